@@ -1,0 +1,120 @@
+"""What the harness asks of a backend. docs/how-to-add-a-backend.md walks through it.
+
+A backend never times itself, never prints and never decides a precision: the cell says it, and the backend obeys or
+declares the cell unsupported. Backends import their libraries inside methods, so that naming one costs nothing and a
+missing library is an `Availability` with a reason.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+
+from reports.schema import Cell, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.base import Inputs
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Falsy with a reason."""
+
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+
+YES = Availability()
+
+
+class PhaseTimer(Protocol):
+    """`with phase("compile"): ...` announces the phase, then times it."""
+
+    def __call__(self, name: str) -> AbstractContextManager[None]: ...
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What a backend may know of the place it builds in."""
+
+    cell: Cell
+    phase: PhaseTimer
+    workspace: Path  # the cell's own empty folder; what is written here counts as its artefact
+    threads: int  # intra-operator threads, the same for every backend of a contest
+
+
+class Compiled(ABC):
+    """A model ready to be called. A context manager: leaving it frees what it holds."""
+
+    @abstractmethod
+    def bind(self, inputs: Inputs) -> None:
+        """Make `inputs` (on the cell's device) the next call's. Untimed; may copy, must not compile."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Enqueue one call on the current stream: no synchronisation, no copy that a deployment would not make."""
+
+    @abstractmethod
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        """The last call's outputs, flat, as tensors of their own that no later call overwrites."""
+
+    def placement(self) -> Placement | None:
+        """Where the work really ran, or None where the library does not tell. Asked once, after the warm-up."""
+        return None
+
+    def compilations(self) -> int:
+        """How often anything was compiled so far. It must have stopped growing before measuring starts."""
+        return 0
+
+    def settings(self) -> dict[str, str | int | float | bool | None]:
+        """What was in force beyond the cell: options, providers, threads. Goes into the record."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027 - freeing is for those that hold something
+        """Free engines, sessions and buffers."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Backend(ABC):
+    """One way to compile a model."""
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    modes: ClassVar[Mapping[str, Mapping[str, object]]]
+    """Label -> options of the library. The first one is `default`."""
+    libraries: ClassVar[tuple[str, ...]] = ("torch",)
+    """Distributions whose versions belong into the record."""
+
+    @abstractmethod
+    def available(self, device: str) -> Availability:
+        """Can this machine run us on `device` (`cpu`, `cuda`, `cuda:1`)? Imports the library, may touch the device."""
+
+    def supports(self, cell: Cell) -> Availability:
+        """Does this precision, task and mode make sense? Pure: imports nothing, touches nothing."""
+        if cell.task != "inference":
+            return Availability(f"{self.name} does not do task '{cell.task}'")
+        return YES
+
+    @abstractmethod
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        """Compile `module` (on the cell's device, in its precision) for `inputs`.
+
+        Nothing is left to compile when it returns. Each stage runs inside `with context.phase(NAME)`: `export` makes
+        a graph, `compile` makes code of it (lazy compilers are triggered here), `load` reads an artefact back.
+        """

@@ -1,0 +1,71 @@
+"""PyTorch as it is: the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from backends.base import YES, Availability, Backend, BuildContext, Compiled
+from reports.schema import Extent, Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from models.base import Inputs
+
+
+class Eager(Backend):
+    name = "eager"
+    description = "PyTorch eager, torch.inference_mode"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
+
+    def available(self, device: str) -> Availability:
+        return torch_available(device)
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        return Callables(module)
+
+
+class Callables(Compiled):
+    """A callable that takes a model's own arguments and returns its own outputs: eager, and what torch.compile makes."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+        self._args: tuple[Any, ...] = ()
+        self._kwargs: Mapping[str, Any] = {}
+        self._outputs: object = None
+
+    def bind(self, inputs: Inputs) -> None:
+        self._args, self._kwargs = inputs.args, inputs.kwargs
+
+    def run(self) -> None:
+        self._outputs = self._function(*self._args, **self._kwargs)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        from backends.calling import flatten_outputs
+
+        return tuple(tensor.clone() for tensor in flatten_outputs(self._outputs))
+
+    def placement(self) -> Placement:
+        return Placement(extent=Extent.FULL, engines={"eager": 1})
+
+    def close(self) -> None:
+        self._outputs = None
+
+
+def torch_available(device: str) -> Availability:
+    """Whether this machine's torch can run on `device`."""
+    import torch
+
+    if not device.startswith("cuda"):
+        return YES
+    if torch.version.cuda is None:
+        return Availability(f"torch {torch.__version__} is a build without CUDA")
+    if not torch.cuda.is_available():
+        return Availability("torch sees no CUDA device")
+    index = torch.device(device).index or 0
+    if index >= torch.cuda.device_count():
+        return Availability(f"there is no {device}: this machine has {torch.cuda.device_count()} CUDA device(s)")
+    return YES

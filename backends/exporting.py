@@ -1,0 +1,53 @@
+"""The one exporter to ONNX, shared by every backend that starts from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.base import Inputs
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """An exported model on disk. Inputs stand in the order of `Inputs.tensors`."""
+
+    path: Path
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+
+
+def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path) -> OnnxModel:
+    """Export `module` through torch.export to `folder`/model.onnx, shapes static as in `inputs`.
+
+    Weights over the 2 GB limit of protobuf go into a file beside it. Raises what torch.onnx.export raises.
+    """
+    import torch
+
+    from backends.calling import FlatModule, tensor_names
+
+    path = folder / "model.onnx"
+    tensors = inputs.tensors()
+    # functionalisation does not take inference tensors: export in no_grad, as a user's own script would
+    with torch.inference_mode(False), torch.no_grad():
+        program = torch.onnx.export(
+            FlatModule(module, inputs),
+            tuple(tensor.clone() for tensor in tensors),
+            input_names=tensor_names(module, inputs),
+            dynamo=True,
+            optimize=True,
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError("torch.onnx.export returned no program")
+    program.save(str(path))
+    graph = program.model.graph
+    return OnnxModel(
+        path=path,
+        input_names=tuple(str(value.name) for value in graph.inputs),
+        output_names=tuple(str(value.name) for value in graph.outputs),
+    )

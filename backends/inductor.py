@@ -1,0 +1,109 @@
+"""torch.compile with Inductor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from backends.base import YES, Availability, Backend, BuildContext, Compiled
+from backends.eager import Callables, torch_available
+from reports.schema import Cell, Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.base import Inputs
+
+TRIGGERING_CALLS = 3
+"""The first call compiles; with CUDA graphs the second warms up on the graph's pool and the third is recorded."""
+
+CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
+CUDA_ONLY_MODES = CUDA_GRAPH_MODES - {"max-autotune"}
+
+
+class Inductor(Backend):
+    name = "inductor"
+    description = "torch.compile(backend='inductor')"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {},
+        "reduce-overhead": {"mode": "reduce-overhead"},
+        "max-autotune": {"mode": "max-autotune"},
+        "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
+        "freezing": {"options": {"freezing": True}},
+    }
+
+    def available(self, device: str) -> Availability:
+        if not (available := torch_available(device)):
+            return available
+        if device.startswith("cuda"):
+            return _triton_available()
+        return _compiler_available()
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)):
+            return supported
+        if not cell.device.startswith("cuda") and cell.mode in CUDA_ONLY_MODES:
+            return Availability(f"mode {cell.mode} is CUDA graphs, and {cell.device} has none: use inductor")
+        if not cell.device.startswith("cuda") and cell.mode == "max-autotune-no-cudagraphs":
+            return Availability(f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune")
+        return YES
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        import torch
+        import torch._dynamo
+        import torch._inductor.config
+
+        # torch.compile is lazy: it compiles in the first call, so that call belongs into this phase
+        with context.phase("compile"):
+            options = self.modes[context.cell.mode]
+            compiled = torch.compile(module, backend="inductor", dynamic=False, **options)  # type: ignore[call-overload]
+            for _ in range(TRIGGERING_CALLS):
+                compiled(*inputs.args, **inputs.kwargs)
+        return Optimised(compiled)
+
+
+class Optimised(Callables):
+    """What torch.compile made. CUDA-graph modes hand out memory that the next call overwrites, so `outputs` clones."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__(function)
+
+    def placement(self) -> Placement:
+        """Read off Dynamo's and Inductor's own counters, which start at zero in the cell's process."""
+        from torch._dynamo.utils import counters
+
+        graphs = counters["stats"]["unique_graphs"]
+        broken = [f"graph break: {_one_line(reason)}" for reason in counters["graph_break"]]
+        skipped = counters["inductor"]["cudagraph_skips"]
+        if skipped:
+            broken.append(f"CUDA graphs skipped {skipped} time(s)")
+        extent = Extent.FALLBACK if graphs == 0 else Extent.PARTIAL if broken else Extent.FULL
+        return Placement(extent=extent, engines={"inductor graphs": graphs}, fallbacks=broken)
+
+    def compilations(self) -> int:
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"]) + int(counters["inductor"]["cudagraph_recorded_non_static_inputs"])
+
+
+def _triton_available() -> Availability:
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        return Availability(f"Inductor needs Triton on CUDA: {error}")
+    return YES
+
+
+def _compiler_available() -> Availability:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return Availability("Inductor needs a C++ compiler on the CPU, and none was found: install g++ or set CXX")
+    return YES
+
+
+def _one_line(text: str) -> str:
+    return next((line.strip() for line in str(text).splitlines() if line.strip()), "unknown")[:200]

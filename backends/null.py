@@ -1,0 +1,121 @@
+"""A backend that does what its mode says, to test the harness: scripted latency, crash, hang, wrong answer, no memory.
+
+Its outputs are the model's own, computed only when they are asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from backends.base import YES, Availability, Backend, BuildContext, Compiled
+from reports.errors import Unsupported
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.base import Inputs
+
+
+class Null(Backend):
+    name = "null"
+    description = "scripted behaviour, for tests of the harness"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {"latency_ms": 1.0},
+        "again": {"latency_ms": 1.0},
+        "slow": {"latency_ms": 1.2},
+        "double": {"latency_ms": 2.0},
+        "unsupported": {"refuse": "found out while building"},
+        "error": {"fail_in": "compile"},
+        "oom": {"out_of_memory_in": "compile"},
+        "crash-in-compile": {"crash_in": "compile"},
+        "crash-in-load": {"crash_in": "load"},
+        "crash-in-run": {"crash_at_call": 40},
+        "hang": {"hang_in": "compile"},
+        "hang-in-run": {"hang_at_call": 40},
+        "wrong": {"add": 1.0},
+        "nan": {"add": float("nan")},
+        "missing-output": {"drop_outputs": True},
+        "wrong-later": {"add": 1.0, "add_after_call": 60},
+        "grandchildren": {"grandchildren": True},
+        "noisy-output": {"print": "x" * 100_000 + "\n"},
+    }
+
+    def available(self, device: str) -> Availability:
+        return YES
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        script: Mapping[str, Any] = self.modes[context.cell.mode]
+        if "refuse" in script:
+            raise Unsupported(script["refuse"])
+        if "print" in script:
+            os.write(1, script["print"].encode())
+        for phase in ("export", "compile", "load"):
+            with context.phase(phase):
+                _misbehave(script, phase)
+        (context.workspace / "null.bin").write_bytes(b"0" * 1000)
+        if "grandchildren" in script:
+            _leave_grandchildren()
+        return Scripted(module, script)
+
+
+class Scripted(Compiled):
+    def __init__(self, module: torch.nn.Module, script: Mapping[str, Any]) -> None:
+        self._module = module
+        self._script = script
+        self._latency_ns = int(script.get("latency_ms", 1.0) * 1e6)
+        self._calls = 0
+        self._inputs: Inputs | None = None
+
+    def bind(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+
+    def run(self) -> None:
+        end_ns = time.perf_counter_ns() + self._latency_ns
+        self._calls += 1
+        if self._calls == self._script.get("crash_at_call"):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self._calls == self._script.get("hang_at_call"):
+            time.sleep(3600)
+        while time.perf_counter_ns() < end_ns:
+            pass  # spins, since a sleep is late by a scheduler's tick
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        from backends.calling import flatten_outputs
+
+        assert self._inputs is not None
+        tensors = flatten_outputs(self._module(*self._inputs.args, **self._inputs.kwargs))
+        if self._script.get("drop_outputs"):
+            return tensors[1:]
+        if self._calls < self._script.get("add_after_call", 0):
+            return tensors
+        added = self._script.get("add", 0.0)
+        return tuple(tensor + added for tensor in tensors)
+
+
+def _misbehave(script: Mapping[str, Any], phase: str) -> None:
+    if script.get("fail_in") == phase:
+        raise RuntimeError("scripted failure\nwith a second line")
+    if script.get("out_of_memory_in") == phase:
+        raise MemoryError("scripted: no memory left")
+    if script.get("crash_in") == phase:
+        # a real segmentation fault: a write to address zero
+        import ctypes
+
+        ctypes.memset(0, 0, 1)
+    if script.get("hang_in") == phase:
+        time.sleep(3600)
+
+
+def _leave_grandchildren() -> None:
+    """Three ways to outlive a parent: in its group, in a session of its own, and orphaned in a session of its own."""
+    sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
+    subprocess.Popen(sleep)
+    subprocess.Popen(sleep, start_new_session=True)
+    orphan = f"import subprocess, sys; subprocess.Popen({sleep!r}, start_new_session=True)"
+    subprocess.run([sys.executable, "-c", orphan], check=True)

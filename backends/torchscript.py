@@ -1,0 +1,65 @@
+"""TorchScript: trace, freeze, and let the profiling executor specialise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from backends.base import Availability, Backend, BuildContext, Compiled
+from backends.eager import torch_available
+from reports.schema import Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.base import Inputs
+
+SPECIALISING_CALLS = 3
+"""The profiling executor records the first call, compiles in the second and settles by the third."""
+
+
+class TorchScript(Backend):
+    name = "torchscript"
+    description = "torch.jit.trace, then torch.jit.freeze"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
+
+    def available(self, device: str) -> Availability:
+        return torch_available(device)
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        import torch
+
+        from backends.calling import FlatModule
+
+        tensors = inputs.tensors()
+        with context.phase("export"):
+            traced: Any = torch.jit.trace(FlatModule(module, inputs), tensors, check_trace=False)  # type: ignore[no-untyped-call]
+        with context.phase("compile"):
+            frozen: Any = torch.jit.freeze(traced.eval())
+            torch.jit.save(frozen, str(context.workspace / "model.pt"))  # type: ignore[no-untyped-call]
+            for _ in range(SPECIALISING_CALLS):
+                frozen(*tensors)
+        return Traced(frozen)
+
+
+class Traced(Compiled):
+    def __init__(self, frozen: Any) -> None:
+        self._frozen = frozen
+        self._tensors: tuple[torch.Tensor, ...] = ()
+        self._outputs: tuple[torch.Tensor, ...] = ()
+
+    def bind(self, inputs: Inputs) -> None:
+        self._tensors = inputs.tensors()
+
+    def run(self) -> None:
+        self._outputs = self._frozen(*self._tensors)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.clone() for tensor in self._outputs)
+
+    def placement(self) -> Placement:
+        nodes = sum(1 for _ in self._frozen.graph.nodes())
+        return Placement(extent=Extent.FULL, engines={"torchscript": nodes})
+
+    def close(self) -> None:
+        self._outputs = ()

@@ -1,0 +1,109 @@
+"""From what a user typed, on the command line or in a TOML file, to a Request."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.plan import Request
+from reports.errors import UsageError, unknown
+
+LISTS = {"model": "models", "models": "models", "backends": "backends", "devices": "devices", "precision": "precision"}
+SCALARS = {
+    "task": "task",
+    "seed": "seed",
+    "time-limit": "time_limit_s",
+    "min-time": "min_time_s",
+    "schedule": "schedule",
+    "start-method": "start_method",
+}
+OPTION_OF = {target: option for option, target in (LISTS | SCALARS).items()}
+
+
+@dataclass
+class Options:
+    """What was typed: request fields by name, and where and how loudly to run."""
+
+    request: dict[str, Any] = field(default_factory=dict)
+    out: Path | None = None
+    quiet: bool = False
+
+    def over(self, other: Options) -> Options:
+        """These options with `other`'s where these say nothing."""
+        dimensions = other.request.get("set", {}) | self.request.get("set", {})
+        request = other.request | self.request | ({"set": dimensions} if dimensions else {})
+        return Options(request, self.out or other.out, self.quiet or other.quiet)
+
+    def to_request(self) -> Request:
+        """Raises UsageError, in one line, for a value that is not of its option's kind or range."""
+        try:
+            return Request(**self.request)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            option = OPTION_OF.get(str(first["loc"][0]), str(first["loc"][0]))
+            raise UsageError(f"--{option} {first['input']}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+
+
+def read_config(path: Path) -> Options:
+    """The options in a TOML file, whose keys are those of the command line.
+
+    Raises UsageError for a file that cannot be read, is not TOML, or has a key that is no option.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--config {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path}: not TOML: {error}") from None
+    options = Options()
+    for key, value in document.items():
+        name = key.replace("_", "-")
+        if name in LISTS:
+            options.request[LISTS[name]] = split(_texts(path, key, value))
+        elif name in SCALARS:
+            options.request[SCALARS[name]] = value
+        elif name == "set":
+            options.request["set"] = _dimensions_table(path, value)
+        elif name == "out" and isinstance(value, str):
+            options.out = Path(value)
+        elif name == "quiet" and isinstance(value, bool):
+            options.quiet = value
+        elif name in ("out", "quiet"):
+            raise UsageError(f"--config {path}: '{key}' cannot be {value!r}")
+        else:
+            raise unknown("key", key, [*LISTS, *SCALARS, "set", "out", "quiet"], f"in {path}")
+    return options
+
+
+def split(entries: Iterable[str]) -> tuple[str, ...]:
+    """Comma-separated and repeated names, in order, each once."""
+    return tuple(dict.fromkeys(name.strip() for entry in entries for name in entry.split(",")))
+
+
+def parse_dimensions(entries: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """`KEY=VALUE[,VALUE...]` as given to --set. Raises UsageError for one that is not of that form."""
+    dimensions: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        key, equals, values = entry.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set {entry}: write --set KEY=VALUE[,VALUE...]")
+        dimensions[key.strip()] = split([values])
+    return dimensions
+
+
+def _dimensions_table(path: Path, table: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(table, Mapping):
+        raise UsageError(f"--config {path}: 'set' is a table: [set] with a line KEY = VALUE for each dimension")
+    return {key: split(_texts(path, f"set.{key}", value)) for key, value in table.items()}
+
+
+def _texts(path: Path, key: str, value: Any) -> list[str]:
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(one, str | int) and not isinstance(one, bool) for one in values):
+        raise UsageError(f"--config {path}: '{key}' takes names or whole numbers, or a list of them, not {value!r}")
+    return [str(one) for one in values]

@@ -1,0 +1,104 @@
+"""What a child may see of its surroundings, and how to be sure that nothing of it stays behind. Linux first."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+MARK = "BAKEOFF_CELL"
+"""Variable that every process a cell starts inherits, and is found by."""
+
+PASSED_ON = frozenset(
+    """PATH HOME USER LANG LANGUAGE TZ TERM SHELL VIRTUAL_ENV PYTHONPATH PYTHONHOME PYTHONHASHSEED
+    LD_LIBRARY_PATH LD_PRELOAD LIBRARY_PATH CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH CC CXX CFLAGS CXXFLAGS
+    CUDA_HOME CUDA_PATH CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_MODULE_LOADING NVIDIA_VISIBLE_DEVICES
+    NVIDIA_DRIVER_CAPABILITIES TRITON_LIBCUDA_PATH TRITON_PTXAS_PATH PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF
+    MALLOC_ARENA_MAX MALLOC_CONF SYSTEMROOT""".split()
+)
+PASSED_ON_PREFIXES = ("LC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_")
+"""Everything else is left out: TF32 overrides, compiler options and caches of the user's shell would decide results."""
+
+
+def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> dict[str, str]:
+    """The variables a cell runs under: the allow-listed ones of `given`, and private, empty caches in `workspace`."""
+    caches = workspace / "cache"
+    return {
+        **allowed(given),
+        MARK: mark,
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TMPDIR": str(workspace / "tmp"),
+        "XDG_CACHE_HOME": str(caches),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "TRITON_CACHE_DIR": str(caches / "triton"),
+        "CUDA_CACHE_PATH": str(caches / "cuda"),
+        "TORCH_EXTENSIONS_DIR": str(caches / "torch_extensions"),
+    }
+
+
+def allowed(given: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `given` that a child may see."""
+    return {
+        name: value for name, value in given.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
+    }
+
+
+def make_workspace(folder: Path) -> Path:
+    """Create a cell's own empty folder: `tmp` and `cache` for what it must not share, `artifact` for what it builds."""
+    for name in ("tmp", "cache", "artifact"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies (Linux; elsewhere the parent's pipe tells)."""
+    _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every orphaned descendant, so that it can be found (Linux)."""
+    _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill_tree(pid: int, mark: str) -> None:
+    """Kill the process group that `pid` leads, its descendants, and whatever else carries `mark`."""
+    victims = descendants(pid)
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    for process in [*victims, *_marked(mark)]:
+        if process.pid != os.getpid():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                process.kill()
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    """Processes started with `mark` in their environment: those that left both the group and the tree."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == mark:
+                found.append(process)
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")

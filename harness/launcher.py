@@ -1,0 +1,305 @@
+"""Starting, watching and ending the children of cells: forked from a server, or spawned afresh."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from harness import isolation, link
+from harness.plan import StartMethod
+from reports.errors import BakeoffError
+
+ROOT = Path(__file__).resolve().parent.parent
+WATCH_S = 1.0
+"""How often a blocking wait looks whether the child is still there; end of file on its pipe usually tells first."""
+CLOSING_S = 10.0
+"""How long a child may take to leave after closing its pipe: dumping core, freeing a GPU's memory."""
+
+CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
+CAN_PAUSE = hasattr(signal, "SIGSTOP")
+
+
+class ChildEnded(Exception):
+    """The child is gone. `status` is its exit code, or minus the number of the signal that killed it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"exit status {status}")
+        self.status = status
+
+
+class DeadlinePassed(Exception):
+    """The child sent nothing in time. It still lives."""
+
+
+class Child(ABC):
+    """One child process. Its messages come through `receive`, in order."""
+
+    def __init__(self, pid: int, connection: Connection, mark: str, workspace: Path) -> None:
+        self.pid = pid
+        self.mark = mark
+        self.workspace = workspace
+        self._connection = connection
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Send a command. A child that is gone is found by the next `receive`."""
+        with contextlib.suppress(OSError):
+            link.send(self._connection, kind, **fields)
+
+    def receive(self, deadline: float) -> link.Message:
+        """The next message; blocks until `deadline` (time.monotonic). Raises ChildEnded or DeadlinePassed."""
+        while True:
+            remaining = deadline - time.monotonic()
+            if self._connection.poll(max(0.0, min(WATCH_S, remaining))):
+                try:
+                    return link.receive(self._connection)
+                except (EOFError, OSError):
+                    raise ChildEnded(self._reap()) from None
+            status = self._exit_status()
+            if status is not None and not self._connection.poll(0):
+                raise ChildEnded(status)
+            if remaining <= 0:
+                raise DeadlinePassed
+
+    def pause(self) -> None:
+        """Stop the child's whole process group, spinning threads and all."""
+        self._signal_group(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal_group(signal.SIGCONT)
+
+    def end(self) -> int:
+        """Kill the child with everything it started, remove its workspace, and return its exit status."""
+        isolation.kill_tree(self.pid, self.mark)
+        status = self._wait()
+        isolation.kill_tree(self.pid, self.mark)  # what was being started while the first blow fell
+        self._connection.close()
+        shutil.rmtree(self.workspace, ignore_errors=True)
+        return status
+
+    def _reap(self) -> int:
+        """Its exit status, now that its pipe is closed; one that lives on without a pipe is killed."""
+        give_up = time.monotonic() + CLOSING_S
+        while (status := self._exit_status()) is None:
+            if time.monotonic() > give_up:
+                isolation.kill_tree(self.pid, self.mark)
+                return self._wait()
+            time.sleep(0.01)
+        return status
+
+    def _signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    @abstractmethod
+    def _exit_status(self) -> int | None:
+        """Its exit status if it has ended, without waiting."""
+
+    @abstractmethod
+    def _wait(self) -> int:
+        """Wait for its end."""
+
+
+class Launcher(ABC):
+    """A context manager that starts children; leaving it ends all of them and removes their folders."""
+
+    start_method: str
+    note: str
+    """What a reader of the report should know of how children were started."""
+
+    def __init__(self) -> None:
+        # resolved: a socket or a compiler that sees the path through a link would take it for another
+        self.temporary = Path(tempfile.mkdtemp(prefix="bakeoff-")).resolve()
+        self._children: list[Child] = []
+
+    def start(self, role: str, log: Path, **fields: Any) -> Child:
+        """Start a child in `role` (a function of harness.worker), its output going to the file `log`."""
+        mark = uuid.uuid4().hex
+        workspace = isolation.make_workspace(self.temporary / mark[:12])
+        job = {
+            "role": role,
+            "mark": mark,
+            "workspace": str(workspace),
+            "log": str(log.resolve()),
+            "cwd": os.getcwd(),
+            "environment": isolation.child_environment(os.environ, workspace, mark),
+            **fields,
+        }
+        ours, theirs = Pipe()
+        try:
+            child = self._start(job, ours, theirs)
+        finally:
+            theirs.close()
+        self._children.append(child)
+        return child
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self._children:
+            if child.workspace.exists():
+                child.end()
+        self._close()
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+    @abstractmethod
+    def _start(self, job: Mapping[str, Any], ours: Connection, theirs: Connection) -> Child: ...
+
+    @abstractmethod
+    def _close(self) -> None: ...
+
+
+def launcher(start_method: StartMethod) -> Launcher:
+    """The launcher for `start_method`; `auto` forks where the platform can. Raises BakeoffError where it cannot."""
+    if start_method == "spawn" or (start_method == "auto" and not CAN_FORK):
+        return SpawnLauncher()
+    if not CAN_FORK:
+        raise BakeoffError(f"--start-method forkserver needs Linux, and this is {sys.platform}: use spawn")
+    return ForkLauncher()
+
+
+class ForkLauncher(Launcher):
+    start_method = "forkserver"
+    note = "every cell ran in a child forked from a server that had imported torch and nothing else"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._exited: dict[int, int] = {}
+        self._buffer = b""
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._server = subprocess.Popen(
+                [*_python(), "from harness.forkserver import main; main()", str(theirs.fileno()), str(self.temporary)],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=isolation.allowed(os.environ),
+                start_new_session=True,
+            )
+        if self._answer()["kind"] != "serving":
+            raise BakeoffError("the fork server did not start")
+
+    def _start(self, job: Mapping[str, Any], ours: Connection, theirs: Connection) -> Child:
+        body = json.dumps(job).encode()
+        socket.send_fds(self._control, [array.array("I", [len(body)]).tobytes()], [theirs.fileno()])
+        self._control.sendall(body)
+        answer = self._answer()
+        while answer["kind"] != "forked":
+            self._note_exit(answer)
+            answer = self._answer()
+        return ForkedChild(self, answer["pid"], ours, job["mark"], Path(job["workspace"]))
+
+    def exit_status(self, pid: int, wait: bool) -> int | None:
+        while pid not in self._exited:
+            if not wait and not self._readable():
+                return None
+            self._note_exit(self._answer())
+        return self._exited[pid]
+
+    def _note_exit(self, answer: link.Message) -> None:
+        if answer["kind"] == "exited":
+            self._exited[answer["pid"]] = answer["status"]
+
+    def _readable(self) -> bool:
+        if b"\n" in self._buffer:
+            return True
+        self._control.setblocking(False)
+        try:
+            return bool(self._control.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
+        finally:
+            self._control.setblocking(True)
+
+    def _answer(self) -> link.Message:
+        while b"\n" not in self._buffer:
+            part = self._control.recv(65536)
+            if not part:
+                raise BakeoffError(
+                    f"the fork server ended (status {self._server.wait()}): its last words are above; "
+                    "try --start-method spawn"
+                )
+            self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message: link.Message = json.loads(line)
+        return message
+
+    def _close(self) -> None:
+        self._control.close()
+        self._server.wait()
+
+
+class ForkedChild(Child):
+    def __init__(self, server: ForkLauncher, pid: int, connection: Connection, mark: str, workspace: Path) -> None:
+        super().__init__(pid, connection, mark, workspace)
+        self._server = server
+
+    def _exit_status(self) -> int | None:
+        return self._server.exit_status(self.pid, wait=False)
+
+    def _wait(self) -> int:
+        status = self._server.exit_status(self.pid, wait=True)
+        assert status is not None
+        return status
+
+
+class SpawnLauncher(Launcher):
+    start_method = "spawn"
+    note = "every cell ran in a child spawned as a fresh interpreter, which pays for `import torch` each time"
+
+    def _start(self, job: Mapping[str, Any], ours: Connection, theirs: Connection) -> Child:
+        command = [*_python(), "from harness.worker import spawned; spawned()", str(theirs.fileno())]
+        environment = {**isolation.allowed(os.environ), isolation.MARK: job["mark"]}
+        if sys.platform == "win32":
+            os.set_handle_inheritable(theirs.fileno(), True)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, close_fds=False)
+        else:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        link.send(ours, "job", **job)
+        return SpawnedChild(process, ours, job["mark"], Path(job["workspace"]))
+
+    def _close(self) -> None:
+        """Nothing outlives the children."""
+
+
+class SpawnedChild(Child):
+    def __init__(
+        self, process: subprocess.Popen[bytes], connection: Connection, mark: str, workspace: Path
+    ) -> None:
+        super().__init__(process.pid, connection, mark, workspace)
+        self._process = process
+
+    def _exit_status(self) -> int | None:
+        return self._process.poll()
+
+    def _wait(self) -> int:
+        return self._process.wait()
+
+
+def _python() -> list[str]:
+    """An interpreter that finds this checkout, and nothing in the folder it happens to be started from."""
+    return [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r});" + "exec(sys.argv.pop(1))"]

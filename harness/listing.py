@@ -1,0 +1,43 @@
+"""What `runner.py list` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich import box
+from rich.table import Table
+
+import backends
+import models
+
+
+def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
+    """Backends with their modes; `availability` has the reason of absence (or "") per backend and device."""
+    devices = list(dict.fromkeys(device for _, device in availability))
+    table = Table("backend", "modes", *devices, title="Backends", box=box.SIMPLE_HEAD, title_justify="left")
+    for name in backends.names():
+        try:
+            backend = backends.create(name)
+            modes, description = ", ".join(backend.modes), backend.description
+        except Exception as error:
+            modes, description = "", str(error)
+        table.add_row(
+            f"{name}\n[dim]{description}[/dim]",
+            modes,
+            *(f"no: {reason}" if (reason := availability[name, device]) else "yes" for device in devices),
+        )
+    aliases = ", ".join(f"{alias} = {name}" for alias, name in backends.ALIASES.items())
+    table.caption = f"aliases: {aliases}"
+    return table
+
+
+def models_table() -> Table:
+    """Models with their dimensions and defaults."""
+    table = Table("model", "dimensions (default)", title="Models", box=box.SIMPLE_HEAD, title_justify="left")
+    for name in models.TABLE:
+        family = models.find(name)
+        sizes = ", ".join(f"{key} ({dimension.default})" for key, dimension in family.dimensions.items())
+        table.add_row(f"{name}\n[dim]{family.description}[/dim]", sizes)
+    table.add_row("FILE.py:FACTORY\n[dim]your own model[/dim]", "the factory's keyword parameters")
+    table.add_row("hf:FOLDER\n[dim]a local Hugging Face model[/dim]", "batch, seq")
+    return table

@@ -1,0 +1,110 @@
+"""How much memory a cell's process takes, on the host and on the device."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+def peak_resident_bytes() -> int | None:
+    """The most memory this process had resident so far; None where the platform does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return getattr(psutil.Process().memory_info(), "peak_wset", None)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def available_bytes() -> int:
+    """Memory of this machine that new processes may take without swapping."""
+    return int(psutil.virtual_memory().available)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Size of all files below `folder`."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+@dataclass
+class DeviceMemory:
+    """The device memory of this process, whoever in it allocated: the driver's own account of the process, where it
+    gives one; else the growth of what the whole device has in use since this object was made, which on a GPU shared
+    with others is an estimate. Read at `sample()`s, after every stage: what is freed in between is missed.
+    Without a device (`index` is None) there is nothing to read.
+    """
+
+    index: int | None
+    peak_bytes: int | None = None
+    source: str = ""
+    _used_before: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        with nvml() as library:
+            if library is not None and self.index is not None:
+                self._used_before = library.nvmlDeviceGetMemoryInfo(handle(library, self.index)).used
+
+    def sample(self) -> None:
+        with nvml() as library:
+            if library is None or self.index is None:
+                return
+            device = handle(library, self.index)
+            mine = [
+                process.usedGpuMemory
+                for process in library.nvmlDeviceGetComputeRunningProcesses(device)
+                if process.pid == os.getpid() and process.usedGpuMemory
+            ]
+            if mine:
+                now, self.source = sum(mine), "driver, this process"
+            else:
+                now = library.nvmlDeviceGetMemoryInfo(device).used - self._used_before
+                self.source = "growth of the device's memory in use"
+        self.peak_bytes = max(self.peak_bytes or 0, now)
+
+
+def device_free_bytes(index: int) -> int | None:
+    """Free memory of a CUDA device, or None without NVML."""
+    with nvml() as library:
+        return None if library is None else int(library.nvmlDeviceGetMemoryInfo(handle(library, index)).free)
+
+
+def cuda_index(device: str) -> int | None:
+    """The index in `cuda:1`; 0 for `cuda`; None for `cpu`."""
+    name, _, index = device.partition(":")
+    return int(index or 0) if name == "cuda" else None
+
+
+@contextlib.contextmanager
+def nvml() -> Iterator[Any]:
+    """NVIDIA's management library, initialised; None where it is not to be had."""
+    try:
+        import pynvml
+    except ImportError:
+        yield None
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def handle(library: Any, index: int) -> Any:
+    """The device that CUDA numbers `index`, which CUDA_VISIBLE_DEVICES may have renumbered."""
+    visible = [entry for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry]
+    if index < len(visible):
+        if visible[index].isdigit():
+            return library.nvmlDeviceGetHandleByIndex(int(visible[index]))
+        return library.nvmlDeviceGetHandleByUUID(visible[index].encode())
+    return library.nvmlDeviceGetHandleByIndex(index)

@@ -1,0 +1,135 @@
+"""From a request to cells and contests. Pure: imports no compiler, touches no device."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+import backends
+import models
+from reports.errors import UsageError, unknown
+from reports.schema import Cell, Frozen
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8", "fp8")
+TASKS = ("inference", "forward_backward", "train_step")
+TASKS_BUILT = ("inference",)
+ALL = "all"
+
+Schedule = Literal["interleaved", "sequential"]
+StartMethod = Literal["auto", "forkserver", "spawn"]
+
+
+class Request(Frozen):
+    """What was asked for, every default filled in but the devices, which only the machine knows."""
+
+    models: tuple[str, ...] = models.DEFAULT
+    backends: tuple[str, ...] = (ALL,)
+    devices: tuple[str, ...] = ()  # empty: cuda if there is one, else cpu
+    precision: tuple[str, ...] = ("fp32",)
+    task: str = "inference"
+    set: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    time_limit_s: float = Field(default=600.0, gt=0)
+    min_time_s: float = Field(default=1.0, gt=0)
+    schedule: Schedule = "interleaved"
+    start_method: StartMethod = "auto"
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    cell: Cell
+    asked_by_name: bool  # not through `all`
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Cells that differ only in backend and mode."""
+
+    id: str
+    cells: tuple[PlannedCell, ...]
+
+
+def plan(request: Request) -> list[Contest]:
+    """The contests of a request whose devices are known, in the order asked for.
+
+    Raises UsageError, in one line, for every name, dimension or value that does not exist.
+    """
+    _check_names(request)
+    configurations = expand_backends(request.backends)
+    contests: dict[str, list[PlannedCell]] = {}
+    for model in request.models:
+        family = models.find(model)
+        for values in itertools.product(*request.set.values()):
+            dimensions = family.resolve(dict(zip(request.set, values, strict=True)))
+            for device, precision in itertools.product(request.devices, request.precision):
+                for backend, mode, asked_by_name in configurations:
+                    cell = Cell(
+                        model=model,
+                        dimensions=dimensions,
+                        task=request.task,
+                        device=device,
+                        precision=precision,
+                        seed=request.seed,
+                        backend=backend,
+                        mode=mode,
+                    )
+                    contests.setdefault(cell.contest_id, []).append(PlannedCell(cell, asked_by_name))
+    return [Contest(contest_id, tuple(cells)) for contest_id, cells in contests.items()]
+
+
+def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
+    """(backend, mode, asked by name) for each entry: `NAME` (its default mode), `NAME/MODE`, `NAME/all`, `all`.
+
+    A configuration named twice is there once. Raises UsageError for unknown names and modes.
+    """
+    found: dict[tuple[str, str], bool] = {}
+    for entry in asked:
+        name, _, mode = entry.partition("/")
+        by_name = name != ALL
+        for backend in [backends.canonical(name)] if by_name else backends.names():
+            known = list(backends.create(backend).modes)
+            if mode and mode != ALL and mode not in known:
+                if not by_name:
+                    raise UsageError(f"backend '{entry}': 'all' takes no mode but 'all/all', every mode of every backend")
+                raise unknown(f"mode of {backend}", mode, known, "runner.py list")
+            for one in known if mode == ALL else [mode or known[0]]:
+                # `NAME/all` asks for the backend, not for those of its modes that make no sense here
+                asked = by_name and (mode != ALL or one == known[0])
+                found[backend, one] = found.get((backend, one), False) or asked
+    return [(backend, mode, by_name) for (backend, mode), by_name in found.items()]
+
+
+def command_for(cell: Cell) -> str:
+    """The command that measures `cell` again, beside its baseline."""
+    label = f"{cell.backend}/{cell.mode}" if cell.mode != "default" else cell.backend
+    both = label if label == "eager" else f"eager,{label}"
+    parts = ["python runner.py run", f"--model {cell.model}"]
+    parts += [f"--set {name}={value}" for name, value in cell.dimensions.items()]
+    parts += [f"--backends {both}", f"--devices {cell.device}", f"--precision {cell.precision}", f"--seed {cell.seed}"]
+    if cell.task != "inference":
+        parts.append(f"--task {cell.task}")
+    return " ".join(parts)
+
+
+def _check_names(request: Request) -> None:
+    for device in request.devices:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+            raise UsageError(f"unknown device '{device}': write cpu, cuda or cuda:N")
+    for precision in request.precision:
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
+    if request.task not in TASKS:
+        raise unknown("task", request.task, TASKS)
+    if request.task not in TASKS_BUILT:
+        raise UsageError(f"task '{request.task}' is not built yet: use --task {TASKS_BUILT[0]}")
+    for kind, names in (("model", request.models), ("backend", request.backends), ("precision", request.precision)):
+        if not names or not all(names):
+            raise UsageError(f"no {kind} named: write --{kind} NAME[,NAME...]")
+    for key, values in request.set.items():
+        if not values or not all(values):
+            raise UsageError(f"--set {key}= has no value: write --set {key}=VALUE[,VALUE...]")

@@ -1,0 +1,171 @@
+"""A whole run: plan → golden → contests → records on disk → report. The straight line that everything else hangs on."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import backends
+from harness import environment
+from harness.contest import Measurement
+from harness.contest import Progress as ContestProgress
+from harness.launcher import CAN_FORK, CAN_PAUSE, ChildEnded, DeadlinePassed, Launcher, launcher
+from harness.plan import Contest, Request, StartMethod, plan
+from harness.sampling import SamplingPlan
+from harness.store import Store
+from reports.errors import BakeoffError
+from reports.schema import Cell, Report
+from reports.verdict import judge
+
+PROBE_LIMIT_S = 300.0
+
+
+class Progress(ContestProgress, Protocol):
+    def planned(self, cells: Sequence[Cell]) -> None: ...
+
+
+def run(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
+    """Carry out `request` in `folder` (default: results/<time>-<models>-<devices>).
+
+    Raises UsageError before anything is measured where the request or the folder is wrong. A KeyboardInterrupt while
+    measuring ends it: the report is of the cells that have finished, and not `complete`.
+    """
+    plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))  # bad names cost no process
+    if folder is not None:
+        Store.check(folder)
+    with launcher(request.start_method) as starter:
+        facts = ask(starter, "probe")
+        if not request.devices:
+            request = request.model_copy(update={"devices": ("cuda" if facts["cuda_devices"] else "cpu",)})
+        contests = plan(request)
+        planned = [planned.cell.id for contest in contests for planned in contest.cells]
+        store = Store.create(folder or _default_folder(request), request, planned, command)
+        store.save_environment(environment.capture(facts))
+        _measure(starter, contests, request, store, progress)
+    return report_of(store), store
+
+
+def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
+    """Measure the cells of an earlier run that have no record yet. Raises UsageError where `folder` holds no run."""
+    store = Store.open(folder)
+    request = store.request()
+    contests = plan(request)
+    with launcher(request.start_method) as starter:
+        captured = environment.capture(ask(starter, "probe"))
+        before = store.environment()
+        if before is None:
+            store.save_environment(captured)
+        elif changed := environment.differences(before, captured):
+            store.note(f"resumed in another environment ({'; '.join(changed)}): do not compare across it")
+        if any(not store.has(planned.cell.id) for contest in contests for planned in contest.cells):
+            store.note("interrupted and resumed: cells measured before and after share no rounds")
+        _measure(starter, contests, request, store, progress)
+    return report_of(store), store
+
+
+def report_of(store: Store) -> Report:
+    """The report on the records that a run's folder holds so far: a fold, nothing is measured."""
+    records = store.records()
+    captured = store.environment()
+    if captured is None:
+        raise BakeoffError(f"{store.root} holds no environment.json: the run ended before it began; start it again")
+    planned = store.planned
+    return Report(
+        run_id=store.root.resolve().name,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        complete=len(records) == len(planned),
+        planned=len(planned),
+        command=store.command,
+        request=store.request().model_dump(mode="json"),
+        environment=captured,
+        records=records,
+        verdicts=judge(records),
+        notes=store.notes(),
+        elapsed_s=store.elapsed_s,
+    )
+
+
+def exit_status(report: Report) -> int:
+    """0: all is well; 1: a cell failed, or a backend asked for by name could not be had; 3: nothing was measured."""
+    if not any(record.latency for record in report.records):
+        return 3
+    failed = any(
+        record.status.is_failure or (record.status.is_absence and record.asked_by_name) for record in report.records
+    )
+    return 1 if failed else 0
+
+
+def availability(devices: Sequence[str], start_method: StartMethod = "auto") -> dict[tuple[str, str], str]:
+    """For each backend and device the reason why this machine lacks it, or an empty string.
+
+    With no `devices` given: the CPU, and CUDA where torch sees one. Each backend is tried in a child of its own.
+    """
+    found = {}
+    with launcher(start_method) as starter:
+        if not devices:
+            devices = ("cpu", "cuda") if ask(starter, "probe")["cuda_devices"] else ("cpu",)
+        for device in devices:
+            for name in backends.names():
+                try:
+                    found[name, device] = str(ask(starter, "availability", backend=name, device=device)["reason"])
+                except BakeoffError as error:
+                    found[name, device] = str(error)
+    return found
+
+
+def ask(starter: Launcher, role: str, **fields: Any) -> dict[str, Any]:
+    """What a short-lived child in `role` answers. Raises BakeoffError with the reason where it does not."""
+    log = starter.temporary / f"{role}.log"
+    child = starter.start(role, log, **fields)
+    try:
+        message = child.receive(time.monotonic() + PROBE_LIMIT_S)
+    except (ChildEnded, DeadlinePassed) as error:
+        said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
+        raise BakeoffError(f"asking this machine ({role}) failed: {error} {' '.join(said)}".strip()) from None
+    finally:
+        child.end()
+    if message["kind"] != "finished":
+        raise BakeoffError(f"asking this machine ({role}) failed: {message['reason']}")
+    return message
+
+
+def _measure(
+    starter: Launcher, contests: Sequence[Contest], request: Request, store: Store, progress: Progress
+) -> None:
+    store.note(starter.note)
+    if not CAN_FORK or not CAN_PAUSE:
+        store.note(
+            "this platform cannot fork or stop processes: cells were spawned and measured one after the other, so that "
+            "the machine's drift is in every ratio"
+        )
+    progress.planned([planned.cell for contest in contests for planned in contest.cells])
+    measurement = Measurement(
+        starter,
+        store,
+        progress,
+        SamplingPlan.lasting(request.min_time_s),
+        request.time_limit_s,
+        interleaved=request.schedule == "interleaved",
+    )
+    # an interruption ends the measuring, not the run: what has finished is reported
+    with store.timed(), contextlib.suppress(KeyboardInterrupt):
+        for contest in contests:
+            pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
+            measurement.measure(contest, pending)
+
+
+def _default_folder(request: Request) -> Path:
+    names = "-".join([*request.models, *request.devices])
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", names).strip("-")[:60]
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{slug}"
+    folder = Path("results") / stem
+    number = 1
+    while folder.exists():  # two runs begun within a second
+        number += 1
+        folder = Path("results") / f"{stem}-{number}"
+    return folder

@@ -1,0 +1,158 @@
+"""Taking samples: warm-up, bursts, throughput, device time. All in the child, single-threaded, blind to the backend."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from backends.base import Compiled
+from harness.clock import Clock, now_ns
+from models.base import Inputs
+from reports.schema import DeviceTime, Throughput, WarmUp
+
+WARM_UP_CALLS = 10
+WARM_UP_WINDOWS = 3
+WARM_UP_AGREEMENT = 0.02
+WARM_UP_LIMIT_S = 30.0
+REWARM_S = 0.01
+"""Untimed calls at the head of a burst: a process that was stopped comes back to cold caches and sleeping threads."""
+
+THROUGHPUT_BLOCKS = 3
+THROUGHPUT_BLOCK_S = 0.1
+
+
+@dataclass(frozen=True)
+class SamplingPlan:
+    """How much is sampled. Each cell gets `bursts` bursts of at least `burst_s` seconds and `burst_calls` calls."""
+
+    bursts: int
+    burst_s: float
+    burst_calls: int
+    warm_up_s: float
+
+    @classmethod
+    def lasting(cls, seconds: float) -> SamplingPlan:
+        """At least `seconds` and 100 calls in ten bursts, after a warm-up of half of that at least."""
+        return cls(bursts=10, burst_s=seconds / 10, burst_calls=10, warm_up_s=seconds / 2)
+
+
+def warm_up(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, at_least_s: float) -> WarmUp:
+    """Call until it is steady: three windows whose medians agree within 2 %, with nothing compiled meanwhile.
+
+    At least 10 calls and `at_least_s` seconds; at most 30 seconds, or `at_least_s` if that is more.
+    """
+    start_ns = now_ns()
+    limit_s = max(WARM_UP_LIMIT_S, at_least_s)
+    window_s = at_least_s / (WARM_UP_WINDOWS + 1)
+    medians: list[float] = []
+    compilations: list[int] = []
+    calls = 0
+    while True:
+        window = burst(compiled, sets, clock, window_s, WARM_UP_CALLS // WARM_UP_WINDOWS + 1)
+        calls += len(window)
+        medians.append(statistics.median(window))
+        compilations.append(compiled.compilations())
+        recent = medians[-WARM_UP_WINDOWS:]
+        elapsed_s = (now_ns() - start_ns) / 1e9
+        steady = (
+            len(medians) >= WARM_UP_WINDOWS
+            and max(recent) <= min(recent) * (1 + WARM_UP_AGREEMENT)
+            and len(set(compilations[-WARM_UP_WINDOWS:])) == 1
+        )
+        if (steady and elapsed_s >= at_least_s and calls >= WARM_UP_CALLS) or elapsed_s >= limit_s:
+            return WarmUp(calls=calls, seconds=elapsed_s, steady=steady)
+
+
+def burst(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, seconds: float, at_least_calls: int) -> list[int]:
+    """End-to-end latencies in nanoseconds of calls over `seconds`, at least `at_least_calls` of them.
+
+    Inputs rotate over `sets` and are bound outside of the timed interval.
+    """
+    samples_ns: list[int] = []
+    synchronise, bind, run = clock.synchronise, compiled.bind, compiled.run
+    with _no_garbage_collection():
+        end_ns = now_ns() + int(seconds * 1e9)
+        while True:
+            bind(sets[len(samples_ns) % len(sets)])
+            synchronise()
+            start_ns = now_ns()
+            run()
+            synchronise()
+            stop_ns = now_ns()
+            samples_ns.append(stop_ns - start_ns)
+            if stop_ns >= end_ns and len(samples_ns) >= at_least_calls:
+                return samples_ns
+
+
+def rewarm(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> None:
+    """Untimed calls after the process was stopped."""
+    burst(compiled, sets, clock, REWARM_S, 2)
+
+
+def throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> Throughput:
+    """Calls back to back, one synchronisation per block of at least 100 ms; the median block.
+
+    Inputs are bound once per block, so that binding is not in it.
+    """
+    compiled.bind(sets[0])
+    clock.synchronise()
+    start_ns = now_ns()
+    compiled.run()
+    clock.synchronise()
+    calls = max(1, int(THROUGHPUT_BLOCK_S * 1e9 / max(1, now_ns() - start_ns)))
+    blocks: list[tuple[float, float]] = []
+    with _no_garbage_collection():
+        while len(blocks) < THROUGHPUT_BLOCKS:
+            compiled.bind(sets[len(blocks) % len(sets)])
+            clock.synchronise()
+            start_ns = now_ns()
+            for _ in range(calls):
+                compiled.run()
+            clock.synchronise()
+            block_s = (now_ns() - start_ns) / 1e9
+            if block_s < THROUGHPUT_BLOCK_S:
+                # back to back it is faster than one call at a time promised
+                calls = int(calls * THROUGHPUT_BLOCK_S / block_s * 1.1) + 1
+                continue
+            blocks.append((calls / block_s, block_s))
+    calls_per_s, block_s = statistics.median_low(blocks)
+    return Throughput(calls_per_s=calls_per_s, blocks=len(blocks), block_s=block_s)
+
+
+def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, calls: int = 100) -> DeviceTime | None:
+    """Median time between two CUDA events around a call on the cell's stream; None where there is no such device.
+
+    It is the time the device was given, the gaps between launches included: what a faster host could not take away is
+    the rest.
+    """
+    if clock.stream is None:
+        return None
+    import torch
+
+    times_ms = []
+    for index in range(calls):
+        compiled.bind(sets[index % len(sets)])
+        clock.synchronise()
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record(clock.stream)
+        compiled.run()
+        stop.record(clock.stream)
+        clock.synchronise()
+        times_ms.append(start.elapsed_time(stop))
+    return DeviceTime(median_ms=statistics.median(times_ms), calls=calls)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A collection is the interpreter's doing, not the backend's: it runs before, not in the middle of samples."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,296 @@
+"""The child process: one cell from its model to its last burst, or one of the smaller jobs beside it.
+
+Messages to the parent: `phase` (one begins), `phase_ended`, `ready` (built, checked, warm), `burst`, `finished`, and
+`ended` (it will not go on, and why). The parent sends `burst` and `finish`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import random
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import backends
+import models
+from backends.base import Backend, BuildContext, Compiled
+from harness import accuracy, isolation, link, memory, precision, sampling
+from harness.clock import Clock
+from models.base import Inputs, LoadedModel
+from reports.errors import BakeoffError, Unsupported
+from reports.schema import Cell, Status
+
+
+def main(connection: Connection, job: dict[str, Any]) -> None:
+    """Carry out `job` in this process, which is its own from here on; never returns."""
+    status = 1
+    try:
+        _settle(job)
+        ROLES[job["role"]](connection, job)
+        status = 0
+    except (EOFError, BrokenPipeError):
+        pass  # the parent is gone, and there is nobody left to tell
+    except BaseException as error:
+        traceback.print_exc()
+        status_name, reason = explain(error)
+        with contextlib.suppress(OSError):
+            link.send(connection, "ended", status=status_name, reason=reason)
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        # no exit handlers: a library that crashes while it is torn down must not spoil a finished cell
+        os._exit(status)
+
+
+def spawned() -> None:
+    """Entry point of a fresh interpreter. argv: number of the pipe's descriptor; the job is the first message."""
+    descriptor = int(sys.argv[1])
+    if sys.platform == "win32":
+        from multiprocessing.connection import PipeConnection
+
+        connection: Connection = PipeConnection(descriptor)
+    else:
+        connection = Connection(descriptor)
+    main(connection, link.receive(connection))
+
+
+def measure(connection: Connection, job: dict[str, Any]) -> None:
+    """Build one cell, check it, warm it up, and take bursts on command."""
+    import torch
+
+    cell = Cell.model_validate(job["cell"])
+    workspace = Path(job["workspace"])
+    phases = Phases(connection)
+    backend = backends.create(cell.backend)
+
+    with phases.announced("probe"):
+        available = backend.available(cell.device)
+    if not available:
+        link.send(connection, "ended", status=Status.UNAVAILABLE, reason=available.reason)
+        return
+    precision.apply(cell.precision)
+    device_memory = memory.DeviceMemory(memory.cuda_index(cell.device))
+    with phases.announced("model"):
+        model = load(cell)
+        os.chdir(workspace)
+        clock = Clock(cell.device)
+        module, sets = place(model, cell)
+        golden = accuracy.Golden.load(Path(job["golden"]))
+    phases.clock = clock
+    context = BuildContext(cell, phases, workspace / "artifact", torch.get_num_threads())
+    with clock.on_stream(), torch.inference_mode(), backend.build(module, sets[0], context) as compiled:
+        device_memory.sample()
+        compiled.bind(sets[0])
+        with phases("first_call"):
+            compiled.run()
+        device_memory.sample()
+        with phases.announced("check"):
+            right = accuracy.check(_outputs(compiled, sets, clock), golden, cell.precision)
+        plan = sampling.SamplingPlan(**job["sampling"])
+        with phases.announced("warm-up"):
+            warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s)
+        device_memory.sample()
+        placement = compiled.placement()
+        link.send(
+            connection,
+            "ready",
+            accuracy=right.model_dump(mode="json"),
+            warm_up=warm_up.model_dump(mode="json"),
+            placement=placement.model_dump(mode="json") if placement else None,
+            memory=_memory(device_memory, workspace),
+            settings={
+                "threads": context.threads,
+                "precision": precision.in_force(),
+                **compiled.settings(),
+            },
+            versions=versions_of(backend),
+        )
+        compilations = compiled.compilations()
+        while (command := link.receive(connection))["kind"] == "burst":
+            sampling.rewarm(compiled, sets, clock)
+            link.send(
+                connection, "burst", samples_ns=sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls)
+            )
+        assert command["kind"] == "finish"
+        with phases.announced("finish"):
+            recompiled = compiled.compilations() - compilations
+            throughput = sampling.throughput(compiled, sets, clock)
+            device_time = sampling.device_time(compiled, sets, clock)
+            # once more, with everything warm: a graph that replays over freed memory shows up here
+            after = accuracy.check(_outputs(compiled, sets, clock), golden, cell.precision)
+            device_memory.sample()
+        link.send(
+            connection,
+            "finished",
+            throughput=throughput.model_dump(mode="json"),
+            device_time=device_time.model_dump(mode="json") if device_time else None,
+            accuracy_after=after.model_dump(mode="json"),
+            memory=_memory(device_memory, workspace),
+            recompiled=recompiled,
+        )
+
+
+def golden(connection: Connection, job: dict[str, Any]) -> None:
+    """Compute a contest's outputs in float64, and eager's error to them in the contest's precision, into a file."""
+    import torch
+
+    cell = Cell.model_validate(job["cell"])
+    precision.apply(cell.precision)
+    model = load(cell)
+    os.chdir(job["workspace"])
+    clock = Clock(cell.device)
+    with clock.on_stream(), torch.inference_mode():
+        module, sets = place(model, cell, torch.float64)
+        exact = run_eager(module, sets)
+        # the module was cast in place: a fresh one has the float32 weights that every cell starts from
+        module, sets = place(load(cell, Path(job["cwd"])), cell)
+        eager = run_eager(module, sets)
+        clock.synchronise()
+    accuracy.Golden(exact, accuracy.rmse_per_output(eager, exact)).save(Path(job["golden"]))
+    link.send(connection, "finished")
+
+
+def probe(connection: Connection, job: dict[str, Any]) -> None:
+    """What torch says of this machine."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    link.send(
+        connection,
+        "finished",
+        torch=torch.__version__,
+        cuda=torch.version.cuda,
+        cuda_devices=count,
+        threads=torch.get_num_threads(),
+    )
+
+
+def availability(connection: Connection, job: dict[str, Any]) -> None:
+    """Whether this machine has a backend, for one device."""
+    available = backends.create(job["backend"]).available(job["device"])
+    link.send(connection, "finished", reason=available.reason)
+
+
+ROLES: dict[str, Callable[[Connection, dict[str, Any]], None]] = {
+    "measure": measure,
+    "golden": golden,
+    "probe": probe,
+    "availability": availability,
+}
+
+
+class Phases:
+    """Announces what is under way before it starts, so that a crash is known by its phase, and times what is timed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.clock: Clock | None = None
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """A timed stage of building. The device's work is in it."""
+        assert self.clock is not None
+        link.send(self._connection, "phase", name=name)
+        with self.clock.timed() as seconds:
+            yield
+        link.send(self._connection, "phase_ended", name=name, seconds=seconds[0])
+
+    @contextlib.contextmanager
+    def announced(self, name: str) -> Iterator[None]:
+        """A stage that is not a user's cost."""
+        link.send(self._connection, "phase", name=name)
+        yield
+
+
+def load(cell: Cell, cwd: Path | None = None) -> LoadedModel:
+    """The cell's model, found from the folder that the user stood in."""
+    if cwd is not None:
+        os.chdir(cwd)
+    return models.find(cell.model).load(cell.dimensions, cell.seed)
+
+
+def place(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
+    """Module and inputs on the cell's device, floating-point tensors in `dtype` (default: the cell's precision)."""
+    wanted = dtype or precision.dtype_of(cell.precision)
+
+    def moved(tensor: Any) -> Any:
+        return tensor.to(cell.device, wanted if tensor.is_floating_point() else tensor.dtype)
+
+    return model.module.to(cell.device, wanted).eval(), tuple(one.map(moved) for one in model.inputs)
+
+
+def run_eager(module: Any, sets: tuple[Inputs, ...]) -> tuple[accuracy.Outputs, ...]:
+    from backends.calling import flatten_outputs
+
+    return tuple(flatten_outputs(module(*one.args, **one.kwargs)) for one in sets)
+
+
+def explain(error: BaseException) -> tuple[Status, str]:
+    """How a cell that raised `error` ends, and the reason in one line."""
+    first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if isinstance(error, Unsupported):
+        return Status.UNSUPPORTED, first_line
+    if isinstance(error, BakeoffError):
+        return Status.ERROR, first_line
+    reason = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    # every library words it its own way, and not all have a type for it
+    out_of_memory = isinstance(error, MemoryError) or any(
+        words in str(error).lower()
+        for words in ("out of memory", "failed to allocate memory", "bad_alloc", "can't allocate memory")
+    )
+    return (Status.OOM if out_of_memory else Status.ERROR), reason[:400]
+
+
+def versions_of(backend: Backend) -> dict[str, str]:
+    found = {}
+    for library in backend.libraries:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[library] = metadata.version(library)
+    return found
+
+
+def _settle(job: dict[str, Any]) -> None:
+    """Make this process the cell's own: session, output, environment, random state."""
+    if hasattr(os, "setsid") and os.getpid() != os.getsid(0):
+        os.setsid()
+    isolation.die_with_parent()
+    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
+    faulthandler.enable()
+    os.chdir(job["cwd"])
+    os.environ.clear()
+    os.environ.update(job["environment"])
+    tempfile.tempdir = None  # it may have been looked up under the old environment
+    random.seed()
+
+
+def _outputs(compiled: Compiled, sets: tuple[Inputs, ...], clock: Clock) -> list[accuracy.Outputs]:
+    """The outputs for every input set, each taken before the next call."""
+    found = []
+    for one in sets:
+        compiled.bind(one)
+        clock.synchronise()
+        compiled.run()
+        clock.synchronise()
+        found.append(compiled.outputs())
+    return found
+
+
+def _memory(device: memory.DeviceMemory, workspace: Path) -> dict[str, Any]:
+    return {
+        "peak_resident_bytes": memory.peak_resident_bytes(),
+        "peak_device_bytes": device.peak_bytes,
+        "device_bytes_source": device.source or None,
+        "artifact_bytes": memory.folder_bytes(workspace / "artifact") + memory.folder_bytes(workspace / "cache"),
+    }

@@ -1,0 +1,41 @@
+"""The models Bakeoff knows, by name. Imports nothing: a name is looked up when it is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from reports.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from models.base import Family
+
+TABLE: dict[str, str] = {
+    "mlp": "models.mlp:MLP",
+    "conv": "models.conv:Conv",
+    "transformer": "models.transformer:Transformer",
+}
+DEFAULT = ("mlp", "conv", "transformer")
+
+
+def find(name: str) -> Family:
+    """The family that `name` names: a row of the table, `path/to/file.py:factory`, or `hf:FOLDER`.
+
+    Raises UsageError for an unknown name, a missing file, factory or folder.
+    """
+    if name in TABLE:
+        module, _, attribute = TABLE[name].partition(":")
+        family: Family = getattr(importlib.import_module(module), attribute)()
+        return family
+    if name.startswith("hf:"):
+        from models.huggingface import HuggingFace
+
+        return HuggingFace(name.removeprefix("hf:"))
+    path, colon, factory = name.rpartition(":")
+    if colon and path.endswith(".py"):
+        from models.user import UserModel
+
+        return UserModel(path, factory)
+    if name.endswith(".py"):
+        raise UsageError(f"model '{name}' names a file but no factory: write {name}:FACTORY")
+    raise unknown("model", name, TABLE, "or path/to/file.py:factory, or hf:FOLDER")

@@ -1,0 +1,34 @@
+"""A perceptron so small that what a backend spends per call, not per multiplication, decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from models.base import Dimension, Family, LoadedModel
+from models.seeding import normal_inputs, seeded
+
+
+class MLP(Family):
+    """(batch, features) -> (batch, features)."""
+
+    name = "mlp"
+    description = "three linear layers with ReLU between them"
+    dimensions: Mapping[str, Dimension] = {
+        "batch": Dimension(4, "rows per call"),
+        "features": Dimension(256, "width of input and output"),
+        "hidden": Dimension(512, "width of the two hidden layers"),
+    }
+
+    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+        from torch import nn
+
+        batch, features, hidden = (int(dimensions[name]) for name in ("batch", "features", "hidden"))
+        with seeded(seed):
+            module = nn.Sequential(
+                nn.Linear(features, hidden),
+                nn.ReLU(),
+                nn.Linear(hidden, hidden),
+                nn.ReLU(),
+                nn.Linear(hidden, features),
+            )
+            return LoadedModel(module.eval(), normal_inputs(batch, features))

@@ -1,0 +1,201 @@
+"""A user's own model: `path/to/file.py:factory`.
+
+The factory is a top-level function of the file that returns `(module, example_inputs)`:
+
+    def factory(batch: int = 8, seq: int = 128, activation: str = "gelu"):
+        return Net(activation), torch.randn(batch, seq)
+
+- Its parameters are the model's named dimensions, so each has a default that is a whole number or a string, written
+  out. A parameter named `seed` is not a dimension: it receives the cell's seed and needs no default.
+- Torch's generator for the CPU is seeded before the file is imported, so a factory that only draws from it need not
+  care about seeds.
+- The module is put into eval mode, on the CPU; floating-point weights and inputs become float32.
+- The example inputs are a tensor, a tuple or list of positional arguments, or a dict of keyword arguments. Tensors may
+  sit in nested tuples, lists and dicts; numbers, booleans, strings and None are constants of the call.
+- The other sets of inputs are the example with the rows of every batched tensor rolled by 1, 2, ...: a tensor is
+  batched when its first dimension is as long as that of the first tensor that has one. Unbatched tensors keep their
+  values, and so does a batch of one; every set has memory of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel
+from models.seeding import seeded
+from reports.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    import torch
+
+OWN_PACKAGES = ("backends", "harness", "models", "reports", "runner")
+"""Names that are taken before a user's file is imported: its siblings of these names cannot be."""
+
+
+class UserModel(Family):
+    """The model that a function of a user's file makes. The file is read here, and run only in `load`."""
+
+    def __init__(self, path: str, factory: str) -> None:
+        """Raises UsageError where the file or the function is missing, or cannot be a factory."""
+        self.name = f"{path}:{factory}"
+        self.path = Path(path).expanduser()
+        self.factory = factory
+        function = _find_function(self.path, factory)
+        docstring = ast.get_docstring(function) or "a model of your own"
+        self.description = docstring.splitlines()[0]
+        self.dimensions = _dimensions(self.name, function)
+        self.takes_seed = "seed" in {parameter.arg for parameter, _ in _parameters(function)}
+
+    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+        """Run the factory. Raises UsageError where it returns something else; its own exceptions pass through."""
+        arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
+        # The factory, too, runs with its folder importable: it may import its siblings only when called.
+        with seeded(seed), _importable(self.path.parent):
+            returned = getattr(self._import(), self.factory)(**arguments)
+        module, example = _unpack(self.name, returned)
+        return LoadedModel(module.to("cpu").float().eval(), _input_sets(_inputs(self.name, example)))
+
+    def _import(self) -> Any:
+        module_name = f"bakeoff_user_{self.path.stem}"
+        spec = importlib.util.spec_from_file_location(module_name, self.path)
+        assert spec is not None and spec.loader is not None  # it ends in .py and was read before
+        module = importlib.util.module_from_spec(spec)
+        # As the import statement does it: dataclasses and pickle look a class's module up by its name.
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except ImportError as error:
+            taken = (error.name or "").partition(".")[0]
+            if taken not in OWN_PACKAGES:
+                raise
+            raise UsageError(f"{self.path}: '{taken}' is a package of Bakeoff: give yours another name") from error
+        return module
+
+
+def _find_function(path: Path, name: str) -> ast.FunctionDef:
+    """The top-level function `name` of the file at `path`, which is parsed and not run."""
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except FileNotFoundError:
+        raise UsageError(f"no file {path}: a model of your own is path/to/file.py:FACTORY") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:  # ValueError: a null byte, before Python 3.12
+        line = getattr(error, "lineno", None)
+        raise UsageError(f"{path}{f', line {line}' if line else ''}: {getattr(error, 'msg', error)}") from None
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if name not in functions:
+        raise unknown(f"top-level function of {path}", name, functions)
+    return functions[name]
+
+
+def _parameters(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+    """The parameters that can be given by keyword, each with its default."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
+    by_position = list(zip(positional, defaults, strict=True))
+    yield from by_position[len(arguments.posonlyargs) :]
+    yield from zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+
+
+def _dimensions(model: str, function: ast.FunctionDef) -> dict[str, Dimension]:
+    if function.args.posonlyargs:
+        parameter = function.args.posonlyargs[0].arg
+        raise UsageError(f"{model}: parameter '{parameter}' is positional-only: remove the '/' after it")
+    return {
+        parameter.arg: _dimension(model, parameter.arg, default)
+        for parameter, default in _parameters(function)
+        if parameter.arg != "seed"
+    }
+
+
+def _dimension(model: str, parameter: str, default: ast.expr | None) -> Dimension:
+    remedy = f"give it a whole number or a string, like {parameter}=8"
+    if default is None:
+        raise UsageError(f"{model}: parameter '{parameter}' has no default: {remedy}")
+    try:
+        value = ast.literal_eval(default)
+    except (ValueError, TypeError):  # TypeError: a set or dict of something unhashable
+        value = None
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise UsageError(f"{model}: parameter '{parameter}' has the default {ast.unparse(default)}: {remedy}")
+    # Sizes start at 1. A parameter whose own default is below that is not a size, and its author knows its range.
+    minimum = 1 if isinstance(value, str) or value >= 1 else -sys.maxsize
+    return Dimension(value, "parameter of the factory", minimum)
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        sys.path.remove(entry)
+
+
+def _unpack(model: str, returned: object) -> tuple[torch.nn.Module, object]:
+    from torch import nn
+
+    if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[0], nn.Module):
+        raise UsageError(f"{model} returned {_describe(returned)}: expected (nn.Module, example inputs)")
+    return returned[0], returned[1]
+
+
+def _inputs(model: str, example: object) -> Inputs:
+    """`example` as the arguments of one call: tensors on the CPU, floating-point ones in float32."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    if isinstance(example, torch.Tensor):
+        inputs = Inputs((example,))
+    elif isinstance(example, tuple | list):
+        inputs = Inputs(tuple(example))
+    elif isinstance(example, Mapping) and all(isinstance(key, str) for key in example):  # a tokenizer's, too
+        inputs = Inputs((), dict(example))
+    else:
+        raise UsageError(
+            f"{model} returned {_describe(example)} as example inputs: "
+            "expected a tensor, a tuple of positional arguments, or a dict of keyword arguments"
+        )
+    for leaf in pytree.tree_leaves((inputs.args, dict(inputs.kwargs))):
+        if not isinstance(leaf, torch.Tensor | int | float | str | None):
+            raise UsageError(f"{model}: {_describe(leaf)} among the example inputs: expected tensors and plain values")
+    if not inputs.tensors():
+        raise UsageError(f"{model}: no tensor among the example inputs: expected at least one")
+    return inputs.map(_to_float32_on_cpu)
+
+
+def _to_float32_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    tensor = tensor.detach().to("cpu")
+    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+
+
+def _input_sets(inputs: Inputs) -> tuple[Inputs, ...]:
+    """`INPUT_SETS` sets: the rows of batched tensors rolled by 0, 1, ... together, so that they stay in step."""
+    rows = next((tensor.shape[0] for tensor in inputs.tensors() if tensor.dim()), None)
+
+    def rolled(by: int) -> Inputs:
+        return inputs.map(lambda tensor: tensor.roll(by, dims=0) if _is_batched(tensor, rows) else tensor.clone())
+
+    return tuple(rolled(by) for by in range(INPUT_SETS))
+
+
+def _is_batched(tensor: torch.Tensor, rows: int | None) -> bool:
+    return tensor.dim() > 0 and tensor.shape[0] == rows
+
+
+def _describe(value: object) -> str:
+    """`value` in a few words: its type, and, for a tuple or list, the types in it."""
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of ({', '.join(type(item).__name__ for item in value)})"
+    return f"a value of type {type(value).__name__}"

@@ -1,0 +1,81 @@
+"""A report seen contest by contest, as every form it is read in shows it: ranked cells first, then the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports.schema import Cell, Record, Report, Standing, Status, Verdict
+from reports.verdict import judge_contest
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of a contest. `standing` is None where it is not ranked, whether or not it has numbers."""
+
+    record: Record
+    standing: Standing | None
+
+    @property
+    def label(self) -> str:
+        return self.record.cell.label
+
+
+@dataclass(frozen=True)
+class ContestView:
+    """The rows of one contest in the order of reading, and the verdict on them."""
+
+    rows: Sequence[Row]
+    verdict: Verdict
+
+    @property
+    def cell(self) -> Cell:
+        """Any of its cells: good for what all of them share."""
+        return self.rows[0].record.cell
+
+    @property
+    def title(self) -> str:
+        return self.verdict.title
+
+    @property
+    def ranked(self) -> list[Row]:
+        return [row for row in self.rows if row.standing]
+
+    @property
+    def unranked(self) -> list[Row]:
+        return [row for row in self.rows if not row.standing]
+
+    @property
+    def best(self) -> Row | None:
+        """The first of the ranked rows: the winner, or the fastest of those that tie."""
+        return self.rows[0] if self.rows[0].standing else None
+
+
+def contests_of(report: Report) -> list[ContestView]:
+    """The contests of a report in the order of its records. A contest that has no verdict yet is judged here."""
+    verdicts = {verdict.contest_id: verdict for verdict in report.verdicts}
+    records: dict[str, list[Record]] = {}
+    for record in report.records:
+        records.setdefault(record.cell.contest_id, []).append(record)
+    return [_view(members, verdicts.get(contest_id)) for contest_id, members in records.items()]
+
+
+def _view(records: Sequence[Record], verdict: Verdict | None) -> ContestView:
+    verdict = verdict or judge_contest(records)
+    places = {standing.cell_id: place for place, standing in enumerate(verdict.standings)}
+    rows = [
+        Row(record, verdict.standings[places[record.cell.id]] if record.cell.id in places else None)
+        for record in records
+    ]
+    return ContestView(
+        # sorting is stable: failures stay in the order in which they were asked for
+        rows=sorted(rows, key=lambda row: (places.get(row.record.cell.id, len(rows)), _distance(row.record.status))),
+        verdict=verdict,
+    )
+
+
+def _distance(status: Status) -> int:
+    """How far from a success a cell ended: numbers that are wrong, no numbers, never tried."""
+    if status.is_absence:
+        return 3
+    return {Status.OK: 0, Status.INCORRECT: 1}.get(status, 2)

@@ -1,0 +1,562 @@
+"""A report as figures: PNG to embed, SVG to keep. One colour per backend throughout; a mode is a lightness and a hatch.
+
+Drawn through matplotlib's object-oriented interface, without pyplot, so that no state outlives a call.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+
+from reports import spelling
+from reports.contests import ContestView, Row, contests_of
+from reports.schema import Ratio, Record, Report
+from reports.statistics import percentile
+
+PANELS_PER_FIGURE = 12
+"""More contests than these go to a further figure: `latency-2.png`."""
+
+WIDTH_IN = 7.2
+DPI = 200
+
+
+def draw(report: Report, folder: Path) -> list[Path]:
+    """Writes every figure that has something to show into `folder`, as PNG and SVG, and returns the files written."""
+    contests = contests_of(report)
+    looks = Looks(row.record for contest in contests for row in contest.rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    files: list[Path] = []
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # a model may be named in a script that the font lacks: a box in its place is no reason to fail
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        for drawing in _DRAWINGS:
+            shown = [contest for contest in contests if drawing.shows(contest)]
+            for page, start in enumerate(range(0, len(shown), PANELS_PER_FIGURE), 1):
+                stem = drawing.name if page == 1 else f"{drawing.name}-{page}"
+                figure = _figure(drawing, shown[start : start + PANELS_PER_FIGURE], looks)
+                files += _save(figure, folder / stem)
+    return files
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one configuration is drawn."""
+
+    colour: tuple[float, float, float]
+    hatch: str
+    marker: str
+
+
+class Looks:
+    """The look of every configuration of a report: the hue is the backend's, lightness, hatch and marker the mode's."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        cells = [record.cell for record in records]
+        unknown = sorted({cell.backend for cell in cells} - _COLOURS.keys())
+        self._colours = _COLOURS | {
+            name: _FURTHER_COLOURS[place % len(_FURTHER_COLOURS)] for place, name in enumerate(unknown)
+        }
+        self._modes = {
+            cell.backend: sorted({other.mode for other in cells if other.backend == cell.backend} - {"default"})
+            for cell in cells
+        }
+
+    def __call__(self, record: Record) -> Look:
+        cell = record.cell
+        step = 0 if cell.mode == "default" else 1 + self._modes[cell.backend].index(cell.mode)
+        lightness = min(0.6, 0.3 * step)
+        red, green, blue = (part + (1 - part) * lightness for part in to_rgb(self._colours[cell.backend]))
+        return Look((red, green, blue), _HATCHES[step % len(_HATCHES)], _MARKERS[step % len(_MARKERS)])
+
+
+# Okabe & Ito, "Color Universal Design", 2008; with two greys for those that are no compilers
+_COLOURS = {
+    "eager": "#4d4d4d",
+    "torchscript": "#f0e442",
+    "inductor": "#e69f00",
+    "aotinductor": "#d55e00",
+    "onnx": "#0072b2",
+    "openvino": "#56b4e9",
+    "tensorrt": "#009e73",
+    "torch-tensorrt": "#cc79a7",
+    "null": "#b0b0b0",
+}
+# Paul Tol's "muted" scheme, for the backends of third parties
+_FURTHER_COLOURS = ["#332288", "#882255", "#999933", "#44aa99", "#661100", "#aa4499", "#117733", "#ddcc77"]
+_HATCHES = ["", "////", "....", "xxxx", "----", "oo"]
+_MARKERS = ["o", "s", "^", "D", "v", "P"]
+_GREY = "#666666"
+_STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 7.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.linewidth": 0.6,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "hatch.linewidth": 0.5,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "bakeoff",
+    "text.parse_math": False,  # a dollar in a model's name is a dollar
+}
+
+
+@dataclass
+class _Panel:
+    """The axes of one contest, and what is to be written around them."""
+
+    axes: Axes
+    contest: ContestView
+    looks: Looks
+    width_in: float  # about what is left for the data, beside the labels
+    legend: dict[str, Any] = field(default_factory=dict)  # label -> handle; the figure shows the union
+
+    @property
+    def is_wide(self) -> bool:
+        return self.width_in > 3
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    name: str
+    headline: Callable[[Sequence[ContestView]], str]  # over several contests
+    x_label: str
+    shows: Callable[[ContestView], bool]
+    finding: Callable[[ContestView], str]  # over one
+    paint: Callable[[_Panel], None]
+    has_rows: bool = True  # one line per cell, as against a scatter
+
+
+def _figure(drawing: _Drawing, contests: Sequence[ContestView], looks: Looks) -> Figure:
+    columns = 1 if len(contests) <= 3 else 2
+    lines = [contests[start : start + columns] for start in range(0, len(contests), columns)]
+    heights_in = [_panel_height_in(drawing, line) for line in lines]
+    several = len(contests) > 1
+    figure = Figure(figsize=(WIDTH_IN, sum(heights_in) + 0.35 * several + 0.35), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(lines), columns, squeeze=False, height_ratios=heights_in)
+    legend: dict[str, Any] = {}
+    for axes, contest in zip(grid.flat, contests, strict=False):
+        panel = _Panel(axes, contest, looks, width_in=4.9 if columns == 1 else 1.75)
+        drawing.paint(panel)
+        _caption(panel, drawing)
+        legend |= panel.legend
+    for axes in list(grid.flat)[len(contests) :]:
+        axes.remove()
+    if several:
+        figure.suptitle(drawing.headline(contests), x=0.01, ha="left", weight="bold", size=9.5)
+    if legend:
+        columns = 4 if max(map(len, legend)) <= 22 else 3
+        figure.set_figheight(figure.get_figheight() + 0.17 * math.ceil(len(legend) / columns))
+        figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=columns, frameon=False)
+    return figure
+
+
+def _panel_height_in(drawing: _Drawing, contests: Sequence[ContestView]) -> float:
+    return 0.85 + (0.2 * max(len(contest.rows) for contest in contests) if drawing.has_rows else 2.0)
+
+
+def _caption(panel: _Panel, drawing: _Drawing) -> None:
+    """What is seen, in bold, over what it is seen on; and the unit under the axis."""
+    width = 88 if panel.is_wide else 42 if drawing.has_rows else 52
+    subject = _wrapped(panel.contest.title, width, lines=2)
+    finding = _wrapped(drawing.finding(panel.contest), width - 4, lines=2)
+    panel.axes.set_title(finding, loc="left", weight="bold", pad=4 + 10 * (1 + subject.count("\n")))
+    panel.axes.annotate(
+        subject, (0, 1), xycoords="axes fraction", xytext=(0, 4), textcoords="offset points", color=_GREY, size=7.5
+    )
+    panel.axes.set_xlabel(drawing.x_label + panel.axes.get_xlabel())
+
+
+def _save(figure: Figure, stem: Path) -> list[Path]:
+    files = [stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")]
+    figure.savefig(files[0], dpi=DPI)
+    figure.set_layout_engine("none")  # it stays as it is now: to lay it out takes longer than to draw it
+    figure.savefig(files[1], metadata={"Date": None})
+    return files
+
+
+# --- one painter per figure
+
+
+def _paint_latency(panel: _Panel) -> None:
+    """Bars from zero; dots on a logarithmic axis where the slowest takes over 20 times what the fastest does."""
+    measured = [(place, row.record) for place, row in enumerate(panel.contest.rows) if row.record.latency]
+    medians_ms = [record.latency.median_ms for _, record in measured if record.latency]
+    is_log = max(medians_ms) > 20 * min(medians_ms) > 0
+    ends = []
+    for place, record in measured:
+        if record.latency is None:
+            continue
+        look, median_ms = panel.looks(record), record.latency.median_ms
+        right = max(median_ms, record.latency.median_ci95_ms.high if record.latency.median_ci95_ms else 0)
+        face = "none" if record.status.is_failure else look.colour
+        if is_log:
+            panel.axes.plot(median_ms, place, look.marker, ms=5, mfc=face, mec=look.colour)
+        else:
+            edge = look.colour if record.status.is_failure else "white"
+            panel.axes.barh(place, median_ms, height=0.7, color=face, edgecolor=edge, hatch=look.hatch, lw=0.8)
+        if record.latency.median_ci95_ms:
+            interval = record.latency.median_ci95_ms
+            panel.axes.plot([interval.low, interval.high], [place, place], color="black", lw=1, marker="|", ms=4)
+        note = " incorrect" if record.status.is_failure else ""
+        ends.append((place, right, f"{spelling.milliseconds(median_ms)}{note}"))
+    _label_ends(panel, ends, min(medians_ms) / 1.3 if is_log else 0, is_log)
+    _name_rows(panel, [place for place, _, _ in ends])
+
+
+def _paint_speedup(panel: _Panel) -> None:
+    rows = [
+        (place, row, row.standing.speedup_over_baseline) for place, row in enumerate(panel.contest.rows) if row.standing
+    ]
+    ratios = [(place, row, ratio) for place, row, ratio in rows if ratio]
+    panel.axes.axvline(1, color=_GREY, lw=0.9)
+    ends = []
+    for place, row, ratio in ratios:
+        look = panel.looks(row.record)
+        low, high = (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value)
+        panel.axes.plot(ratio.value, place, look.marker, ms=6, mfc=look.colour, mec="white", mew=0.6)
+        if low < high:
+            panel.axes.plot([low, high], [place, place], color="black", lw=0.9, marker="|", ms=4)
+        ends.append((place, max(high, ratio.value), f"{ratio.value:.2f}x"))
+    lowest = min([1.0, *(ratio.ci95.low if ratio.ci95 else ratio.value for _, _, ratio in ratios)])
+    highest = max([1.0, *(right for _, right, _ in ends)])
+    is_log = highest > 6 * lowest > 0
+    left = lowest / 1.15 if is_log else max(0.0, lowest - 0.08 * (highest - lowest) - 0.02)
+    _label_ends(panel, ends, left, is_log)
+    _name_rows(panel, [place for place, _, _ in ends])
+
+
+def _paint_build_vs_speedup(panel: _Panel) -> None:
+    ratios = [(row, row.standing.speedup_over_baseline) for row in panel.contest.ranked if row.standing]
+    points = [(row, max(row.record.build_s, _SHORTEST_BUILD_S), ratio) for row, ratio in ratios if ratio]
+    panel.axes.axhline(1, color=_GREY, lw=0.9)
+    for row, build_s, ratio in points:
+        look = panel.looks(row.record)
+        if ratio.ci95:
+            panel.axes.plot([build_s] * 2, [ratio.ci95.low, ratio.ci95.high], color=look.colour, lw=1)
+        style = {"marker": look.marker, "mfc": look.colour, "mec": "black", "mew": 0.4, "ls": ""}
+        panel.axes.plot(build_s, ratio.value, ms=7, **style)  # type: ignore[arg-type]  # the stubs know no mixed dict
+        panel.legend[_name(row)] = Line2D([], [], ms=6, **style)  # type: ignore[arg-type]
+    values = [ratio.value for _, _, ratio in points]
+    if max(values) > 6 * min(values):
+        low, high = min([1.0, *values]) / 1.3, max([1.0, *values]) * 1.3
+        panel.axes.set_yscale("log")
+        panel.axes.set_ylim(low, high)
+        _number_axis(panel.axes.yaxis, low, high, is_log=True, ticks=6)
+    else:
+        panel.axes.margins(y=0.12)
+    builds_s = [build_s for _, build_s, _ in points]
+    low, high = min(builds_s) / 1.8, max(builds_s) * 1.8
+    panel.axes.set_xscale("log")
+    panel.axes.set_xlim(low, high)
+    _number_axis(panel.axes.xaxis, low, high, is_log=True, ticks=panel.width_in * 2)
+    panel.axes.set_ylabel("speed-up over eager (x)")
+    panel.axes.grid(True)
+    clipped = f"; under {_SHORTEST_BUILD_S * 1e3:.0f} ms drawn there" if min(builds_s) == _SHORTEST_BUILD_S else ""
+    panel.axes.set_xlabel(clipped)
+    lost = [f"\u00d7 {_name(row)} {row.record.status}" for row in panel.contest.unranked]
+    if lost:
+        width = 110 if panel.is_wide else 48
+        panel.axes.set_xlabel(
+            f"{clipped}\n" + textwrap.fill("   ".join(name.replace(" ", "\u00a0") for name in lost), width)
+        )
+
+
+def _paint_phases(panel: _Panel) -> None:
+    """Stacked from zero: lengths add up, so the axis is linear however short some of them are."""
+    ends = []
+    for place, row in enumerate(panel.contest.rows):
+        left_s = 0.0
+        for phase in row.record.phases:
+            look = _PHASE_LOOKS.get(phase.name, _OTHER_PHASE)
+            panel.axes.barh(place, phase.seconds, left=left_s, height=0.7, color=look, edgecolor="white", lw=0.4)
+            left_s += phase.seconds
+        names = [phase.name if phase.name in _PHASE_LOOKS else "other" for phase in row.record.phases]
+        panel.legend |= {name: Patch(color=_PHASE_LOOKS.get(name, _OTHER_PHASE)) for name in names}
+        if row.record.phases:
+            lost = "" if row.record.latency else f"  \u00d7 {spelling.fate(row.record)}"
+            ends.append((place, left_s, f"{spelling.seconds(left_s)}{lost}"))
+    panel.legend = {name: panel.legend[name] for name in [*_PHASE_LOOKS, "other"] if name in panel.legend}
+    _label_ends(panel, ends, 0, is_log=False)
+    _name_rows(panel, [place for place, _, _ in ends])
+
+
+def _paint_samples(panel: _Panel) -> None:
+    """A hill per cell: how its single calls are distributed, with a tick at their median."""
+    rows = [(place, row, _samples_ms(row.record)) for place, row in enumerate(panel.contest.rows)]
+    clipped = [
+        (place, row, samples, *np.quantile(samples, _SHOWN_QUANTILES)) for place, row, samples in rows if len(samples)
+    ]
+    lowest, highest = min(each[3] for each in clipped), max(each[4] for each in clipped)
+    is_log = highest > 5 * lowest > 0
+    for place, row, samples, low, high in clipped:
+        look = panel.looks(row.record)
+        shown = samples[(samples >= low) & (samples <= high)]
+        if high > low:
+            bins = int(np.clip(math.sqrt(len(shown)), 8, 40))  # the more calls, the finer
+            edges = np.geomspace(low, high, bins + 1) if is_log else np.linspace(low, high, bins + 1)
+            heights, _ = np.histogram(shown, edges)
+            middles = (edges[:-1] + edges[1:]) / 2
+            outline = np.convolve(np.pad(heights, 1), [0.25, 0.5, 0.25], mode="valid")
+            hill = place + 0.38 - 0.78 * outline / outline.max()
+            is_wrong = row.record.status.is_failure
+            panel.axes.fill_between(
+                middles,
+                place + 0.38,
+                hill,
+                facecolor="none" if is_wrong else look.colour,
+                edgecolor=look.colour if is_wrong else "white",
+                hatch=look.hatch,
+                lw=0.8,
+            )
+        panel.axes.plot([np.median(samples)] * 2, [place + 0.38, place - 0.4], color="black", lw=1)
+    reach = (highest / lowest) ** 0.04 if is_log else 1.0
+    pad = 0.0 if is_log else 0.04 * ((highest - lowest) or highest or 1.0)
+    left, right = lowest / reach - pad, highest * reach + pad
+    panel.axes.set_xscale("log" if is_log else "linear")
+    panel.axes.set_xlim(left, right)
+    _number_axis(panel.axes.xaxis, left, right, is_log, ticks=panel.width_in * 2)
+    _name_rows(panel, [each[0] for each in clipped])
+
+
+_SHORTEST_BUILD_S = 1e-3
+_SHOWN_QUANTILES = (0.005, 0.995)
+_PHASE_LOOKS = {"export": "#00224e", "compile": "#5a6278", "load": "#a69d75", "first_call": "#fee838"}  # cividis
+_OTHER_PHASE = "#cccccc"
+
+
+# --- what is seen, in words
+
+
+def _headline_latency(contests: Sequence[ContestView]) -> str:
+    winners = Counter(contest.verdict.winner for contest in contests if contest.verdict.winner)
+    won = [f"{_short(label, 28)} on {number}" for label, number in winners.most_common(3)]
+    return f"Fastest: {', '.join(won)} of {len(contests)} contests" if won else "Latency: no contest has a winner"
+
+
+def _headline_speedup(contests: Sequence[ContestView]) -> str:
+    bests = [ratio.value for contest in contests for ratio in map(_ratio_of, contest.ranked[:1]) if ratio]
+    return f"The best are {min(bests):.2f}x to {max(bests):.2f}x as fast as eager"
+
+
+def _find_latency(contest: ContestView) -> str:
+    verdict, best = contest.verdict, contest.best
+    model = _short(contest.cell.model, 28)
+    if best is None:
+        return f"nothing could be ranked on {model}"
+    if verdict.tied:
+        return f"{_listed(verdict.tied)} tie on {model}"
+    ratio = best.standing.speedup_over_baseline if best.standing else None
+    if ratio and best.label != verdict.baseline:
+        return f"{_name(best)} is fastest on {model}: {ratio.value:.2f}x {verdict.baseline}"
+    if verdict.lead:
+        return f"{_name(best)} is fastest on {model}: {verdict.lead.value:.2f}x {_short(verdict.runner_up or '', 22)}"
+    return f"only {_name(best)} could be ranked on {model}"
+
+
+def _find_speedup(contest: ContestView) -> str:
+    faster = [row for row in contest.ranked if (ratio := _ratio_of(row)) and ratio.ci95 and ratio.ci95.low > 1]
+    others = [row for row in contest.ranked if row.label != contest.verdict.baseline]
+    if not others:
+        return "nothing to compare with eager"
+    return f"{len(faster) or 'none'} of {len(others)} surely faster than eager"
+
+
+def _find_build(contest: ContestView) -> str:
+    best = contest.best
+    ratio = _ratio_of(best) if best else None
+    if best is None or ratio is None or best.label == contest.verdict.baseline:
+        return "no build pays: eager is the fastest"
+    return f"{_name(best)} is {ratio.value:.2f}x for {spelling.seconds(best.record.build_s)} s of building"
+
+
+def _find_phases(contest: ContestView) -> str:
+    slowest = max(contest.rows, key=lambda row: _until_first_call_s(row.record))
+    taken_s = _until_first_call_s(slowest.record)
+    return f"{_name(slowest)} takes longest: {spelling.seconds(taken_s)} s"
+
+
+def _find_samples(contest: ContestView) -> str:
+    samples = {row.label: _samples_ms(row.record) for row in contest.rows if row.record.bursts}
+    for quantile, name in ((0.99, "p99"), (0.95, "p95"), (0.9, "p90")):
+        tails = {label: percentile(values.tolist(), quantile) for label, values in samples.items()}
+        spreads = {label: tail / float(np.median(samples[label])) for label, tail in tails.items() if tail}
+        if spreads:
+            label = max(spreads, key=lambda label: spreads[label])
+            return f"{_short(label, 28)} varies most: its {name} is {spreads[label]:.2f}x its median"
+    return "few calls: too short a sample to speak of its tail"
+
+
+def _ratio_of(row: Row) -> Ratio | None:
+    return row.standing.speedup_over_baseline if row.standing else None
+
+
+def _until_first_call_s(record: Record) -> float:
+    return record.build_s + (record.first_call_s or 0.0)
+
+
+def _samples_ms(record: Record) -> np.ndarray[Any, np.dtype[np.float64]]:
+    bursts = [np.asarray(burst.samples_ns, dtype=np.float64) for burst in record.bursts if burst.samples_ns]
+    return np.concatenate(bursts) / 1e6 if bursts else np.empty(0)
+
+
+# --- axes
+
+
+def _name_rows(panel: _Panel, drawn: Collection[int]) -> None:
+    """A line per cell with its label, the first on top; one that is not `drawn` is a mark with how its cell ended."""
+    rows = panel.contest.rows
+    panel.axes.set_ylim(len(rows) - 0.4, -0.6)
+    panel.axes.set_yticks(range(len(rows)), [_name(row) for row in rows])
+    panel.axes.tick_params(axis="y", length=0)
+    panel.axes.grid(True, axis="x")
+    for place in sorted(set(range(len(rows))) - set(drawn)):
+        panel.axes.text(
+            0.01,
+            place,
+            f"\u00d7 {_short(spelling.fate(rows[place].record), 30)}",
+            transform=panel.axes.get_yaxis_transform(),
+            va="center",
+            color=_GREY,
+            size=7.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+        )
+
+
+def _label_ends(panel: _Panel, ends: Sequence[tuple[int, float, str]], left: float, is_log: bool) -> None:
+    """Writes each text right of its (place, right end), and widens the axis from `left` so that all of them fit."""
+    scale: Callable[[float], float] = math.log if is_log else float
+    start = scale(left)
+    span = max(((scale(right) - start) / (1 - _share(text, panel)) for _, right, text in ends), default=1.0)
+    stop = start + (span or 1.0)
+    highest = math.exp(stop) if is_log else stop
+    panel.axes.set_xscale("log" if is_log else "linear")
+    panel.axes.set_xlim(left, highest)
+    _number_axis(panel.axes.xaxis, left, highest, is_log, ticks=panel.width_in * 2)
+    for place, right, text in ends:
+        panel.axes.annotate(
+            text, (right, place), xytext=(4, 0), textcoords="offset points", va="center", size=7.5, clip_on=False
+        )
+
+
+def _share(text: str, panel: _Panel) -> float:
+    """About the part of the panel's width that `text` takes."""
+    return min(0.75, (0.15 + 0.066 * len(text)) / panel.width_in)
+
+
+def _number_axis(axis: Any, low: float, high: float, is_log: bool, ticks: float) -> None:
+    """Plain numbers, about `ticks` of them at most: 0.1, 0.2, 0.5, 1 and not powers of ten."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
+    if not is_log:
+        axis.set_major_locator(MaxNLocator(nbins=max(3, min(8, int(ticks))), steps=[1, 2, 2.5, 5, 10]))
+        return
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        marks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+        if len(marks) <= max(3, ticks):
+            break
+    else:
+        marks = marks[:: math.ceil(len(marks) / max(3, ticks))]
+    axis.set_major_locator(FixedLocator(marks))
+
+
+def _name(row: Row) -> str:
+    return _short(row.label, 28)
+
+
+def _short(text: str, limit: int) -> str:
+    return spelling.one_line(text, limit)
+
+
+def _wrapped(text: str, width: int, lines: int) -> str:
+    return "\n".join(textwrap.wrap(_short(text, 400), width, max_lines=lines, placeholder=" …"))
+
+
+def _listed(labels: Sequence[str]) -> str:
+    names = [_short(label, 28) for label in labels]
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
+
+
+def _has_latency(contest: ContestView) -> bool:
+    return any(row.record.latency for row in contest.rows)
+
+
+def _has_ratio(contest: ContestView) -> bool:
+    return any(_ratio_of(row) for row in contest.ranked if row.label != contest.verdict.baseline)
+
+
+def _has_phases(contest: ContestView) -> bool:
+    return any(row.record.phases for row in contest.rows)
+
+
+def _has_samples(contest: ContestView) -> bool:
+    return any(burst.samples_ns for row in contest.rows for burst in row.record.bursts)
+
+
+_DRAWINGS = [
+    _Drawing(
+        name="latency",
+        headline=_headline_latency,
+        x_label="median latency (ms), 95 % interval",
+        shows=_has_latency,
+        finding=_find_latency,
+        paint=_paint_latency,
+    ),
+    _Drawing(
+        name="speedup",
+        headline=_headline_speedup,
+        x_label="speed-up over eager (x), 95 % interval",
+        shows=_has_ratio,
+        finding=_find_speedup,
+        paint=_paint_speedup,
+    ),
+    _Drawing(
+        name="build-vs-speedup",
+        headline=lambda _: "What building costs, and what it buys",
+        x_label="build time (s)",
+        shows=_has_ratio,
+        finding=_find_build,
+        paint=_paint_build_vs_speedup,
+        has_rows=False,
+    ),
+    _Drawing(
+        name="phases",
+        headline=lambda _: "Where the time goes until the first answer",
+        x_label="time (s)",
+        shows=_has_phases,
+        finding=_find_phases,
+        paint=_paint_phases,
+    ),
+    _Drawing(
+        name="samples",
+        headline=lambda _: "How the latencies of single calls are distributed",
+        x_label="latency (ms), middle 99 % of the calls",
+        shows=_has_samples,
+        finding=_find_samples,
+        paint=_paint_samples,
+    ),
+]

@@ -1,0 +1,314 @@
+"""The records a run leaves behind: every requested cell ends as exactly one `Record`.
+
+A record is immutable and keeps its raw samples; the summaries beside them (`Latency`, ...) are computed from those by
+`reports.statistics` and stored so that a reader of the JSON needs none of our code. Nothing here imports torch.
+
+Version of the format: `SCHEMA_VERSION`, semantic. A minor step adds fields, a major one changes the meaning of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+SCHEMA_VERSION = "1.0.0"
+
+Dimension = int | str
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class Frozen(BaseModel):
+    """Base of everything in a report: immutable, and a field nobody knows is an error, not ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+
+class Status(StrEnum):
+    """How a cell can end. Only `OK` is ranked."""
+
+    OK = "ok"
+    INCORRECT = "incorrect"  # keeps its numbers, never ranked
+    UNAVAILABLE = "unavailable"  # this machine lacks it
+    UNSUPPORTED = "unsupported"  # makes no sense for this backend
+    ERROR = "error"
+    OOM = "oom"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether a cell that ended so counts as failed, whoever asked for it."""
+        return self in (Status.INCORRECT, Status.ERROR, Status.OOM, Status.CRASH, Status.TIMEOUT)
+
+    @property
+    def is_absence(self) -> bool:
+        return self in (Status.UNAVAILABLE, Status.UNSUPPORTED)
+
+
+class Cell(Frozen):
+    """One thing measured: a model with its dimensions, for a task, on a device, in a precision, by a backend's mode."""
+
+    model: str
+    dimensions: dict[str, Dimension] = Field(default_factory=dict)
+    task: str = "inference"
+    device: str = "cpu"
+    precision: str = "fp32"
+    seed: int = 0
+    backend: str
+    mode: str = "default"
+
+    @property
+    def label(self) -> str:
+        """The configuration's name within its contest: `inductor`, `inductor/max-autotune`."""
+        return self.backend if self.mode == "default" else f"{self.backend}/{self.mode}"
+
+    @property
+    def contest_id(self) -> str:
+        """Stable slug of everything but backend and mode: cells that share it are ranked against each other."""
+        sizes = [f"{key}{value}" for key, value in sorted(self.dimensions.items())]
+        seed = [f"seed{self.seed}"] if self.seed else []
+        return _slug("_".join([_model_slug(self.model), *sizes, self.task, self.device, self.precision, *seed]))
+
+    @property
+    def id(self) -> str:
+        """Stable slug of the cell, usable as a file name."""
+        return _slug(f"{self.contest_id}_{self.backend}_{self.mode}")
+
+
+class Phase(Frozen):
+    """A named, timed stage of building: `export`, `compile`, `load`, `first_call`."""
+
+    name: str
+    seconds: Seconds
+
+
+class Interval(Frozen):
+    low: float
+    high: float
+
+
+class Burst(Frozen):
+    """One turn of one cell. Cells whose bursts share `group` were alive together; those that share `round` too were
+    measured within the same few seconds, so their ratio is free of drift."""
+
+    group: int
+    round: int
+    started_s: float  # since the start of the run
+    samples_ns: list[int]  # end-to-end latency of each call
+
+
+class Latency(Frozen):
+    """Summary of `Record.bursts`; see `reports.statistics.summarise`. Percentiles the sample cannot hold are None."""
+
+    calls: int
+    median_ms: float  # median over bursts of the burst's median
+    median_ci95_ms: Interval | None  # over bursts, not calls: calls of a burst are not independent
+    mean_ms: float
+    std_ms: float
+    min_ms: float
+    p90_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    p999_ms: float | None
+
+
+class WarmUp(Frozen):
+    calls: int
+    seconds: Seconds
+    steady: bool  # three consecutive windows agreed within 2 %
+
+
+class Throughput(Frozen):
+    """Calls back to back with one synchronisation per block."""
+
+    calls_per_s: float
+    blocks: int
+    block_s: Seconds
+
+
+class DeviceTime(Frozen):
+    """Time between two CUDA events around one call, on the cell's own stream."""
+
+    median_ms: float
+    calls: int
+
+
+class Accuracy(Frozen):
+    """Error against the golden (the model's outputs in float64), over every input set and all outputs."""
+
+    rmse: float
+    relative_rmse: float  # rmse / root mean square of the golden
+    max_abs_error: float
+    eager_rmse: float | None  # eager's in the same precision on the same device
+    allclose: bool
+    rtol: float
+    atol: float
+    passed: bool
+    rule: str  # what decided: "allclose", "rmse <= 2x eager", or what failed
+    rmse_after: float | None = None  # checked once more after the last burst
+
+
+class Memory(Frozen):
+    peak_resident_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    device_bytes_source: str | None = None  # how peak_device_bytes was read
+    artifact_bytes: int | None = None  # what the backend wrote to disk for this cell
+
+
+class Extent(StrEnum):
+    """How much of the work ran where it was asked to."""
+
+    FULL = "full"
+    PARTIAL = "partial"
+    FALLBACK = "fallback"
+
+
+class Placement(Frozen):
+    """Where the work really ran."""
+
+    extent: Extent
+    engines: dict[str, int] = Field(default_factory=dict)  # engine or provider -> number of operators
+    fallbacks: list[str] = Field(default_factory=list)  # operators that ran elsewhere, or what broke the graph
+
+
+class Record(Frozen):
+    """What a cell ends as. A cell without numbers has a `reason`."""
+
+    cell: Cell
+    status: Status
+    reason: str = ""
+    asked_by_name: bool = False  # its backend was named on the command line, so its absence is a failure
+    died_in: str | None = None  # the phase that was under way when it ended
+    signal: int | None = None
+    phases: list[Phase] = Field(default_factory=list)
+    warm_up: WarmUp | None = None
+    bursts: list[Burst] = Field(default_factory=list)
+    latency: Latency | None = None
+    throughput: Throughput | None = None
+    device_time: DeviceTime | None = None
+    accuracy: Accuracy | None = None
+    memory: Memory | None = None
+    placement: Placement | None = None
+    settings: dict[str, JsonValue] = Field(default_factory=dict)  # what was in force: precision flags, threads, options
+    versions: dict[str, str] = Field(default_factory=dict)  # of the libraries this backend used
+    doubts: list[str] = Field(default_factory=list)  # what makes this record's numbers less sure
+    command: str = ""  # measures this cell again
+    log_tail: str = ""  # last lines the child printed, kept when it failed
+    started_at: str = ""  # ISO 8601, UTC
+    elapsed_s: Seconds = 0.0
+
+    @property
+    def build_s(self) -> float:
+        """Seconds from the model in memory to a compiled one: every phase but the first call."""
+        return sum(phase.seconds for phase in self.phases if phase.name != "first_call")
+
+    @property
+    def first_call_s(self) -> float | None:
+        return next((phase.seconds for phase in self.phases if phase.name == "first_call"), None)
+
+
+class Ratio(Frozen):
+    """How many times faster one cell is than another: above 1, the first one wins."""
+
+    value: float
+    ci95: Interval | None
+    paired: bool  # from bursts of the same rounds; otherwise drift between the two is not divided out
+
+
+class Standing(Frozen):
+    """One ranked cell of a contest."""
+
+    cell_id: str
+    label: str
+    rank: int  # 1 is the best; cells tied with the best share rank 1
+    median_ms: float
+    speedup_over_baseline: Ratio | None
+    break_even_calls: int | None  # calls after which building has paid against the baseline; None: never
+
+
+class Verdict(Frozen):
+    """Who wins a contest, by how much, and why one might doubt it."""
+
+    contest_id: str
+    title: str  # "conv on cpu, fp32"
+    baseline: str | None  # label of the cell that ratios are taken to
+    winner: str | None  # None where nobody can be ranked, or the best ones tie
+    tied: list[str] = Field(default_factory=list)  # labels that share the first place
+    runner_up: str | None = None
+    lead: Ratio | None = None  # winner over runner-up
+    standings: list[Standing] = Field(default_factory=list)
+    sentence: str
+    doubts: list[str] = Field(default_factory=list)
+
+
+class Gpu(Frozen):
+    index: int
+    name: str
+    memory_bytes: int | None = None
+    driver: str | None = None
+    sm_clock_mhz: int | None = None
+    max_sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    persistence_mode: bool | None = None
+    other_processes: int | None = None
+
+
+class Environment(Frozen):
+    """The machine and the software a run was made on. Unreadable things are None, never guessed."""
+
+    hostname: str
+    os: str
+    cpu: str
+    physical_cores: int | None
+    logical_cores: int | None
+    usable_cores: int | None  # after affinity
+    governor: str | None
+    memory_bytes: int | None
+    torch_threads: int | None
+    gpus: list[Gpu] = Field(default_factory=list)
+    python: str
+    versions: dict[str, str] = Field(default_factory=dict)
+    cuda: str | None = None
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+    container: str | None = None
+    variables: dict[str, str] = Field(default_factory=dict)  # the allow-listed ones that bear on speed
+
+
+class Report(Frozen):
+    """A whole run."""
+
+    schema_version: str = SCHEMA_VERSION
+    run_id: str
+    created_at: str
+    complete: bool  # every planned cell has its record
+    planned: int  # number of cells
+    command: str
+    request: dict[str, JsonValue]
+    environment: Environment
+    records: list[Record]
+    verdicts: list[Verdict]
+    notes: list[str] = Field(default_factory=list)  # what holds for the whole run: start method, splits, interruptions
+    elapsed_s: Seconds = 0.0
+
+
+def _slug(text: str) -> str:
+    """`text` as a file name: the characters that are safe everywhere, at most 150, made unique by a hash when cut."""
+    safe = re.sub(r"[^A-Za-z0-9._=-]+", "-", text).strip("-.")
+    if len(safe) <= 150:
+        return safe
+    return f"{safe[:139]}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def _model_slug(model: str) -> str:
+    """A path in a model's name is shortened to its last part, and a hash of the whole keeps two apart."""
+    if "/" not in model and ":" not in model:
+        return model
+    last = re.split(r"[/\\]", model)[-1]
+    return f"{last}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"

@@ -1,0 +1,92 @@
+"""How numbers and outside text are written in a report: the same in Markdown, in figures and on a terminal."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from reports.schema import Interval, Latency, Record
+from reports.verdict import spell_ms
+
+MEBIBYTE = 2**20
+NONE = "-"
+"""What stands where there is no number."""
+
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def milliseconds(value_ms: float | None) -> str:
+    """Without the unit, which the header carries."""
+    return NONE if value_ms is None else spell_ms(value_ms).removesuffix(" ms")
+
+
+def milliseconds_interval(interval: Interval | None) -> str:
+    """`[0.0170, 0.0181]`, or nothing. Its space does not break."""
+    return f"[{milliseconds(interval.low)},\u00a0{milliseconds(interval.high)}]" if interval else ""
+
+
+def median(latency: Latency) -> str:
+    """`0.0175 [0.0170, 0.0181]`, in milliseconds."""
+    return f"{milliseconds(latency.median_ms)} {milliseconds_interval(latency.median_ci95_ms)}".rstrip()
+
+
+def ratio_interval(interval: Interval | None) -> str:
+    """Nothing where it has no width: the baseline over itself."""
+    if interval is None or interval.low == interval.high:
+        return ""
+    return f"[{interval.low:.2f},\u00a0{interval.high:.2f}]"
+
+
+def seconds(value_s: float | None) -> str:
+    """Two significant digits at least: `0.0042`, `0.42`, `4.2`, `42`."""
+    if value_s is None:
+        return NONE
+    if value_s == 0:
+        return "0"
+    if value_s >= 9.95:
+        return f"{value_s:,.0f}"
+    return f"{value_s:.{max(1, min(4, 1 - math.floor(math.log10(value_s))))}f}"
+
+
+def mebibytes(value_bytes: int | None) -> str:
+    if value_bytes is None:
+        return NONE
+    size = value_bytes / MEBIBYTE
+    return f"{size:,.0f}" if size >= 9.95 or size == 0 else f"{size:.2g}"
+
+
+def count(value: int | None) -> str:
+    return NONE if value is None else f"{value:,}"
+
+
+def error(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1e}"
+
+
+def peak_memory(record: Record) -> tuple[int | None, str]:
+    """Peak bytes and whose they are: `device` where the cell ran on one and it was read, else `resident`."""
+    memory = record.memory
+    if memory is None:
+        return None, ""
+    if record.cell.device != "cpu" and memory.peak_device_bytes is not None:
+        return memory.peak_device_bytes, "device"
+    return memory.peak_resident_bytes, "resident" if memory.peak_resident_bytes is not None else ""
+
+
+def fate(record: Record) -> str:
+    """How a cell ended, in a few words: `ok`, `crash in load (signal 11)`."""
+    phase = f" in {one_line(record.died_in)}" if record.died_in else ""
+    signal = f" (signal {record.signal})" if record.signal else ""
+    return f"{record.status}{phase}{signal}"
+
+
+def visible(text: str) -> str:
+    """`text` without terminal escape sequences and control characters; only line breaks and tabs are kept."""
+    return _CONTROL.sub("", _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+def one_line(text: str, limit: int | None = None) -> str:
+    """`text` on one line, without control characters, cut to `limit` characters."""
+    line = " ".join(visible(text).split())
+    return line if limit is None or len(line) <= limit else f"{line[: limit - 1].rstrip()}…"

@@ -1,0 +1,263 @@
+"""A run on the terminal while it goes on, and its report when it is over."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from reports import spelling
+from reports.contests import ContestView, Row, contests_of
+from reports.schema import Cell, Record, Report, Status
+from reports.spelling import NONE, one_line
+
+REFRESH_EVERY_S = 0.25
+WIDE = 104
+"""Columns of a terminal from which a cell's numbers fit on one line."""
+
+
+class LiveTable:
+    """What a run is at, one line per cell. A context manager; every method may be called in any order within it.
+
+    Nothing here has a thread: a busy parent disturbs the child that is measured, so the table is drawn only when one
+    of these methods is called, and at most every `REFRESH_EVERY_S`. Where the console is no terminal, a line is printed
+    for each new phase and each cell that ended; with `quiet`, nothing is.
+    """
+
+    def __init__(
+        self, console: Console | None = None, quiet: bool = False, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console or Console(stderr=True)
+        self._quiet = quiet
+        self._clock_s = clock_s
+        self._lines: dict[str, _Line] = {}
+        self._drawn_s = -REFRESH_EVERY_S
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal and not self._quiet:
+            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.update(self._picture(), refresh=True)
+            self._live.stop()
+            self._live = None
+
+    def planned(self, cells: Sequence[Cell]) -> None:
+        """These cells will be measured. May be called again with more."""
+        for cell in cells:
+            self._line(cell)
+        self._draw()
+
+    def phase(self, cell: Cell, name: str) -> None:
+        """`cell` began `name`."""
+        line = self._line(cell)
+        if line.phase == name:
+            return self._draw()
+        line.phase, line.began_s = name, self._clock_s()
+        self._say(f"{_describe(cell)}: {one_line(name)}")
+        self._draw()
+
+    def measured(self, cell: Cell, median_ms: float) -> None:
+        """The median of `cell` so far, while rounds go on."""
+        self._line(cell).median_ms = median_ms
+        self._draw()
+
+    def ended(self, record: Record) -> None:
+        """The cell of `record` will not change any more."""
+        line = self._line(record.cell)
+        line.record, line.ended_s = record, self._clock_s()
+        if record.latency:
+            line.median_ms = record.latency.median_ms
+        numbers = f"{spelling.milliseconds(line.median_ms)} ms" if record.latency else ""
+        outcome = ", ".join(part for part in (spelling.fate(record), numbers, one_line(record.reason)) if part)
+        self._say(f"{_describe(record.cell)}: {outcome}")
+        self._draw()
+
+    def note(self, text: str) -> None:
+        """A line that stays, above the table."""
+        if self._live:
+            self._live.console.print(Text(one_line(text)), soft_wrap=True)
+        self._say(one_line(text))
+
+    def tick(self) -> None:
+        """Lets elapsed times move on. For a caller that waits anyway; never call it while a burst is under way."""
+        self._draw()
+
+    def _line(self, cell: Cell) -> _Line:
+        return self._lines.setdefault(cell.id, _Line(cell))
+
+    def _say(self, text: str) -> None:
+        if not self._quiet and not self._live and not self._console.is_terminal:
+            self._console.print(Text(text), soft_wrap=True, highlight=False)
+
+    def _draw(self) -> None:
+        now_s = self._clock_s()
+        if self._live and now_s - self._drawn_s >= REFRESH_EVERY_S:
+            self._drawn_s = now_s
+            self._live.update(self._picture(), refresh=True)
+
+    def _picture(self) -> RenderableType:
+        """Every cell if the terminal has lines for them; else those in flight; and a line of counts."""
+        lines = list(self._lines.values())
+        room = max(1, self._console.height - 3)
+        if len(lines) > room:
+            in_flight = [line for line in lines if line.is_in_flight]
+            recent = sorted((line for line in lines if line.record), key=lambda line: -line.ended_s)
+            lines = (in_flight + recent)[:room]
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(ratio=2, overflow="ellipsis", no_wrap=True)
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(ratio=1, overflow="ellipsis", no_wrap=True)
+        for line in lines:
+            table.add_row(*line.columns(self._clock_s()))
+        return Group(table, Text(self._counts()))
+
+    def _counts(self) -> str:
+        ended = [line.record for line in self._lines.values() if line.record]
+        statuses = Counter(record.status.value for record in ended)
+        parts = [f"{len(ended)} of {len(self._lines)} cells ended"]
+        parts += [f"{number} {status}" for status, number in statuses.items()]
+        in_flight = sum(line.is_in_flight for line in self._lines.values())
+        return ", ".join([*parts, f"{in_flight} in flight"] if in_flight else parts)
+
+
+@dataclass
+class _Line:
+    """What is known of one cell so far."""
+
+    cell: Cell
+    phase: str = ""
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    median_ms: float | None = None
+    record: Record | None = None
+
+    @property
+    def is_in_flight(self) -> bool:
+        return bool(self.phase) and self.record is None
+
+    def columns(self, now_s: float) -> tuple[Text, Text, Text, Text, Text]:
+        """What, phase or end, elapsed, median, reason."""
+        median = f"{spelling.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
+        if self.record:
+            state, elapsed_s, reason = spelling.fate(self.record), self.record.elapsed_s, one_line(self.record.reason)
+            style = _STYLES[self.record.status]
+        else:
+            state, reason, style = one_line(self.phase) or "waiting", "", "" if self.phase else "dim"
+            elapsed_s = now_s - self.began_s if self.phase else 0.0
+        elapsed = f"{elapsed_s:.0f} s" if elapsed_s >= 0.5 else ""
+        return (
+            Text(_describe(self.cell)),
+            Text(state, style=style),
+            Text(elapsed),
+            Text(median),
+            Text(reason, style="dim"),
+        )
+
+
+_STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence else "green" for status in Status}
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Per contest a ranked table, what became of the cells that are not in it, then the verdict and its doubts."""
+    for contest in contests_of(report):
+        console.print(_table(contest, is_wide=console.width >= WIDE))
+        for row in contest.rows:
+            if row.record.status is not Status.OK:
+                _print_wrapped(console, "x ", f"{row.label} {spelling.fate(row.record)}", row.record.reason)
+        console.print(Text(one_line(contest.verdict.sentence), style="bold"))
+        for doubt in contest.verdict.doubts:
+            if not _is_told_by_a_row(doubt, contest):
+                _print_wrapped(console, "- ", doubt)
+        console.print()
+    if not report.complete:
+        console.print(Text(f"Incomplete: {len(report.records)} of {report.planned} cells have ended.", style="yellow"))
+
+
+def _is_told_by_a_row(doubt: str, contest: ContestView) -> bool:
+    """Whether it is the reason of a cell that is not ranked, which stands under the table anyway."""
+    return any(
+        row.record.reason and doubt.startswith(f"{row.label} is not ranked") and doubt.endswith(row.record.reason)
+        for row in contest.unranked
+    )
+
+
+def _table(contest: ContestView, is_wide: bool) -> Table:
+    """One line per cell, or two where the terminal is narrow: then intervals and modes go to the second."""
+    kinds = {kind for row in contest.rows for kind in [spelling.peak_memory(row.record)[1]] if kind}
+    peak = "peak" if len(kinds) != 1 else "device" if "device" in kinds else "peak RSS"
+    table = Table(
+        title=Text(one_line(contest.title), style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("backend", overflow="fold", min_width=8)
+    for header in ("median ms\n[95 %]", f"x {escape(contest.verdict.baseline or 'eager')}\n[95 %]", "build\ns"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for header in ("1st\ncall s", f"{peak}\nMiB", "relative\nerror"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in contest.rows:
+        table.add_row(*_cells(row, is_wide))
+    return table
+
+
+def _cells(row: Row, is_wide: bool) -> list[Text]:
+    record, standing = row.record, row.standing
+    ratio = standing.speedup_over_baseline if standing else None
+    label = one_line(row.label)
+    median = spelling.median(record.latency) if record.latency else NONE
+    speedup = f"{ratio.value:.2f} {spelling.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
+    if not is_wide:
+        label = label.replace("/", "/\n", 1)
+        median, speedup = (
+            median.replace(" ", "\n"),
+            speedup.replace(" ", "\n"),
+        )  # the space within an interval is another
+    columns = [
+        str(standing.rank) if standing else "x",
+        label,
+        median,
+        speedup,
+        spelling.seconds(record.build_s) if record.phases else NONE,
+        spelling.seconds(record.first_call_s),
+        spelling.mebibytes(spelling.peak_memory(record)[0]),
+        spelling.error(record.accuracy.relative_rmse) if record.accuracy else NONE,
+    ]
+    return [Text(column, style="" if standing else _STYLES[record.status]) for column in columns]
+
+
+def _print_wrapped(console: Console, bullet: str, *parts: str) -> None:
+    """One item of a list, its further lines indented."""
+    grid = Table.grid()
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(bullet), Text(": ".join(one_line(part) for part in parts if part)))
+    console.print(grid)
+
+
+def _describe(cell: Cell) -> str:
+    """`mlp cpu fp32 inductor`, with what else tells it apart."""
+    sizes = [f"{name}={value}" for name, value in cell.dimensions.items()]
+    task = [] if cell.task == "inference" else [cell.task]
+    return one_line(" ".join([cell.model, *sizes, *task, cell.device, cell.precision, cell.label]))

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Bakeoff's command line: which inference compiler should I ship this model with, on this machine?"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from harness import config, listing
+from harness import run as runs
+from harness.config import Options
+from harness.store import Store
+from reports import writer
+from reports.errors import BakeoffError, UsageError
+from reports.schema import Report
+from reports.terminal import LiveTable, print_report
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+
+class RunByDefault(TyperGroup):
+    """`runner.py --model conv` means `runner.py run --model conv`."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ("--help", "-h")):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=RunByDefault,
+    help=__doc__,
+    add_completion=False,
+    no_args_is_help=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+stdout = Console()
+stderr = Console(stderr=True)
+
+
+@app.command()
+def run(
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", "--models", help="NAME[,NAME...], FILE.py:FACTORY or hf:FOLDER [mlp,conv,transformer]"),
+    ] = None,
+    backends: Annotated[
+        list[str] | None, typer.Option("--backends", help="NAME[/MODE][,...], NAME/all, all, all/all [all]")
+    ] = None,
+    devices: Annotated[
+        list[str] | None, typer.Option("--devices", help="cpu,cuda[:N] [cuda if there is one, else cpu]")
+    ] = None,
+    precision: Annotated[list[str] | None, typer.Option(help="fp32,tf32,bf16,fp16 [fp32]")] = None,
+    task: Annotated[str | None, typer.Option(help="What is measured [inference]")] = None,
+    dimensions: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE[,VALUE...] of the model; several values sweep")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights and inputs [0]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of this run [results/<time>-<models>-<devices>]")] = None,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds that each cell may take [600]")] = None,
+    min_time: Annotated[float | None, typer.Option(help="Seconds that each cell is sampled at least [1]")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="interleaved: rounds over all cells; sequential: one cell after another")
+    ] = None,
+    start_method: Annotated[str | None, typer.Option(help="auto, forkserver or spawn")] = None,
+    config_file: Annotated[Path | None, typer.Option("--config", help="TOML file with these options as keys")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
+) -> int:
+    """Compare backends on models, and write the report (the default command)."""
+    fields = {
+        "models": models and config.split(models),
+        "backends": backends and config.split(backends),
+        "devices": devices and config.split(devices),
+        "precision": precision and config.split(precision),
+        "task": task,
+        "set": dimensions and config.parse_dimensions(dimensions),
+        "seed": seed,
+        "time_limit_s": time_limit,
+        "min_time_s": min_time,
+        "schedule": schedule,
+        "start_method": start_method,
+    }
+    typed = Options({name: value for name, value in fields.items() if value is not None}, out, quiet)
+    options = typed.over(config.read_config(config_file)) if config_file else typed
+    with LiveTable(stdout, quiet=options.quiet) as progress:
+        report, store = runs.run(options.to_request(), options.out, shlex.join(["runner.py", *sys.argv[1:]]), progress)
+    return _conclude(report, store, options.quiet)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="Folder of an interrupted run")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
+) -> int:
+    """Measure what an interrupted run has left, and write its report."""
+    with LiveTable(stdout, quiet=quiet) as progress:
+        report, store = runs.resume(folder, progress)
+    return _conclude(report, store, quiet)
+
+
+@app.command()
+def report(paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")]) -> int:
+    """Render reports again from their JSON."""
+    for path in paths:
+        found = writer.read(path)
+        folder = path if path.is_dir() else path.parent
+        writer.write(found, folder)
+        print_report(found, stdout)
+        stdout.print(f"Report: {folder / 'report.md'}", soft_wrap=True, highlight=False)
+    return 0
+
+
+@app.command("list")
+def list_known(
+    devices: Annotated[
+        list[str] | None, typer.Option("--devices", help="cpu,cuda[:N] [cpu, and cuda if there is one]")
+    ] = None,
+) -> int:
+    """Backends with their modes, whether this machine has them, and models with their dimensions."""
+    available = runs.availability(config.split(devices) if devices else ())
+    stdout.print(listing.backends_table(available))
+    stdout.print(listing.models_table())
+    return 0
+
+
+def _conclude(found: Report, store: Store, quiet: bool) -> int:
+    """Write the report, say what came out and where it is, and return the exit status."""
+    written = writer.write(found, store.root)
+    if quiet:
+        for verdict in found.verdicts:
+            stdout.print(verdict.sentence, soft_wrap=True, highlight=False, markup=False)
+    else:
+        print_report(found, stdout)
+    stdout.print(f"Report: {written['report.md']}", soft_wrap=True, highlight=False, markup=False)
+    if not found.complete:
+        stderr.print(
+            f"Interrupted. To measure the rest: python runner.py resume {shlex.quote(str(store.root))}",
+            soft_wrap=True, highlight=False, markup=False,
+        )
+        return INTERRUPTED
+    return runs.exit_status(found)
+
+
+def main() -> int:
+    """Parse, carry out, and turn errors into one line. Returns the exit status."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends a run as cleanly as Ctrl-C
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except BakeoffError as error:
+        _complain(str(error))
+        return USAGE_ERROR if isinstance(error, UsageError) else 1
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted before anything was measured")
+        return INTERRUPTED
+    except Exception as error:
+        # typer's parsing errors; its releases bring click under two different names
+        if not hasattr(error, "format_message"):
+            raise
+        _complain(f"{error.format_message()} (runner.py --help)")
+        return USAGE_ERROR
+
+
+def _complain(text: str) -> None:
+    stderr.print(f"error: {text}", soft_wrap=True, highlight=False, markup=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

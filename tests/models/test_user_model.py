@@ -1,0 +1,193 @@
+"""A user's own model: what is read from its file without running it, and what its factory may return."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import models
+from models.base import INPUT_SETS, LoadedModel
+from reports.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a file that defines `factory` by `code`; gives the model's name."""
+
+    def write(code: str, factory: str = "factory") -> str:
+        (tmp_path / "net.py").write_text(f"import torch\nfrom torch import nn\n{code}")
+        return f"{tmp_path / 'net.py'}:{factory}"
+
+    return write
+
+
+def returning(expression: str) -> str:
+    return f"def factory(batch: int = 5):\n    return {expression}"
+
+
+def load(name: str, seed: int = 0, **given: int | str) -> LoadedModel:
+    family = models.find(name)
+    return family.load(family.resolve(given), seed)
+
+
+def test_planning_runs_neither_torch_nor_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(
+        "import torch\nraise SystemExit('the file was run')\n"
+        "def factory(batch: int = 8, seq=128, *, activation='gelu', seed): 'A net.\\n\\nMore.'\n"
+    )
+    code = (
+        "import sys, models\n"
+        f"family = models.find({str(path)!r} + ':factory')\n"
+        "assert family.resolve({'seq': '64'}) == {'batch': 8, 'seq': 64, 'activation': 'gelu'}\n"
+        "assert family.description == 'A net.'\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize(
+    ("signature", "message"),
+    [
+        ("batch", "parameter 'batch' has no default: give it a whole number or a string, like batch=8"),
+        ("*, batch", "parameter 'batch' has no default"),
+        ("batch=None", "parameter 'batch' has the default None"),
+        ("batch=1.5", "parameter 'batch' has the default 1.5"),
+        ("causal=True", "parameter 'causal' has the default True"),
+        ("batch=2 * 4", r"parameter 'batch' has the default 2 \* 4"),
+        ("batch=torch.float16", "parameter 'batch' has the default torch.float16"),
+        ("batch={[]}", "parameter 'batch' has the default"),
+        ("batch=8, /", "parameter 'batch' is positional-only"),
+    ],
+)
+def test_parameters_that_are_no_dimensions(write: Write, signature: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        models.find(write(f"def factory({signature}): ..."))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_default_below_one_is_not_a_size(write: Write) -> None:
+    family = models.find(write("def factory(batch=8, shift=-1, *args, **options): ..."))
+    assert family.resolve({"shift": "-2"}) == {"batch": 8, "shift": -2}
+    with pytest.raises(UsageError, match="'batch' must be at least 1"):
+        family.resolve({"batch": -2})
+
+
+def test_files_that_hold_no_factory(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no file .*missing\.py"):
+        models.find(f"{tmp_path}/missing.py:factory")
+    with pytest.raises(UsageError, match=r"unknown top-level function of .*net\.py 'factoryy': did you mean 'factory'"):
+        models.find(write("def factory(): ...", "factoryy"))
+    with pytest.raises(UsageError, match="unknown top-level function"):
+        models.find(write("class Net:\n    def factory(self): ..."))
+    with pytest.raises(UsageError, match=r"net\.py, line 3: "):
+        models.find(write("def factory(:"))
+    (tmp_path / "folder.py").mkdir()
+    with pytest.raises(UsageError, match="cannot read"):
+        models.find(f"{tmp_path}/folder.py:factory")
+    (tmp_path / "null.py").write_bytes(b"x = 1\0")
+    with pytest.raises(UsageError, match="null bytes"):
+        models.find(f"{tmp_path}/null.py:factory")
+
+
+def test_a_tensor_is_the_one_argument(write: Write) -> None:
+    loaded = load(write(returning("nn.Linear(3, 2), torch.randn(batch, 3)")), batch=4)
+    assert [[t.shape for t in inputs.args] for inputs in loaded.inputs] == [[(4, 3)]] * INPUT_SETS
+    assert not loaded.module.training
+
+
+def test_a_tuple_is_positional_and_rolls_in_step(write: Write) -> None:
+    loaded = load(write(returning("nn.Identity(), (torch.arange(batch), torch.arange(batch) * 10., torch.ones(3), 7)")))
+    for by, inputs in enumerate(loaded.inputs):
+        rows, tens, unbatched, constant = inputs.args
+        assert rows.tolist() == [(row - by) % 5 for row in range(5)]
+        assert torch.equal(tens, rows * 10.0)
+        assert unbatched.tolist() == [1, 1, 1] and constant == 7
+    for place in range(3):
+        assert len({inputs.args[place].data_ptr() for inputs in loaded.inputs}) == INPUT_SETS
+
+
+def test_a_dict_is_by_keyword_and_may_nest(write: Write) -> None:
+    name = write(returning("nn.Identity(), {'a': [torch.randn(batch, 2), {'b': torch.arange(batch)}], 'k': None}"))
+    first, second, *_ = load(name).inputs
+    assert first.args == () and set(first.kwargs) == {"a", "k"} and first.kwargs["k"] is None
+    assert len(first.tensors()) == 2
+    assert torch.equal(second.kwargs["a"][1]["b"], first.kwargs["a"][1]["b"].roll(1))
+
+
+def test_a_batch_of_one_repeats_values_not_memory(write: Write) -> None:
+    tensors = [
+        inputs.args[0] for inputs in load(write(returning("nn.Identity(), torch.randn(batch, 3)")), batch=1).inputs
+    ]
+    assert all(torch.equal(tensor, tensors[0]) for tensor in tensors)
+    assert len({tensor.data_ptr() for tensor in tensors}) == INPUT_SETS
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_floats_become_float32_and_integers_stay(write: Write, dtype: str) -> None:
+    x = f"torch.randn(batch, 3, dtype=torch.{dtype})"
+    loaded = load(write(returning(f"nn.Linear(3, 2).to(torch.{dtype}), ({x}, torch.arange(batch, dtype=torch.int32))")))
+    assert {weight.dtype for weight in loaded.module.parameters()} == {torch.float32}
+    assert [tensor.dtype for tensor in loaded.inputs[0].tensors()] == [torch.float32, torch.int32]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("nn.Linear(3, 2)", r"returned a value of type Linear: expected \(nn.Module, example inputs\)"),
+        ("nn.Linear(3, 2), torch.ones(1), 3", r"returned a tuple of \(Linear, Tensor, int\): expected"),
+        ("torch.ones(1), nn.Linear(3, 2)", r"returned a tuple of \(Tensor, Linear\): expected"),
+        ("None", "returned a value of type NoneType"),
+        ("nn.Linear(3, 2), 'text'", "returned a value of type str as example inputs: expected a tensor, a tuple"),
+        ("nn.Linear(3, 2), {1: torch.ones(1)}", "returned a value of type dict as example inputs"),
+        ("nn.Linear(3, 2), (torch.ones(1), object())", "a value of type object among the example inputs"),
+        ("nn.Linear(3, 2), (1, 2)", "no tensor among the example inputs"),
+    ],
+)
+def test_other_returns_are_refused(write: Write, returned: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load(write(returning(returned)))
+
+
+def test_seeds(write: Write) -> None:
+    code = "def factory(seed, batch: int = 2):\n    return nn.Linear(2, 2), (torch.randn(batch, 2), seed)"
+    name = write(f"drawn_while_importing = torch.rand(1)\n{code}")
+    first, again, other = load(name, 1), load(name, 1), load(name, 2)
+    assert torch.equal(first.inputs[0].args[0], again.inputs[0].args[0])
+    assert torch.equal(next(first.module.parameters()), next(again.module.parameters()))
+    assert not torch.equal(first.inputs[0].args[0], other.inputs[0].args[0])
+    assert (first.inputs[0].args[1], other.inputs[0].args[1]) == (1, 2)
+
+
+def test_siblings_import_while_the_factory_runs_and_not_after(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "sibling_of_net.py").write_text("WIDTH = 3")
+    (tmp_path / "lazy_sibling_of_net.py").write_text("WIDTH = 4")
+    name = write(
+        "import sibling_of_net\ndef factory():\n    import lazy_sibling_of_net as lazy\n"
+        "    return nn.Linear(sibling_of_net.WIDTH, lazy.WIDTH), torch.ones(2, 3)"
+    )
+    before = list(sys.path)
+    loaded = load(name)
+    assert loaded.module.weight.shape == (4, 3)
+    assert sys.path == before
+
+
+def test_a_sibling_with_a_name_of_bakeoff_is_named(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text("Net = None")
+    with pytest.raises(UsageError, match="'models' is a package of Bakeoff"):
+        load(write("from models import Net\ndef factory(): ..."))
+
+
+def test_the_users_own_errors_pass_through(write: Write) -> None:
+    with pytest.raises(ZeroDivisionError):
+        load(write(returning("1 / 0")))
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        load(write("import no_such_package\ndef factory(): ..."))

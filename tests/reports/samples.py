@@ -1,0 +1,207 @@
+"""A realistic report made of nothing: three contests, every status, seeded samples."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reports.schema import (
+    Accuracy,
+    Burst,
+    Cell,
+    DeviceTime,
+    Environment,
+    Extent,
+    Gpu,
+    Memory,
+    Phase,
+    Placement,
+    Record,
+    Report,
+    Status,
+    Throughput,
+    WarmUp,
+)
+from reports.statistics import summarise
+from reports.verdict import judge
+
+MIB = 2**20
+HOSTILE = "a|b `c` <b>bold</b> *d* [e](http://f) $g$ \x1b[31mred\x1b[0m\n# heading\n</details> ``` {x} [bold]y[/bold]"
+
+
+def cell(
+    backend: str = "eager", mode: str = "default", model: str = "conv", device: str = "cpu", **more: object
+) -> Cell:
+    return Cell.model_validate({"backend": backend, "mode": mode, "model": model, "device": device, **more})
+
+
+def bursts(median_ms: float, rounds: int = 12, calls: int = 80, seed: int = 0, spread: float = 0.02) -> list[Burst]:
+    """Log-normal calls around a median that wanders a little from burst to burst; a drift shared by all seeds."""
+    random = np.random.default_rng([seed, int(median_ms * 1e6)])
+    made = []
+    for number in range(rounds):
+        level = median_ms * (1 + 0.03 * np.sin(number)) * np.exp(random.normal(0, 0.004))
+        samples = level * np.exp(np.abs(random.normal(0, spread, calls)))
+        samples_ns = (samples * 1e6).astype(int).tolist()
+        made.append(Burst(group=0, round=number, started_s=0.8 * number, samples_ns=samples_ns))
+    return made
+
+
+def constant(milliseconds: list[float], group: int = 0, first_round: int = 0) -> list[Burst]:
+    """One burst per value, whose calls all take just that."""
+    return [
+        Burst(group=group, round=first_round + number, started_s=number, samples_ns=[round(value * 1e6)] * 3)
+        for number, value in enumerate(milliseconds)
+    ]
+
+
+def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: float = 0.01, **more: object) -> Record:
+    """A record with numbers, summarised as the harness does."""
+    phases = [Phase(name="export", seconds=build_s * 0.2), Phase(name="compile", seconds=build_s * 0.7)]
+    phases += [Phase(name="load", seconds=build_s * 0.1)]
+    peak = Memory(
+        peak_resident_bytes=900 * MIB,
+        peak_device_bytes=412 * MIB if measured.device != "cpu" else None,
+        artifact_bytes=3 * MIB if build_s else None,
+    )
+    fields: dict[str, object] = {
+        "cell": measured,
+        "status": Status.OK,
+        "phases": [*(phases if build_s else []), Phase(name="first_call", seconds=first_call_s)],
+        "warm_up": WarmUp(calls=120, seconds=0.6, steady=True),
+        "bursts": made,
+        "latency": summarise(made),
+        "throughput": Throughput(calls_per_s=900.0, blocks=5, block_s=0.1),
+        "device_time": DeviceTime(median_ms=0.5, calls=200) if measured.device != "cpu" else None,
+        "accuracy": accuracy(),
+        "memory": peak,
+        "placement": Placement(extent=Extent.FULL, engines={measured.backend: 12}),
+        "command": f"python runner.py --model {measured.model} --backends {measured.label}",
+        "started_at": "2026-05-01T10:00:00Z",
+        "elapsed_s": 4.0 + build_s,
+    }
+    return Record.model_validate(fields | more)
+
+
+def failed(measured: Cell, status: Status, reason: str, **more: object) -> Record:
+    return Record.model_validate({"cell": measured, "status": status, "reason": reason, "elapsed_s": 1.5, **more})
+
+
+def accuracy(relative_rmse: float = 1.3e-7, passed: bool = True, rule: str = "allclose") -> Accuracy:
+    return Accuracy(
+        rmse=relative_rmse * 2,
+        relative_rmse=relative_rmse,
+        max_abs_error=relative_rmse * 9,
+        eager_rmse=2.4e-7,
+        allclose=passed,
+        rtol=1e-4,
+        atol=1e-5,
+        passed=passed,
+        rule=rule,
+    )
+
+
+def conv_on_cpu() -> list[Record]:
+    """A clear winner, an incorrect cell that is faster still, a crash, a missing library."""
+    share: dict[str, object] = {"dimensions": {"batch": 4, "size": 128}}
+    cells = {
+        name: cell(*name.split("/"), **share)
+        for name in ("eager", "inductor", "inductor/max-autotune", "onnx", "openvino", "torchscript", "tensorrt")
+    }
+    wrong = accuracy(0.31, passed=False, rule="rmse is 1.2e+06x eager's, over 2x")
+    return [
+        ok(cells["eager"], bursts(1.74)),
+        ok(cells["inductor"], bursts(1.21, seed=1, spread=0.05), build_s=11.2, doubts=["warm-up never became steady"]),
+        ok(cells["inductor/max-autotune"], bursts(1.13, seed=2), build_s=48.0),
+        ok(cells["onnx"], bursts(0.94, seed=3), build_s=0.9),
+        ok(cells["openvino"], bursts(0.55, seed=4), build_s=2.1, status=Status.INCORRECT, accuracy=wrong,
+           reason="error against the golden is 0.31 of its size"),
+        failed(cells["torchscript"], Status.CRASH, "died in load, signal 11", died_in="load", signal=11,
+               phases=[Phase(name="export", seconds=0.8), Phase(name="compile", seconds=3.1)],
+               log_tail="loading module\nSegmentation fault (core dumped)",
+               command="python runner.py --backends torchscript"),
+        failed(cells["tensorrt"], Status.UNAVAILABLE, "no CUDA device on this machine"),
+    ]  # fmt: skip
+
+
+def mlp_on_cuda() -> list[Record]:
+    """Two that tie, one that ran only in part where it was asked to, out of memory, a time limit."""
+    share: dict[str, object] = {"model": "mlp", "device": "cuda", "precision": "fp16"}
+    partly = Placement(extent=Extent.PARTIAL, engines={"TensorRT": 10, "torch": 2}, fallbacks=["gelu", "sort"])
+    return [
+        ok(cell("eager", **share), bursts(0.0990, spread=0.05)),
+        ok(cell("inductor", **share), bursts(0.1270, seed=1), build_s=9.7),
+        ok(cell("onnx", **share), bursts(0.0741, seed=2), build_s=1.4),
+        ok(cell("tensorrt", **share), bursts(0.0740, seed=3), build_s=31.0),
+        ok(cell("torch-tensorrt", **share), bursts(0.0861, seed=4), build_s=36.0, placement=partly),
+        failed(cell("inductor", "max-autotune", **share), Status.OOM, "CUDA out of memory", died_in="compile"),
+        failed(cell("aotinductor", **share), Status.TIMEOUT, "still in compile after 600 s", died_in="compile",
+               phases=[Phase(name="export", seconds=2.5)]),
+    ]  # fmt: skip
+
+
+def hostile_on_cpu() -> list[Record]:
+    """Names and messages that are markup, and no baseline."""
+    share: dict[str, object] = {"model": "./my|models/<net>_v2$x$.py:Net"}
+    return [
+        ok(cell("third_party*", **share), bursts(12.5, rounds=4, calls=20)),
+        ok(cell("null", "slow[bold]", **share), bursts(480.0, rounds=4, calls=20, seed=1), build_s=0.3),
+        failed(cell("onnx", **share), Status.ERROR, HOSTILE, died_in="export", log_tail=HOSTILE, asked_by_name=True,
+               command="python runner.py --model '<net>' \\\n  --backends onnx"),
+        failed(cell("openvino", **share), Status.UNSUPPORTED, "has no such thing"),
+    ]  # fmt: skip
+
+
+def environment() -> Environment:
+    return Environment(
+        hostname="bench|1",
+        os="Linux 6.8",
+        cpu="AMD EPYC 9654",
+        physical_cores=96,
+        logical_cores=192,
+        usable_cores=16,
+        governor=None,
+        memory_bytes=128 * 1024 * MIB,
+        torch_threads=16,
+        gpus=[Gpu(index=0, name="NVIDIA H200", memory_bytes=143771 * MIB, driver="570.1", sm_clock_mhz=1980)],
+        python="3.12.4",
+        versions={"torch": "2.9.0", "onnxruntime": "1.23.0"},
+        cuda="12.8",
+        git_commit="abc1234",
+        git_dirty=True,
+        variables={"OMP_NUM_THREADS": "16"},
+    )
+
+
+def report(records: list[Record] | None = None, **more: object) -> Report:
+    """The three contests, or `records`, with the verdicts on them."""
+    records = [*conv_on_cpu(), *mlp_on_cuda(), *hostile_on_cpu()] if records is None else records
+    fields: dict[str, object] = {
+        "run_id": "20260501-100000-conv",
+        "created_at": "2026-05-01T10:00:00Z",
+        "complete": True,
+        "planned": len(records),
+        "command": "python runner.py --model conv --backends all",
+        "request": {"models": ["conv"], "rounds": 12, "ratio": 0.5},
+        "environment": environment(),
+        "records": records,
+        "verdicts": judge(records),
+        "notes": ["children were forked from a server that had torch imported"],
+        "elapsed_s": 312.0,
+    }
+    return Report.model_validate(fields | more)
+
+
+def sweep(contests: int = 12, backends: int = 7) -> Report:
+    """One model over many sizes."""
+    names = ["eager", "inductor", "inductor/max-autotune", "onnx", "openvino", "torch-tensorrt/dynamic", "tensorrt"]
+    records = []
+    for number in range(contests):
+        share: dict[str, object] = {"model": "transformer", "dimensions": {"batch": 2**number, "sequence": 128}}
+        for place, name in enumerate(names[:backends]):
+            member = cell(*name.split("/"), **share)
+            if place == 4 and number > 6:
+                records.append(failed(member, Status.OOM, "out of memory", died_in="first_call"))
+            else:
+                made = bursts(0.4 * 1.7**number / (1 + 0.17 * place), rounds=8, calls=20, seed=place)
+                records.append(ok(member, made, build_s=place * 3.0 + number * 0.5))
+    return report(records)
