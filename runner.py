@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,7 +29,7 @@ INTERRUPTED = 130
 class RunByDefault(TyperGroup):
     """`runner.py --model conv` means `runner.py run --model conv`."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ("--help", "-h")):
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -145,7 +145,9 @@ def _conclude(found: Report, store: Store, quiet: bool) -> int:
     if not found.complete:
         stderr.print(
             f"Interrupted. To measure the rest: python runner.py resume {shlex.quote(str(store.root))}",
-            soft_wrap=True, highlight=False, markup=False,
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
         )
         return INTERRUPTED
     return runs.exit_status(found)

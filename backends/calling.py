@@ -34,6 +34,7 @@ class FlatModule(torch.nn.Module):
         leaves, self._structure = pytree.tree_flatten((example.args, dict(example.kwargs)))
         self._is_tensor = [isinstance(leaf, torch.Tensor) for leaf in leaves]
         self._constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.train(module.training)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         remaining = iter(tensors)

@@ -49,7 +49,7 @@ class Callables(Compiled):
         return tuple(tensor.clone() for tensor in flatten_outputs(self._outputs))
 
     def placement(self) -> Placement:
-        return Placement(extent=Extent.FULL, engines={"eager": 1})
+        return Placement(extent=Extent.FULL)
 
     def close(self) -> None:
         self._outputs = None

@@ -83,7 +83,9 @@ class Optimised(Callables):
     def compilations(self) -> int:
         from torch._dynamo.utils import counters
 
-        return int(counters["stats"]["unique_graphs"]) + int(counters["inductor"]["cudagraph_recorded_non_static_inputs"])
+        return int(counters["stats"]["unique_graphs"]) + int(
+            counters["inductor"]["cudagraph_recorded_non_static_inputs"]
+        )
 
 
 def _triton_available() -> Availability:

@@ -136,7 +136,7 @@ class Bound(Compiled):
             torch.empty(_static_shape(value), dtype=_torch_type(value.type), device=self._device)
             for value in session.get_outputs()
         ]
-        self._bindings: dict[int, tuple[Any, tuple[torch.Tensor, ...]]] = {}
+        self._bindings: dict[int, tuple[Any, Inputs, tuple[torch.Tensor, ...]]] = {}
         self._current: Any = None
         if self._static is not None:
             self._current = self._binding(self._static)
@@ -150,7 +150,7 @@ class Bound(Compiled):
         if key not in self._bindings:
             tensors = tuple(tensor.contiguous() for tensor in inputs.tensors())
             # `inputs` is kept with its binding, so that its id stays its own
-            self._bindings[key] = (self._binding(tensors), (inputs, *tensors))  # type: ignore[assignment]
+            self._bindings[key] = (self._binding(tensors), inputs, tensors)
         self._current = self._bindings[key][0]
 
     def run(self) -> None:
@@ -165,7 +165,8 @@ class Bound(Compiled):
     def settings(self) -> dict[str, str | int | float | bool | None]:
         provider = self._session.get_providers()[0]
         options = self._session.get_provider_options().get(provider, {})
-        kept = {key: options[key] for key in ("use_tf32", "enable_cuda_graph", "cudnn_conv_algo_search") if key in options}
+        told = ("use_tf32", "enable_cuda_graph", "cudnn_conv_algo_search")
+        kept = {key: options[key] for key in told if key in options}
         return {"provider": provider, **kept}
 
     def close(self) -> None:
@@ -209,7 +210,9 @@ def assignment(session: Any, provider: str) -> Placement | None:
 
 def _static_shape(value: Any) -> tuple[int, ...]:
     if not all(isinstance(size, int) for size in value.shape):
-        raise BakeoffError(f"output '{value.name}' has no static shape ({value.shape}): its buffer cannot be bound ahead")
+        raise BakeoffError(
+            f"output '{value.name}' has no static shape ({value.shape}), so no buffer can be bound to it"
+        )
     return tuple(value.shape)
 
 

@@ -33,10 +33,10 @@ class TorchScript(Backend):
 
         tensors = inputs.tensors()
         with context.phase("export"):
-            traced: Any = torch.jit.trace(FlatModule(module, inputs), tensors, check_trace=False)  # type: ignore[no-untyped-call]
+            traced: Any = torch.jit.trace(FlatModule(module, inputs), tensors, check_trace=False)
         with context.phase("compile"):
             frozen: Any = torch.jit.freeze(traced.eval())
-            torch.jit.save(frozen, str(context.workspace / "model.pt"))  # type: ignore[no-untyped-call]
+            torch.jit.save(frozen, str(context.workspace / "model.pt"))
             for _ in range(SPECIALISING_CALLS):
                 frozen(*tensors)
         return Traced(frozen)

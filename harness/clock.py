@@ -20,7 +20,8 @@ class Clock:
     def __init__(self, device: str) -> None:
         import torch
 
-        self.device = torch.device(device)
+        kind, _, index = device.partition(":")
+        self.device = torch.device(kind, int(index or 0)) if kind == "cuda" else torch.device(kind)
         self.synchronise: Callable[[], None] = _nothing
         self.stream: torch.cuda.Stream | None = None
         if self.device.type == "cuda":

@@ -70,7 +70,12 @@ class Measurement:
     """Measures the contests of one run. `group` counts the sets of cells that were alive together."""
 
     def __init__(
-        self, launcher: Launcher, store: Store, progress: Progress, sampling: SamplingPlan, time_limit_s: float,
+        self,
+        launcher: Launcher,
+        store: Store,
+        progress: Progress,
+        sampling: SamplingPlan,
+        time_limit_s: float,
         interleaved: bool,
     ) -> None:
         self._launcher = launcher

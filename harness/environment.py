@@ -19,10 +19,12 @@ from harness.launcher import ROOT
 from harness.memory import nvml
 from reports.schema import Environment, Gpu
 
+# fmt: off
 LIBRARIES = (
-    "torch triton numpy onnx onnxscript onnxruntime onnxruntime-gpu openvino tensorrt torch-tensorrt transformers "
-    "safetensors pydantic scipy matplotlib nvidia-ml-py"
-).split()
+    "torch", "triton", "numpy", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt",
+    "torch-tensorrt", "transformers", "safetensors", "pydantic", "scipy", "matplotlib", "nvidia-ml-py",
+)
+# fmt: on
 
 CONTAINER_MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 
@@ -50,7 +52,8 @@ def capture(torch_facts: Mapping[str, Any]) -> Environment:
         variables={
             name: value
             for name, value in isolation.allowed(os.environ).items()
-            if name.startswith(isolation.PASSED_ON_PREFIXES) and not name.startswith("LC_")
+            if name.startswith(isolation.PASSED_ON_PREFIXES)
+            and not name.startswith("LC_")
             or name in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "CUDA_MODULE_LOADING")
         },
     )
@@ -58,7 +61,17 @@ def capture(torch_facts: Mapping[str, Any]) -> Environment:
 
 def differences(old: Environment, new: Environment) -> list[str]:
     """What changed between two captures that makes numbers taken under them incomparable."""
-    compared = ("hostname", "cpu", "usable_cores", "torch_threads", "python", "versions", "cuda", "git_commit", "governor")
+    compared = (
+        "hostname",
+        "cpu",
+        "usable_cores",
+        "torch_threads",
+        "python",
+        "versions",
+        "cuda",
+        "git_commit",
+        "governor",
+    )
     changed = [
         f"{name}: {getattr(old, name)} -> {getattr(new, name)}"
         for name in compared

@@ -45,7 +45,7 @@ def main() -> None:
     marks: dict[int, str] = {}
     _tell(control, {"kind": "serving"})
     while True:
-        readable, _, _ = select.select([control, wake_read], [], [])
+        readable, _, _ = select.select([control.fileno(), wake_read], [], [])
         if wake_read in readable:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake_read, 4096)
@@ -54,7 +54,7 @@ def main() -> None:
                 if mark is not None:
                     isolation.kill_tree(pid, mark)
                     _tell(control, {"kind": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
-        if control in readable:
+        if control.fileno() in readable:
             job, descriptors = _next_job(control)
             if job is None:
                 break
@@ -91,7 +91,7 @@ def _become_child(control: socket.socket, pipes: list[int], job: dict[str, Any],
 
 def _ended() -> list[tuple[int, int]]:
     """Pids and wait statuses of the children that ended; orphans that were adopted are reaped along the way."""
-    found = []
+    found: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

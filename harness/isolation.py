@@ -15,13 +15,16 @@ import psutil
 MARK = "BAKEOFF_CELL"
 """Variable that every process a cell starts inherits, and is found by."""
 
-PASSED_ON = frozenset(
-    """PATH HOME USER LANG LANGUAGE TZ TERM SHELL VIRTUAL_ENV PYTHONPATH PYTHONHOME PYTHONHASHSEED
-    LD_LIBRARY_PATH LD_PRELOAD LIBRARY_PATH CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH CC CXX CFLAGS CXXFLAGS
-    CUDA_HOME CUDA_PATH CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_MODULE_LOADING NVIDIA_VISIBLE_DEVICES
-    NVIDIA_DRIVER_CAPABILITIES TRITON_LIBCUDA_PATH TRITON_PTXAS_PATH PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF
-    MALLOC_ARENA_MAX MALLOC_CONF SYSTEMROOT""".split()
-)
+# fmt: off
+PASSED_ON = frozenset({
+    "PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TERM", "SHELL", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME",
+    "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH", "CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+    "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "MALLOC_ARENA_MAX",
+    "MALLOC_CONF", "SYSTEMROOT",
+})
+# fmt: on
 PASSED_ON_PREFIXES = ("LC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_")
 """Everything else is left out: TF32 overrides, compiler options and caches of the user's shell would decide results."""
 
@@ -45,9 +48,7 @@ def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> d
 
 def allowed(given: Mapping[str, str]) -> dict[str, str]:
     """The variables of `given` that a child may see."""
-    return {
-        name: value for name, value in given.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
-    }
+    return {name: value for name, value in given.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)}
 
 
 def make_workspace(folder: Path) -> Path:

@@ -287,9 +287,7 @@ class SpawnLauncher(Launcher):
 
 
 class SpawnedChild(Child):
-    def __init__(
-        self, process: subprocess.Popen[bytes], connection: Connection, mark: str, workspace: Path
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], connection: Connection, mark: str, workspace: Path) -> None:
         super().__init__(process.pid, connection, mark, workspace)
         self._process = process
 

@@ -90,12 +90,12 @@ def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
     found: dict[tuple[str, str], bool] = {}
     for entry in asked:
         name, _, mode = entry.partition("/")
-        by_name = name != ALL
+        by_name: bool = name != ALL
         for backend in [backends.canonical(name)] if by_name else backends.names():
             known = list(backends.create(backend).modes)
             if mode and mode != ALL and mode not in known:
                 if not by_name:
-                    raise UsageError(f"backend '{entry}': 'all' takes no mode but 'all/all', every mode of every backend")
+                    raise UsageError(f"backend '{entry}': write 'all/all' for every mode of every backend")
                 raise unknown(f"mode of {backend}", mode, known, "runner.py list")
             for one in known if mode == ALL else [mode or known[0]]:
                 # `NAME/all` asks for the backend, not for those of its modes that make no sense here
@@ -127,7 +127,12 @@ def _check_names(request: Request) -> None:
         raise unknown("task", request.task, TASKS)
     if request.task not in TASKS_BUILT:
         raise UsageError(f"task '{request.task}' is not built yet: use --task {TASKS_BUILT[0]}")
-    for kind, names in (("model", request.models), ("backend", request.backends), ("precision", request.precision)):
+    named: tuple[tuple[str, Sequence[str]], ...] = (
+        ("model", request.models),
+        ("backend", request.backends),
+        ("precision", request.precision),
+    )
+    for kind, names in named:
         if not names or not all(names):
             raise UsageError(f"no {kind} named: write --{kind} NAME[,NAME...]")
     for key, values in request.set.items():

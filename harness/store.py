@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -140,10 +141,10 @@ class Store:
     def _write_plan(self, plan: dict[str, object]) -> None:
         write_atomically(self.root / "plan.json", json.dumps(plan, indent=1))
 
-    def _read_plan(self) -> dict[str, object]:
+    def _read_plan(self) -> dict[str, Any]:
         path = self.root / "plan.json"
         try:
-            plan: dict[str, object] = json.loads(path.read_text())
+            plan: dict[str, Any] = json.loads(path.read_text())
         except (OSError, ValueError):
             raise UsageError(f"{self.root} holds no run: there is no readable {path.name} in it") from None
         return plan

@@ -129,12 +129,14 @@ class _Panel:
     axes: Axes
     contest: ContestView
     looks: Looks
-    width_in: float  # about what is left for the data, beside the labels
+    outer_width_in: float
+    label_width_in: float  # about what the labels left of the axis take
     legend: dict[str, Any] = field(default_factory=dict)  # label -> handle; the figure shows the union
 
     @property
-    def is_wide(self) -> bool:
-        return self.width_in > 3
+    def width_in(self) -> float:
+        """About what is left for the data."""
+        return max(1.0, self.outer_width_in - self.label_width_in - 0.2)
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def _figure(drawing: _Drawing, contests: Sequence[ContestView], looks: Looks) ->
     grid = figure.subplots(len(lines), columns, squeeze=False, height_ratios=heights_in)
     legend: dict[str, Any] = {}
     for axes, contest in zip(grid.flat, contests, strict=False):
-        panel = _Panel(axes, contest, looks, width_in=4.9 if columns == 1 else 1.75)
+        panel = _Panel(axes, contest, looks, WIDTH_IN / columns - 0.1, _label_width_in(drawing, contests))
         drawing.paint(panel)
         _caption(panel, drawing)
         legend |= panel.legend
@@ -173,20 +175,32 @@ def _figure(drawing: _Drawing, contests: Sequence[ContestView], looks: Looks) ->
     return figure
 
 
+def _label_width_in(drawing: _Drawing, contests: Sequence[ContestView]) -> float:
+    """The same for all panels, whose axes stand below each other."""
+    if not drawing.has_rows:
+        return 0.4
+    return 0.06 * max(len(_name(row)) for contest in contests for row in contest.rows) + 0.1
+
+
 def _panel_height_in(drawing: _Drawing, contests: Sequence[ContestView]) -> float:
     return 0.85 + (0.2 * max(len(contest.rows) for contest in contests) if drawing.has_rows else 2.0)
 
 
 def _caption(panel: _Panel, drawing: _Drawing) -> None:
-    """What is seen, in bold, over what it is seen on; and the unit under the axis."""
-    width = 88 if panel.is_wide else 42 if drawing.has_rows else 52
-    subject = _wrapped(panel.contest.title, width, lines=2)
-    finding = _wrapped(drawing.finding(panel.contest), width - 4, lines=2)
-    panel.axes.set_title(finding, loc="left", weight="bold", pad=4 + 10 * (1 + subject.count("\n")))
-    panel.axes.annotate(
-        subject, (0, 1), xycoords="axes fraction", xytext=(0, 4), textcoords="offset points", color=_GREY, size=7.5
+    """What is seen, in bold, over what it is seen on, both from the panel's left edge; and the unit under the axis."""
+    subject = _wrapped(panel.contest.title, int(panel.outer_width_in * 16.5), lines=2)
+    finding = _wrapped(drawing.finding(panel.contest), int(panel.outer_width_in * 14), lines=2)
+    left = -72 * panel.label_width_in
+    lines = (
+        (subject, 4, {"color": _GREY, "size": 7.5}),
+        (finding, 5 + 10 * subject.count("\n") + 10, {"weight": "bold"}),
     )
-    panel.axes.set_xlabel(drawing.x_label + panel.axes.get_xlabel())
+    for text, height, style in lines:
+        panel.axes.annotate(
+            text, (0, 1), xycoords="axes fraction", xytext=(left, height), textcoords="offset points", **style
+        )
+    # it may be longer than the axis of a narrow panel: set to the right, it grows below the labels
+    panel.axes.set_xlabel(drawing.x_label + panel.axes.get_xlabel(), loc="right" if drawing.has_rows else "center")
 
 
 def _save(figure: Figure, stem: Path) -> list[Path]:
@@ -219,7 +233,9 @@ def _paint_latency(panel: _Panel) -> None:
             panel.axes.barh(place, median_ms, height=0.7, color=face, edgecolor=edge, hatch=look.hatch, lw=0.8)
         if record.latency.median_ci95_ms:
             interval = record.latency.median_ci95_ms
-            panel.axes.plot([interval.low, interval.high], [place, place], color="black", lw=1, marker="|", ms=4)
+            panel.axes.plot(
+                [interval.low, interval.high], [place, place], color="black", lw=1, marker="" if is_log else "|", ms=4
+            )
         note = " incorrect" if record.status.is_failure else ""
         ends.append((place, right, f"{spelling.milliseconds(median_ms)}{note}"))
     _label_ends(panel, ends, min(medians_ms) / 1.3 if is_log else 0, is_log)
@@ -238,8 +254,8 @@ def _paint_speedup(panel: _Panel) -> None:
         low, high = (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value)
         panel.axes.plot(ratio.value, place, look.marker, ms=6, mfc=look.colour, mec="white", mew=0.6)
         if low < high:
-            panel.axes.plot([low, high], [place, place], color="black", lw=0.9, marker="|", ms=4)
-        ends.append((place, max(high, ratio.value), f"{ratio.value:.2f}x"))
+            panel.axes.plot([low, high], [place, place], color="black", lw=1.2, solid_capstyle="butt")
+        ends.append((place, max(high, ratio.value), f"{spelling.ratio(ratio.value)}x"))
     lowest = min([1.0, *(ratio.ci95.low if ratio.ci95 else ratio.value for _, _, ratio in ratios)])
     highest = max([1.0, *(right for _, right, _ in ends)])
     is_log = highest > 6 * lowest > 0
@@ -259,7 +275,7 @@ def _paint_build_vs_speedup(panel: _Panel) -> None:
         style = {"marker": look.marker, "mfc": look.colour, "mec": "black", "mew": 0.4, "ls": ""}
         panel.axes.plot(build_s, ratio.value, ms=7, **style)  # type: ignore[arg-type]  # the stubs know no mixed dict
         panel.legend[_name(row)] = Line2D([], [], ms=6, **style)  # type: ignore[arg-type]
-    values = [ratio.value for _, _, ratio in points]
+    values = [end for _, _, ratio in points for end in (ratio.value, *_ends(ratio))]
     if max(values) > 6 * min(values):
         low, high = min([1.0, *values]) / 1.3, max([1.0, *values]) * 1.3
         panel.axes.set_yscale("log")
@@ -271,17 +287,16 @@ def _paint_build_vs_speedup(panel: _Panel) -> None:
     low, high = min(builds_s) / 1.8, max(builds_s) * 1.8
     panel.axes.set_xscale("log")
     panel.axes.set_xlim(low, high)
-    _number_axis(panel.axes.xaxis, low, high, is_log=True, ticks=panel.width_in * 2)
+    _number_axis(panel.axes.xaxis, low, high, is_log=True, ticks=panel.width_in * 2.4)
     panel.axes.set_ylabel("speed-up over eager (x)")
     panel.axes.grid(True)
-    clipped = f"; under {_SHORTEST_BUILD_S * 1e3:.0f} ms drawn there" if min(builds_s) == _SHORTEST_BUILD_S else ""
+    clipped = "; under 1 ms: at 1 ms" if min(builds_s) == _SHORTEST_BUILD_S else ""
     panel.axes.set_xlabel(clipped)
     lost = [f"\u00d7 {_name(row)} {row.record.status}" for row in panel.contest.unranked]
     if lost:
-        width = 110 if panel.is_wide else 48
-        panel.axes.set_xlabel(
-            f"{clipped}\n" + textwrap.fill("   ".join(name.replace(" ", "\u00a0") for name in lost), width)
-        )
+        names = "   ".join(name.replace(" ", "\u00a0") for name in lost)
+        names = textwrap.fill(names, int(panel.width_in * 16), break_on_hyphens=False)
+        panel.axes.set_xlabel(f"{clipped}\n{names}")
 
 
 def _paint_phases(panel: _Panel) -> None:
@@ -329,7 +344,7 @@ def _paint_samples(panel: _Panel) -> None:
                 facecolor="none" if is_wrong else look.colour,
                 edgecolor=look.colour if is_wrong else "white",
                 hatch=look.hatch,
-                lw=0.8,
+                lw=0.8 if is_wrong else 0.3,
             )
         panel.axes.plot([np.median(samples)] * 2, [place + 0.38, place - 0.4], color="black", lw=1)
     reach = (highest / lowest) ** 0.04 if is_log else 1.0
@@ -337,7 +352,7 @@ def _paint_samples(panel: _Panel) -> None:
     left, right = lowest / reach - pad, highest * reach + pad
     panel.axes.set_xscale("log" if is_log else "linear")
     panel.axes.set_xlim(left, right)
-    _number_axis(panel.axes.xaxis, left, right, is_log, ticks=panel.width_in * 2)
+    _number_axis(panel.axes.xaxis, left, right, is_log, ticks=panel.width_in * 2.4)
     _name_rows(panel, [each[0] for each in clipped])
 
 
@@ -358,7 +373,9 @@ def _headline_latency(contests: Sequence[ContestView]) -> str:
 
 def _headline_speedup(contests: Sequence[ContestView]) -> str:
     bests = [ratio.value for contest in contests for ratio in map(_ratio_of, contest.ranked[:1]) if ratio]
-    return f"The best are {min(bests):.2f}x to {max(bests):.2f}x as fast as eager"
+    if max(bests) <= 1:
+        return "Nothing is faster than eager"
+    return f"The best are {spelling.ratio(min(bests))}x to {spelling.ratio(max(bests))}x as fast as eager"
 
 
 def _find_latency(contest: ContestView) -> str:
@@ -370,9 +387,10 @@ def _find_latency(contest: ContestView) -> str:
         return f"{_listed(verdict.tied)} tie on {model}"
     ratio = best.standing.speedup_over_baseline if best.standing else None
     if ratio and best.label != verdict.baseline:
-        return f"{_name(best)} is fastest on {model}: {ratio.value:.2f}x {verdict.baseline}"
+        return f"{_name(best)} is fastest on {model}: {spelling.ratio(ratio.value)}x {verdict.baseline}"
     if verdict.lead:
-        return f"{_name(best)} is fastest on {model}: {verdict.lead.value:.2f}x {_short(verdict.runner_up or '', 22)}"
+        lead = f"{spelling.ratio(verdict.lead.value)}x {_short(verdict.runner_up or '', 22)}"
+        return f"{_name(best)} is fastest on {model}: {lead}"
     return f"only {_name(best)} could be ranked on {model}"
 
 
@@ -389,7 +407,7 @@ def _find_build(contest: ContestView) -> str:
     ratio = _ratio_of(best) if best else None
     if best is None or ratio is None or best.label == contest.verdict.baseline:
         return "no build pays: eager is the fastest"
-    return f"{_name(best)} is {ratio.value:.2f}x for {spelling.seconds(best.record.build_s)} s of building"
+    return f"{_name(best)} is {spelling.ratio(ratio.value)}x for {spelling.seconds(best.record.build_s)} s of building"
 
 
 def _find_phases(contest: ContestView) -> str:
@@ -405,12 +423,16 @@ def _find_samples(contest: ContestView) -> str:
         spreads = {label: tail / float(np.median(samples[label])) for label, tail in tails.items() if tail}
         if spreads:
             label = max(spreads, key=lambda label: spreads[label])
-            return f"{_short(label, 28)} varies most: its {name} is {spreads[label]:.2f}x its median"
+            return f"{_short(label, 28)} varies most: {name} {spreads[label]:.2f}x median"
     return "few calls: too short a sample to speak of its tail"
 
 
 def _ratio_of(row: Row) -> Ratio | None:
     return row.standing.speedup_over_baseline if row.standing else None
+
+
+def _ends(ratio: Ratio) -> tuple[float, ...]:
+    return (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else ()
 
 
 def _until_first_call_s(record: Record) -> float:
@@ -434,14 +456,14 @@ def _name_rows(panel: _Panel, drawn: Collection[int]) -> None:
     panel.axes.grid(True, axis="x")
     for place in sorted(set(range(len(rows))) - set(drawn)):
         panel.axes.text(
-            0.01,
+            0.015,
             place,
             f"\u00d7 {_short(spelling.fate(rows[place].record), 30)}",
             transform=panel.axes.get_yaxis_transform(),
             va="center",
             color=_GREY,
             size=7.5,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
         )
 
 
@@ -454,7 +476,7 @@ def _label_ends(panel: _Panel, ends: Sequence[tuple[int, float, str]], left: flo
     highest = math.exp(stop) if is_log else stop
     panel.axes.set_xscale("log" if is_log else "linear")
     panel.axes.set_xlim(left, highest)
-    _number_axis(panel.axes.xaxis, left, highest, is_log, ticks=panel.width_in * 2)
+    _number_axis(panel.axes.xaxis, left, highest, is_log, ticks=panel.width_in * 2.4)
     for place, right, text in ends:
         panel.axes.annotate(
             text, (right, place), xytext=(4, 0), textcoords="offset points", va="center", size=7.5, clip_on=False
@@ -475,12 +497,13 @@ def _number_axis(axis: Any, low: float, high: float, is_log: bool, ticks: float)
         axis.set_major_locator(MaxNLocator(nbins=max(3, min(8, int(ticks))), steps=[1, 2, 2.5, 5, 10]))
         return
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = max(3, 0.7 * ticks)
     for steps in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         marks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
-        if len(marks) <= max(3, ticks):
+        if len(marks) <= ticks:
             break
     else:
-        marks = marks[:: math.ceil(len(marks) / max(3, ticks))]
+        marks = marks[:: math.ceil(len(marks) / ticks)]
     axis.set_major_locator(FixedLocator(marks))
 
 

@@ -124,7 +124,7 @@ def _latency(record: Record) -> tuple[str, str]:
 
 def _speedup(row: Row) -> str:
     ratio = row.standing.speedup_over_baseline if row.standing else None
-    return f"{ratio.value:.2f}x {spelling.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
+    return f"{spelling.ratio(ratio.value)}x {spelling.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
 
 
 def _break_even(row: Row, baseline: str | None) -> str:
@@ -225,7 +225,7 @@ def _environment(environment: Environment) -> str:
         "Python": environment.python,
         **dict(sorted(environment.versions.items())),
         "commit": f"{commit}{' with uncommitted changes' if environment.git_dirty else ''}" if commit else None,
-        **{name: value for name, value in sorted(environment.variables.items())},
+        **dict(sorted(environment.variables.items())),
     }
     lines = [_table_line([escape(name), escape(str(value))]) for name, value in facts.items() if value is not None]
     return "\n".join(["## Environment", "", _table_line(["what", "value"]), _table_line([":--", ":--"]), *lines])

@@ -171,7 +171,7 @@ class Placement(Frozen):
     """Where the work really ran."""
 
     extent: Extent
-    engines: dict[str, int] = Field(default_factory=dict)  # engine or provider -> number of operators
+    engines: dict[str, int] = Field(default_factory=dict)  # engine or provider -> number of operators, or of graphs
     fallbacks: list[str] = Field(default_factory=list)  # operators that ran elsewhere, or what broke the graph
 
 

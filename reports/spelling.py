@@ -31,11 +31,18 @@ def median(latency: Latency) -> str:
     return f"{milliseconds(latency.median_ms)} {milliseconds_interval(latency.median_ci95_ms)}".rstrip()
 
 
+def ratio(value: float) -> str:
+    """`1.85`, `0.024`, `1,234`."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:#.2g}"
+
+
 def ratio_interval(interval: Interval | None) -> str:
     """Nothing where it has no width: the baseline over itself."""
     if interval is None or interval.low == interval.high:
         return ""
-    return f"[{interval.low:.2f},\u00a0{interval.high:.2f}]"
+    return f"[{ratio(interval.low)},\u00a0{ratio(interval.high)}]"
 
 
 def seconds(value_s: float | None) -> str:

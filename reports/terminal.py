@@ -203,19 +203,19 @@ def _is_told_by_a_row(doubt: str, contest: ContestView) -> bool:
 def _table(contest: ContestView, is_wide: bool) -> Table:
     """One line per cell, or two where the terminal is narrow: then intervals and modes go to the second."""
     kinds = {kind for row in contest.rows for kind in [spelling.peak_memory(row.record)[1]] if kind}
-    peak = "peak" if len(kinds) != 1 else "device" if "device" in kinds else "peak RSS"
+    peak = "peak" if len(kinds) != 1 else "peak\ndevice" if "device" in kinds else "peak\nRSS"
     table = Table(
         title=Text(one_line(contest.title), style="bold"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        padding=(0, 1, 0, 0),
+        padding=0,  # the box has a blank between columns
     )
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("backend", overflow="fold", min_width=8)
     for header in ("median ms\n[95 %]", f"x {escape(contest.verdict.baseline or 'eager')}\n[95 %]", "build\ns"):
         table.add_column(header, justify="right", no_wrap=True)
-    for header in ("1st\ncall s", f"{peak}\nMiB", "relative\nerror"):
+    for header in ("1st\ncall\ns", f"{peak}\nMiB", "relat.\nerror"):
         table.add_column(header, justify="right", no_wrap=True)
     for row in contest.rows:
         table.add_row(*_cells(row, is_wide))
@@ -227,7 +227,7 @@ def _cells(row: Row, is_wide: bool) -> list[Text]:
     ratio = standing.speedup_over_baseline if standing else None
     label = one_line(row.label)
     median = spelling.median(record.latency) if record.latency else NONE
-    speedup = f"{ratio.value:.2f} {spelling.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
+    speedup = f"{spelling.ratio(ratio.value)} {spelling.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
     if not is_wide:
         label = label.replace("/", "/\n", 1)
         median, speedup = (

@@ -1,0 +1,45 @@
+# Two commands: `make bench` compares, `make test` tests. Each sets up what it needs.
+#
+#   make bench ARGS="--model conv --backends onnx,tensorrt"
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+# the CUDA stack where the driver answers, else the CPU one
+EXTRA  ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
+BIN    := $(VENV)/bin
+
+.PHONY: bench test lint types pytest clean
+
+bench: $(VENV)/.ready-$(EXTRA)
+	$(BIN)/python runner.py run $(ARGS)
+
+test: lint types pytest
+
+lint: $(VENV)/.ready-$(EXTRA)-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready-$(EXTRA)-test
+	$(BIN)/mypy
+
+pytest: $(VENV)/.ready-$(EXTRA)-test
+	$(BIN)/python -m pytest $(ARGS)
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Bakeoff needs Python 3.11, 3.12 or 3.13 and found " + sys.version.split()[0] + ": make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+# torch goes first and alone: an extra that asks for a range of it must find the pinned one already there
+$(VENV)/.ready-$(EXTRA): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ".[$(EXTRA)]"
+	touch $@
+
+$(VENV)/.ready-$(EXTRA)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ".[$(EXTRA),test]"
+	touch $@ $(VENV)/.ready-$(EXTRA)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

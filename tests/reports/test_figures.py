@@ -1,0 +1,116 @@
+import struct
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from reports.contests import contests_of
+from reports.figures import DPI, PANELS_PER_FIGURE, WIDTH_IN, Looks, draw
+from reports.schema import Report, Status
+from tests.reports.samples import bursts, cell, conv_on_cpu, failed, hostile_on_cpu, ok, report
+
+NAMES = {"latency", "speedup", "build-vs-speedup", "phases", "samples"}
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every figure of the whole sample, by file name."""
+    return {path.name: path for path in draw(report(), tmp_path_factory.mktemp("run") / "figures")}
+
+
+def texts(svg: Path) -> list[str]:
+    """What a reader can read and search in it."""
+    return [
+        "".join(node.itertext()).strip() for node in ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}text")
+    ]
+
+
+def png_size_and_dpi(path: Path) -> tuple[int, int, int]:
+    data = path.read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    per_metre = struct.unpack(">I", data[data.index(b"pHYs") + 4 :][:4])[0]
+    return width, height, round(per_metre * 0.0254)
+
+
+def test_every_figure_is_written_as_png_and_svg(drawn: dict[str, Path]) -> None:
+    assert set(drawn) == {f"{name}.{kind}" for name in NAMES for kind in ("png", "svg")}
+    assert all(path.stat().st_size > 5_000 for path in drawn.values())
+
+
+def test_a_png_has_200_dpi_and_the_width_of_a_page(drawn: dict[str, Path]) -> None:
+    width, height, dpi = png_size_and_dpi(drawn["latency.png"])
+    assert (width, dpi) == (round(WIDTH_IN * DPI), 200)
+    assert width / 3 < height < 2 * width
+
+
+def test_an_svg_keeps_its_text_and_says_what_is_seen(drawn: dict[str, Path]) -> None:
+    found = texts(drawn["latency.svg"])
+    assert "onnx and tensorrt tie on mlp" in found
+    assert any(text.startswith("onnx is fastest on conv: 1.8") for text in found)
+    assert "median latency (ms), 95 % interval" in found
+    assert any("$x$" in text for text in found)  # a name, not mathematics
+
+
+def test_a_failed_cell_is_a_mark_and_not_a_gap(drawn: dict[str, Path]) -> None:
+    for name in ("latency", "speedup", "samples"):
+        found = texts(drawn[f"{name}.svg"])
+        assert {"\u00d7 crash in load (signal 11)", "\u00d7 oom in compile", "\u00d7 unavailable"} <= set(found), name
+    assert "\u00d7 incorrect" in texts(drawn["speedup.svg"])
+    assert any(text.endswith("incorrect") and text[0].isdigit() for text in texts(drawn["latency.svg"]))
+    assert any("torchscript\xa0crash" in text for text in texts(drawn["build-vs-speedup.svg"]))
+    assert any("3.9" in text and "crash in load" in text for text in texts(drawn["phases.svg"]))
+
+
+def test_a_figure_with_nothing_to_show_is_not_written(tmp_path: Path) -> None:
+    assert draw(report([]), tmp_path) == []
+    assert draw(report([failed(cell("onnx"), Status.CRASH, "signal 11")]), tmp_path) == []
+    names = {path.stem for path in draw(report(hostile_on_cpu()), tmp_path)}
+    assert names == {"latency", "phases", "samples"}  # nothing to be faster than
+
+
+def test_more_contests_than_fit_go_to_a_further_figure(tmp_path: Path) -> None:
+    count = PANELS_PER_FIGURE + 1
+    records = [ok(cell("null", dimensions={"batch": size}), bursts(1.0, rounds=2, calls=3)) for size in range(count)]
+    files = {path.name for path in draw(report(records), tmp_path)}
+    assert {"latency.png", "latency-2.png"} <= files
+    assert "latency-3.png" not in files
+    assert "null (batch 12) on cpu, fp32" not in texts(tmp_path / "latency.svg")
+    assert any("batch 12" in text for text in texts(tmp_path / "latency-2.svg"))
+
+
+def looks_of(made: Report) -> tuple[Looks, dict[str, object]]:
+    records = [row.record for contest in contests_of(made) for row in contest.rows]
+    looks = Looks(records)
+    return looks, {record.cell.label: looks(record) for record in records}
+
+
+def test_a_backend_has_one_colour_and_a_mode_another_lightness_hatch_and_marker() -> None:
+    _, looks = looks_of(report(conv_on_cpu()))
+    plain, tuned = looks["inductor"], looks["inductor/max-autotune"]
+    assert matplotlib.colors.to_hex(plain.colour) == "#e69f00"  # type: ignore[attr-defined]
+    assert sum(tuned.colour) > sum(plain.colour)  # type: ignore[attr-defined]
+    lost_white = [(1 - a) / (1 - b) for a, b in zip(tuned.colour, plain.colour, strict=True)]  # type: ignore[attr-defined]
+    assert np.ptp(lost_white) < 1e-9  # the same hue, mixed with white
+    assert tuned.hatch != plain.hatch and tuned.marker != plain.marker  # type: ignore[attr-defined]
+    assert len({look.colour for look in looks.values()}) == len(looks)  # type: ignore[attr-defined]
+
+
+def test_unknown_backends_get_colours_by_name_whatever_their_order() -> None:
+    records = [ok(cell(name), bursts(1.0)) for name in ("zeta", "alpha", "eager")]
+    forth, back = looks_of(report(records))[1], looks_of(report(records[::-1]))[1]
+    assert forth == back
+    assert len(set(forth.values())) == 3
+
+
+def test_drawing_leaves_no_global_state(tmp_path: Path) -> None:
+    before = matplotlib.rcParams.copy()
+    draw(report(hostile_on_cpu()), tmp_path)
+    assert matplotlib.rcParams.copy() == before
+
+
+@pytest.mark.parametrize("median_ms", [1e-6, 1e5])
+def test_one_burst_of_one_call_can_be_drawn(tmp_path: Path, median_ms: float) -> None:
+    made = report([ok(cell("eager"), bursts(median_ms, 1, 1)), ok(cell("onnx"), bursts(2 * median_ms, 1, 1))])
+    assert {path.stem for path in draw(made, tmp_path)} == NAMES

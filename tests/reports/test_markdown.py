@@ -1,0 +1,149 @@
+import re
+
+import pytest
+
+from reports.markdown import DOUBTS_SHOWN, escape, to_markdown
+from reports.schema import Status
+from tests.reports.samples import HOSTILE, cell, conv_on_cpu, failed, hostile_on_cpu, mlp_on_cuda, ok, report
+from tests.reports.samples import bursts as bursts_of
+
+
+def tables(markdown: str) -> list[list[list[str]]]:
+    """Every table as rows of cells, split at the pipes that are not escaped."""
+    found: list[list[list[str]]] = [[]]
+    for line in markdown.splitlines():
+        if line.startswith("| "):
+            found[-1].append([text.strip() for text in re.split(r"(?<!\\)\|", line)[1:-1]])
+        elif found[-1]:
+            found.append([])
+    return [table for table in found if table]
+
+
+def test_the_verdict_comes_first_and_then_a_table_per_contest() -> None:
+    markdown = to_markdown(report())
+    assert markdown.index("## Verdict") < markdown.index("onnx wins at") < markdown.index("| rank |")
+    assert markdown.index("## How it was measured") < markdown.index("## Environment")
+    assert len(tables(markdown)) == 4  # three contests and the environment
+
+
+def test_ranked_rows_come_first_then_the_incorrect_then_the_failures() -> None:
+    table = tables(to_markdown(report(conv_on_cpu())))[0]
+    assert [row[:2] for row in table[2:]] == [
+        ["1", "onnx"],
+        ["2", "inductor/max-autotune"],
+        ["3", "inductor"],
+        ["4", "eager"],
+        ["-", "openvino"],
+        ["-", "torchscript"],
+        ["-", "tensorrt"],
+    ]
+
+
+def test_each_cell_of_the_table_says_what_its_header_does() -> None:
+    header, _, *rows = tables(to_markdown(report(conv_on_cpu())))[0]
+    onnx, wrong, crash = (dict(zip(header, rows[place], strict=True)) for place in (0, 4, 5))
+    assert re.fullmatch(r"0\.9\d\d \[0\.9\d\d,\xa00\.9\d\d\]", onnx["median latency (ms) [95 %]"])
+    assert re.fullmatch(r"1\.8\dx \[1\.8\d,\xa01\.8\d\]", onnx["speed-up over eager [95 %]"])
+    assert onnx["export / compile / load (s)"] == "0.18 / 0.63 / 0.090"
+    assert onnx["peak resident memory (MiB)"] == "900"
+    assert onnx["relative RMSE (rule)"] == "1.3e-07 (allclose)"
+    assert (onnx["placement"], onnx["status"]) == ("full", "ok")
+    assert wrong["median latency (ms) [95 %]"].startswith("0.5")
+    assert (wrong["rank"], wrong["speed-up over eager [95 %]"]) == ("-", "-")
+    assert wrong["status"].startswith("incorrect: error against the golden")
+    assert crash["status"] == "crash in load (signal 11): died in load, signal 11"
+    assert crash["export / compile / load (s)"] == "0.80 / 3.1 / -"
+
+
+def test_the_device_has_its_memory_and_a_percentile_may_be_missing() -> None:
+    on_cuda, on_cpu = tables(to_markdown(report([*mlp_on_cuda(), *hostile_on_cpu()])))[:2]
+    assert "peak device memory (MiB)" in on_cuda[0]
+    assert on_cuda[2][on_cuda[0].index("peak device memory (MiB)")] == "412"
+    assert on_cpu[2][on_cpu[0].index("p99 (ms)")] == "n/a"
+
+
+def test_what_never_pays_and_what_pays_at_once() -> None:
+    header, _, *rows = tables(to_markdown(report(mlp_on_cuda())))[0]
+    calls = {row[1]: row[header.index("break-even (calls)")] for row in rows}
+    assert calls["inductor"] == "never"
+    assert calls["eager"] == "-"
+    assert re.fullmatch(r"\d\d,\d{3}", calls["onnx"])
+
+
+def test_markup_from_outside_breaks_no_table_and_makes_no_html() -> None:
+    markdown = to_markdown(report(hostile_on_cpu()))
+    for table in tables(markdown):
+        assert len({len(row) for row in table}) == 1
+    outside_fences = re.sub(r"^(`{3,})\w*\n.*?^\1$", "", markdown, flags=re.S | re.M)
+    tags = set(re.findall(r"<[^>]*>", outside_fences))
+    assert tags == {"<details>", "</details>", "<summary>", "</summary>"}
+    assert outside_fences.count("<details>") == outside_fences.count("</details>")
+    assert "\x1b" not in markdown
+    assert "\n# heading" not in outside_fences
+
+
+def test_the_fence_of_a_log_is_longer_than_any_in_it() -> None:
+    markdown = to_markdown(report(hostile_on_cpu()))
+    assert re.search(r"^````text\n.*</details> ``` \{x\}.*\n````$", markdown, flags=re.S | re.M)
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("a|b", r"a\|b"),
+        ("a\r\nb\tc", "a b c"),
+        ("`x` *y* _z_", r"\`x\` \*y\* \_z\_"),
+        ("<b>&amp;", "&lt;b&gt;&amp;amp;"),
+        ("[t](u) ~~s~~", r"\[t\](u) \~\~s\~\~"),
+        ("back\\|slash", r"back\\\|slash"),
+        ("$x$", "&#36;x&#36;"),
+        ("- item", r"\- item"),
+        ("# head", r"\# head"),
+        ("1. one", r"1\. one"),
+        ("1.5x", "1.5x"),
+        ("\x1b[31mred\x1b[0m \x1b]0;title\x07x\x00y\u202e", "red xy"),
+    ],
+)
+def test_escape(text: str, escaped: str) -> None:
+    assert escape(text) == escaped
+
+
+def test_a_long_reason_is_cut_in_the_table_and_whole_below() -> None:
+    reason = "word " * 100 + "the end"
+    markdown = to_markdown(report([ok(cell(), bursts_of(1.0)), failed(cell("onnx"), Status.ERROR, reason)]))
+    status = tables(markdown)[0][3][-1]
+    assert status.endswith("…") and len(status) < 200
+    assert reason in markdown[markdown.index("## What failed") :]
+    assert "## What failed" not in to_markdown(report([failed(cell("onnx"), Status.UNAVAILABLE, "no library")]))
+
+
+def test_only_pictures_that_exist_are_embedded() -> None:
+    assert "## Figures" not in to_markdown(report())
+    markdown = to_markdown(report(), figures=["/tmp/run/figures/latency.png", "latency.svg", "samples-2.png"])
+    assert re.findall(r"\]\((.*?\.\w+)\)$", markdown, flags=re.M) == ["figures/latency.png", "figures/samples-2.png"]
+    assert "single calls (2)]" in markdown
+
+
+def test_many_doubts_fold_away() -> None:
+    doubts = [f"doubt number {number}" for number in range(DOUBTS_SHOWN + 3)]
+    head = to_markdown(report([ok(cell(), bursts_of(1.0), doubts=doubts)])).split("\n## conv")[0]
+    shown, folded = head.split("<details><summary>3 more</summary>")
+    assert shown.count("- eager: doubt number") == DOUBTS_SHOWN
+    assert folded.count("- eager: doubt number") == 3
+
+
+def test_commands_notes_and_the_incomplete() -> None:
+    markdown = to_markdown(report(complete=False, planned=40))
+    assert "**Incomplete: 18 of 40 cells have ended.**" in markdown
+    assert "python runner.py --model conv --backends inductor/max-autotune" in markdown
+    assert "- children were forked from a server" in markdown
+    assert "| host | bench\\|1 |" in markdown
+    assert "governor" not in markdown  # unreadable, so not guessed
+
+
+def test_a_report_without_records() -> None:
+    assert "No cell has ended yet." in to_markdown(report([]))
+
+
+def test_the_markup_of_the_samples_is_hostile() -> None:
+    assert all(part in HOSTILE for part in ("|", "<b>", "```", "\x1b", "\n#", "</details>", "[bold]"))

@@ -1,0 +1,180 @@
+import re
+import threading
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from reports.schema import Status
+from reports.terminal import LiveTable, print_report
+from tests.reports.samples import cell, constant, conv_on_cpu, failed, ok, report
+
+
+def plain(width: int = 80) -> tuple[Console, StringIO]:
+    file = StringIO()
+    return Console(file=file, width=width), file
+
+
+def terminal(height: int = 30) -> tuple[Console, StringIO]:
+    file = StringIO()
+    return Console(file=file, width=100, height=height, force_terminal=True, color_system=None), file
+
+
+def last_picture(file: StringIO) -> list[str]:
+    """Lines of what stands on the terminal after the last drawing."""
+    picture = re.split(r"\x1b\[2K|\r", file.getvalue())[-1] if "\x1b[2K" in file.getvalue() else file.getvalue()
+    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", picture).splitlines() if line.strip()]
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_plain_lines_where_there_is_no_terminal() -> None:
+    console, file = plain(width=40)  # lines are not wrapped, however narrow
+    eager, onnx = cell(), cell("onnx", "tuned", dimensions={"batch": 4}, device="cuda", precision="fp16")
+    with LiveTable(console) as table:
+        table.planned([eager, onnx])
+        table.phase(eager, "compile")
+        table.phase(eager, "compile")
+        table.phase(eager, "measure")
+        table.measured(eager, 1.5)
+        table.measured(eager, 1.4)
+        table.tick()
+        table.note("interrupted [once]")
+        table.ended(ok(eager, constant([1.02] * 6)))
+        table.ended(failed(onnx, Status.CRASH, "died\nin [load]", died_in="load", signal=11))
+    assert file.getvalue().splitlines() == [
+        "conv cpu fp32 eager: compile",
+        "conv cpu fp32 eager: measure",
+        "interrupted [once]",
+        "conv cpu fp32 eager: ok, 1.02 ms",
+        "conv batch=4 cuda fp16 onnx/tuned: crash in load (signal 11), died in [load]",
+    ]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_quiet_says_nothing(is_terminal: bool) -> None:
+    console, file = terminal() if is_terminal else plain()
+    with LiveTable(console, quiet=True) as table:
+        table.planned([cell()])
+        table.phase(cell(), "compile")
+        table.note("something")
+        table.ended(ok(cell(), constant([1.02] * 6)))
+    assert file.getvalue() == ""
+
+
+def test_a_terminal_shows_phase_elapsed_and_median() -> None:
+    console, file = terminal()
+    clock = Clock()
+    with LiveTable(console, clock_s=clock) as table:
+        table.planned([cell(), cell("onnx")])
+        table.phase(cell(), "compile")
+        clock.now_s += 12
+        table.tick()
+        compiling = last_picture(file)
+        table.phase(cell(), "measure")
+        clock.now_s += 1
+        table.measured(cell(), 1.234)
+        measuring = last_picture(file)
+        clock.now_s += 1
+        table.ended(ok(cell(), constant([1.02] * 6)))
+        table.ended(failed(cell("onnx"), Status.ERROR, "[red]no[/red]", died_in="export"))
+    assert any(re.search(r"eager +compile +12 s", line) for line in compiling)
+    assert any(re.search(r"onnx +waiting", line) for line in compiling)
+    assert "0 of 2 cells ended, 1 in flight" in compiling[-1]
+    assert any(re.search(r"eager +measure +1 s +1\.23 ms", line) for line in measuring)
+    final = last_picture(file)
+    assert any(re.search(r"eager +ok +4 s +1\.02 ms", line) for line in final)
+    assert any("error in export" in line and "[red]no[/red]" in line for line in final)
+    assert final[-1] == "2 of 2 cells ended, 1 ok, 1 error"
+
+
+def test_it_is_drawn_only_when_called_and_at_most_four_times_a_second() -> None:
+    console, file = terminal()
+    clock = Clock()
+    threads = threading.active_count()
+    with LiveTable(console, clock_s=clock) as table:
+        table.planned([cell()])
+        written = file.tell()
+        for number in range(100):
+            table.measured(cell(), float(number))
+        assert file.tell() == written
+        assert threading.active_count() == threads
+        clock.now_s += 0.26
+        table.measured(cell(), 7.0)
+        assert file.tell() > written
+        assert "7.00 ms" in "".join(last_picture(file))
+
+
+def test_more_cells_than_lines_show_those_in_flight_and_counts() -> None:
+    console, file = terminal(height=10)
+    clock = Clock()
+    cells = [cell("null", f"mode{number}") for number in range(40)]
+    with LiveTable(console, clock_s=clock) as table:
+        table.planned(cells)
+        for each in cells[:20]:
+            table.ended(failed(each, Status.OOM, "full"))
+            clock.now_s += 1
+        table.phase(cells[30], "compile")
+        table.phase(cells[31], "load")
+    final = last_picture(file)
+    assert len(final) <= 9
+    assert "null/mode30" in final[0] and "null/mode31" in final[1]
+    assert "null/mode19" in final[2]  # the last to end
+    assert final[-1] == "20 of 40 cells ended, 20 oom, 2 in flight"
+
+
+def test_an_exception_leaves_the_terminal_in_order() -> None:
+    console, file = terminal()
+
+    def interrupted() -> None:
+        with LiveTable(console) as table:
+            table.phase(cell(), "compile")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert file.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is shown again
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_report_fits_and_loses_nothing(width: int) -> None:
+    console, file = plain(width)
+    print_report(report(), console)
+    text = file.getvalue()
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "\x1b" not in text
+    flat = " ".join(text.split())
+    assert "onnx wins at" in flat
+    assert "x torchscript crash in load (signal 11): died in load, signal 11" in flat
+    assert "- torch-tensorrt ran only in part where it was asked to (partial): gelu, sort" in flat
+    assert "null/slow[bold]" in flat and "[bold]y[/bold]" in flat  # outside text is no markup
+    assert "…" not in text
+
+
+def test_ranks_and_numbers_stand_in_the_table() -> None:
+    console, file = plain(140)
+    print_report(report(conv_on_cpu()), console)
+    rows = [line.split() for line in file.getvalue().splitlines()]
+    onnx = next(row for row in rows if row[:2] == ["1", "onnx"])
+    assert re.fullmatch(
+        r"1 onnx 0\.9\d+ \[0\.9\d+, 0\.9\d+\] 1\.8\d \[1\.8\d, 1\.8\d\] 0\.90 0\.010 900 1\.3e-07", " ".join(onnx)
+    )
+    wrong = next(row for row in rows if row[1:2] == ["openvino"] and row[0] == "x")
+    assert wrong[2].startswith("0.5")
+
+
+def test_the_reason_of_a_cell_is_told_once() -> None:
+    console, file = plain(140)
+    print_report(report(conv_on_cpu()), console)
+    assert file.getvalue().count("no CUDA device on this machine") == 1
+
+
+def test_an_incomplete_report_says_so() -> None:
+    console, file = plain()
+    print_report(report(conv_on_cpu(), complete=False, planned=9), console)
+    assert "Incomplete: 7 of 9 cells have ended." in file.getvalue()
