@@ -70,14 +70,16 @@ class Scripted(Compiled):
         self._script = script
         self._latency_ns = int(script.get("latency_ms", 1.0) * 1e6)
         self._calls = 0
-        self._inputs: Inputs | None = None
+        self._bound: Inputs | None = None
+        self._called_with: Inputs | None = None
 
     def bind(self, inputs: Inputs) -> None:
-        self._inputs = inputs
+        self._bound = inputs
 
     def run(self) -> None:
         end_ns = time.perf_counter_ns() + self._latency_ns
         self._calls += 1
+        self._called_with = self._bound
         if self._calls == self._script.get("crash_at_call"):
             os.kill(os.getpid(), signal.SIGSEGV)
         if self._calls == self._script.get("hang_at_call"):
@@ -88,14 +90,15 @@ class Scripted(Compiled):
     def outputs(self) -> tuple[torch.Tensor, ...]:
         from backends.calling import flatten_outputs
 
-        assert self._inputs is not None
-        tensors = flatten_outputs(self._module(*self._inputs.args, **self._inputs.kwargs))
+        assert self._called_with is not None
+        tensors = flatten_outputs(self._module(*self._called_with.args, **self._called_with.kwargs))
         if self._script.get("drop_outputs"):
             return tensors[1:]
         if self._calls < self._script.get("add_after_call", 0):
             return tensors
-        added = self._script.get("add", 0.0)
-        return tuple(tensor + added for tensor in tensors)
+        if "add" not in self._script:
+            return tensors
+        return tuple(tensor + self._script["add"] for tensor in tensors)
 
 
 def _misbehave(script: Mapping[str, Any], phase: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends.base import YES, Availability, Backend, BuildContext, Compiled
+from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx
 from reports.errors import BakeoffError
 from reports.schema import Cell, Extent, Placement
@@ -43,7 +44,7 @@ class Onnx(Backend):
             return Availability(
                 f"this build of onnxruntime {onnxruntime.__version__} has no {provider}: pip install onnxruntime-gpu"
             )
-        return YES
+        return torch_available(device)  # the model, its inputs and the buffers bound to the session are torch's
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):

@@ -39,7 +39,7 @@ class Golden:
         from safetensors.torch import save_file
 
         tensors = {
-            f"{index}.{number}": tensor.contiguous()
+            f"{index}.{number}": tensor.contiguous().clone()  # two outputs may be one tensor, which safetensors refuses
             for index, outputs in enumerate(self.outputs)
             for number, tensor in enumerate(outputs)
         }

@@ -66,6 +66,14 @@ class _Over(Exception):
         self.record = record
 
 
+class _NoGolden(Exception):
+    """There is nothing to check a contest's cells against; they end as its computation did."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
 class Measurement:
     """Measures the contests of one run. `group` counts the sets of cells that were alive together."""
 
@@ -94,9 +102,9 @@ class Measurement:
             return
         try:
             golden = self._golden(contest)
-        except BakeoffError as error:
+        except _NoGolden as error:
             for planned in candidates:
-                self._end(Record(cell=planned.cell, status=Status.ERROR, reason=str(error), **_common(planned)))
+                self._end(Record(cell=planned.cell, status=error.status, reason=str(error), **_common(planned)))
             return
         while candidates:
             group = self._build_group(candidates, golden)
@@ -122,7 +130,7 @@ class Measurement:
         return sensible
 
     def _golden(self, contest: Contest) -> Path:
-        """File with the contest's golden, computed if it is not there yet. Raises BakeoffError if it cannot be had."""
+        """File with the contest's golden, computed if it is not there yet. Raises _NoGolden if it cannot be had."""
         path = self._store.golden(contest.id)
         if path.exists():
             return path
@@ -133,13 +141,15 @@ class Measurement:
         try:
             message = child.receive(time.monotonic() + self._time_limit_s)
         except ChildEnded as ended:
-            raise BakeoffError(f"no golden: its process {_how_it_died(ended.status)} ({log})") from None
+            status, reason = _cause_of_death(ended.status, "float64", self._store.kernel_killed())
+            raise _NoGolden(status, f"no golden: its process {reason} ({log})") from None
         except DeadlinePassed:
-            raise BakeoffError(f"no golden within {self._time_limit_s:g} s: raise --time-limit") from None
+            reason = f"no golden within {self._time_limit_s:g} s: raise --time-limit"
+            raise _NoGolden(Status.TIMEOUT, reason) from None
         finally:
             child.end()
         if message["kind"] != "finished":
-            raise BakeoffError(f"no golden: {message['reason']} ({log})")
+            raise _NoGolden(Status(message["status"]), f"no golden: {message['reason']} ({log})")
         return path
 
     def _build_group(self, candidates: deque[PlannedCell], golden: Path) -> list[Live]:

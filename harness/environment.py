@@ -52,8 +52,7 @@ def capture(torch_facts: Mapping[str, Any]) -> Environment:
         variables={
             name: value
             for name, value in isolation.allowed(os.environ).items()
-            if name.startswith(isolation.PASSED_ON_PREFIXES)
-            and not name.startswith("LC_")
+            if (name.startswith(isolation.PASSED_ON_PREFIXES) and not name.startswith("LC_"))
             or name in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "CUDA_MODULE_LOADING")
         },
     )

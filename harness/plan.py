@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -61,7 +62,7 @@ def plan(request: Request) -> list[Contest]:
     """
     _check_names(request)
     configurations = expand_backends(request.backends)
-    contests: dict[str, list[PlannedCell]] = {}
+    contests: dict[str, dict[str, PlannedCell]] = {}  # by id, so that `batch=1,01` is one cell
     for model in request.models:
         family = models.find(model)
         for values in itertools.product(*request.set.values()):
@@ -78,8 +79,8 @@ def plan(request: Request) -> list[Contest]:
                         backend=backend,
                         mode=mode,
                     )
-                    contests.setdefault(cell.contest_id, []).append(PlannedCell(cell, asked_by_name))
-    return [Contest(contest_id, tuple(cells)) for contest_id, cells in contests.items()]
+                    contests.setdefault(cell.contest_id, {})[cell.id] = PlannedCell(cell, asked_by_name)
+    return [Contest(contest_id, tuple(cells.values())) for contest_id, cells in contests.items()]
 
 
 def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
@@ -99,8 +100,8 @@ def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
                 raise unknown(f"mode of {backend}", mode, known, "runner.py list")
             for one in known if mode == ALL else [mode or known[0]]:
                 # `NAME/all` asks for the backend, not for those of its modes that make no sense here
-                asked = by_name and (mode != ALL or one == known[0])
-                found[backend, one] = found.get((backend, one), False) or asked
+                named = by_name and (mode != ALL or one == known[0])
+                found[backend, one] = found.get((backend, one), False) or named
     return [(backend, mode, by_name) for (backend, mode), by_name in found.items()]
 
 
@@ -108,8 +109,8 @@ def command_for(cell: Cell) -> str:
     """The command that measures `cell` again, beside its baseline."""
     label = f"{cell.backend}/{cell.mode}" if cell.mode != "default" else cell.backend
     both = label if label == "eager" else f"eager,{label}"
-    parts = ["python runner.py run", f"--model {cell.model}"]
-    parts += [f"--set {name}={value}" for name, value in cell.dimensions.items()]
+    parts = ["python runner.py run", f"--model {shlex.quote(cell.model)}"]
+    parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.dimensions.items()]
     parts += [f"--backends {both}", f"--devices {cell.device}", f"--precision {cell.precision}", f"--seed {cell.seed}"]
     if cell.task != "inference":
         parts.append(f"--task {cell.task}")

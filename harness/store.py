@@ -62,7 +62,7 @@ class Store:
         plan = self._read_plan()
         try:
             return Request.model_validate(plan["request"])
-        except (KeyError, ValidationError):
+        except (KeyError, TypeError, ValidationError):
             raise UsageError(f"{self.root / 'plan.json'} is not a plan of this version of Bakeoff") from None
 
     @property

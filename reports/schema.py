@@ -76,7 +76,7 @@ class Cell(Frozen):
     @property
     def id(self) -> str:
         """Stable slug of the cell, usable as a file name."""
-        return _slug(f"{self.contest_id}_{self.backend}_{self.mode}")
+        return _slug(f"{self.contest_id}_{self.backend}.{self.mode}")
 
 
 class Phase(Frozen):

@@ -85,37 +85,26 @@ def summarise(bursts: Sequence[Burst]) -> Latency | None:
     )
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Student's t-interval of the mean, or None below three values, where it says nothing useful."""
-    n = len(values)
-    if n < 3:
-        return None
-    array = np.asarray(values, dtype=np.float64)
-    half = float(stats.t.ppf(0.5 + confidence / 2, n - 1) * array.std(ddof=1) / math.sqrt(n))
-    return Interval(low=float(array.mean()) - half, high=float(array.mean()) + half)
-
-
 def speedup(fast: Sequence[Burst], slow: Sequence[Burst]) -> Ratio:
     """How many times faster `fast` is than `slow`.
 
     Where both were measured in the same rounds, each round gives one ratio of burst medians, so that a drift of the
-    machine's speed divides out; the estimate is their geometric mean with a t-interval on the logarithms. Otherwise the
-    medians are divided, the logarithms' variances added (Welch), and `paired` is False: drift between the two remains.
-    Raises ValueError where either has no bursts.
+    machine's speed divides out; the estimate is the rounds' median ratio with its interval from order statistics, which
+    a few disturbed rounds cannot move. Otherwise the medians are divided, the logarithms' variances added (Welch), and
+    `paired` is False: drift between the two remains. Raises ValueError where either has no bursts.
     """
     fast_by_round = _medians_by_round(fast)
     slow_by_round = _medians_by_round(slow)
     if not fast_by_round or not slow_by_round:
         raise ValueError("a ratio needs at least one burst on either side")
     shared = sorted(fast_by_round.keys() & slow_by_round.keys())
-    if len(shared) >= 3:
-        logs = [math.log(slow_by_round[key] / fast_by_round[key]) for key in shared]
-        interval = mean_interval(logs)
-        return Ratio(value=math.exp(sum(logs) / len(logs)), ci95=_exp(interval), paired=True)
+    if shared:
+        ratios = [slow_by_round[key] / fast_by_round[key] for key in shared]
+        return Ratio(value=float(np.median(ratios)), ci95=median_interval(ratios), paired=True)
     fast_logs = [math.log(value) for value in fast_by_round.values()]
     slow_logs = [math.log(value) for value in slow_by_round.values()]
-    difference = float(np.mean(slow_logs) - np.mean(fast_logs))
-    return Ratio(value=math.exp(difference), ci95=_exp(_welch(slow_logs, fast_logs)), paired=False)
+    ratio = float(np.median(list(slow_by_round.values())) / np.median(list(fast_by_round.values())))
+    return Ratio(value=ratio, ci95=_exp(_welch(slow_logs, fast_logs)), paired=False)
 
 
 def break_even_calls(build_s: float, baseline_build_s: float, median_ms: float, baseline_ms: float) -> int | None:

@@ -143,8 +143,8 @@ def hostile_on_cpu() -> list[Record]:
     """Names and messages that are markup, and no baseline."""
     share: dict[str, object] = {"model": "./my|models/<net>_v2$x$.py:Net"}
     return [
-        ok(cell("third_party*", **share), bursts(12.5, rounds=4, calls=20)),
-        ok(cell("null", "slow[bold]", **share), bursts(480.0, rounds=4, calls=20, seed=1), build_s=0.3),
+        ok(cell("third_party*", **share), bursts(12.5, rounds=6, calls=20)),
+        ok(cell("null", "slow[bold]", **share), bursts(480.0, rounds=6, calls=20, seed=1), build_s=0.3),
         failed(cell("onnx", **share), Status.ERROR, HOSTILE, died_in="export", log_tail=HOSTILE, asked_by_name=True,
                command="python runner.py --model '<net>' \\\n  --backends onnx"),
         failed(cell("openvino", **share), Status.UNSUPPORTED, "has no such thing"),

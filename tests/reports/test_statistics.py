@@ -9,7 +9,6 @@ from reports.schema import Burst
 from reports.statistics import (
     break_even_calls,
     calls_needed,
-    mean_interval,
     median_interval,
     percentile,
     speedup,
@@ -85,7 +84,7 @@ def test_a_cell_over_itself_is_one() -> None:
     assert (ratio.ci95.low, ratio.ci95.high) == (1.0, 1.0)
 
 
-@given(st.lists(st.floats(0.5, 20), min_size=3, max_size=20))
+@given(st.lists(st.floats(0.5, 20), min_size=6, max_size=20))
 def test_pairing_removes_a_common_drift(drift: list[float]) -> None:
     ratio = speedup(constant(drift), constant([2 * value for value in drift]))
     assert ratio.paired
@@ -116,13 +115,6 @@ def test_two_rounds_give_a_ratio_without_an_interval_and_none_an_error() -> None
     assert speedup(constant([1.0, 1.0]), constant([2.0, 2.0])).ci95 is None
     with pytest.raises(ValueError, match="at least one burst"):
         speedup([], constant([1.0]))
-
-
-def test_mean_interval_by_hand() -> None:
-    interval = mean_interval([1.0, 2.0, 3.0])
-    assert interval is not None
-    assert interval.high - 2.0 == pytest.approx(4.30265 / math.sqrt(3), rel=1e-4)  # t(0.975, 2) · s / sqrt(n)
-    assert mean_interval([1.0, 2.0]) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""A cell built in the tests' own process, in the surroundings that harness.worker.measure gives it in a child."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import torch._dynamo
+from torch._dynamo.utils import counters
+
+import backends
+from backends.base import Backend, BuildContext, Compiled
+from backends.calling import flatten_outputs
+from harness import precision
+from harness.clock import Clock
+from harness.worker import load, place
+from models.base import Inputs, LoadedModel
+from reports.schema import Cell
+
+Outputs = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled model with what is needed to judge it. The input sets are on the device."""
+
+    backend: Backend
+    context: BuildContext
+    compiled: Compiled
+    clock: Clock
+    module: torch.nn.Module
+    sets: tuple[Inputs, ...]
+    phases: tuple[str, ...]
+    before: tuple[torch.Tensor, ...]  # parameters, buffers and the example's tensors as they were before building
+
+    @property
+    def cell(self) -> Cell:
+        return self.context.cell
+
+    def eager(self, inputs: Inputs) -> Outputs:
+        return flatten_outputs(self.module(*inputs.args, **inputs.kwargs))
+
+    def call(self, inputs: Inputs) -> Outputs:
+        self.compiled.bind(inputs)
+        return self.call_again()
+
+    def call_again(self) -> Outputs:
+        self.clock.synchronise()
+        self.compiled.run()
+        self.clock.synchronise()
+        return self.compiled.outputs()
+
+
+@contextlib.contextmanager
+def built(cell: Cell, workspace: Path, model: LoadedModel | None = None) -> Iterator[Built]:
+    """`cell` built, bound to its first input set, and closed twice on leaving; `model` stands in for the cell's own.
+
+    Skips the test, with the reason, where the backend does not do the cell or this machine lacks the backend.
+    """
+    backend = backends.create(cell.backend)
+    for answer in (backend.supports(cell), backend.available(cell.device)):
+        if not answer:
+            pytest.skip(f"{cell.label} on {cell.device}: {answer.reason}")
+    with _own_process(cell):
+        clock = Clock(cell.device)
+        module, sets = place(model or load(cell), cell)
+        phases = RecordingPhases()
+        context = BuildContext(cell, phases, workspace, torch.get_num_threads())
+        with clock.on_stream(), torch.inference_mode():
+            before = tuple(tensor.clone() for tensor in tensors_of(module, sets[0]))
+            with backend.build(module, sets[0], context) as compiled:
+                compiled.bind(sets[0])
+                yield Built(backend, context, compiled, clock, module, sets, tuple(phases.names), before)
+            compiled.close()
+
+
+class RecordingPhases:
+    """A phase timer that only remembers. Phases do not nest."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._open = ""
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        assert not self._open, f"phase {name} begins inside {self._open}"
+        self.names.append(name)
+        self._open = name
+        yield
+        self._open = ""
+
+
+def tensors_of(module: torch.nn.Module, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    return (*module.state_dict().values(), *inputs.tensors())
+
+
+@contextlib.contextmanager
+def _own_process(cell: Cell) -> Iterator[None]:
+    """What a child of the harness has to itself: torch's switches, Dynamo's caches and counters."""
+    allow_tf32 = torch.backends.cudnn.allow_tf32
+    matmul_precision = torch.get_float32_matmul_precision()
+    torch._dynamo.reset()
+    counters.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in precision.OVERRIDES:
+            patch.delenv(name, raising=False)
+        precision.apply(cell.precision)
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.allow_tf32 = allow_tf32
+            torch.set_float32_matmul_precision(matmul_precision)
+            torch._dynamo.reset()
+            counters.clear()
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiler_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Empty ones, neither the user's nor left behind, which all configurations share."""
+    folder = tmp_path_factory.mktemp("caches")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+        patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
+        yield

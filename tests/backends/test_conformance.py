@@ -1,0 +1,253 @@
+"""What every backend promises the harness, proved for every mode of every row of the table, on each device.
+
+A new backend is covered by its row in `backends.TABLE`, a third party's by being installed. To run it for one:
+
+    python -m pytest tests/backends/test_conformance.py -k NAME
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import backends
+import models
+from backends.base import Availability
+from models.base import Inputs
+from reports.schema import Cell, Extent, Placement
+from tests.backends.building import Built, built, tensors_of
+
+ROOT = Path(__file__).parents[2]
+
+MODELS: dict[str, tuple[str, dict[str, int]]] = {
+    "mlp": ("mlp", {"batch": 3, "features": 32, "hidden": 48}),
+    "two_heads": (f"{ROOT / 'examples/two_heads.py'}:factory", {"batch": 6, "items": 50}),
+    "keywords": (f"{ROOT / 'tests/backends/keywords.py'}:factory", {}),
+}
+"""One tensor in and out; several, one of them whole numbers; keywords out of order, a constant, nested outputs."""
+
+NAMES = [*backends.names(), "null"]
+BUILD_PHASES = ("export", "compile", "load")
+
+KNOWN_TO_SYNCHRONISE: dict[str, str] = {}
+"""Label of a configuration -> why its `run` has to wait for the device. Each is a cost that a report must not hide."""
+
+SLEEP_CYCLES = 400_000_000
+"""Some 0.2 s of an NVIDIA GPU's clock: hundreds of times what launching these models takes."""
+
+
+def configurations() -> Iterator[tuple[str, str]]:
+    for name in NAMES:
+        # the other modes of the null backend misbehave: they are there to test the harness
+        for mode in ["default"] if name == "null" else backends.create(name).modes:
+            yield name, mode
+
+
+def cell_of(backend: str, mode: str, device: str, model: str = "mlp") -> Cell:
+    name, given = MODELS[model]
+    return Cell(
+        model=name, dimensions=models.find(name).resolve(given), device=device, precision="fp32", backend=backend, mode=mode
+    )  # fmt: skip
+
+
+CELLS = [
+    pytest.param(
+        (backend, mode, device, model),
+        id=f"{backend}/{mode}-{device}-{model}",
+        marks=[pytest.mark.gpu] if device == "cuda" else [],
+    )
+    for backend, mode in configurations()
+    for device in ("cpu", "cuda")
+    for model in MODELS
+]
+
+
+@pytest.fixture(scope="module", params=CELLS)
+def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    """One configuration, built once for all the tests below."""
+    cell = cell_of(*request.param)
+    if cell.device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    with built(cell, tmp_path_factory.mktemp("artifact")) as compiled:
+        yield compiled
+
+
+def test_outputs_are_eagers(one: Built) -> None:
+    for inputs in one.sets:
+        same(one.call(inputs), one.eager(inputs))
+
+
+def test_outputs_follow_inputs_that_building_never_saw(one: Built) -> None:
+    fresh = unseen(one.sets[0])
+    before, after = one.call(one.sets[0]), one.call(fresh)
+    same(after, one.eager(fresh))
+    assert any(not torch.equal(first, second) for first, second in zip(before, after, strict=True))
+
+
+def test_outputs_are_tensors_of_their_own(one: Built) -> None:
+    first, second = one.sets[:2]
+    kept = one.call(first)
+    same(one.call(second), one.eager(second))
+    same(kept, one.eager(first), "a later call overwrote them")
+    one.call(first)
+    for tensor in one.compiled.outputs():
+        tensor.zero_()
+    same(one.compiled.outputs(), one.eager(first), "writing into them changed the backend's own")
+    same(one.call_again(), one.eager(first), "writing into them changed the next call's")
+
+
+def test_outputs_are_the_last_calls_whatever_was_bound_since(one: Built) -> None:
+    first, second = one.sets[:2]
+    one.call(first)
+    one.compiled.bind(second)
+    same(one.compiled.outputs(), one.eager(first))
+    same(one.call_again(), one.eager(second))
+
+
+def test_runs_again_without_binding_again(one: Built) -> None:
+    one.compiled.bind(one.sets[1])
+    for _ in range(3):
+        same(one.call_again(), one.eager(one.sets[1]))
+
+
+def test_building_announces_its_phases_once_each(one: Built) -> None:
+    assert set(one.phases) <= set(BUILD_PHASES)
+    assert len(one.phases) == len(set(one.phases))
+
+
+def test_nothing_is_left_to_compile(one: Built) -> None:
+    before = one.compiled.compilations()
+    for call in range(5):
+        one.call(one.sets[call % len(one.sets)])
+    assert one.compiled.compilations() == before
+
+
+def test_building_and_calling_leave_weights_and_inputs_alone(one: Built) -> None:
+    one.call(one.sets[0])
+    now = tensors_of(one.module, one.sets[0])
+    assert [tensor.dtype for tensor in now] == [tensor.dtype for tensor in one.before]
+    assert all(torch.equal(tensor, was) for tensor, was in zip(now, one.before, strict=True))
+    assert not one.module.training
+
+
+def test_placement_is_unknown_or_full(one: Built) -> None:
+    one.call(one.sets[0])
+    placement = one.compiled.placement()
+    if placement is not None:
+        assert Placement.model_validate(placement.model_dump(mode="json")) == placement
+        assert (placement.extent, placement.fallbacks) == (Extent.FULL, [])
+
+
+def test_settings_fit_into_a_record(one: Built) -> None:
+    settings = one.compiled.settings()
+    assert json.loads(json.dumps(settings)) == settings
+
+
+def test_run_returns_while_the_device_is_busy(one: Built, request: pytest.FixtureRequest) -> None:
+    stream = stream_of(one)
+    if one.cell.label in KNOWN_TO_SYNCHRONISE:
+        request.applymarker(pytest.mark.xfail(reason=KNOWN_TO_SYNCHRONISE[one.cell.label], strict=True))
+    one.call(one.sets[0])
+    torch.cuda._sleep(SLEEP_CYCLES)
+    one.compiled.run()
+    still_busy = not stream.record_event().query()
+    one.clock.synchronise()
+    assert still_busy, "run() waited for the stream"
+
+
+def test_run_takes_its_turn_on_the_current_stream(one: Built) -> None:
+    stream_of(one)
+    late, values = one.sets[0].map(torch.zeros_like), unseen(one.sets[0])
+    one.call(late)
+    torch.cuda._sleep(SLEEP_CYCLES)
+    for tensor, value in zip(late.tensors(), values.tensors(), strict=True):
+        tensor.copy_(value)
+    one.compiled.bind(late)
+    one.compiled.run()
+    outputs = one.compiled.outputs()
+    one.clock.synchronise()
+    same(outputs, one.eager(values), "run() did not wait for what the stream held before it")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_introduces_itself(name: str) -> None:
+    backend = backends.create(name)
+    assert backend.name == name == backends.canonical(name)
+    assert next(iter(backend.modes)) == "default"
+    assert backend.description and is_one_line(backend.description)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_supports_answers_the_same_twice_and_refuses_what_nobody_does(name: str) -> None:
+    backend = backends.create(name)
+    for mode in backend.modes:
+        for device in ("cpu", "cuda", "cuda:1"):
+            cell = cell_of(name, mode, device)
+            answers = [backend.supports(cell), backend.supports(cell)]
+            assert answers[0] == answers[1]
+            assert all(is_an_answer(answer) for answer in answers)
+        refused = backend.supports(cell_of(name, mode, "cpu").model_copy(update={"task": "juggling"}))
+        assert not refused and "juggling" in refused.reason
+
+
+@pytest.mark.parametrize("name", backends.names())
+def test_a_device_that_is_not_there_is_a_reason(name: str) -> None:
+    absent = backends.create(name).available("cuda:99")
+    assert not absent and is_an_answer(absent)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_naming_it_imports_no_library(name: str) -> None:
+    """The parent plans with the class alone: torch, the backend's libraries and the GPU stay untouched."""
+    script = """
+import json, sys
+import backends
+from reports.schema import Cell
+backend = backends.create(sys.argv[1])
+for mode in backend.modes:
+    for device in ("cpu", "cuda"):
+        backend.supports(Cell(model="mlp", backend=sys.argv[1], mode=mode, device=device))
+print(json.dumps([sorted(sys.modules), backend.libraries]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{script}", name],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    imported, libraries = json.loads(done.stdout)
+    heavy = {"torch", "numpy", *(library.replace("-", "_") for library in libraries)}
+    assert not heavy & set(imported)
+
+
+def same(outputs: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...], why: str = "") -> None:
+    """Number, order, shapes, types and device agree, and values to float32 accuracy."""
+    assert len(outputs) == len(expected)
+    for number, (ours, eagers) in enumerate(zip(outputs, expected, strict=True)):
+        torch.testing.assert_close(ours, eagers, msg=lambda text, at=number: f"output {at}: {why}\n{text}")
+
+
+def unseen(inputs: Inputs) -> Inputs:
+    """Inputs of the same shapes and types with other values in every floating-point tensor."""
+    return inputs.map(lambda tensor: tensor * -0.5 + 0.25 if tensor.is_floating_point() else tensor.flip(0))
+
+
+def stream_of(one: Built) -> torch.cuda.Stream:
+    if one.clock.stream is None:
+        pytest.skip("a CPU has no stream")
+    return one.clock.stream
+
+
+def is_an_answer(answer: Availability) -> bool:
+    return isinstance(answer, Availability) and (bool(answer) or is_one_line(answer.reason))
+
+
+def is_one_line(text: str) -> bool:
+    return text == text.strip() and len(text.splitlines()) == 1

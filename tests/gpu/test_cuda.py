@@ -1,0 +1,164 @@
+"""What only a GPU can show. `python3 -m pytest -m gpu` runs these on a machine that has one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from harness import memory
+from harness import run as runs
+from harness.launcher import ROOT
+from harness.plan import Request
+from reports.schema import Cell, Extent, Record, Report, Status
+
+pytestmark = pytest.mark.gpu
+
+
+class Silent:
+    def planned(self, cells: Sequence[Cell]) -> None: ...
+    def phase(self, cell: Cell, name: str) -> None: ...
+    def measured(self, cell: Cell, median_ms: float) -> None: ...
+    def ended(self, record: Record) -> None: ...
+    def note(self, text: str) -> None: ...
+    def tick(self) -> None: ...
+
+
+def gpu_processes() -> set[int]:
+    with memory.nvml() as library:
+        assert library is not None
+        device = memory.handle(library, 0)
+        return {process.pid for process in library.nvmlDeviceGetComputeRunningProcesses(device)}
+
+
+def measure(folder: Path, *backends: str, **fields: object) -> Report:
+    request = Request.model_validate(
+        {"models": ["mlp"], "devices": ["cuda"], "min_time_s": 0.2, "backends": backends, **fields}
+    )
+    report, _ = runs.run(request, folder, "test", Silent())
+    return report
+
+
+def by_label(report: Report) -> dict[str, Record]:
+    return {record.cell.label: record for record in report.records}
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    names = ("eager", "torchscript", "inductor", "inductor/reduce-overhead", "onnx/all")
+    return measure(tmp_path_factory.mktemp("cuda") / "run", *names)
+
+
+def test_every_backend_runs_on_cuda_and_is_right(everything: Report) -> None:
+    for record in everything.records:
+        if record.cell.backend == "onnx" and record.status is Status.UNAVAILABLE:
+            assert "CUDAExecutionProvider" in record.reason
+            continue
+        assert record.status is Status.OK, f"{record.cell.label}: {record.reason}\n{record.log_tail}"
+        assert record.placement is not None
+        assert record.placement.extent is Extent.FULL, record.placement
+
+
+def test_fp32_is_ieee_float32_in_every_backend(everything: Report) -> None:
+    for record in everything.records:
+        if record.accuracy:
+            assert record.accuracy.relative_rmse < 1e-6, record.cell.label  # TF32 would be at 1e-4
+
+
+def test_tf32_is_on_where_it_is_asked_for_and_shows_in_the_error(tmp_path: Path) -> None:
+    sizes = {"batch": ("512",), "features": ("512",), "hidden": ("1024",)}
+    report = measure(tmp_path / "run", "eager", "torchscript", precision=["fp32", "tf32"], set=sizes)
+    for record in report.records:
+        assert record.accuracy is not None
+        low, high = (0, 1e-6) if record.cell.precision == "fp32" else (2e-5, 1e-2)
+        assert low <= record.accuracy.relative_rmse < high, record.cell.id
+
+
+def test_device_memory_and_device_time_are_recorded(everything: Report) -> None:
+    for record in everything.records:
+        if record.status is Status.OK:
+            assert record.memory is not None
+            assert (record.memory.peak_device_bytes or 0) > 100e6  # a CUDA context alone is more
+            assert record.device_time is not None
+            assert record.latency is not None
+            assert 0 < record.device_time.median_ms < 2 * record.latency.median_ms
+
+
+def test_the_parent_never_touches_the_gpu_and_nothing_stays_on_it(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        str(ROOT / "runner.py"),
+        "--model",
+        "mlp",
+        "--backends",
+        "eager,null",
+        "--devices",
+        "cuda",
+    ]
+    seen: set[int] = set()
+    before = gpu_processes()
+    with subprocess.Popen([*command, "--min-time", "0.2", "--out", str(tmp_path / "run"), "--quiet"]) as runner:
+        while runner.poll() is None:
+            seen |= gpu_processes() - before
+            time.sleep(0.05)
+    assert runner.returncode == 0
+    assert len(seen) >= 2
+    assert runner.pid not in seen
+    assert not seen & gpu_processes()
+
+
+def test_a_cuda_graph_is_not_slower_than_launching(everything: Report) -> None:
+    records = by_label(everything)
+    graph, default = records["inductor/reduce-overhead"].latency, records["inductor"].latency
+    assert graph is not None
+    assert default is not None
+    assert graph.median_ms < default.median_ms
+
+
+GREEDY = """
+import torch
+
+class Greedy(torch.nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        Greedy.calls += 1
+        if Greedy.calls > {calls}:
+            torch.empty(1 << 44, device=x.device, dtype=torch.uint8)
+        return x + 1
+
+def factory(batch: int = 4):
+    return Greedy(), torch.randn(batch, 8)
+"""
+
+
+@pytest.mark.parametrize(("calls", "reason"), [(0, "no golden: OutOfMemoryError"), (8, "OutOfMemoryError")])
+def test_running_out_of_device_memory_is_a_row(tmp_path: Path, calls: int, reason: str) -> None:
+    file = tmp_path / "greedy.py"
+    file.write_text(GREEDY.format(calls=calls))  # the golden takes eight calls, a cell many more
+    report = measure(tmp_path / "run", "eager", models=[f"{file}:factory"])
+    assert report.records[0].status is Status.OOM
+    assert report.records[0].reason.startswith(reason)
+
+
+def test_a_killed_child_leaves_no_device_memory(tmp_path: Path) -> None:
+    before = gpu_processes()
+    report = measure(tmp_path / "run", "eager", "null/crash-in-run", "null/hang-in-run", time_limit_s=30)
+    statuses = {record.cell.label: record.status for record in report.records}
+    assert statuses == {"eager": Status.OK, "null/crash-in-run": Status.CRASH, "null/hang-in-run": Status.TIMEOUT}
+    assert gpu_processes() <= before
+
+
+def test_spawned_children_run_on_cuda_too(tmp_path: Path) -> None:
+    report = measure(tmp_path / "run", "eager", "null", start_method="spawn")
+    assert [record.status for record in report.records] == [Status.OK, Status.OK]
+
+
+def test_a_cuda_device_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    report = measure(tmp_path / "run", "eager", devices=["cuda:99"])
+    assert report.records[0].status in (Status.UNAVAILABLE, Status.ERROR)
+    assert "cuda:99" in report.records[0].reason or "device" in report.records[0].reason

@@ -1,0 +1,200 @@
+"""Children: what they see, what they leave behind, and how their end is known. Each test runs forked and spawned."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.accuracy import Golden
+from harness.launcher import Child, ChildEnded, DeadlinePassed, ForkLauncher, Launcher, SpawnLauncher
+from models.base import Inputs
+from reports.schema import Cell
+
+DIMENSIONS = {"batch": 2, "features": 8, "hidden": 8}
+SAMPLING = {"bursts": 2, "burst_s": 0.01, "burst_calls": 3, "warm_up_s": 0.02}
+
+
+@pytest.fixture(scope="module", params=[ForkLauncher, SpawnLauncher], ids=["forkserver", "spawn"])
+def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
+    os.environ["NVIDIA_TF32_OVERRIDE"] = "1"  # what a child must not inherit
+    try:
+        with request.param() as started:
+            yield started
+    finally:
+        del os.environ["NVIDIA_TF32_OVERRIDE"]
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch
+
+    import models
+    from harness.worker import run_eager
+
+    loaded = models.find("mlp").load(DIMENSIONS, 0)
+    doubled: tuple[Inputs, ...] = tuple(one.map(lambda tensor: tensor.double()) for one in loaded.inputs)
+    with torch.inference_mode():
+        exact = run_eager(loaded.module.double(), doubled)
+    path = tmp_path_factory.mktemp("golden") / "golden.safetensors"
+    Golden(exact, (1e-6,)).save(path)
+    return path
+
+
+def start(launcher: Launcher, mode: str, golden: Path, folder: Path) -> Child:
+    cell = Cell(model="mlp", dimensions=DIMENSIONS, backend="null", mode=mode)
+    return launcher.start(
+        "measure", folder / "child.log", cell=cell.model_dump(), golden=str(golden), sampling=SAMPLING
+    )
+
+
+def until(child: Child, kind: str, seconds: float = 60.0) -> dict[str, object]:
+    while True:
+        message = child.receive(time.monotonic() + seconds)
+        if message["kind"] == kind:
+            return message
+        assert message["kind"] != "ended", message
+
+
+def processes_of(child: Child) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if _mark(process) == child.mark]
+
+
+def _mark(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get("BAKEOFF_CELL")
+    except psutil.Error:
+        return None
+
+
+def test_a_child_takes_bursts_on_command_and_finishes(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
+    child = start(launcher, "default", golden, tmp_path)
+    ready = until(child, "ready")
+    assert ready["accuracy"]["passed"]  # type: ignore[index]
+    child.send("burst")
+    samples = until(child, "burst")["samples_ns"]
+    assert len(samples) >= 3  # type: ignore[arg-type]
+    assert all(1e6 <= sample < 20e6 for sample in samples)  # type: ignore[attr-defined]
+    child.send("finish")
+    assert until(child, "finished")["throughput"]["calls_per_s"] == pytest.approx(1000, rel=0.3)  # type: ignore[index]
+    assert child.end() == 0
+
+
+def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
+    child = start(launcher, "default", golden, tmp_path)
+    seen = []
+    while (message := child.receive(time.monotonic() + 60))["kind"] != "ready":
+        seen.append((message["kind"], message["name"]))
+    timed = [name for kind, name in seen if kind == "phase_ended"]
+    assert timed == ["export", "compile", "load", "first_call"]
+    for name in timed:
+        assert seen.index(("phase", name)) < seen.index(("phase_ended", name))
+    child.end()
+
+
+def test_a_segmentation_fault_is_known_by_its_signal(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
+    child = start(launcher, "crash-in-load", golden, tmp_path)
+    with pytest.raises(ChildEnded) as ended:
+        until(child, "ready")
+    assert ended.value.status == -11
+    child.end()
+    assert "Fatal Python error: Segmentation fault" in (tmp_path / "child.log").read_text()
+
+
+def test_a_hang_passes_the_deadline_and_can_be_ended(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
+    child = start(launcher, "hang", golden, tmp_path)
+    assert until(child, "phase")["name"] == "probe"
+    with pytest.raises(DeadlinePassed):
+        while True:
+            child.receive(time.monotonic() + 1.5)
+    assert child.end() == -9
+
+
+def test_nothing_of_a_child_survives_its_end(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
+    child = start(launcher, "grandchildren", golden, tmp_path)
+    until(child, "ready")
+    sleepers = [process for process in processes_of(child) if process.pid != child.pid]
+    assert len(sleepers) >= 3  # in its group, in a session of their own, and orphaned
+    workspace = child.workspace
+    assert workspace.exists()
+    child.end()
+    psutil.wait_procs(sleepers, timeout=5)
+    assert [process for process in sleepers if process.is_running() and process.status() != "zombie"] == []
+    assert not workspace.exists()
+
+
+def test_grandchildren_die_even_if_the_child_crashed(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
+    child = start(launcher, "grandchildren", golden, tmp_path)
+    until(child, "ready")
+    sleepers = [process for process in processes_of(child) if process.pid != child.pid]
+    os.kill(child.pid, 11)
+    with pytest.raises(ChildEnded) as ended:
+        child.receive(time.monotonic() + 30)
+    assert ended.value.status == -11
+    child.end()
+    psutil.wait_procs(sleepers, timeout=5)
+    assert [process for process in sleepers if process.is_running() and process.status() != "zombie"] == []
+
+
+def test_a_stopped_child_does_not_run_and_goes_on_when_resumed(
+    launcher: Launcher, golden: Path, tmp_path: Path
+) -> None:
+    child = start(launcher, "default", golden, tmp_path)
+    until(child, "ready")
+    child.pause()
+    child.send("burst")
+    with pytest.raises(DeadlinePassed):
+        child.receive(time.monotonic() + 0.3)
+    assert psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
+    child.resume()
+    assert until(child, "burst")["samples_ns"]
+    child.end()
+
+
+def test_a_stopped_child_can_be_ended(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
+    child = start(launcher, "default", golden, tmp_path)
+    until(child, "ready")
+    child.pause()
+    assert child.end() == -9
+
+
+def test_a_child_has_a_session_and_a_log_of_its_own(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
+    child = start(launcher, "noisy-output", golden, tmp_path)
+    until(child, "ready")  # 100,000 characters on its stdout have spoilt no message
+    assert os.getsid(child.pid) == child.pid
+    assert os.getpgid(child.pid) == child.pid
+    assert (tmp_path / "child.log").stat().st_size >= 100_000
+    child.end()
+
+
+def test_a_child_of_a_failing_role_says_why(launcher: Launcher, tmp_path: Path) -> None:
+    child = launcher.start("availability", tmp_path / "child.log", backend="no-such", device="cpu")
+    message = child.receive(time.monotonic() + 60)
+    assert message["kind"] == "ended"
+    assert "unknown backend 'no-such'" in message["reason"]
+    child.end()
+
+
+def test_leaving_the_launcher_ends_children_and_removes_its_folder(golden: Path, tmp_path: Path) -> None:
+    with SpawnLauncher() as launcher:
+        child = start(launcher, "hang", golden, tmp_path)
+        until(child, "phase")
+    assert not psutil.pid_exists(child.pid) or psutil.Process(child.pid).status() == "zombie"
+    assert not launcher.temporary.exists()
+
+
+def test_a_forked_child_is_ready_in_a_fraction_of_what_a_spawned_one_takes(tmp_path: Path) -> None:
+    def seconds(launcher: Launcher) -> float:
+        begun = time.monotonic()
+        child = launcher.start("probe", tmp_path / "child.log")
+        until(child, "finished")
+        taken = time.monotonic() - begun
+        child.end()
+        return taken
+
+    with ForkLauncher() as fork, SpawnLauncher() as spawn:
+        assert min(seconds(fork) for _ in range(3)) < 0.3 * min(seconds(spawn) for _ in range(2))

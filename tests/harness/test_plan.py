@@ -1,0 +1,243 @@
+"""From requests to cells."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import backends
+import runner
+from harness import run as runs
+from harness.plan import Request, command_for, expand_backends, plan
+from reports.errors import UsageError
+from reports.schema import Cell, Report
+
+REPOSITORY = Path(runner.__file__).parent
+
+
+def request(**fields: object) -> Request:
+    given: dict[str, object] = {"models": ("mlp",), "backends": ("null",), "devices": ("cpu",), **fields}
+    return Request.model_validate(given)
+
+
+def error_line(**fields: object) -> str:
+    with pytest.raises(UsageError) as caught:
+        plan(request(**fields))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_name_means_the_backends_default_mode() -> None:
+    assert expand_backends(["inductor"]) == [("inductor", "default", True)]
+
+
+def test_an_alias_means_the_backend_it_stands_for() -> None:
+    assert expand_backends(["jit", "torch_compile/freezing", "onnxruntime"]) == [
+        ("torchscript", "default", True),
+        ("inductor", "freezing", True),
+        ("onnx", "default", True),
+    ]
+
+
+def test_name_slash_all_is_every_mode_and_only_the_default_was_asked_for_by_name() -> None:
+    expanded = expand_backends(["inductor/all"])
+    assert [mode for _, mode, _ in expanded] == list(backends.create("inductor").modes)
+    assert [mode for _, mode, by_name in expanded if by_name] == ["default"]
+
+
+def test_all_is_the_default_mode_of_every_backend_but_those_for_tests() -> None:
+    expanded = expand_backends(["all"])
+    assert expanded == [(name, "default", False) for name in backends.names()]
+    assert "null" not in [backend for backend, _, _ in expanded]
+
+
+def test_all_slash_all_is_every_mode_of_every_backend() -> None:
+    expected = [(name, mode, False) for name in backends.names() for mode in backends.create(name).modes]
+    assert expand_backends(["all/all"]) == expected
+
+
+def test_a_configuration_named_twice_is_there_once() -> None:
+    assert expand_backends(["null", "null/default", "null/slow", "null"]) == [
+        ("null", "default", True),
+        ("null", "slow", True),
+    ]
+
+
+@pytest.mark.parametrize("asked", [["all", "jit"], ["jit", "all"]])
+def test_a_backend_named_beside_all_was_asked_for_by_name(asked: list[str]) -> None:
+    assert [backend for backend, _, by_name in expand_backends(asked) if by_name] == ["torchscript"]
+
+
+def test_a_mode_named_beside_all_of_its_backend_was_asked_for_by_name() -> None:
+    by_name = [mode for _, mode, by_name in expand_backends(["null/all", "null/slow"]) if by_name]
+    assert by_name == ["default", "slow"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("onx", "unknown backend 'onx': did you mean 'onnx'?"),
+        ("inductor/max-autotun", "unknown mode of inductor 'max-autotun': did you mean 'max-autotune'?"),
+        ("all/freezing", "write 'all/all'"),
+        ("zzz", "known: aotinductor, eager"),
+    ],
+)
+def test_an_unknown_configuration_is_refused_with_the_nearest(asked: str, said: str) -> None:
+    assert said in error_line(backends=(asked,))
+
+
+def test_a_contest_holds_the_cells_that_differ_in_backend_and_mode_alone() -> None:
+    contests = plan(
+        request(models=("mlp", "conv"), backends=("eager", "null/all"), devices=("cpu", "cuda:1"), precision=("fp16",))
+    )
+    assert len(contests) == 4
+    for contest in contests:
+        assert len(contest.cells) == 1 + len(backends.create("null").modes)
+        rests = {
+            planned.cell.model_copy(update={"backend": "", "mode": ""}).model_dump_json() for planned in contest.cells
+        }
+        assert len(rests) == 1
+        assert {planned.cell.contest_id for planned in contest.cells} == {contest.id}
+    assert [(contest.cells[0].cell.model, contest.cells[0].cell.device) for contest in contests] == [
+        ("mlp", "cpu"),
+        ("mlp", "cuda:1"),
+        ("conv", "cpu"),
+        ("conv", "cuda:1"),
+    ]
+
+
+def test_several_values_of_a_dimension_give_a_contest_each() -> None:
+    contests = plan(request(models=("mlp", "conv"), set={"batch": ("1", "8")}))
+    assert [(contest.cells[0].cell.model, contest.cells[0].cell.dimensions["batch"]) for contest in contests] == [
+        ("mlp", 1),
+        ("mlp", 8),
+        ("conv", 1),
+        ("conv", 8),
+    ]
+
+
+def test_sweeps_over_two_dimensions_are_crossed() -> None:
+    contests = plan(request(set={"batch": ("1", "8"), "hidden": ("2", "3", "4")}))
+    assert len({contest.id for contest in contests}) == 6
+
+
+def test_a_value_spelled_twice_is_one_cell() -> None:
+    (contest,) = plan(request(set={"batch": ("1", "01")}))
+    assert len(contest.cells) == 1
+
+
+def test_dimensions_not_given_are_the_models_defaults() -> None:
+    (contest,) = plan(request(set={"batch": ("3",)}))
+    assert contest.cells[0].cell.dimensions == {"batch": 3, "features": 256, "hidden": 512}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"models": ("trnsformer",)}, "unknown model 'trnsformer': did you mean 'transformer'?"),
+        ({"models": ("mlp", "")}, "no model named"),
+        ({"models": ()}, "no model named"),
+        ({"backends": ()}, "no backend named"),
+        ({"precision": ()}, "no precision named"),
+        ({"devices": ("gpu",)}, "unknown device 'gpu': write cpu, cuda or cuda:N"),
+        ({"devices": ("cuda:x",)}, "unknown device 'cuda:x'"),
+        ({"precision": ("fp23",)}, "unknown precision 'fp23': did you mean 'fp32'?"),
+        ({"task": "inferense"}, "unknown task 'inferense': did you mean 'inference'?"),
+        ({"task": "train_step"}, "task 'train_step' is not built yet"),
+        ({"set": {"bach": ("1",)}}, "unknown dimension of mlp 'bach': did you mean 'batch'?"),
+        ({"set": {"batch": ("0",)}}, "must be at least 1, not 0"),
+        ({"set": {"batch": ("two",)}}, "takes a whole number, not 'two'"),
+        ({"set": {"batch": ()}}, "--set batch= has no value"),
+        ({"models": ("transformer",), "set": {"heads": ("3",)}}, "heads"),
+    ],
+)
+def test_what_does_not_exist_is_refused_in_one_line(fields: dict[str, object], said: str) -> None:
+    assert said in error_line(**fields)
+
+
+def commanded(command: str, monkeypatch: pytest.MonkeyPatch) -> Request:
+    """The request that the command line `command` makes."""
+    made: list[Request] = []
+
+    def note(request: Request, *rest: object) -> tuple[Report, object]:
+        made.append(request)
+        raise UsageError("noted")
+
+    monkeypatch.setattr(runs, "run", note)
+    words = shlex.split(command)
+    assert words[:2] == ["python", "runner.py"]
+    monkeypatch.setattr(sys, "argv", words[1:])
+    runner.main()
+    return made[0]
+
+
+@pytest.mark.parametrize("mode", ["default", "slow"])
+@pytest.mark.parametrize("folder", ["plain", "with a space"])
+def test_the_command_of_a_cell_plans_that_cell(
+    mode: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_signals: None
+) -> None:
+    file = tmp_path / folder / "mine.py"
+    file.parent.mkdir()
+    file.write_text("def factory(batch: int = 1, text: str = 'x'): ...\n")
+    (contest,) = plan(
+        request(
+            models=(f"{file}:factory",),
+            backends=(f"null/{mode}",),
+            devices=("cuda:1",),
+            precision=("bf16",),
+            set={"batch": ("3",), "text": ("two $words",)},
+            seed=7,
+        )
+    )
+    cell = contest.cells[0].cell
+    (again,) = plan(commanded(command_for(cell), monkeypatch))
+    assert [planned.cell.backend for planned in again.cells] == ["eager", "null"]
+    assert again.cells[-1].cell == cell
+
+
+def test_ids_do_not_depend_on_the_order_of_dimensions() -> None:
+    forth = Cell(model="mlp", dimensions={"batch": 1, "hidden": 2}, backend="eager")
+    back = Cell(model="mlp", dimensions={"hidden": 2, "batch": 1}, backend="eager")
+    assert forth.id == back.id == "mlp_batch1_hidden2_inference_cpu_fp32_eager.default"
+
+
+def test_ids_are_distinct_and_safe_as_file_names(tmp_path: Path) -> None:
+    files = [tmp_path / one / f"{'long' * 40}.py" for one in ("a b", "a-b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("def factory(batch: int = 1): ...\n")
+    asked = request(
+        models=tuple(f"{file}:factory" for file in files),
+        backends=("null/all", "inductor/all"),
+        devices=("cpu", "cuda", "cuda:1"),
+        precision=("fp32", "fp16"),
+        set={"batch": ("1", "11")},
+    )
+    for one in (asked, asked.model_copy(update={"models": ("mlp", "conv"), "seed": 1})):
+        ids = [planned.cell.id for contest in plan(one) for planned in contest.cells]
+        assert len(ids) == 2 * 2 * 3 * 2 * (len(backends.create("null").modes) + 5)
+        assert len(set(ids)) == len(ids)
+        assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,149}", name) for name in ids)
+
+
+def test_the_seed_tells_contests_apart() -> None:
+    (one,), (other,) = plan(request(seed=0)), plan(request(seed=1))
+    assert one.id != other.id
+
+
+def test_planning_imports_neither_torch_nor_a_compiler(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import torch\ndef factory(batch: int = 1): ...\n")
+    code = f"""
+import sys
+from harness.plan import Request, plan
+import runner
+contests = plan(Request(models=("mlp", "conv", "transformer", {str(tmp_path / "mine.py:factory")!r}),
+                        backends=("all/all",), devices=("cpu", "cuda")))
+assert len(contests) == 8
+print([name for name in ("torch", "onnx", "onnxruntime", "openvino", "tensorrt", "triton") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
