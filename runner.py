@@ -18,7 +18,7 @@ from harness import run as runs
 from harness.config import Options
 from harness.store import Store
 from reports import writer
-from reports.errors import BakeoffError, UsageError
+from reports.errors import BakeoffError, UsageError, unknown
 from reports.schema import Report
 from reports.terminal import LiveTable, print_report
 
@@ -30,7 +30,9 @@ class RunByDefault(TyperGroup):
     """`runner.py --model conv` means `runner.py run --model conv`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] not in ("--help", "-h")):
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            raise unknown("command", args[0], self.commands, "runner.py --help")
+        if not args or args[0] not in (*self.commands, "--help", "-h"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -162,8 +164,11 @@ def main() -> int:
         _complain(str(error))
         return USAGE_ERROR if isinstance(error, UsageError) else 1
     except (KeyboardInterrupt, typer.Abort):
-        _complain("interrupted before anything was measured")
+        _complain("interrupted")
         return INTERRUPTED
+    except OSError as error:
+        _complain(f"{error.filename or 'a file'}: {error.strerror or error}; what was measured is kept: runner.py resume")
+        return 1
     except Exception as error:
         # typer's parsing errors; its releases bring click under two different names
         if not hasattr(error, "format_message"):
@@ -173,7 +178,7 @@ def main() -> int:
 
 
 def _complain(text: str) -> None:
-    stderr.print(f"error: {text}", soft_wrap=True, highlight=False, markup=False)
+    stderr.print(f"error: {' '.join(text.splitlines())}", soft_wrap=True, highlight=False, markup=False)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,10 @@ def create(name: str) -> Backend:
     try:
         backend: Backend = getattr(importlib.import_module(module), attribute)()
     except Exception as error:
-        raise BakeoffError(f"backend '{name}' ({target}) does not load: {type(error).__name__}: {error}") from error
+        first_line = str(error).strip().partition("\n")[0]
+        raise BakeoffError(
+            f"backend '{name}' ({target}) does not load: {type(error).__name__}: {first_line}"
+        ) from error
     return backend
 
 

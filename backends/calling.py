@@ -1,4 +1,4 @@
-"""From a model's own calling convention to flat tensors and back, for backends whose graphs know only positional ones."""
+"""From a model's calling convention to flat tensors and back, for backends whose graphs know only positional ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FlatModule(torch.nn.Module):
 
 
 def tensor_names(module: torch.nn.Module, example: Inputs) -> list[str]:
-    """A name for each tensor of `example`, in the order of `Inputs.tensors`: the parameter's where it holds one tensor."""
+    """A name for each tensor of `example`, in the order of `Inputs.tensors`: the parameter's if it holds just one."""
     parameters: dict[str, Any] = dict(inspect.signature(module.forward).parameters)
     positional = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_POSITIONAL]
     names: list[str] = []

@@ -29,7 +29,7 @@ class Eager(Backend):
 
 
 class Callables(Compiled):
-    """A callable that takes a model's own arguments and returns its own outputs: eager, and what torch.compile makes."""
+    """A callable with a model's own arguments and outputs: eager, and what torch.compile makes."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._function = function

@@ -192,8 +192,8 @@ class Bound(Compiled):
 def assignment(session: Any, provider: str) -> Placement | None:
     """ONNX Runtime's own account of which provider got which node of the graph, before fusion; None before 1.24.
 
-    Nodes that went elsewhere than `provider` are the fallbacks. Shape arithmetic that ONNX Runtime itself prefers on the
-    CPU counts too: it costs a synchronisation, and a reader should know.
+    Nodes that went elsewhere than `provider` are the fallbacks. Shape arithmetic that ONNX Runtime itself prefers on
+    the CPU counts too: it costs a synchronisation, and a reader should know.
     """
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return None

@@ -65,7 +65,7 @@ def read_config(path: Path) -> Options:
         name = key.replace("_", "-")
         if name in LISTS:
             options.request[LISTS[name]] = split(_texts(path, key, value))
-        elif name in SCALARS:
+        elif name in SCALARS and not isinstance(value, bool):  # which Python takes for a number
             options.request[SCALARS[name]] = value
         elif name == "set":
             options.request["set"] = _dimensions_table(path, value)
@@ -73,7 +73,7 @@ def read_config(path: Path) -> Options:
             options.out = Path(value)
         elif name == "quiet" and isinstance(value, bool):
             options.quiet = value
-        elif name in ("out", "quiet"):
+        elif name in ("out", "quiet") or name in SCALARS:
             raise UsageError(f"--config {path}: '{key}' cannot be {value!r}")
         else:
             raise unknown("key", key, [*LISTS, *SCALARS, "set", "out", "quiet"], f"in {path}")
@@ -92,7 +92,7 @@ def parse_dimensions(entries: Sequence[str]) -> dict[str, tuple[str, ...]]:
         key, equals, values = entry.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {entry}: write --set KEY=VALUE[,VALUE...]")
-        dimensions[key.strip()] = split([values])
+        dimensions[key.strip()] = split([*dimensions.get(key.strip(), ()), values])
     return dimensions
 
 

@@ -35,8 +35,8 @@ class Request(Frozen):
     task: str = "inference"
     set: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     seed: int = Field(default=0, ge=0, lt=2**32)
-    time_limit_s: float = Field(default=600.0, gt=0)
-    min_time_s: float = Field(default=1.0, gt=0)
+    time_limit_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    min_time_s: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     schedule: Schedule = "interleaved"
     start_method: StartMethod = "auto"
 

@@ -69,7 +69,7 @@ class Cell(Frozen):
     @property
     def contest_id(self) -> str:
         """Stable slug of everything but backend and mode: cells that share it are ranked against each other."""
-        sizes = [f"{key}{value}" for key, value in sorted(self.dimensions.items())]
+        sizes = [f"{key}{_text_slug(str(value))}" for key, value in sorted(self.dimensions.items())]
         seed = [f"seed{self.seed}"] if self.seed else []
         return _slug("_".join([_model_slug(self.model), *sizes, self.task, self.device, self.precision, *seed]))
 
@@ -304,6 +304,11 @@ def _slug(text: str) -> str:
     if len(safe) <= 150:
         return safe
     return f"{safe[:139]}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def _text_slug(text: str) -> str:
+    """`text` if it is safe in a file name as it is, else its safe part and a hash that keeps two apart."""
+    return text if _slug(text) == text else f"{_slug(text)}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 def _model_slug(model: str) -> str:

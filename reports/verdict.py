@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from reports.schema import Cell, Extent, Ratio, Record, Standing, Status, Verdict
 from reports.statistics import break_even_calls, speedup
@@ -13,6 +13,9 @@ BASELINE = "eager"
 MARGIN = 0.05
 """Smallest lead that is called one. Each cell is measured in a single process, and two identical processes can differ
 by 4 % for as long as they live (memory layout); docs/method.md has the measurement."""
+
+NARROW = 0.10
+"""A smaller lead is called, but with a doubt: ten equal processes spread over 7.9 % at worst."""
 
 MARGIN_UNPAIRED = 0.25
 """Smallest lead called between cells that were not measured in the same rounds: the machine may have drifted."""
@@ -67,7 +70,7 @@ def judge_contest(records: Sequence[Record]) -> Verdict:
         lead=leads[runner_up.cell.id] if runner_up else None,
         standings=[_standing(record, ranked, tied, baseline) for record in ranked],
         sentence=f"{title}: {_sentence(best, tied, runner_up, baseline)}",
-        doubts=doubts + _doubts_of_pairing(leads.values()),
+        doubts=[*doubts, *_doubts_of_pairing(leads.values()), *_doubts_of_lead(best, runner_up, leads)],
     )
 
 
@@ -171,6 +174,15 @@ def _doubts_of_numbers(ranked: Iterable[Record]) -> list[str]:
             what = ", ".join(record.placement.fallbacks[:5]) or "see its placement"
             doubts.append(f"{label} ran only in part where it was asked to ({record.placement.extent}): {what}")
     return doubts
+
+
+def _doubts_of_lead(best: Record, runner_up: Record | None, leads: Mapping[str, Ratio]) -> list[str]:
+    if runner_up is None or not 1 + MARGIN < leads[runner_up.cell.id].value < 1 + NARROW:
+        return []
+    return [
+        f"{best.cell.label} leads by less than {NARROW:.0%}, and each cell was measured in a single process: two equal "
+        "processes have been seen up to 8 % apart"
+    ]
 
 
 def _doubts_of_pairing(leads: Iterable[Ratio]) -> list[str]:

@@ -139,3 +139,14 @@ def test_the_title_names_what_is_not_usual() -> None:
     assert title_of(Cell(model="mlp", backend="eager")) == "mlp on cpu, fp32"
     training = Cell(model="mlp", dimensions={"batch": 4}, task="training", device="cuda", precision="bf16", backend="x")
     assert title_of(training) == "mlp (batch 4) on cuda, bf16, training"
+
+
+def test_a_narrow_lead_is_called_with_a_doubt() -> None:
+    def doubts(factor: float) -> list[str]:
+        records = [ok(cell("onnx"), bursts(1.0)), ok(cell("eager"), bursts(factor, seed=1))]
+        verdict = judge_contest(records)
+        assert verdict.winner == "onnx"
+        return [doubt for doubt in verdict.doubts if "less than 10%" in doubt]
+
+    assert len(doubts(1.08)) == 1
+    assert doubts(1.5) == []

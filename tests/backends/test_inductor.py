@@ -1,0 +1,115 @@
+"""What is particular to torch.compile: a graph that breaks, and modes that a CPU has no use for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import backends
+from models.base import Inputs, LoadedModel
+from reports.schema import Cell, Extent
+from tests.backends.building import built
+
+
+class Whole(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).relu()
+
+
+class Broken(Whole):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        torch._dynamo.graph_break()
+        return x.relu()
+
+
+class Talking(Whole):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        print("a side effect that no graph can hold")  # noqa: T201
+        return x.relu()
+
+
+class PartlyOutside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside = Outside()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outside(x) + 1
+
+
+class Outside(Whole):
+    @torch.compiler.disable
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).relu()
+
+
+def loaded(module: nn.Module) -> LoadedModel:
+    return LoadedModel(module.eval(), tuple(Inputs((torch.randn(2, 4),)) for _ in range(4)))
+
+
+@pytest.mark.parametrize(
+    ("module", "extent", "graphs", "reason"),
+    [
+        (Whole, Extent.FULL, 1, ""),
+        (Broken, Extent.PARTIAL, 2, "torch._dynamo.graph_break"),
+        (Talking, Extent.PARTIAL, 2, "builtin operator"),
+        (PartlyOutside, Extent.PARTIAL, 1, "disable"),
+        (Outside, Extent.FALLBACK, 0, "disable"),
+    ],
+)
+def test_a_graph_that_breaks_is_no_full_placement(
+    module: type[nn.Module], extent: Extent, graphs: int, reason: str, tmp_path: Path
+) -> None:
+    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(module())) as one:
+        placement = one.compiled.placement()
+        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
+    assert placement is not None
+    assert (placement.extent, placement.engines) == (extent, {"inductor graphs": graphs})
+    if reason:
+        (fallback,) = placement.fallbacks
+        assert fallback.startswith("graph break: ") and reason in fallback
+        assert len(fallback.splitlines()) == 1
+    else:
+        assert placement.fallbacks == []
+
+
+def test_a_recompilation_is_counted(tmp_path: Path) -> None:
+    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Whole())) as one:
+        before = one.compiled.compilations()
+        one.call(Inputs((torch.randn(3, 4),)))
+        assert one.compiled.compilations() == before + 1
+
+
+def test_max_autotune_on_a_cpu_is_not_blamed_for_having_no_cuda_graphs(tmp_path: Path) -> None:
+    with built(Cell(model="own", backend="inductor", mode="max-autotune"), tmp_path, loaded(Whole())) as one:
+        placement = one.compiled.placement()
+    assert placement is not None and placement.fallbacks == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "instead"),
+    [("reduce-overhead", "use inductor"), ("max-autotune-no-cudagraphs", "use inductor/max-autotune")],
+)
+def test_modes_that_make_no_sense_on_a_cpu_say_what_to_use(mode: str, instead: str) -> None:
+    refused = backends.create("inductor").supports(Cell(model="mlp", backend="inductor", mode=mode))
+    assert not refused and refused.reason.endswith(instead)
+    assert backends.create("inductor").supports(Cell(model="mlp", backend="inductor", mode=mode, device="cuda"))
+
+
+def test_without_a_compiler_it_is_unavailable_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import cpp_builder, exc
+
+    def none_found() -> str:
+        raise exc.InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none_found)
+    assert "install g++" in backends.create("inductor").available("cpu").reason

@@ -1,0 +1,172 @@
+"""What is particular to ONNX Runtime: what the session was told, where its nodes went, and what it is bound to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import backends
+from backends.onnx import assignment
+from reports.errors import BakeoffError
+from reports.schema import Cell, Extent, Placement
+from tests.backends.building import Built, built
+
+onnxruntime = pytest.importorskip("onnxruntime")
+ROOT = Path(__file__).parents[2]
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    """The model with the most awkward arguments, all of them keywords."""
+    cell = Cell(model=f"{ROOT / 'tests/backends/keywords.py'}:factory", backend="onnx")
+    with built(cell, tmp_path_factory.mktemp("onnx")) as compiled:
+        yield compiled
+
+
+def test_it_runs_wholly_on_the_cpu_provider(one: Built) -> None:
+    placement = one.compiled.placement()
+    assert placement is not None and placement.extent is Extent.FULL
+    assert set(placement.engines) == {CPU} and placement.engines[CPU] > 3
+    assert one.compiled.settings()["provider"] == CPU
+
+
+def test_the_sessions_options_are_the_cells(one: Built) -> None:
+    options = session_of(one).get_session_options()
+    assert options.intra_op_num_threads == one.context.threads == torch.get_num_threads()
+    assert options.inter_op_num_threads == 1
+    assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    assert options.execution_mode == onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+
+
+def test_inputs_are_named_after_the_parameters(one: Built) -> None:
+    names = {value.name for value in session_of(one).get_inputs()}
+    assert names == {"query", "keys", "mask"}  # the temperature is a constant of the graph
+    (artefact,) = one.context.workspace.glob("*.onnx")
+    assert artefact.name == "model.onnx"
+
+
+def test_a_call_touches_no_numpy_and_copies_nothing(one: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call on what was bound, into buffers that stay where they are."""
+    called: list[str] = []
+
+    class Only:
+        """A session that can do nothing but run on a binding, and make one."""
+
+        def __init__(self, session: Any) -> None:
+            self.io_binding = session.io_binding
+            self._session = session
+
+        def run_with_iobinding(self, *arguments: Any) -> None:
+            called.append("run_with_iobinding")
+            self._session.run_with_iobinding(*arguments)
+
+    def forbidden(*_: Any, **__: Any) -> Any:
+        raise AssertionError("numpy in the path of a call")
+
+    compiled: Any = one.compiled
+    expected = one.eager(one.sets[1])
+    addresses = [buffer.data_ptr() for buffer in compiled._buffers]
+    monkeypatch.setattr(compiled, "_session", Only(compiled._session))
+    for owner, name in ((torch.Tensor, "numpy"), (torch.Tensor, "__array__"), (torch, "from_numpy")):
+        monkeypatch.setattr(owner, name, forbidden)
+    for name in ("asarray", "array", "ascontiguousarray"):
+        monkeypatch.setattr(numpy, name, forbidden)
+    compiled.bind(one.sets[1])
+    compiled.run()
+    outputs = compiled.outputs()
+    monkeypatch.undo()
+    assert called == ["run_with_iobinding"]
+    assert [buffer.data_ptr() for buffer in compiled._buffers] == addresses
+    torch.testing.assert_close(outputs, expected)
+
+
+def test_inputs_that_are_not_contiguous_are_read_rightly(one: Built) -> None:
+    strided = one.sets[1].map(lambda tensor: tensor.transpose(0, -1).contiguous().transpose(0, -1))
+    assert not all(tensor.is_contiguous() for tensor in strided.tensors())
+    torch.testing.assert_close(one.call(strided), one.eager(strided))
+
+
+def test_inputs_bound_and_dropped_are_never_taken_for_others(one: Built) -> None:
+    """Bindings are kept by the inputs' id, which Python gives to the next object once its owner is gone."""
+    for shift in range(20):
+        one.compiled.bind(one.sets[0].map(lambda tensor, by=shift: tensor.roll(by, 0)))
+        expected = one.eager(one.sets[0].map(lambda tensor, by=shift: tensor.roll(by, 0)))
+        torch.testing.assert_close(one.call_again(), expected)
+
+
+def session_on(**operators: list[str]) -> Any:
+    """A session that tells, for each provider, the operators it was given."""
+    parts = [
+        SimpleNamespace(ep_name=provider, get_nodes=lambda names=names: [SimpleNamespace(op_type=one) for one in names])
+        for provider, names in operators.items()
+    ]
+    return SimpleNamespace(get_provider_graph_assignment_info=lambda: parts)
+
+
+@pytest.mark.parametrize(
+    ("session", "placement"),
+    [
+        (session_on(**{CUDA: ["Gemm", "Relu"]}), Placement(extent=Extent.FULL, engines={CUDA: 2})),
+        (
+            session_on(**{CUDA: ["Gemm"], CPU: ["Gather", "Shape", "Gather"]}),
+            Placement(
+                extent=Extent.PARTIAL,
+                engines={CUDA: 1, CPU: 3},
+                fallbacks=[f"Gather on {CPU} (2)", f"Shape on {CPU} (1)"],
+            ),
+        ),
+        (
+            session_on(**{CPU: ["Gemm", "Gemm"]}),
+            Placement(extent=Extent.FALLBACK, engines={CPU: 2}, fallbacks=[f"Gemm on {CPU} (2)"]),
+        ),
+    ],
+    ids=["full", "partial", "fallback"],
+)
+def test_nodes_elsewhere_are_named_and_counted(session: Any, placement: Placement) -> None:
+    assert assignment(session, CUDA) == placement
+
+
+def test_an_onnxruntime_that_does_not_tell_is_not_guessed_for() -> None:
+    assert assignment(SimpleNamespace(), CPU) is None
+
+
+def test_a_build_without_the_provider_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
+    absent = backends.create("onnx").available("cuda")
+    assert not absent
+    assert CUDA in absent.reason and absent.reason.endswith("pip install onnxruntime-gpu")
+
+
+@pytest.mark.parametrize("library", ["onnx", "onnxscript", "onnxruntime"])
+def test_a_missing_library_is_named_with_its_remedy(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    absent = backends.create("onnx").available("cpu")
+    assert absent.reason.startswith(f"{library} is not installed") and absent.reason.endswith(f"pip install {library}")
+
+
+def test_a_provider_that_does_not_come_up_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime itself goes on with what is left, and would be measured under the wrong name."""
+    monkeypatch.setattr(onnxruntime.InferenceSession, "get_providers", lambda _: ["SomeOtherProvider"])
+    cell = Cell(model="mlp", dimensions={"batch": 1, "features": 4, "hidden": 4}, backend="onnx")
+    with pytest.raises(BakeoffError, match=f"could not start {CPU}"), built(cell, tmp_path):
+        pass
+
+
+def test_what_a_cpu_cannot_do_is_unsupported() -> None:
+    onnx = backends.create("onnx")
+    assert "CUDA device" in onnx.supports(Cell(model="mlp", backend="onnx", mode="cuda-graph")).reason
+    assert "bfloat16" in onnx.supports(Cell(model="mlp", backend="onnx", precision="bf16")).reason
+    assert onnx.supports(Cell(model="mlp", backend="onnx", mode="cuda-graph", precision="bf16", device="cuda:1"))
+
+
+def session_of(one: Built) -> Any:
+    compiled: Any = one.compiled
+    return compiled._session

@@ -1,0 +1,132 @@
+"""Finding a backend by its name: the table's, its aliases, and those that other distributions bring."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import backends
+from backends.base import Backend
+from harness.plan import expand_backends
+from reports.errors import BakeoffError, UsageError
+from reports.schema import Cell
+
+ROOT = Path(__file__).parents[2]
+
+THIRD_PARTY = """
+from backends.base import Backend
+from backends.eager import Callables, torch_available
+
+
+class Mine(Backend):
+    name = "mine"
+    description = "somebody else's"
+    modes = {"default": {}, "faster": {"level": 3}}
+
+    def available(self, device):
+        return torch_available(device)
+
+    def build(self, module, inputs, context):
+        with context.phase("compile"):
+            return Callables(module)
+"""
+
+
+def install(folder: Path, name: str, source: str, entry_point: str) -> None:
+    """What pip leaves of a distribution that has one module and one entry point."""
+    (folder / f"bakeoff_{name}.py").write_text(source)
+    information = folder / f"bakeoff_{name}-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: bakeoff-{name}\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[{backends.ENTRY_POINTS}]\n{name} = {entry_point}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [*backends.TABLE, *backends.FOR_TESTS])
+def test_every_row_makes_a_backend(name: str) -> None:
+    assert isinstance(backends.create(name), Backend)
+
+
+@pytest.mark.parametrize(("alias", "name"), backends.ALIASES.items())
+def test_an_alias_is_the_backend_it_stands_for(alias: str, name: str) -> None:
+    assert backends.canonical(alias) == backends.create(alias).name == name
+    assert alias not in backends.names()
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("onx", "onnx"), ("inducter", "inductor"), ("torch_compil", "torch_compile"), ("Eager", "eager")],
+)
+def test_a_name_nobody_knows_gets_the_nearest(typed: str, meant: str) -> None:
+    for find in (backends.canonical, backends.create):
+        with pytest.raises(
+            UsageError, match=rf"^unknown backend '{typed}': did you mean '{meant}'\? \(runner.py list\)$"
+        ):
+            find(typed)
+
+
+def test_a_name_like_no_other_gets_all_of_them() -> None:
+    with pytest.raises(UsageError, match=r"known: .*eager.*torchscript") as raised:
+        backends.canonical("xyzzy")
+    assert "null" not in str(raised.value)
+
+
+def test_what_exists_for_tests_is_in_no_list() -> None:
+    assert "null" not in backends.names()
+    assert backends.canonical("null") == "null"
+
+
+def test_the_table_alone_imports_nothing_heavy() -> None:
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import backends; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    imported = set(done.stdout.split())
+    assert not imported & {"torch", "numpy", "onnx", "onnxruntime", "backends.base", "backends.eager"}
+
+
+def test_an_installed_distribution_brings_its_backend(site: Path) -> None:
+    install(site, "mine", THIRD_PARTY, "bakeoff_mine:Mine")
+    assert backends.names() == [*backends.TABLE, "mine"]
+    mine = backends.create("mine")
+    assert (mine.name, list(mine.modes)) == ("mine", ["default", "faster"])
+    assert mine.supports(Cell(model="mlp", backend="mine"))
+    assert ("mine", "faster", True) in expand_backends(["mine/faster"])
+    assert ("mine", "default", False) in expand_backends(["all"])
+
+
+def test_a_distribution_does_not_replace_a_row_of_the_table(site: Path) -> None:
+    install(site, "eager", THIRD_PARTY, "bakeoff_eager:Mine")
+    assert backends.names().count("eager") == 1
+    assert type(backends.create("eager")).__module__ == "backends.eager"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import a_library_that_is_not_here", "No module named 'a_library_that_is_not_here'"),
+        ("def", "SyntaxError"),
+        ("", "has no attribute 'Broken'"),
+        ("class Broken:\n    def __init__(self):\n        raise ValueError('first\\nsecond')", "ValueError: first"),
+        ("import backends.base\nclass Broken(backends.base.Backend):\n    pass", "abstract"),
+    ],
+    ids=["import", "syntax", "no-class", "constructor", "abstract"],
+)
+def test_a_broken_one_is_one_line_and_spoils_nothing(source: str, said: str, site: Path) -> None:
+    name = "broken"
+    sys.modules.pop(f"bakeoff_{name}", None)
+    install(site, name, source, f"bakeoff_{name}:Broken")
+    assert name in backends.names()
+    with pytest.raises(BakeoffError) as raised:
+        backends.create(name)
+    message = str(raised.value)
+    assert message.startswith(f"backend '{name}' (bakeoff_{name}:Broken) does not load: ")
+    assert said in message
+    assert len(message.splitlines()) == 1
+    assert backends.create("eager").name == "eager"

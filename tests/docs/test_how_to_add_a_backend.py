@@ -1,0 +1,105 @@
+"""Follows docs/how-to-add-a-backend.md: its file, its row and its commands, in a copy of the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import backends
+from reports import writer
+from reports.schema import Status
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/how-to-add-a-backend.md").read_text()
+TABLE_STARTS = "TABLE: dict[str, str] = {\n"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+FILE, ROW = blocks("python")
+(COMMANDS,) = blocks("bash")
+RUN, SUITE = (shlex.split(command) for command in COMMANDS.splitlines())
+(ENTRY_POINT,) = blocks("toml")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this one with the page's file and row added."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for folder in ("backends", "examples", "harness", "models", "reports", "tests/backends"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("runner.py", "pyproject.toml"):
+        shutil.copy(ROOT / file, copy / file)
+    (copy / "backends/exported.py").write_text(FILE)
+    table = copy / "backends/__init__.py"
+    text = table.read_text()
+    assert text.count(TABLE_STARTS) == 1
+    table.write_text(text.replace(TABLE_STARTS, TABLE_STARTS + ROW))
+    return copy
+
+
+def follow(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    assert command[0] == "python"
+    return subprocess.run(
+        [sys.executable, *command[1:]],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+def test_the_run_measures_the_new_backend(checkout: Path, tmp_path: Path) -> None:
+    tiny = ["--set", "batch=2", "--set", "features=16", "--set", "hidden=16", "--min-time", "0.02"]
+    done = follow([*RUN, *tiny, "--out", str(tmp_path / "run")], checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = {record.cell.backend: record for record in writer.read(tmp_path / "run").records}
+    assert {name: record.status for name, record in records.items()} == {"eager": Status.OK, "exported": Status.OK}
+    exported = records["exported"]
+    assert [phase.name for phase in exported.phases] == ["export", "load", "first_call"]
+    assert exported.placement is not None and exported.placement.engines == {"torch.export": 5}
+    assert exported.memory is not None and exported.memory.artifact_bytes
+
+
+def test_the_suite_covers_the_new_backend(checkout: Path) -> None:
+    done = follow([*SUITE, "-p", "no:cacheprovider"], checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) > 30, done.stdout
+
+
+def test_the_suite_covers_it_as_a_distribution_of_its_own(tmp_path: Path) -> None:
+    (points,) = tomllib.loads(ENTRY_POINT)["project"]["entry-points"].items()
+    group, ((name, target),) = points[0], points[1].items()
+    assert group == backends.ENTRY_POINTS
+    module = tmp_path / Path(*target.partition(":")[0].split(".")).with_suffix(".py")
+    module.parent.mkdir()
+    module.write_text(FILE)
+    information = tmp_path / "your_package-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: your-package\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[{group}]\n{name} = {target}\n")
+    quick = ["-k", f"{name} and (mlp or introduces or imports)", "-p", "no:cacheprovider"]
+    done = follow([*SUITE[: SUITE.index("-k")], *quick], ROOT, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) > 10, done.stdout
+
+
+def test_the_page_names_what_there_is() -> None:
+    """Every path in it exists, but the file that it adds and the test that it suggests."""
+    paths = re.findall(r"`((?:backends|tests)/[\w./]+)`", PAGE)
+    added = {"backends/exported.py", "tests/backends/test_NAME.py"}
+    assert "backends/inductor.py" in paths
+    assert [path for path in paths if path not in added and not (ROOT / path).exists()] == []

@@ -1,0 +1,167 @@
+"""Right or wrong, against the golden."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.accuracy import TIMES_EAGER, Golden, Outputs, check, rmse_per_output
+from reports.schema import Accuracy
+
+EXACT = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)
+EAGER_RMSE = 0.1
+"""Far over what allclose grants, so that only the comparison with eager can let a cell pass."""
+
+
+def off_by(rmse: float, exact: torch.Tensor = EXACT) -> torch.Tensor:
+    """Values whose RMSE to `exact` is just `rmse`."""
+    return exact + rmse * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(exact.numel() // 2)
+
+
+def checked(
+    *outputs: torch.Tensor, golden: Outputs = (EXACT,), eager: tuple[float, ...] = (0.0,), precision: str = "fp32"
+) -> Accuracy:
+    return check([tuple(outputs)], Golden((golden,), eager), precision)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_what_is_close_passes_even_if_eager_is_exact(precision: str, dtype: torch.dtype) -> None:
+    accuracy = checked(EXACT.to(dtype), precision=precision)
+    assert accuracy.passed and accuracy.allclose and accuracy.rule == "allclose"
+    assert 0 < accuracy.rmse < 0.01
+
+
+def test_the_tolerance_of_a_precision_is_its_own() -> None:
+    near = EXACT * (1 + 5e-4)
+    assert not checked(near, precision="fp32").passed
+    assert checked(near, precision="fp16").passed
+
+
+@pytest.mark.parametrize(("precision", "factor"), [("fp32", 2), ("tf32", 2), ("bf16", 3), ("fp16", 3)])
+def test_an_error_some_times_that_of_eager_passes_and_a_larger_one_does_not(precision: str, factor: int) -> None:
+    assert TIMES_EAGER[precision] == factor
+    below = checked(off_by(0.999 * factor * EAGER_RMSE), eager=(EAGER_RMSE,), precision=precision)
+    above = checked(off_by(1.001 * factor * EAGER_RMSE), eager=(EAGER_RMSE,), precision=precision)
+    assert below.passed and not below.allclose and below.rule == f"rmse <= {factor}x eager"
+    assert not above.passed and f"within {factor}x" in above.rule
+
+
+def test_the_error_is_told_in_three_ways() -> None:
+    accuracy = checked(off_by(0.5), eager=(EAGER_RMSE,))
+    assert accuracy.rmse == pytest.approx(0.5)
+    assert accuracy.max_abs_error == pytest.approx(0.5)
+    assert accuracy.relative_rmse == pytest.approx(0.5 / float(EXACT.square().mean().sqrt()))
+    assert accuracy.eager_rmse == EAGER_RMSE
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_fails_however_bad_eager_is(value: float) -> None:
+    wrong = EXACT.clone()
+    wrong[3] = value
+    accuracy = checked(wrong, eager=(math.inf,))
+    assert not accuracy.passed
+    assert accuracy.rule == "1 value(s) not finite where the golden's are"
+    assert accuracy.rmse == math.inf
+
+
+def test_a_finite_value_where_the_golden_has_none_fails() -> None:
+    golden = EXACT.clone()
+    golden[3] = math.nan
+    assert not checked(EXACT, golden=(golden,), eager=(10.0,)).passed
+
+
+def test_infinity_of_the_other_sign_fails() -> None:
+    golden, ours = EXACT.clone(), EXACT.clone()
+    golden[3], ours[3] = math.inf, -math.inf
+    assert not checked(ours, golden=(golden,), eager=(10.0,)).passed
+
+
+def test_nan_and_infinity_where_the_golden_has_them_pass() -> None:
+    golden = EXACT.clone()
+    golden[3], golden[4] = math.nan, -math.inf
+    accuracy = checked(golden.float(), golden=(golden,))
+    assert accuracy.passed and accuracy.rule == "allclose"
+    assert accuracy.rmse < 1e-6
+
+
+def test_an_eager_that_is_not_finite_excuses_nothing() -> None:
+    assert not checked(EXACT + 1000.0, eager=(math.inf,)).passed
+
+
+def test_a_missing_or_surplus_output_fails() -> None:
+    assert checked().rule == "0 output(s) where the model has 1"
+    surplus = checked(EXACT, EXACT)
+    assert not surplus.passed and surplus.rule == "2 output(s) where the model has 1"
+    assert math.isnan(surplus.rmse)
+
+
+def test_a_wrong_shape_fails_even_with_the_right_values() -> None:
+    accuracy = checked(EXACT.reshape(8, 8))
+    assert not accuracy.passed
+    assert accuracy.rule == "output 0 of input set 0 has shape (8, 8), not (64,)"
+
+
+@pytest.mark.parametrize("large", [1e6, 1e12])
+def test_a_small_output_that_is_wrong_is_found_beside_a_large_one(large: float) -> None:
+    golden = (EXACT * large, EXACT * 1e-2)
+    eager = (large * 1e-7, 1e-9)
+    right = checked((EXACT * large).float(), (EXACT * 1e-2).float(), golden=golden, eager=eager)
+    wrong = checked((EXACT * large).float(), (EXACT * -1e-2).float(), golden=golden, eager=eager)
+    assert right.passed
+    assert not wrong.passed and wrong.rule.startswith("output 1: ")
+    assert wrong.relative_rmse == pytest.approx(2.0)
+
+
+def test_the_error_of_several_outputs_is_the_largest() -> None:
+    accuracy = checked(EXACT, off_by(0.5), EXACT, golden=(EXACT,) * 3, eager=(0.0, EAGER_RMSE, 0.0))
+    assert accuracy.rmse == pytest.approx(0.5) and accuracy.eager_rmse == EAGER_RMSE
+    assert accuracy.relative_rmse == pytest.approx(0.5 / float(EXACT.square().mean().sqrt()))
+
+
+def test_an_error_in_one_of_several_input_sets_is_found() -> None:
+    golden = Golden(((EXACT,), (EXACT,), (EXACT,)), (1e-9,))
+    right = EXACT.float()
+    assert check([(right,), (right,), (right,)], golden, "fp32").passed
+    assert not check([(right,), (right,), (right.flip(0),)], golden, "fp32").passed
+
+
+def test_outputs_of_whole_numbers_are_compared() -> None:
+    golden = (torch.arange(10),)
+    assert checked(torch.arange(10, dtype=torch.int32), golden=golden).passed
+    wrong = checked(torch.arange(10) + (torch.arange(10) == 4), golden=golden)
+    assert not wrong.passed and wrong.max_abs_error == 1.0
+
+
+def test_an_empty_output_passes() -> None:
+    assert checked(torch.empty(0, 3), golden=(torch.empty(0, 3, dtype=torch.float64),)).passed
+
+
+def test_the_error_of_eager_is_taken_per_output() -> None:
+    exact = [(EXACT, EXACT), (EXACT, EXACT)]
+    eager = [(off_by(1.0), EXACT), (off_by(3.0), EXACT)]
+    assert rmse_per_output(eager, exact) == pytest.approx((math.sqrt(5.0), 0.0))
+
+
+def test_a_golden_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
+    strange = torch.tensor([math.nan, math.inf, 1 / 3], dtype=torch.float64)
+    sets = tuple((strange + index, torch.arange(index, index + 3), EXACT.reshape(8, 8).T) for index in range(11))
+    saved = Golden(sets, (0.1, math.inf, 0.0))
+    saved.save(tmp_path / "a.b.safetensors")
+    loaded = Golden.load(tmp_path / "a.b.safetensors")
+    assert loaded.eager_rmse == saved.eager_rmse
+    assert len(loaded.outputs) == 11
+    for ours, theirs in zip(loaded.outputs, saved.outputs, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.dtype == other.dtype
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.b.safetensors"]
+
+
+def test_a_golden_holds_two_outputs_that_share_memory(tmp_path: Path) -> None:
+    Golden(((EXACT, EXACT, EXACT.view(8, 8)),), (0.0, 0.0, 0.0)).save(tmp_path / "golden.safetensors")
+    assert [tuple(one.shape) for one in Golden.load(tmp_path / "golden.safetensors").outputs[0]] == [
+        (64,),
+        (64,),
+        (8, 8),
+    ]

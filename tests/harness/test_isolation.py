@@ -1,0 +1,104 @@
+"""What a child may see, and that nothing of it stays behind."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness import isolation
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA_TF32_OVERRIDE",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        "TORCHINDUCTOR_FREEZING",
+        "TORCHINDUCTOR_MAX_AUTOTUNE",
+        "TORCH_COMPILE_DISABLE",
+        "TORCH_LOGS",
+        "http_proxy",
+        "HTTPS_PROXY",
+        "SECRET_TOKEN",
+        "ORT_DISABLE_ALL",
+        "PYTHONSTARTUP",
+    ],
+)
+def test_a_variable_that_could_decide_a_result_is_left_out(name: str, tmp_path: Path) -> None:
+    assert name not in isolation.child_environment({name: "1"}, tmp_path, "mark")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PATH", "HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CXX", "OMP_NUM_THREADS", "MKL_VERBOSE", "LC_ALL"],
+)
+def test_what_a_process_needs_to_work_is_passed_on(name: str, tmp_path: Path) -> None:
+    assert isolation.child_environment({name: "1"}, tmp_path, "mark")[name] == "1"
+
+
+def test_every_cache_lies_in_the_workspace_whatever_the_user_has_set(tmp_path: Path) -> None:
+    names = (
+        "TMPDIR",
+        "XDG_CACHE_HOME",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TRITON_CACHE_DIR",
+        "CUDA_CACHE_PATH",
+        "TORCH_EXTENSIONS_DIR",
+    )
+    made = isolation.child_environment(dict.fromkeys(names, "/shared"), tmp_path, "mark")
+    folders = [Path(made[name]) for name in names]
+    assert all(folder.is_relative_to(tmp_path) for folder in folders)
+    assert len(set(folders)) == len(folders)
+
+
+def test_a_cell_neither_asks_the_network_nor_loses_its_mark(tmp_path: Path) -> None:
+    made = isolation.child_environment({isolation.MARK: "other", "HF_HUB_OFFLINE": "0"}, tmp_path, "mark")
+    assert (made[isolation.MARK], made["HF_HUB_OFFLINE"]) == ("mark", "1")
+
+
+def test_a_workspace_is_made_with_its_folders_empty(tmp_path: Path) -> None:
+    workspace = isolation.make_workspace(tmp_path / "cell")
+    made = isolation.child_environment({}, workspace, "mark")
+    assert {path.name for path in workspace.iterdir()} == {"tmp", "cache", "artifact"}
+    assert Path(made["TMPDIR"]).is_dir() and Path(made["XDG_CACHE_HOME"]).is_dir()
+    assert all(list(path.iterdir()) == [] for path in workspace.iterdir())
+
+
+def test_a_marked_process_that_left_both_group_and_tree_is_killed() -> None:
+    quiet = "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
+    starter = f"import subprocess; print(subprocess.Popen({SLEEP!r}, start_new_session=True, {quiet}).pid)"
+    started = subprocess.run(
+        [sys.executable, "-c", starter],
+        env={isolation.MARK: "of-this-test"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    orphan = psutil.Process(int(started.stdout))
+    bystander = subprocess.Popen(SLEEP, env={isolation.MARK: "of-another"})
+    leader = subprocess.Popen(SLEEP, start_new_session=True)
+    try:
+        assert orphan.is_running() and orphan.ppid() != leader.pid
+        isolation.kill_tree(leader.pid, "of-this-test")
+        assert leader.wait(timeout=10) == -9
+        give_up = time.monotonic() + 10
+        while orphan.is_running() and orphan.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        assert bystander.poll() is None
+    finally:
+        for process in (bystander, leader):
+            process.kill()
+            process.wait()
+
+
+def test_a_process_that_is_gone_can_be_killed_again() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
+    gone.wait()
+    isolation.kill_tree(gone.pid, "a mark that nobody bears")

@@ -1,0 +1,245 @@
+"""Taking samples, of a Compiled whose every move costs what a script says, under a clock that only it moves."""
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from backends.base import Compiled
+from harness import sampling
+from harness.clock import Clock
+from models.base import Inputs
+from reports.schema import WarmUp
+
+MS = 1_000_000
+
+
+@dataclass
+class FakeTime:
+    now_ns: int = 0
+
+    def read(self) -> int:
+        return self.now_ns
+
+
+@dataclass
+class Scripted(Compiled):
+    """`latency_ms` of the number of the call; binding takes `bind_ms`."""
+
+    time: FakeTime
+    latency_ms: Callable[[int], float] = lambda call: 1.0
+    bind_ms: float = 0.0
+    compiles_until_call: int = 0
+    fails_at_call: int | None = None
+    calls: int = 0
+    bound: list[Inputs] = field(default_factory=list)
+    collecting: list[bool] = field(default_factory=list)
+
+    def bind(self, inputs: Inputs) -> None:
+        self.bound.append(inputs)
+        self.time.now_ns += int(self.bind_ms * MS)
+
+    def run(self) -> None:
+        self.calls += 1
+        self.collecting.append(gc.isenabled())
+        if self.calls == self.fails_at_call:
+            raise RuntimeError("scripted")
+        self.time.now_ns += int(self.latency_ms(self.calls) * MS)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return ()
+
+    def compilations(self) -> int:
+        return min(self.calls, self.compiles_until_call)
+
+
+SETS = [Inputs((index,)) for index in range(4)]
+CLOCK = Clock("cpu")
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    monkeypatch.setattr(sampling, "now_ns", fake.read)
+    return fake
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The garbage collector, on again afterwards."""
+    yield
+    gc.enable()
+
+
+def warmed(compiled: Compiled, at_least_s: float = 0.5) -> WarmUp:
+    return sampling.warm_up(compiled, SETS, CLOCK, at_least_s)
+
+
+def test_a_burst_lasts_as_long_as_it_should(time: FakeTime) -> None:
+    samples = sampling.burst(Scripted(time), SETS, CLOCK, 0.05, 10)
+    assert samples == [MS] * 50
+
+
+def test_a_burst_has_at_least_its_calls(time: FakeTime) -> None:
+    samples = sampling.burst(Scripted(time, lambda call: 30.0), SETS, CLOCK, 0.05, 10)
+    assert samples == [30 * MS] * 10
+
+
+def test_every_call_is_a_sample_in_order(time: FakeTime) -> None:
+    samples = sampling.burst(Scripted(time, lambda call: call), SETS, CLOCK, 0.0, 5)
+    assert samples == [MS, 2 * MS, 3 * MS, 4 * MS, 5 * MS]
+
+
+def test_inputs_rotate(time: FakeTime) -> None:
+    compiled = Scripted(time)
+    sampling.burst(compiled, SETS, CLOCK, 0.0, 6)
+    assert [inputs.args[0] for inputs in compiled.bound] == [0, 1, 2, 3, 0, 1]
+
+
+def test_binding_is_not_timed(time: FakeTime) -> None:
+    assert sampling.burst(Scripted(time, bind_ms=5.0), SETS, CLOCK, 0.0, 10) == [MS] * 10
+
+
+def test_the_device_is_waited_for_on_either_side_of_a_call(time: FakeTime) -> None:
+    clock = Clock("cpu")
+    queued_ms = 0.0
+
+    class Queueing(Scripted):
+        def bind(self, inputs: Inputs) -> None:
+            nonlocal queued_ms
+            queued_ms += 7.0
+
+        def run(self) -> None:
+            nonlocal queued_ms
+            queued_ms += 2.0
+
+    def synchronise() -> None:
+        nonlocal queued_ms
+        time.now_ns += int(queued_ms * MS)
+        queued_ms = 0.0
+
+    clock.synchronise = synchronise
+    assert sampling.burst(Queueing(time), SETS, clock, 0.0, 3) == [2 * MS] * 3
+
+
+def test_a_steady_latency_is_warm_after_the_least_time(time: FakeTime) -> None:
+    warm_up = warmed(Scripted(time))
+    assert warm_up.steady
+    assert 0.5 <= warm_up.seconds < 0.65
+    assert warm_up.calls == round(warm_up.seconds * 1000)
+
+
+def test_a_warm_up_has_at_least_ten_calls(time: FakeTime) -> None:
+    warm_up = warmed(Scripted(time, lambda call: 1000.0))
+    assert warm_up.calls >= 10 and warm_up.steady
+
+
+def test_a_latency_that_decays_is_waited_for(time: FakeTime) -> None:
+    compiled = Scripted(time, lambda call: 1.0 + 4.0 * 0.995**call)
+    warm_up = warmed(compiled)
+    assert warm_up.steady
+    assert warm_up.seconds > 0.9
+    assert compiled.latency_ms(compiled.calls) < 1.03
+
+
+def test_a_latency_that_keeps_drifting_is_not_steady(time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 3.0)
+    warm_up = warmed(Scripted(time, lambda call: 1.0 * 1.0005**call))
+    assert not warm_up.steady
+    assert 3.0 <= warm_up.seconds < 3.5
+
+
+@pytest.mark.parametrize(("swing", "steady"), [(1.015, True), (1.03, False)])
+def test_windows_agree_within_two_percent(
+    time: FakeTime, monkeypatch: pytest.MonkeyPatch, swing: float, steady: bool
+) -> None:
+    monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 2.0)
+    # 125 ms of calls are a window, so the level changes about once in each
+    compiled = Scripted(time, lambda call: swing if (call // 125) % 2 else 1.0)
+    assert warmed(compiled).steady is steady
+
+
+def test_compilations_that_go_on_keep_it_from_being_steady(time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 2.0)
+    assert not warmed(Scripted(time, compiles_until_call=10**6)).steady
+    settled = Scripted(time, compiles_until_call=700)
+    assert warmed(settled).steady
+    assert settled.calls > 700 + 2 * 125
+
+
+def test_a_longer_warm_up_than_the_limit_is_granted(time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 0.1)
+    warm_up = warmed(Scripted(time), at_least_s=1.0)
+    assert warm_up.steady and warm_up.seconds >= 1.0
+
+
+def test_throughput_is_calls_over_time(time: FakeTime) -> None:
+    throughput = sampling.throughput(Scripted(time, lambda call: 2.0, bind_ms=50.0), SETS, CLOCK)
+    assert throughput.calls_per_s == pytest.approx(500.0)
+    assert throughput.block_s == pytest.approx(0.1)
+    assert throughput.blocks == sampling.THROUGHPUT_BLOCKS
+
+
+def test_throughput_is_that_of_the_median_block(time: FakeTime) -> None:
+    # one call ahead of the blocks, then a slow block of 25 calls, then two of 100
+    compiled = Scripted(time, lambda call: 4.0 if call <= 26 else 1.0)
+    assert sampling.throughput(compiled, SETS, CLOCK).calls_per_s == pytest.approx(1000.0)
+
+
+def test_throughput_of_a_device_that_lags_behind_is_the_devices(time: FakeTime) -> None:
+    clock = Clock("cpu")
+    compiled = Scripted(time, lambda call: 0.1)  # the host's part; the device takes 2 ms, and queues
+    done_ns = 0
+
+    def synchronise() -> None:
+        nonlocal done_ns
+        time.now_ns = max(time.now_ns, done_ns)
+
+    def run() -> None:
+        nonlocal done_ns
+        Scripted.run(compiled)
+        done_ns = max(done_ns, time.now_ns) + 2 * MS
+
+    clock.synchronise = synchronise
+    compiled.run = run  # type: ignore[method-assign]
+    throughput = sampling.throughput(compiled, SETS, clock)
+    assert throughput.calls_per_s == pytest.approx(500.0, rel=0.02)
+    assert throughput.block_s < 0.3
+
+
+def test_device_time_needs_a_device(time: FakeTime) -> None:
+    assert sampling.device_time(Scripted(time), SETS, CLOCK) is None
+
+
+def test_ten_bursts_hold_the_time_and_a_hundred_calls() -> None:
+    plan = sampling.SamplingPlan.lasting(2.0)
+    assert plan.bursts * plan.burst_s == pytest.approx(2.0)
+    assert plan.bursts * plan.burst_calls >= 100
+    assert plan.warm_up_s == 1.0
+
+
+@pytest.mark.parametrize(
+    "take", [lambda *a: sampling.burst(*a, 0.0, 5), sampling.throughput], ids=["burst", "throughput"]
+)
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("fails_at_call", [None, 4])
+def test_no_garbage_is_collected_while_samples_are_taken(
+    time: FakeTime,
+    collector: None,
+    take: Callable[..., object],
+    enabled: bool,
+    fails_at_call: int | None,
+) -> None:
+    compiled = Scripted(time, fails_at_call=fails_at_call)
+    if not enabled:
+        gc.disable()
+    if fails_at_call is None:
+        take(compiled, SETS, CLOCK)
+    else:
+        with pytest.raises(RuntimeError, match="scripted"):
+            take(compiled, SETS, CLOCK)
+    assert gc.isenabled() is enabled
+    assert len(compiled.collecting) >= 4
+    assert not any(compiled.collecting[1:])

@@ -1,0 +1,385 @@
+"""The command line, from what a user types to the exit status, on the null backend."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+import backends
+import models
+import runner
+from reports import writer
+from reports.schema import Report, Status
+
+TINY = ("--model", "mlp", "--set", "features=8", "--set", "hidden=8", "--devices", "cpu", "--min-time", "0.02")
+
+CommandLine = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    restored_signals: None,
+) -> CommandLine:
+    """`runner.py` in this process, in an empty folder: exit status, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["runner.py", *map(str, arguments)])
+        status = runner.main()
+        said = capsys.readouterr()
+        assert "Traceback" not in said.out + said.err
+        return status, said.out, said.err
+
+    return call
+
+
+def statuses(report: Report) -> dict[str, str]:
+    return {record.cell.label: record.status.value for record in report.records}
+
+
+def complaint(answer: tuple[int, str, str]) -> str:
+    """The one line of an answer that refuses the request."""
+    status, out, err = answer
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+# --- what is refused, before anything is measured
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "cnv"], "unknown model 'cnv': did you mean 'conv'?"),
+        (["--model", ""], "no model named"),
+        (["--model", "mine.py"], "write mine.py:FACTORY"),
+        (["--model", "mine.py:factory"], "mine.py"),
+        (["--model", "hf:nowhere"], "nowhere"),
+        (["--backends", "onx"], "unknown backend 'onx': did you mean 'onnx'?"),
+        (["--backends", "inductor/fast"], "unknown mode of inductor 'fast'"),
+        (["--devices", "gpu"], "unknown device 'gpu'"),
+        (["--precision", "fp31"], "unknown precision 'fp31': did you mean 'fp32'?"),
+        (["--task", "training"], "unknown task 'training'"),
+        (["--task", "train_step"], "not built yet"),
+        (["--set", "batch"], "write --set KEY=VALUE"),
+        (["--set", "=1"], "write --set KEY=VALUE"),
+        (["--set", "batch="], "--set batch= has no value"),
+        (["--set", "batch=1,"], "--set batch= has no value"),
+        (["--model", "mlp", "--set", "seq=1"], "unknown dimension of mlp 'seq'"),
+        (["--model", "mlp", "--set", "batch=0"], "must be at least 1, not 0"),
+        (["--model", "mlp", "--set", "batch=many"], "takes a whole number, not 'many'"),
+        (["--seed", "-1"], "--seed -1: "),
+        (["--seed", "x"], "'--seed'"),
+        (["--time-limit", "0"], "--time-limit 0.0: "),
+        (["--min-time", "nan"], "--min-time nan: "),
+        (["--schedule", "random"], "--schedule random: "),
+        (["--start-method", "fork"], "--start-method fork: "),
+        (["--config", "nowhere.toml"], "--config nowhere.toml: No such file"),
+        (["--modle", "mlp"], "--model"),
+        (["--model"], "requires an argument"),
+        (["mesure"], "mesure"),
+        (["run", "again"], "again"),
+        (["resume"], "folder"),
+        (["resume", "nowhere"], "nowhere holds no run"),
+        (["resume", "."], "holds no run"),
+        (["report"], "paths"),
+        (["report", "nowhere"], "no report at nowhere"),
+        (["report", "nowhere.json"], "no report at nowhere.json"),
+        (["list", "--devices"], "requires an argument"),
+    ],
+    ids=" ".join,
+)
+def test_bad_input_is_refused_in_one_line(command_line: CommandLine, arguments: list[str], said: str) -> None:
+    assert said in complaint(command_line(*arguments))
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("backend = 'eager'", "unknown key 'backend': did you mean 'backends'?"),
+        ("seed = 'x'", "--seed x: "),
+        ("seed =", "not TOML"),
+        ('model = """two\nlines"""', "unknown model 'two lines'"),
+    ],
+)
+def test_a_wrong_config_is_refused_in_one_line(command_line: CommandLine, text: str, said: str) -> None:
+    Path("run.toml").write_text(text)
+    assert said in complaint(command_line("--config", "run.toml"))
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "full"])
+def test_a_folder_that_cannot_be_written_is_found_before_anything_is_measured(
+    command_line: CommandLine, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    def start(*_: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("harness.run.launcher", start)
+    Path("file").write_text("")
+    Path("full").mkdir()
+    Path("full", "precious").write_text("")
+    assert f"--out {out}: " in complaint(command_line(*TINY, "--backends", "null", "--out", out))
+
+
+def test_help_is_no_error(command_line: CommandLine) -> None:
+    status, out, err = command_line("--help")
+    assert (status, err) == (0, "")
+    assert all(command in out for command in ("run", "resume", "report", "list"))
+
+
+# --- what a run leaves behind, and its exit status
+
+
+def test_a_run_leaves_its_report_and_rendering_it_again_changes_nothing(command_line: CommandLine) -> None:
+    status, out, err = command_line(*TINY, "--backends", "eager,null/double", "--out", "run")
+    assert (status, err) == (0, "")
+    assert "eager wins at" in out and "Report: run/report.md" in out.splitlines()
+    names = {str(path.relative_to("run")) for path in Path("run").rglob("*") if path.is_file()}
+    assert {"report.json", "report.md", "cells.csv", "figures/latency.png", "figures/latency.svg"} <= names
+    ids = [f"mlp_batch4_features8_hidden8_inference_cpu_fp32_{name}" for name in ("eager.default", "null.double")]
+    assert {f"cells/{name}.json" for name in ids} <= names
+    assert {f"logs/{name}.log" for name in ids} <= names
+
+    report = writer.read(Path("run"))
+    assert report.complete and report.planned == 2
+    assert [record.cell.id for record in report.records] == ids
+    assert all(record.latency and record.latency.calls >= 100 for record in report.records)
+    assert report.command == " ".join(["runner.py", *TINY, "--backends", "eager,null/double", "--out", "run"])
+    assert report.verdicts[0].winner == "eager"
+    with open("run/cells.csv", encoding="utf-8") as file:
+        assert [row["backend"] for row in csv.DictReader(file)] == ["eager", "null"]
+
+    before = {name: Path("run", name).read_bytes() for name in names}
+    status, again, err = command_line("report", "run")
+    assert (status, err) == (0, "")
+    assert out.endswith(again)
+    assert {str(path.relative_to("run")) for path in Path("run").rglob("*") if path.is_file()} == names
+    assert [name for name in names if Path("run", name).read_bytes() != before[name]] == []
+
+
+def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine) -> None:
+    modes = (
+        "default",
+        "wrong",
+        "crash-in-load",
+        "crash-in-run",
+        "error",
+        "oom",
+        "hang",
+        "unsupported",
+        "missing-output",
+    )
+    asked = ",".join(f"null/{mode}" for mode in modes)
+    status, out, _ = command_line(*TINY, "--backends", asked, "--time-limit", "4", "--out", "run", "--quiet")
+    assert status == 1
+    report = writer.read(Path("run"))
+    assert report.complete
+    assert statuses(report) == {
+        "null": "ok",
+        "null/wrong": "incorrect",
+        "null/crash-in-load": "crash",
+        "null/crash-in-run": "crash",
+        "null/error": "error",
+        "null/oom": "oom",
+        "null/hang": "timeout",
+        "null/unsupported": "unsupported",
+        "null/missing-output": "incorrect",
+    }
+    assert all(record.reason for record in report.records if record.status is not Status.OK)
+    assert len(out.splitlines()) == 2, "the verdict and where the report is, no more"
+
+
+@pytest.mark.parametrize("failing", ["wrong", "crash-in-compile"])
+def test_one_failed_cell_is_enough_for_exit_status_1(
+    command_line: CommandLine, without_figures: None, failing: str
+) -> None:
+    assert command_line(*TINY, "--backends", f"null,null/{failing}", "--out", "run")[0] == 1
+
+
+def test_a_backend_named_that_is_not_to_be_had_fails_the_run(command_line: CommandLine, without_figures: None) -> None:
+    status, out, _ = command_line(*TINY, "--backends", "eager,tensorrt", "--out", "run")
+    assert status == 1
+    assert statuses(writer.read(Path("run"))) == {"eager": "ok", "tensorrt": "unavailable"}
+    assert "not built yet" in out
+
+
+def test_a_backend_that_all_stands_for_may_be_missing(
+    command_line: CommandLine, without_figures: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "names", lambda: ["eager", "tensorrt"])
+    assert command_line(*TINY, "--backends", "all", "--out", "run")[0] == 0
+    assert statuses(writer.read(Path("run"))) == {"eager": "ok", "tensorrt": "unavailable"}
+
+
+def test_a_run_that_measured_nothing_says_so(command_line: CommandLine, without_figures: None) -> None:
+    assert command_line(*TINY, "--backends", "tensorrt", "--out", "run")[0] == 3
+
+
+def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(
+    command_line: CommandLine, without_figures: None
+) -> None:
+    Path("run.toml").write_text(
+        "model = 'mlp'\nbackends = ['null', 'null/slow']\ndevices = 'cpu'\nmin-time = 0.02\nout = 'run'\nquiet = true\n"
+        "[set]\nfeatures = 8\nhidden = 4\n"
+    )
+    status, out, _ = command_line("--config", "run.toml", "--backends", "null/again", "--set", "hidden=8")
+    assert status == 0 and len(out.splitlines()) == 2
+    (record,) = writer.read(Path("run")).records
+    assert (record.cell.label, record.cell.dimensions["hidden"], record.cell.dimensions["features"]) == (
+        "null/again",
+        8,
+        8,
+    )
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than the run."""
+    write = writer.write
+    monkeypatch.setattr(writer, "write", lambda report, folder: write(report, folder, figures=False))
+
+
+def test_list_shows_what_there_is(command_line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    status, out, err = command_line("list", "--devices", "cpu")
+    assert (status, err) == (0, "")
+    for name in [*backends.names(), *backends.ALIASES, *models.TABLE, "max-autotune-no-cudagraphs", "features (256)"]:
+        assert name in out
+    assert "not built yet" in out and "null" not in out
+
+
+# --- what an interruption leaves behind
+
+BLOCKING = '''
+import subprocess, sys, time
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+
+
+def factory(batch: int = 1):
+    """Blocks in the first cell of the second contest, its golden being there, as long as a file says so."""
+    if (HERE / "block").exists() and list(HERE.glob("run/golden/*batch2*")):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+        (HERE / "blocked").touch()
+        time.sleep(3600)
+    return torch.nn.Linear(4, 4), torch.randn(batch, 4)
+'''
+
+
+@pytest.fixture
+def blocked(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of two contests in `run`, stuck in the second, with a grandchild; its temporary folder is in `temp`."""
+    (tmp_path / "mine.py").write_text(BLOCKING)
+    (tmp_path / "block").touch()
+    (tmp_path / "temp").mkdir()
+    arguments = ["--model", "mine.py:factory", "--set", "batch=1,2", "--backends", "null,null/again", "--out", "run"]
+    process = subprocess.Popen(
+        [sys.executable, runner.__file__, *arguments, "--devices", "cpu", "--min-time", "0.02"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path / "temp")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until((tmp_path / "blocked").exists, 60)
+        assert list((tmp_path / "temp").iterdir()), "its temporary folder is elsewhere"
+        assert len(processes_of(tmp_path)) >= 3, "server, cell and grandchild are not found"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+        for left in processes_of(tmp_path):
+            left.kill()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def processes_of(folder: Path) -> Sequence[psutil.Process]:
+    """Those that were started for a run whose temporary folder lies in `folder`: it is among their arguments or in
+    their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            told = [*process.cmdline(), *process.environ().values()]
+        except (psutil.Error, OSError):
+            continue
+        if process.pid != os.getpid() and any(str(folder / "temp") in text for text in told):
+            found.append(process)
+    return found
+
+
+def nothing_is_left_of(folder: Path) -> bool:
+    return not processes_of(folder) and not list((folder / "temp").iterdir())
+
+
+def started_at(folder: Path) -> dict[str, tuple[str, int]]:
+    """When each finished cell was started, and when its record was written."""
+    cells = (folder / "run" / "cells").glob("*.json")
+    return {path.name: (json.loads(path.read_text())["started_at"], path.stat().st_mtime_ns) for path in cells}
+
+
+def resumed(command_line: CommandLine, folder: Path) -> None:
+    """`resume` measures what is missing and repeats nothing."""
+    finished = started_at(folder)
+    assert len(finished) == 2 and all("batch1_" in name for name in finished)
+    (folder / "block").unlink()
+    assert command_line("resume", "run", "--quiet")[0] == 0
+    after = started_at(folder)
+    assert len(after) == 4
+    assert {name: after[name] for name in finished} == finished
+    report = writer.read(folder / "run")
+    assert report.complete and set(statuses(report).values()) == {"ok"}
+    assert any("interrupted and resumed" in note for note in report.notes)
+    # cells measured before and after were never alive together
+    groups = [{burst.group for burst in record.bursts} for record in report.records]
+    assert groups[0] == groups[1] != groups[2] == groups[3]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(
+    blocked: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
+) -> None:
+    blocked.send_signal(number)
+    out, err = blocked.communicate(timeout=60)
+    assert blocked.returncode == 130
+    assert "Traceback" not in out + err
+    assert err.splitlines()[-1] == "Interrupted. To measure the rest: python runner.py resume run"
+    assert nothing_is_left_of(tmp_path)
+    report = writer.read(tmp_path / "run")
+    assert not report.complete and report.planned == 4
+    assert [record.cell.dimensions["batch"] for record in report.records] == [1, 1]
+    assert set(statuses(report).values()) == {"ok"}
+    assert (tmp_path / "run" / "report.md").exists()
+
+
+def test_a_killed_run_leaves_nothing_running_and_is_resumed_without_repeating(
+    blocked: subprocess.Popen[str], tmp_path: Path, command_line: CommandLine, without_figures: None
+) -> None:
+    blocked.kill()
+    blocked.communicate()
+    wait_until(lambda: nothing_is_left_of(tmp_path), 5)
+    assert not (tmp_path / "run" / "report.json").exists()
+    resumed(command_line, tmp_path)
