@@ -167,7 +167,9 @@ def main() -> int:
         _complain("interrupted")
         return INTERRUPTED
     except OSError as error:
-        _complain(f"{error.filename or 'a file'}: {error.strerror or error}; what was measured is kept: runner.py resume")
+        _complain(
+            f"{error.filename or 'a file'}: {error.strerror or error}; what was measured is kept: runner.py resume"
+        )
         return 1
     except Exception as error:
         # typer's parsing errors; its releases bring click under two different names

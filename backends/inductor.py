@@ -74,7 +74,7 @@ class Optimised(Callables):
         from torch._dynamo.utils import counters
 
         graphs = counters["stats"]["unique_graphs"]
-        broken = [f"graph break: {_one_line(reason)}" for reason in counters["graph_break"]]
+        broken = [f"graph break: {_title_and_explanation(reason)}" for reason in counters["graph_break"]]
         skipped = counters["inductor"]["cudagraph_skips"]
         # max-autotune asks for them on every device, and counts a CPU's having none as a skip
         if skipped and self._device.startswith("cuda"):
@@ -109,5 +109,8 @@ def _compiler_available() -> Availability:
     return YES
 
 
-def _one_line(text: str) -> str:
-    return next((line.strip() for line in str(text).splitlines() if line.strip()), "unknown")[:200]
+def _title_and_explanation(reason: str) -> str:
+    """Dynamo's reason in one line: its title says what kind of thing broke the graph, its explanation which one."""
+    lines = [line.strip() for line in str(reason).splitlines() if line.strip()] or ["unknown"]
+    explained = [line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")]
+    return ": ".join([lines[0], *explained[:1]])[:300]

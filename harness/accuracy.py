@@ -78,33 +78,32 @@ def check(outputs: Sequence[Outputs], golden: Golden, precision: str) -> Accurac
             rule=problem,
         )
     columns = [_Column.of(number, outputs, golden) for number in range(len(golden.outputs[0]))]
-    allclose = all(column.is_close(rtol, atol) for column in columns)
     factor = TIMES_EAGER[precision]
     # an eager that overflows excuses nothing
     limits = [factor * eager if math.isfinite(eager) else 0.0 for eager in golden.eager_rmse]
-    near_eager = all(column.rmse <= limit for column, limit in zip(columns, limits, strict=True))
+    close = [column.is_close(rtol, atol) for column in columns]
+    near_eager = [column.rmse <= limit for column, limit in zip(columns, limits, strict=True)]
+    wrong = [number for number in range(len(columns)) if not (close[number] or near_eager[number])]
     broken = sum(column.not_finite for column in columns)
     if broken:
         rule = f"{broken} value(s) not finite where the golden's are"
-    elif allclose:
-        rule = "allclose"
-    elif near_eager:
-        rule = f"rmse <= {factor:g}x eager"
-    else:
-        worst = max(range(len(columns)), key=lambda number: _excess(columns[number].rmse, limits[number]))
+    elif wrong:
+        worst = max(wrong, key=lambda number: _excess(columns[number].rmse, limits[number]))
         rule = (
             f"output {worst}: rmse {columns[worst].rmse:.2g}, eager's {golden.eager_rmse[worst]:.2g}; "
             f"neither allclose nor within {factor:g}x"
         )
+    else:
+        rule = "allclose" if all(close) else f"rmse <= {factor:g}x eager"
     return Accuracy(
         rmse=_pool([column.rmse for column in columns]),
         relative_rmse=max(column.rmse / column.scale if column.scale else column.rmse for column in columns),
         max_abs_error=max(column.max_abs_error for column in columns),
         eager_rmse=_pool(golden.eager_rmse),
-        allclose=allclose,
+        allclose=all(close),
         rtol=rtol,
         atol=atol,
-        passed=not broken and (allclose or near_eager),
+        passed=not broken and not wrong,
         rule=rule,
     )
 

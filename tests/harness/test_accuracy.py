@@ -165,3 +165,14 @@ def test_a_golden_holds_two_outputs_that_share_memory(tmp_path: Path) -> None:
         (64,),
         (8, 8),
     ]
+
+
+def test_outputs_may_pass_by_different_rules() -> None:
+    exact = (torch.ones(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64) * 1e-9)
+    golden = Golden((exact,), (1e-4, 0.0))
+    # the first is near eager only, the second close only
+    outputs = (exact[0] + 1.5e-4, exact[1] + 1e-6)
+    found = check([outputs], golden, "fp32")
+    assert found.passed
+    assert not found.allclose
+    assert found.rule == "rmse <= 2x eager"

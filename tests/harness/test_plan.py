@@ -12,7 +12,7 @@ import backends
 import runner
 from harness import run as runs
 from harness.plan import Request, command_for, expand_backends, plan
-from reports.errors import UsageError
+from reports.errors import BakeoffError, UsageError
 from reports.schema import Cell, Report
 
 REPOSITORY = Path(runner.__file__).parent
@@ -241,3 +241,10 @@ print([name for name in ("torch", "onnx", "onnxruntime", "openvino", "tensorrt",
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(backends.TABLE, "broken", "no_such_module:Backend")
+    assert ("broken", "default", False) in expand_backends(["all"])
+    with pytest.raises(BakeoffError, match="backend 'broken'"):
+        expand_backends(["broken"])
