@@ -20,6 +20,7 @@ WARM_UP_LIMIT_S = 30.0
 REWARM_S = 0.01
 """Untimed calls at the head of a burst: a process that was stopped comes back to cold caches and sleeping threads."""
 
+BURST_S = 0.1
 THROUGHPUT_BLOCKS = 3
 THROUGHPUT_BLOCK_S = 0.1
 
@@ -35,8 +36,13 @@ class SamplingPlan:
 
     @classmethod
     def lasting(cls, seconds: float) -> SamplingPlan:
-        """At least `seconds` and 100 calls in ten bursts, after a warm-up of half of that at least."""
-        return cls(bursts=10, burst_s=seconds / 10, burst_calls=10, warm_up_s=seconds / 2)
+        """At least `seconds` and 100 calls in ten bursts or more, each of 100 ms or less, after a warm-up of half a
+        second (half of `seconds`, if that is less).
+
+        Time is spent on further rounds and not on longer ones: a round is one piece of evidence, however long.
+        """
+        bursts = max(10, round(seconds / BURST_S))
+        return cls(bursts=bursts, burst_s=seconds / bursts, burst_calls=10, warm_up_s=min(0.5, seconds / 2))
 
 
 def warm_up(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, at_least_s: float) -> WarmUp:

@@ -98,6 +98,9 @@ _COLOURS = {
     "null": "#b0b0b0",
 }
 # Paul Tol's "muted" scheme, for the backends of third parties
+_NAME_CHARACTERS = 36
+"""Room for the longest name of ours, inductor/max-autotune-no-cudagraphs."""
+
 _FURTHER_COLOURS = ["#332288", "#882255", "#999933", "#44aa99", "#661100", "#aa4499", "#117733", "#ddcc77"]
 _HATCHES = ["", "////", "....", "xxxx", "----", "oo"]
 _MARKERS = ["o", "s", "^", "D", "v", "P"]
@@ -252,9 +255,9 @@ def _paint_speedup(panel: _Panel) -> None:
     for place, row, ratio in ratios:
         look = panel.looks(row.record)
         low, high = (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value)
-        panel.axes.plot(ratio.value, place, look.marker, ms=6, mfc=look.colour, mec="white", mew=0.6)
         if low < high:
             panel.axes.plot([low, high], [place, place], color="black", lw=1.2, solid_capstyle="butt")
+        panel.axes.plot(ratio.value, place, look.marker, ms=6.5, mfc=look.colour, mec="black", mew=0.5)
         ends.append((place, max(high, ratio.value), f"{spelling.ratio(ratio.value)}x"))
     lowest = min([1.0, *(ratio.ci95.low if ratio.ci95 else ratio.value for _, _, ratio in ratios)])
     highest = max([1.0, *(right for _, right, _ in ends)])
@@ -367,7 +370,7 @@ _OTHER_PHASE = "#cccccc"
 
 def _headline_latency(contests: Sequence[ContestView]) -> str:
     winners = Counter(contest.verdict.winner for contest in contests if contest.verdict.winner)
-    won = [f"{_short(label, 28)} on {number}" for label, number in winners.most_common(3)]
+    won = [f"{_short(label, _NAME_CHARACTERS)} on {number}" for label, number in winners.most_common(3)]
     return f"Fastest: {', '.join(won)} of {len(contests)} contests" if won else "Latency: no contest has a winner"
 
 
@@ -380,7 +383,7 @@ def _headline_speedup(contests: Sequence[ContestView]) -> str:
 
 def _find_latency(contest: ContestView) -> str:
     verdict, best = contest.verdict, contest.best
-    model = _short(contest.cell.model, 28)
+    model = _short(contest.cell.model, _NAME_CHARACTERS)
     if best is None:
         return f"nothing could be ranked on {model}"
     if verdict.tied:
@@ -399,7 +402,7 @@ def _find_speedup(contest: ContestView) -> str:
     others = [row for row in contest.ranked if row.label != contest.verdict.baseline]
     if not others:
         return "nothing to compare with eager"
-    return f"{len(faster) or 'none'} of {len(others)} surely faster than eager"
+    return f"{len(faster) or 'none'} of {len(others)} faster than eager"
 
 
 def _find_build(contest: ContestView) -> str:
@@ -423,7 +426,7 @@ def _find_samples(contest: ContestView) -> str:
         spreads = {label: tail / float(np.median(samples[label])) for label, tail in tails.items() if tail}
         if spreads:
             label = max(spreads, key=lambda label: spreads[label])
-            return f"{_short(label, 28)} varies most: {name} {spreads[label]:.2f}x median"
+            return f"{_short(label, _NAME_CHARACTERS)} varies most: {name} {spreads[label]:.2f}x median"
     return "few calls: too short a sample to speak of its tail"
 
 
@@ -508,7 +511,7 @@ def _number_axis(axis: Any, low: float, high: float, is_log: bool, ticks: float)
 
 
 def _name(row: Row) -> str:
-    return _short(row.label, 28)
+    return _short(row.label, _NAME_CHARACTERS)
 
 
 def _short(text: str, limit: int) -> str:
@@ -520,7 +523,7 @@ def _wrapped(text: str, width: int, lines: int) -> str:
 
 
 def _listed(labels: Sequence[str]) -> str:
-    names = [_short(label, 28) for label in labels]
+    names = [_short(label, _NAME_CHARACTERS) for label in labels]
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
 
 
