@@ -3,8 +3,8 @@
 
 Each trial starts one forked and one spawned child of the same cell, takes bursts of both in random order, the other one
 stopped, and divides them round by round. The interval is over trials: a pair of processes differs by its memory layout,
-whatever started it, so many bursts of one pair say little. Beside it stands the same figure for pairs of two forked
-children, which shows how far apart equals are.
+whatever started it, so many bursts of one pair say little. Children of one fork server share its layout, so every trial
+has a server of its own. Beside it stand pairs of equals: two forked from two servers, two spawned, two from one server.
 
     python benchmarks/start_method.py --backend eager --device cpu --trials 10
 """
@@ -12,6 +12,7 @@ children, which shows how far apart equals are.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import random
@@ -35,6 +36,12 @@ from reports.schema import Cell
 ROUNDS = 15
 PLAN = SamplingPlan(bursts=ROUNDS, burst_s=0.04, burst_calls=5, warm_up_s=0.5)
 LIMIT_S = 300.0
+PAIRS: dict[str, Sequence[type[Launcher]]] = {
+    "forked / spawned": (ForkLauncher, SpawnLauncher),
+    "forked / forked": (ForkLauncher, ForkLauncher),
+    "spawned / spawned": (SpawnLauncher, SpawnLauncher),
+    "forked / forked of one server": (ForkLauncher,),
+}
 
 
 def main() -> None:
@@ -44,6 +51,7 @@ def main() -> None:
     parser.add_argument("--backend", default="eager", help="NAME or NAME/MODE")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--pairs", default=",".join(PAIRS))
     options = parser.parse_args()
     backend, _, mode = options.backend.partition("/")
     cell = Cell(
@@ -53,22 +61,28 @@ def main() -> None:
         backend=backend,
         mode=mode or "default",
     )
-    with tempfile.TemporaryDirectory() as folder, ForkLauncher() as fork, SpawnLauncher() as spawn:
+    with tempfile.TemporaryDirectory() as folder:
         golden = Path(folder) / "golden.safetensors"
-        child = fork.start("golden", Path(folder) / "golden.log", cell=cell.model_dump(), golden=str(golden))
-        _expect(child, "finished")
-        child.end()
-        for name, pair in {"forked / spawned": (fork, spawn), "forked / forked": (fork, fork)}.items():
-            medians = [_trial(cell, golden, Path(folder), pair) for _ in range(options.trials)]
+        with SpawnLauncher() as launcher:
+            child = launcher.start("golden", Path(folder) / "golden.log", cell=cell.model_dump(), golden=str(golden))
+            _expect(child, "finished")
+        for name in options.pairs.split(","):
+            medians = [_trial(cell, golden, Path(folder), PAIRS[name]) for _ in range(options.trials)]
             result = {"cell": cell.label, "model": cell.model, "device": cell.device, "pair": name, **_summary(medians)}
             sys.stdout.write(json.dumps(result) + "\n")
             sys.stdout.flush()
 
 
-def _trial(cell: Cell, golden: Path, folder: Path, pair: Sequence[Launcher]) -> list[list[float]]:
+def _trial(cell: Cell, golden: Path, folder: Path, pair: Sequence[type[Launcher]]) -> list[list[float]]:
     """Medians of the bursts in milliseconds, per side."""
+    with pair[0]() as first, contextlib.ExitStack() as stack:
+        second = stack.enter_context(pair[1]()) if len(pair) > 1 else first
+        return _medians(cell, golden, folder, [first, second])
+
+
+def _medians(cell: Cell, golden: Path, folder: Path, launchers: Sequence[Launcher]) -> list[list[float]]:
     children = []
-    for side, launcher in enumerate(pair):
+    for side, launcher in enumerate(launchers):
         log = folder / f"{side}.log"
         fields = {"cell": cell.model_dump(), "golden": str(golden), "sampling": asdict(PLAN)}
         children.append(launcher.start("measure", log, **fields))

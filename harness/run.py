@@ -138,6 +138,9 @@ def _measure(
     starter: Launcher, contests: Sequence[Contest], request: Request, store: Store, progress: Progress
 ) -> None:
     store.note(starter.note)
+    store.note(
+        "each cell lived in a single process: equal processes can differ by some 4 %, which no interval here shows"
+    )
     if not CAN_FORK or not CAN_PAUSE:
         store.note(
             "this platform cannot fork or stop processes: cells were spawned and measured one after the other, so that "

@@ -213,11 +213,13 @@ def test_device_time_needs_a_device(time: FakeTime) -> None:
     assert sampling.device_time(Scripted(time), SETS, CLOCK) is None
 
 
-def test_ten_bursts_hold_the_time_and_a_hundred_calls() -> None:
-    plan = sampling.SamplingPlan.lasting(2.0)
-    assert plan.bursts * plan.burst_s == pytest.approx(2.0)
+@pytest.mark.parametrize(("seconds", "bursts", "warm_up_s"), [(0.1, 10, 0.05), (1.0, 10, 0.5), (3.0, 30, 0.5)])
+def test_bursts_hold_the_time_and_a_hundred_calls(seconds: float, bursts: int, warm_up_s: float) -> None:
+    plan = sampling.SamplingPlan.lasting(seconds)
+    assert plan.bursts == bursts
+    assert plan.bursts * plan.burst_s == pytest.approx(seconds)
     assert plan.bursts * plan.burst_calls >= 100
-    assert plan.warm_up_s == 1.0
+    assert plan.warm_up_s == warm_up_s
 
 
 @pytest.mark.parametrize(

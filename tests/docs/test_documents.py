@@ -1,0 +1,83 @@
+"""What the documents say is what the code does."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import backends
+import models
+from harness.config import parse_dimensions, split
+from harness.launcher import ROOT
+from harness.plan import Request, plan
+from reports.writer import json_schema
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_json_schema_in_docs_is_the_current_one() -> None:
+    assert (ROOT / "docs/report.schema.json").read_text() == json_schema()
+
+
+def test_the_readme_names_every_backend_mode_and_alias() -> None:
+    for name in backends.TABLE:
+        assert f"`{name}`" in README
+        for mode in list(backends.create(name).modes)[1:]:
+            assert f"`{mode}`" in README
+    for alias in backends.ALIASES:
+        assert f"`{alias}`" in README
+
+
+def commands() -> list[str]:
+    """The runner's commands in the README, without what a line ends with for the reader."""
+    lines = [line.partition("#")[0].strip() for line in README.splitlines()]
+    return [line for line in lines if line.startswith("python runner.py --")]
+
+
+@pytest.mark.parametrize("command", [line for line in commands() if "hf:" not in line and "--config" not in line])
+def test_the_readmes_commands_can_be_planned(command: str) -> None:
+    words = shlex.split(command)[2:]
+    options: dict[str, list[str]] = {}
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        options.setdefault(name, []).append(value)
+    request = Request(
+        models=split(options.get("--model", ["mlp"])),
+        backends=split(options.get("--backends", ["all"])),
+        devices=split(options.get("--devices", ["cpu"])),
+        set=parse_dimensions(options.get("--set", [])),
+    )
+    assert plan(request)
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_dependency_is_pinned_in_one_place() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    pinned = re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    normal = {re.sub(r"[-_.]+", "-", name).lower() for name in pinned}
+    assert len(normal) == len(pinned)
+    for requirement in wanted:
+        name = re.split(r"[<>=!~ \[]", requirement)[0]
+        assert re.sub(r"[-_.]+", "-", name).lower() in normal, requirement
+
+
+def test_nothing_generic_is_installed_into_site_packages() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert tool == {"packages": [], "py-modules": []}
+    for name in ("backends", "models", "harness", "reports"):
+        module = __import__(name)
+        assert Path(module.__file__ or "").is_relative_to(ROOT)
+
+
+def test_every_model_of_the_table_can_be_found() -> None:
+    for name in models.TABLE:
+        assert models.find(name).name == name
