@@ -17,7 +17,7 @@ TABLE: dict[str, str] = {
     "inductor": "backends.inductor:Inductor",
     "onnx": "backends.onnx:Onnx",
     "aotinductor": "backends.planned:AOTInductor",
-    "openvino": "backends.planned:OpenVINO",
+    "openvino": "backends.openvino:OpenVINO",
     "tensorrt": "backends.planned:TensorRT",
     "torch-tensorrt": "backends.planned:TorchTensorRT",
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from backends import cuda_graph
 from backends.base import YES, Availability, Backend, BuildContext, Compiled
-from reports.schema import Extent, Placement
+from reports.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,13 +20,19 @@ if TYPE_CHECKING:
 class Eager(Backend):
     name = "eager"
     description = "PyTorch eager, torch.inference_mode"
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}}
 
     def available(self, device: str) -> Availability:
         return torch_available(device)
 
+    def supports(self, cell: Cell) -> Availability:
+        return super().supports(cell) and cuda_graph.supports_capture(cell)
+
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        return Callables(module)
+        if context.cell.mode != cuda_graph.MODE:
+            return Callables(module)
+        with context.phase("compile"):
+            return cuda_graph.capture(Callables(module), inputs)
 
 
 class Callables(Compiled):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+from backends import cuda_graph
 from backends.base import YES, Availability, Backend, BuildContext, Compiled
 from backends.eager import Callables, torch_available
 from reports.schema import Cell, Extent, Placement
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 TRIGGERING_CALLS = 3
 """The first call compiles; with CUDA graphs the second warms up on the graph's pool and the third is recorded."""
 
-CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
-CUDA_ONLY_MODES = CUDA_GRAPH_MODES - {"max-autotune"}
-
 
 class Inductor(Backend):
     name = "inductor"
@@ -30,6 +28,7 @@ class Inductor(Backend):
         "max-autotune": {"mode": "max-autotune"},
         "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
         "freezing": {"options": {"freezing": True}},
+        cuda_graph.MODE: {},
     }
 
     def available(self, device: str) -> Availability:
@@ -42,11 +41,11 @@ class Inductor(Backend):
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        if not cell.device.startswith("cuda") and cell.mode in CUDA_ONLY_MODES:
+        if not cell.device.startswith("cuda") and cell.mode == "reduce-overhead":
             return Availability(f"mode {cell.mode} is CUDA graphs, and {cell.device} has none: use inductor")
         if not cell.device.startswith("cuda") and cell.mode == "max-autotune-no-cudagraphs":
             return Availability(f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune")
-        return YES
+        return cuda_graph.supports_capture(cell)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
@@ -59,7 +58,8 @@ class Inductor(Backend):
             compiled = torch.compile(module, backend="inductor", dynamic=False, **options)  # type: ignore[call-overload]
             for _ in range(TRIGGERING_CALLS):
                 compiled(*inputs.args, **inputs.kwargs)
-        return Optimised(compiled, context.cell.device)
+            optimised = Optimised(compiled, context.cell.device)
+            return cuda_graph.capture(optimised, inputs) if context.cell.mode == cuda_graph.MODE else optimised
 
 
 class Optimised(Callables):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from backends import cuda_graph
 from backends.base import YES, Availability, Backend, BuildContext, Compiled
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx
@@ -27,7 +28,7 @@ class Onnx(Backend):
     description = "ONNX Runtime from the torch.export-based ONNX exporter"
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {},
-        "cuda-graph": {"enable_cuda_graph": "1"},
+        cuda_graph.MODE: {"enable_cuda_graph": "1"},
     }
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")
 
@@ -49,8 +50,8 @@ class Onnx(Backend):
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        if cell.mode == "cuda-graph" and not cell.device.startswith("cuda"):
-            return Availability(f"CUDA graphs need a CUDA device, not {cell.device}")
+        if not (capturable := cuda_graph.supports_capture(cell)):
+            return capturable
         if cell.precision == "bf16" and not cell.device.startswith("cuda"):
             return Availability("ONNX Runtime's CPU provider has no bfloat16 kernels for most operators")
         return YES
@@ -62,7 +63,7 @@ class Onnx(Backend):
             exported = export_onnx(module, inputs, context.workspace)
         with context.phase("compile"):
             session = _session(exported, context)
-            graph = context.cell.mode == "cuda-graph"
+            graph = context.cell.mode == cuda_graph.MODE
             bound = Bound(session, exported, inputs, context.cell.device, static_inputs=graph)
             bound.bind(inputs)
             for _ in range(CAPTURING_CALLS if graph else 1):

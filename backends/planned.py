@@ -32,11 +32,6 @@ class AOTInductor(Planned):
     description = "torch.export, compiled ahead of time by Inductor into a package"
 
 
-class OpenVINO(Planned):
-    name = "openvino"
-    description = "OpenVINO on the CPU"
-
-
 class TensorRT(Planned):
     name = "tensorrt"
     description = "TensorRT engine built from ONNX"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from backends import cuda_graph
 from backends.base import Availability, Backend, BuildContext, Compiled
 from backends.eager import torch_available
-from reports.schema import Extent, Placement
+from reports.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -21,10 +22,13 @@ SPECIALISING_CALLS = 3
 class TorchScript(Backend):
     name = "torchscript"
     description = "torch.jit.trace, then torch.jit.freeze"
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}}
 
     def available(self, device: str) -> Availability:
         return torch_available(device)
+
+    def supports(self, cell: Cell) -> Availability:
+        return super().supports(cell) and cuda_graph.supports_capture(cell)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
@@ -39,7 +43,8 @@ class TorchScript(Backend):
             torch.jit.save(frozen, str(context.workspace / "model.pt"))
             for _ in range(SPECIALISING_CALLS):
                 frozen(*tensors)
-        return Traced(frozen)
+            compiled: Compiled = Traced(frozen)
+            return cuda_graph.capture(compiled, inputs) if context.cell.mode == cuda_graph.MODE else compiled
 
 
 class Traced(Compiled):
