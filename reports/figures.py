@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+from PIL import Image
 
 from reports import spelling
 from reports.contests import ContestView, Row, contests_of
@@ -52,6 +53,12 @@ def draw(report: Report, folder: Path) -> list[Path]:
                 figure = _figure(drawing, shown[start : start + PANELS_PER_FIGURE], looks)
                 files += _save(figure, folder / stem)
     return files
+
+
+def _use_palette(png: Path) -> None:
+    """Rewrite a PNG with 256 colours of its own: these have few, and take a third of the space so."""
+    with Image.open(png) as image:
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, optimize=True, dpi=(DPI, DPI))
 
 
 @dataclass(frozen=True)
@@ -209,6 +216,7 @@ def _caption(panel: _Panel, drawing: _Drawing) -> None:
 def _save(figure: Figure, stem: Path) -> list[Path]:
     files = [stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")]
     figure.savefig(files[0], dpi=DPI)
+    _use_palette(files[0])
     figure.set_layout_engine("none")  # it stays as it is now: to lay it out takes longer than to draw it
     figure.savefig(files[1], metadata={"Date": None})
     return files

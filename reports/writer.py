@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import uuid
@@ -40,17 +41,21 @@ def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]
 
 
 def read(path: Path) -> Report:
-    """The report in `path`: a `report.json` or a folder that holds one. Raises UsageError, in one line, if it cannot.
+    """The report in `path`: a `report.json`, gzipped or not, or a folder that holds one. Raises UsageError, in one line.
 
     A report of a newer minor version is read; the fields that this version does not know are left out.
     """
     file = path / REPORT_JSON if path.is_dir() else path
+    packed = file.with_name(f"{file.name}.gz")
+    if path.is_dir() and packed.exists() and not file.exists():
+        file = packed
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        content = file.read_bytes()
+        document = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
     except FileNotFoundError:
         raise UsageError(f"no report at {file}: give the folder of a run, or its {REPORT_JSON}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror or error}") from None
+    except (OSError, EOFError) as error:
+        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is not JSON ({_first_line(error)}): give the {REPORT_JSON} of a run") from None
     if not isinstance(document, dict) or "schema_version" not in document:

@@ -1,3 +1,4 @@
+import gzip
 import json
 import math
 import os
@@ -128,3 +129,12 @@ def test_the_schema_describes_what_is_written() -> None:
     assert schema["title"] == "Report"
     assert set(schema["properties"]) == set(Report.model_fields) == set(json.loads(to_json(report())))
     assert {"enum": ["NaN", "Infinity", "-Infinity"]} in schema["$defs"]["Accuracy"]["properties"]["rmse"]["anyOf"]
+
+
+def test_a_gzipped_report_is_read_too_and_a_broken_one_is_one_line(tmp_path: Path) -> None:
+    packed = tmp_path / "report.json.gz"
+    packed.write_bytes(gzip.compress(to_json(report()).encode()))
+    assert read(tmp_path) == read(packed) == report()
+    packed.write_bytes(packed.read_bytes()[:-100])
+    with pytest.raises(UsageError, match="cannot read"):
+        read(tmp_path)
