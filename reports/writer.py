@@ -41,7 +41,9 @@ def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]
 
 
 def read(path: Path) -> Report:
-    """The report in `path`: a `report.json`, gzipped or not, or a folder that holds one. Raises UsageError, in one line.
+    """The report in `path`: a `report.json`, gzipped or not, or a folder that holds one.
+
+    Raises UsageError, in one line, if there is none or it cannot be read.
 
     A report of a newer minor version is read; the fields that this version does not know are left out.
     """
