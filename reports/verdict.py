@@ -10,15 +10,15 @@ from reports.statistics import break_even_calls, speedup
 
 BASELINE = "eager"
 
-MARGIN = 0.05
-"""Smallest lead that is called one. Each cell is measured in a single process, and two identical processes can differ
-by 4 % for as long as they live (memory layout); docs/method.md has the measurement."""
+MARGIN = 0.04
+"""A lead is called only if the low end of its interval is over this. Each cell is measured in a single process, and two
+identical processes can differ by 4 % for as long as they live (memory layout), which no interval over rounds shows."""
 
 NARROW = 0.10
 """A smaller lead is called, but with a doubt: ten equal processes spread over 7.9 % at worst."""
 
 MARGIN_UNPAIRED = 0.25
-"""Smallest lead called between cells that were not measured in the same rounds: the machine may have drifted."""
+"""The same between cells that were not measured in the same rounds: the machine may have drifted in between."""
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
@@ -132,7 +132,7 @@ def _standing(record: Record, ranked: Sequence[Record], tied: Sequence[Record], 
 
 def _is_clear(lead: Ratio) -> bool:
     margin = MARGIN if lead.paired else MARGIN_UNPAIRED
-    return lead.ci95 is not None and lead.ci95.low > 1 and lead.value > 1 + margin
+    return lead.ci95 is not None and lead.ci95.low > 1 + margin
 
 
 def _break_even(record: Record, baseline: Record) -> int | None:
@@ -177,7 +177,7 @@ def _doubts_of_numbers(ranked: Iterable[Record]) -> list[str]:
 
 
 def _doubts_of_lead(best: Record, runner_up: Record | None, leads: Mapping[str, Ratio]) -> list[str]:
-    if runner_up is None or not 1 + MARGIN < leads[runner_up.cell.id].value < 1 + NARROW:
+    if runner_up is None or not _is_clear(leads[runner_up.cell.id]) or leads[runner_up.cell.id].value >= 1 + NARROW:
         return []
     return [
         f"{best.cell.label} leads by less than {NARROW:.0%}, and each cell was measured in a single process: two equal "

@@ -37,7 +37,7 @@ def test_a_lead_within_the_margin_is_a_tie_however_narrow_its_interval() -> None
     assert [standing.rank for standing in verdict.standings] == [1, 1, 3]
     assert verdict.runner_up == "eager"
     assert verdict.sentence == (
-        "conv on cpu, fp32: tie between onnx and inductor (1.00 ms to 1.04 ms), "
+        "conv on cpu, fp32: tie between onnx and inductor (1.00 ms to 1.03 ms), "
         "about 2.00x [2.00, 2.00] as fast as eager."
     )
 
@@ -150,3 +150,11 @@ def test_a_narrow_lead_is_called_with_a_doubt() -> None:
 
     assert len(doubts(1.08)) == 1
     assert doubts(1.5) == []
+
+
+def test_a_lead_whose_interval_reaches_into_the_margin_is_a_tie() -> None:
+    slower = [1.02, 1.10, 1.03, 1.09, 1.07, 1.08, 1.02, 1.09, 1.07, 1.08]
+    records = [ok(cell("onnx"), constant([1.0] * 10)), ok(cell("inductor"), constant(slower))]
+    verdict = judge_contest(records)
+    assert verdict.winner is None
+    assert verdict.tied == ["onnx", "inductor"]
