@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 import backends
@@ -22,9 +23,9 @@ def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
         except Exception as error:
             modes, description = "", str(error)
         table.add_row(
-            f"{name}\n[dim]{description}[/dim]",
-            modes,
-            *(f"no: {reason}" if (reason := availability[name, device]) else "yes" for device in devices),
+            f"{escape(name)}\n[dim]{escape(description)}[/dim]",
+            escape(modes),
+            *(f"no: {escape(reason)}" if (reason := availability[name, device]) else "yes" for device in devices),
         )
     aliases = ", ".join(f"{alias} = {name}" for alias, name in backends.ALIASES.items())
     table.caption = f"aliases: {aliases}"

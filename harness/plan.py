@@ -127,10 +127,15 @@ def command_for(cell: Cell) -> str:
     return " ".join(parts)
 
 
-def _check_names(request: Request) -> None:
-    for device in request.devices:
+def check_devices(devices: Sequence[str]) -> None:
+    """Raise UsageError for a name that is no device's."""
+    for device in devices:
         if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
             raise UsageError(f"unknown device '{device}': write cpu, cuda or cuda:N")
+
+
+def _check_names(request: Request) -> None:
+    check_devices(request.devices)
     for precision in request.precision:
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)

@@ -15,7 +15,7 @@ from harness import environment
 from harness.contest import Measurement
 from harness.contest import Progress as ContestProgress
 from harness.launcher import CAN_FORK, CAN_PAUSE, ChildEnded, DeadlinePassed, Launcher, launcher
-from harness.plan import Contest, Request, StartMethod, plan
+from harness.plan import Contest, Request, StartMethod, check_devices, plan
 from harness.sampling import SamplingPlan
 from harness.store import Store
 from reports.errors import BakeoffError
@@ -103,8 +103,10 @@ def exit_status(report: Report) -> int:
 def availability(devices: Sequence[str], start_method: StartMethod = "auto") -> dict[tuple[str, str], str]:
     """For each backend and device the reason why this machine lacks it, or an empty string.
 
-    With no `devices` given: the CPU, and CUDA where torch sees one. Each backend is tried in a child of its own.
+    With no `devices` given: the CPU, and CUDA where torch sees one. Each backend is tried in a child of its own. Raises
+    UsageError for a device that is none.
     """
+    check_devices(devices)
     found = {}
     with launcher(start_method) as starter:
         if not devices:

@@ -99,6 +99,7 @@ def complaint(answer: tuple[int, str, str]) -> str:
         (["report", "nowhere"], "no report at nowhere"),
         (["report", "nowhere.json"], "no report at nowhere.json"),
         (["list", "--devices"], "requires an argument"),
+        (["list", "--devices", "gpu"], "unknown device 'gpu': write cpu, cuda or cuda:N"),
     ],
     ids=" ".join,
 )
