@@ -49,6 +49,8 @@ class Inductor(Backend):
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
+
+        # imported here because importing is in no phase, and torch.compile would do it inside of one
         import torch._dynamo
         import torch._inductor.config
 

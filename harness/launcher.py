@@ -263,7 +263,10 @@ class ForkedChild(Child):
 
 class SpawnLauncher(Launcher):
     start_method = "spawn"
-    note = "every cell ran in a child spawned as a fresh interpreter, which pays for `import torch` each time"
+    note = (
+        "every cell ran in a child spawned as a fresh interpreter, which pays for `import torch` each time; if such a "
+        "run is killed, what its children started and its temporary folder stay behind"
+    )
 
     def _start(self, job: Mapping[str, Any], ours: Connection, theirs: Connection) -> Child:
         command = [*_python(), "from harness.worker import spawned; spawned()", str(theirs.fileno())]
