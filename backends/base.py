@@ -35,6 +35,9 @@ class Availability:
 
 YES = Availability()
 
+Settings = dict[str, str | int | float | bool | None]
+"""Fits into a record as it is."""
+
 
 class PhaseTimer(Protocol):
     """`with phase("compile"): ...` announces the phase, then times it."""
@@ -50,6 +53,7 @@ class BuildContext:
     phase: PhaseTimer
     workspace: Path  # the cell's own empty folder; what is written here counts as its artefact
     threads: int  # intra-operator threads, the same for every backend of a contest
+    calibration: tuple[Inputs, ...] = ()  # the model's own input sets, for precisions that need their ranges
 
 
 class Compiled(ABC):
@@ -75,8 +79,12 @@ class Compiled(ABC):
         """How often anything was compiled so far. It must have stopped growing before measuring starts."""
         return 0
 
-    def settings(self) -> dict[str, str | int | float | bool | None]:
-        """What was in force beyond the cell: options, providers, threads. Goes into the record."""
+    def precision(self) -> Settings:
+        """The library's own switches that bear on precision, and what its layers compute in, as they stand."""
+        return {}
+
+    def settings(self) -> Settings:
+        """What else was in force beyond the cell: options, providers, threads. Goes into the record."""
         return {}
 
     def close(self) -> None:  # noqa: B027 - freeing is for those that hold something
@@ -100,6 +108,10 @@ class Backend(ABC):
     """Label -> options of the library. The first one is `default`."""
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
     """Distributions whose versions belong into the record."""
+    spelled_out: ClassVar[frozenset[str]] = frozenset()
+    """Modes that only name what `default` does on one kind of device: `NAME/all` leaves them out."""
+    caveat: ClassVar[str] = ""
+    """What a reader must know of every number of this backend. Stands in `list`, and as a doubt in each record."""
 
     @abstractmethod
     def available(self, device: str) -> Availability:
@@ -118,3 +130,23 @@ class Backend(ABC):
         Nothing is left to compile when it returns. Each stage runs inside `with context.phase(NAME)`: `export` makes
         a graph, `compile` makes code of it (lazy compilers are triggered here), `load` reads an artefact back.
         """
+
+
+class AheadOfTime(Backend):
+    """A backend whose artefact is deployed without the model: it is made in one process and loaded in another.
+
+    The harness calls `package` in a process that then ends, and `load` in a fresh one with the same `workspace`, which
+    has torch imported and has never seen the module: what it measures is what a deployment gets.
+    """
+
+    @abstractmethod
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+        """Write the artefact into `context.workspace`. Phases: `export`, `compile`."""
+
+    @abstractmethod
+    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+        """Read it back. Phase: `load`. `inputs` tell the calling convention."""
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        self.package(module, inputs, context)
+        return self.load(inputs, context)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from backends.base import YES, Availability, Compiled
+from backends.base import YES, Availability, Compiled, Settings
 from reports.errors import Unsupported
 from reports.schema import Cell, Placement
 
@@ -77,7 +77,10 @@ class Captured(Compiled):
     def compilations(self) -> int:
         return self._compiled.compilations()
 
-    def settings(self) -> dict[str, str | int | float | bool | None]:
+    def precision(self) -> Settings:
+        return self._compiled.precision()
+
+    def settings(self) -> Settings:
         return {**self._compiled.settings(), "cuda_graph": True}
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph
-from backends.base import YES, Availability, Backend, BuildContext, Compiled
+from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx
 from reports.errors import BakeoffError
@@ -164,7 +164,7 @@ class Bound(Compiled):
     def placement(self) -> Placement | None:
         return assignment(self._session, _provider(str(self._device)))
 
-    def settings(self) -> dict[str, str | int | float | bool | None]:
+    def settings(self) -> Settings:
         provider = self._session.get_providers()[0]
         options = self._session.get_provider_options().get(provider, {})
         told = ("use_tf32", "enable_cuda_graph", "cudnn_conv_algo_search")

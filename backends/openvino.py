@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends.base import YES, Availability, Backend, BuildContext, Compiled
+from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from reports.errors import BakeoffError
 from reports.schema import Cell, Extent, Placement
 
@@ -111,7 +111,7 @@ class Request(Compiled):
         )
         return Placement(extent=Extent.FULL, engines={f"CPU {name}": count for name, count in precisions.items()})
 
-    def settings(self) -> dict[str, str | int | float | bool | None]:
+    def settings(self) -> Settings:
         names = ("EXECUTION_DEVICES", "INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT")
         return {name.lower(): _plain(self._compiled.get_property(name)) for name in names}
 

@@ -239,7 +239,7 @@ class Measurement:
             status, reason = Status.INCORRECT, accuracy.rule
         elif not after.passed:
             status, reason = Status.INCORRECT, f"right at first, wrong after measuring: {after.rule}"
-        doubts = []
+        doubts = [live.ready["caveat"]] if live.ready["caveat"] else []
         if not live.ready["warm_up"]["steady"]:
             doubts.append("its warm-up did not become steady within 2 %")
         if message["recompiled"]:
@@ -304,6 +304,7 @@ class Measurement:
             reason=reason,
             phases=live.phases,
             bursts=live.bursts,
+            precision_in_force=live.ready.get("precision_in_force", {}),
             settings={"start_method": self._launcher.start_method, **live.ready.get("settings", {})},
             versions=live.ready.get("versions", {}),
             log_tail=_tail(live.log) if status.is_failure else "",

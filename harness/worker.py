@@ -86,7 +86,7 @@ def measure(connection: Connection, job: dict[str, Any]) -> None:
         module, sets = place(model, cell)
         golden = accuracy.Golden.load(Path(job["golden"]))
     phases.clock = clock
-    context = BuildContext(cell, phases, workspace / "artifact", torch.get_num_threads())
+    context = BuildContext(cell, phases, workspace / "artifact", torch.get_num_threads(), sets)
     with clock.on_stream(), torch.inference_mode(), backend.build(module, sets[0], context) as compiled:
         device_memory.sample()
         compiled.bind(sets[0])
@@ -107,12 +107,10 @@ def measure(connection: Connection, job: dict[str, Any]) -> None:
             warm_up=warm_up.model_dump(mode="json"),
             placement=placement.model_dump(mode="json") if placement else None,
             memory=_memory(device_memory, workspace),
-            settings={
-                "threads": context.threads,
-                "precision": precision.in_force(),
-                **compiled.settings(),
-            },
+            precision_in_force={**precision.in_force(), **compiled.precision()},
+            settings={"threads": context.threads, **compiled.settings()},
             versions=versions_of(backend),
+            caveat=backend.caveat,
         )
         compilations = compiled.compilations()
         while (command := link.receive(connection))["kind"] == "burst":

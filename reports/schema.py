@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-SCHEMA_VERSION = "1.0.0"
+SCHEMA_VERSION = "1.1.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0)]
@@ -32,6 +32,7 @@ class Status(StrEnum):
 
     OK = "ok"
     INCORRECT = "incorrect"  # keeps its numbers, never ranked
+    FALLBACK = "fallback"  # under --strict: not all of it ran where it was asked to; keeps its numbers, never ranked
     UNAVAILABLE = "unavailable"  # this machine lacks it
     UNSUPPORTED = "unsupported"  # makes no sense for this backend
     ERROR = "error"
@@ -42,7 +43,7 @@ class Status(StrEnum):
     @property
     def is_failure(self) -> bool:
         """Whether a cell that ended so counts as failed, whoever asked for it."""
-        return self in (Status.INCORRECT, Status.ERROR, Status.OOM, Status.CRASH, Status.TIMEOUT)
+        return self is not Status.OK and not self.is_absence
 
     @property
     def is_absence(self) -> bool:
@@ -173,6 +174,24 @@ class Placement(Frozen):
     extent: Extent
     engines: dict[str, int] = Field(default_factory=dict)  # engine or provider -> number of operators, or of graphs
     fallbacks: list[str] = Field(default_factory=list)  # operators that ran elsewhere, or what broke the graph
+    time_share: dict[str, float] = Field(default_factory=dict)  # engine -> share of a profiled call's time, 0 to 1
+    evidence: list[str] = Field(default_factory=list)  # what this was read from
+
+
+class Roofline(Frozen):
+    """The least time that the machine's two ceilings leave for a call, and how near the cell came to it.
+
+    Source of the model: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
+    multicore architectures", CACM 52(4), 2009.
+    """
+
+    flops: int  # floating-point operations of one call, by torch.utils.flop_counter (matrix products, convolutions)
+    bytes_moved: int  # the least a call must move: weights, inputs and outputs, once
+    ceiling_flops_per_s: float  # of a large matrix product in this precision, measured on this machine
+    ceiling_bytes_per_s: float  # of a large copy, measured on this machine
+    floor_ms: float  # max(flops / ceiling, bytes / ceiling)
+    bound: str  # "compute" or "memory": which of the two the floor comes from
+    share: float | None  # floor_ms / median latency: 1 is the floor itself; None without a latency
 
 
 class Record(Frozen):
@@ -193,7 +212,9 @@ class Record(Frozen):
     accuracy: Accuracy | None = None
     memory: Memory | None = None
     placement: Placement | None = None
-    settings: dict[str, JsonValue] = Field(default_factory=dict)  # what was in force: precision flags, threads, options
+    roofline: Roofline | None = None
+    precision_in_force: dict[str, JsonValue] = Field(default_factory=dict)  # every switch that bears on it, as it stood
+    settings: dict[str, JsonValue] = Field(default_factory=dict)  # what else was in force: threads, options
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries this backend used
     doubts: list[str] = Field(default_factory=list)  # what makes this record's numbers less sure
     command: str = ""  # measures this cell again

@@ -70,7 +70,7 @@ def built(cell: Cell, workspace: Path, model: LoadedModel | None = None) -> Iter
         clock = Clock(cell.device)
         module, sets = place(model or load(cell), cell)
         phases = RecordingPhases()
-        context = BuildContext(cell, phases, workspace, torch.get_num_threads())
+        context = BuildContext(cell, phases, workspace, torch.get_num_threads(), sets)
         with clock.on_stream(), torch.inference_mode():
             before = tuple(tensor.clone() for tensor in tensors_of(module, sets[0]))
             with backend.build(module, sets[0], context) as compiled:
