@@ -75,6 +75,9 @@ def run(
         str | None, typer.Option(help="interleaved: rounds over all cells; sequential: one cell after another")
     ] = None,
     start_method: Annotated[str | None, typer.Option(help="auto, forkserver or spawn")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="A cell that ran only in part where it was asked to has failed")
+    ] = False,
     config_file: Annotated[Path | None, typer.Option("--config", help="TOML file with these options as keys")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
 ) -> int:
@@ -91,6 +94,7 @@ def run(
         "min_time_s": min_time,
         "schedule": schedule,
         "start_method": start_method,
+        "strict": strict or None,
     }
     typed = Options({name: value for name, value in fields.items() if value is not None}, out, quiet)
     options = typed.over(config.read_config(config_file)) if config_file else typed

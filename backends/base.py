@@ -123,6 +123,10 @@ class Backend(ABC):
             return Availability(f"{self.name} does not do task '{cell.task}'")
         return YES
 
+    def caveat_of(self, mode: str) -> str:
+        """What a reader must know of every number of this mode: the backend's caveat, unless a mode has its own."""
+        return self.caveat
+
     @abstractmethod
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         """Compile `module` (on the cell's device, in its precision) for `inputs`.

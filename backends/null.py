@@ -13,8 +13,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends.base import YES, Availability, Backend, BuildContext, Compiled
+from backends.base import YES, AheadOfTime, Availability, Backend, BuildContext, Compiled, Settings
 from reports.errors import Unsupported
+from reports.schema import Extent, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +45,16 @@ class Null(Backend):
         "wrong-later": {"add": 1.0, "add_after_call": 60},
         "grandchildren": {"grandchildren": True},
         "noisy-output": {"print": "x" * 100_000 + "\n"},
+        "partial": {
+            "placement": Placement(
+                extent=Extent.PARTIAL,
+                engines={"scripted": 10, "torch": 3},
+                fallbacks=["gelu", "sort", "topk"],
+                time_share={"scripted": 0.97, "torch": 0.03},
+                evidence=["the mode's name"],
+            )
+        },
+        "fallback": {"placement": Placement(extent=Extent.FALLBACK, engines={"torch": 13})},
     }
 
     def available(self, device: str) -> Availability:
@@ -62,6 +73,39 @@ class Null(Backend):
         if "grandchildren" in script:
             _leave_grandchildren()
         return Scripted(module, script)
+
+
+class NullPackaged(AheadOfTime):
+    """The same ahead of time. Its settings name the process that built and the one that loaded."""
+
+    name = "null-packaged"
+    description = "scripted behaviour, ahead of time, for tests of the harness"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {"latency_ms": 1.0},
+        "crash-in-compile": {"crash_in": "compile"},
+        "crash-in-load": {"crash_in": "load"},
+    }
+
+    def available(self, device: str) -> Availability:
+        return YES
+
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+        import torch
+
+        script: Mapping[str, Any] = self.modes[context.cell.mode]
+        with context.phase("compile"):
+            _misbehave(script, "compile")
+        torch.save(module, context.workspace / "module.pt")
+        (context.workspace / "built_by").write_text(str(os.getpid()))
+
+    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+        import torch
+
+        script: Mapping[str, Any] = self.modes[context.cell.mode]
+        with context.phase("load"):
+            _misbehave(script, "load")
+            module = torch.load(context.workspace / "module.pt", weights_only=False)
+        return Packaged(module, script, built_by=int((context.workspace / "built_by").read_text()))
 
 
 class Scripted(Compiled):
@@ -99,6 +143,18 @@ class Scripted(Compiled):
         if "add" not in self._script:
             return tensors
         return tuple(tensor + self._script["add"] for tensor in tensors)
+
+    def placement(self) -> Placement | None:
+        return self._script.get("placement")
+
+
+class Packaged(Scripted):
+    def __init__(self, module: torch.nn.Module, script: Mapping[str, Any], built_by: int) -> None:
+        super().__init__(module, script)
+        self._built_by = built_by
+
+    def settings(self) -> Settings:
+        return {"built_by": self._built_by, "loaded_by": os.getpid()}
 
 
 def _misbehave(script: Mapping[str, Any], phase: str) -> None:

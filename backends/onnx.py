@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx
-from reports.errors import BakeoffError
+from reports.errors import BakeoffError, Unavailable
 from reports.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -17,20 +21,41 @@ if TYPE_CHECKING:
 
     from models.base import Inputs
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+}
+PACKAGES = {"cuda": "onnxruntime-gpu", "tensorrt": "onnxruntime-gpu", "openvino": "onnxruntime-openvino"}
+"""Distributions whose build of ONNX Runtime has the provider."""
 
 CAPTURING_CALLS = 3
 """ONNX Runtime runs twice to allocate what the graph will need, then captures."""
 
+PROFILED_CALLS = 5
+
 
 class Onnx(Backend):
     name = "onnx"
-    description = "ONNX Runtime from the torch.export-based ONNX exporter"
+    description = "ONNX Runtime from the torch.export-based ONNX exporter, with IO binding"
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {},
-        cuda_graph.MODE: {"enable_cuda_graph": "1"},
+        "cpu": {"provider": "cpu"},
+        "cuda": {"provider": "cuda"},
+        cuda_graph.MODE: {"provider": "cuda", "options": {"enable_cuda_graph": "1"}},
+        "tensorrt-ep": {"provider": "tensorrt"},
+        "openvino-ep": {"provider": "openvino"},
     }
-    libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")
+    spelled_out: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    libraries: ClassVar[tuple[str, ...]] = (
+        "torch",
+        "onnx",
+        "onnxscript",
+        "onnxruntime",
+        "onnxruntime-gpu",
+        "onnxruntime-openvino",
+    )
 
     def available(self, device: str) -> Availability:
         for library in ("onnx", "onnxscript", "onnxruntime"):
@@ -38,41 +63,76 @@ class Onnx(Backend):
                 __import__(library)
             except ImportError as error:
                 return Availability(f"{library} is not installed ({error}): pip install {library}")
-        import onnxruntime
-
-        provider = _provider(device)
-        if provider not in onnxruntime.get_available_providers():
-            return Availability(
-                f"this build of onnxruntime {onnxruntime.__version__} has no {provider}: pip install onnxruntime-gpu"
-            )
-        return torch_available(device)  # the model, its inputs and the buffers bound to the session are torch's
+        # the model, its inputs and the buffers bound to the session are torch's
+        return _provider_available(device.partition(":")[0]) and torch_available(device)
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
+        kind = cell.device.partition(":")[0]
         if not (capturable := cuda_graph.supports_capture(cell)):
             return capturable
-        if cell.precision == "bf16" and not cell.device.startswith("cuda"):
-            return Availability("ONNX Runtime's CPU provider has no bfloat16 kernels for most operators")
+        if cell.mode in ("cpu", "openvino-ep") and kind != "cpu":
+            return Availability(f"mode {cell.mode} is for the CPU, not {cell.device}")
+        if cell.mode in ("cuda", "tensorrt-ep") and kind != "cuda":
+            return Availability(f"mode {cell.mode} needs a CUDA device, not {cell.device}")
+        if cell.precision in ("bf16", "fp16") and kind == "cpu":
+            return Availability(f"ONNX Runtime's CPU provider has no {cell.precision} kernels for most operators")
+        if cell.precision == "int8" and _provider(cell) == "cuda":
+            return Availability("ONNX Runtime's CUDA provider has no kernels for quantised layers: use tensorrt-ep")
+        if cell.precision == "int8" and _provider(cell) == "openvino":
+            return Availability("int8 through OpenVINO is what the backend openvino measures")
+        if cell.precision == "fp8":
+            return Availability("ONNX Runtime has no static fp8 quantisation for this model")
         return YES
 
+    def caveat_of(self, mode: str) -> str:
+        return NEVER_RUN if mode == "tensorrt-ep" else ""
+
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        if context.cell.device.startswith("cuda"):
+        from backends import quantising
+
+        cell = context.cell
+        provider = _provider(cell)
+        if not (available := _provider_available(provider)):
+            raise Unavailable(available.reason)
+        if cell.device.startswith("cuda"):
             _load_cuda_libraries()
         with context.phase("export"):
             exported = export_onnx(module, inputs, context.workspace)
+            if cell.precision == "int8":
+                exported = quantising.static_onnx(
+                    exported, context.calibration, context.workspace, symmetric=provider == "tensorrt"
+                )
         with context.phase("compile"):
-            session = _session(exported, context)
-            graph = context.cell.mode == cuda_graph.MODE
-            bound = Bound(session, exported, inputs, context.cell.device, static_inputs=graph)
+            sessions = Sessions(exported, context, provider)
+            graph = cell.mode == cuda_graph.MODE
+            bound = Bound(sessions, exported, inputs, cell.device, static_inputs=graph)
             bound.bind(inputs)
             for _ in range(CAPTURING_CALLS if graph else 1):
                 bound.run()
         return bound
 
 
-def _provider(device: str) -> str:
-    return PROVIDERS[device.partition(":")[0]]
+NEVER_RUN = "ONNX Runtime's TensorRT provider was never run by us: its libraries are out of our machines' reach"
+
+
+def _provider(cell: Cell) -> str:
+    """Key of `PROVIDERS` for the cell's mode; the default mode's is the device's own."""
+    return str(Onnx.modes[cell.mode].get("provider", cell.device.partition(":")[0]))
+
+
+def _provider_available(provider: str) -> Availability:
+    """Whether this build of ONNX Runtime has the provider."""
+    import onnxruntime
+
+    name = PROVIDERS[provider]
+    if name in onnxruntime.get_available_providers():
+        return YES
+    return Availability(
+        f"this build of onnxruntime {onnxruntime.__version__} has no {name}: "
+        f"pip install {PACKAGES.get(provider, 'onnxruntime')} in its place"
+    )
 
 
 def _load_cuda_libraries() -> None:
@@ -82,38 +142,102 @@ def _load_cuda_libraries() -> None:
     onnxruntime.preload_dlls()
 
 
-def _session(exported: OnnxModel, context: BuildContext) -> Any:
-    """A session whose every option is what the cell says.
+class Sessions:
+    """Makes sessions on one exported model, every option being what the cell says."""
 
-    Raises BakeoffError where the asked provider did not come up: ONNX Runtime would go on silently on the CPU.
-    """
-    import onnxruntime
-    import torch
+    def __init__(self, exported: OnnxModel, context: BuildContext, provider: str) -> None:
+        self._exported = exported
+        self._context = context
+        self.provider = PROVIDERS[provider]
+        self._providers = self._with_fallbacks(provider)
 
-    cell = context.cell
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.intra_op_num_threads = context.threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    provider = _provider(cell.device)
-    provider_options: dict[str, str] = {}
-    if provider == "CUDAExecutionProvider":
-        provider_options = {
-            "device_id": str(torch.device(cell.device).index or 0),
-            "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
+    def open(self, may_fall_back: bool = True, profile: str = "") -> Any:
+        """A session; with `profile`, one that writes its profile to a file whose name begins so.
+
+        Raises BakeoffError where the asked provider did not come up: ONNX Runtime would go on silently without it.
+        """
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.intra_op_num_threads = self._context.threads
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if profile:
+            options.enable_profiling = True
+            options.profile_file_prefix = profile
+        providers = self._providers
+        if not may_fall_back:
+            # ONNX Runtime adds its CPU provider by itself; naming it contradicts the option
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+            providers = [one for one in providers if one[0] != PROVIDERS["cpu"]]
+        # without `enable_fallback=0` its Python side tries again with other providers when a session fails
+        session = onnxruntime.InferenceSession(
+            str(self._exported.path), options, providers=providers, enable_fallback=0
+        )
+        if self.provider not in session.get_providers():
+            raise BakeoffError(f"ONNX Runtime could not start {self.provider} (its log says why)")
+        return session
+
+    def accepted_without_cpu(self) -> str:
+        """What a session says in which no node may fall back to the CPU: "accepted", or why it was refused."""
+        try:
+            self.open(may_fall_back=False)
+        except Exception as error:  # ONNX Runtime has a type of its own for this in some builds only
+            return f"refused: {str(error).strip().splitlines()[0][:200]}"
+        return "accepted"
+
+    def _with_fallbacks(self, provider: str) -> list[tuple[str, dict[str, str]]]:
+        """The asked provider first, then those that take the nodes it leaves."""
+        cpu: tuple[str, dict[str, str]] = (PROVIDERS["cpu"], {})
+        if provider == "cuda":
+            return [(PROVIDERS["cuda"], self._cuda_options()), cpu]
+        if provider == "tensorrt":
+            return [(PROVIDERS["tensorrt"], self._tensorrt_options()), (PROVIDERS["cuda"], self._cuda_options()), cpu]
+        if provider == "openvino":
+            return [(PROVIDERS["openvino"], self._openvino_options()), cpu]
+        return [cpu]
+
+    def _cuda_options(self) -> dict[str, str]:
+        cell = self._context.cell
+        more = Onnx.modes[cell.mode].get("options", {})
+        assert isinstance(more, Mapping)
+        return {
+            **self._device_and_stream(),
             "use_tf32": "1" if cell.precision == "tf32" else "0",
             "cudnn_conv_algo_search": "EXHAUSTIVE",
-            **{key: str(value) for key, value in Onnx.modes[cell.mode].items()},
+            **more,
         }
-    fallback = [] if provider == "CPUExecutionProvider" else ["CPUExecutionProvider"]
-    session = onnxruntime.InferenceSession(
-        str(exported.path), options, providers=[(provider, provider_options), *fallback]
-    )
-    if provider not in session.get_providers():
-        raise BakeoffError(f"ONNX Runtime could not start {provider} (its log says why)")
-    return session
+
+    def _tensorrt_options(self) -> dict[str, str]:
+        """It has no option for TF32, which it has on: only the variable that overrules every library turns it off."""
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if self._context.cell.precision == "tf32" else "0"
+        folder = str(self._context.workspace)
+        return {
+            **self._device_and_stream(),
+            "trt_engine_cache_enable": "1",
+            "trt_engine_cache_path": folder,
+            "trt_timing_cache_enable": "1",
+            "trt_timing_cache_path": folder,
+        }
+
+    def _openvino_options(self) -> dict[str, str]:
+        """`load_config` takes OpenVINO's own properties; precision `ACCURACY` keeps the model's types."""
+        properties = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": str(self._context.threads),
+        }
+        return {"device_type": "CPU", "precision": "ACCURACY", "load_config": json.dumps({"CPU": properties})}
+
+    def _device_and_stream(self) -> dict[str, str]:
+        import torch
+
+        return {
+            "device_id": str(torch.device(self._context.cell.device).index or 0),
+            "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
+        }
 
 
 class Bound(Compiled):
@@ -123,11 +247,14 @@ class Bound(Compiled):
     binds the given tensors themselves.
     """
 
-    def __init__(self, session: Any, exported: OnnxModel, example: Inputs, device: str, static_inputs: bool) -> None:
+    def __init__(
+        self, sessions: Sessions, exported: OnnxModel, example: Inputs, device: str, static_inputs: bool
+    ) -> None:
         import onnxruntime
         import torch
 
-        self._session = session
+        self._sessions = sessions
+        self._session = session = sessions.open()
         self._exported = exported
         self._device = torch.device(device)
         self._static = tuple(tensor.clone() for tensor in example.tensors()) if static_inputs else None
@@ -140,6 +267,8 @@ class Bound(Compiled):
         ]
         self._bindings: dict[int, tuple[Any, Inputs, tuple[torch.Tensor, ...]]] = {}
         self._current: Any = None
+        self._last_bound: tuple[torch.Tensor, ...] = ()
+        self._placement: Placement | None = None
         if self._static is not None:
             self._current = self._binding(self._static)
 
@@ -153,7 +282,7 @@ class Bound(Compiled):
             tensors = tuple(tensor.contiguous() for tensor in inputs.tensors())
             # `inputs` is kept with its binding, so that its id stays its own
             self._bindings[key] = (self._binding(tensors), inputs, tensors)
-        self._current = self._bindings[key][0]
+        self._current, _, self._last_bound = self._bindings[key]
 
     def run(self) -> None:
         self._session.run_with_iobinding(self._current, self._run_options)
@@ -162,22 +291,61 @@ class Bound(Compiled):
         return tuple(buffer.clone() for buffer in self._buffers)
 
     def placement(self) -> Placement | None:
-        return assignment(self._session, _provider(str(self._device)))
+        if self._placement is None:
+            self._placement = self._assignment()
+        return self._placement
+
+    def precision(self) -> Settings:
+        kept = {key: value for key, value in self._options().items() if key == "use_tf32"}
+        types = {_element(value.type) for value in (*self._session.get_inputs(), *self._session.get_outputs())}
+        return {**kept, "graph_input_and_output_types": ", ".join(sorted(types))}
 
     def settings(self) -> Settings:
-        provider = self._session.get_providers()[0]
-        options = self._session.get_provider_options().get(provider, {})
-        told = ("use_tf32", "enable_cuda_graph", "cudnn_conv_algo_search")
-        kept = {key: options[key] for key in told if key in options}
-        return {"provider": provider, **kept}
+        told = ("enable_cuda_graph", "cudnn_conv_algo_search", "trt_engine_cache_enable", "device_type")
+        kept = {key: value for key, value in self._options().items() if key in told}
+        return {"provider": self._sessions.provider, "providers": ", ".join(self._session.get_providers()), **kept}
+
+    def _options(self) -> dict[str, str]:
+        options: dict[str, str] = self._session.get_provider_options().get(self._sessions.provider, {})
+        return options
+
+    def _assignment(self) -> Placement | None:
+        """The session's own account, what a second one says that may not fall back, and a profile where it is mixed."""
+        provider = self._sessions.provider
+        placement = assignment(self._session, provider)
+        if placement is None:
+            return None
+        evidence = ["ONNX Runtime's assignment of nodes, before fusion"]
+        # TensorRT's engines take minutes to build, and its provider falls back to CUDA's first
+        if provider in (PROVIDERS["cuda"], PROVIDERS["openvino"]):
+            verdict = self._sessions.accepted_without_cpu()
+            evidence.append(f"a second session with CPU fallback disabled: {verdict}")
+        time_share = self._profiled_share() if len(placement.engines) > 1 else {}
+        if time_share:
+            evidence.append("ONNX Runtime's profile of further calls")
+        return placement.model_copy(update={"evidence": evidence, "time_share": time_share})
+
+    def _profiled_share(self) -> dict[str, float]:
+        """Share of the run time per provider, by a session that profiles; empty where a profile does not tell.
+
+        A node's own time is the host's; where a node runs on a GPU it says nothing, and the kernels' must be there.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            session = self._sessions.open(profile=f"{folder}/profile")
+            binding = self._binding(self._static or self._last_bound, session)
+            for _ in range(PROFILED_CALLS):
+                session.run_with_iobinding(binding)
+            events = json.loads(Path(session.end_profiling()).read_text())
+        return time_share_of(events)
 
     def close(self) -> None:
         self._bindings.clear()
+        self._last_bound = ()
         self._current = None
         self._session = None
 
-    def _binding(self, tensors: tuple[torch.Tensor, ...]) -> Any:
-        binding = self._session.io_binding()
+    def _binding(self, tensors: tuple[torch.Tensor, ...], session: Any = None) -> Any:
+        binding = (session or self._session).io_binding()
         index = self._device.index or 0
         for name, tensor in zip(self._exported.input_names, tensors, strict=True):
             binding.bind_input(
@@ -208,6 +376,26 @@ def assignment(session: Any, provider: str) -> Placement | None:
     counted = [f"{name} ({elsewhere.count(name)})" for name in dict.fromkeys(elsewhere)]
     extent = Extent.FALLBACK if not engines.get(provider) else Extent.PARTIAL if counted else Extent.FULL
     return Placement(extent=extent, engines=engines, fallbacks=counted)
+
+
+def time_share_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Provider -> share of the time that `events`, a profile of ONNX Runtime's, give it; empty where they do not tell.
+
+    A node on the CPU took what its event says. One on a GPU took what its kernels did (category `Kernel`, which only
+    builds with CUPTI write); its own event times the launch.
+    """
+    on_cpu = sum(
+        event["dur"]
+        for event in events
+        if event.get("cat") == "Node"
+        and str(event.get("name", "")).endswith("_kernel_time")
+        and event.get("args", {}).get("provider") == PROVIDERS["cpu"]
+    )
+    on_gpu = sum(event["dur"] for event in events if event.get("cat") == "Kernel")
+    if not on_cpu or not on_gpu:
+        return {}
+    whole = on_cpu + on_gpu
+    return {PROVIDERS["cuda"]: on_gpu / whole, PROVIDERS["cpu"]: on_cpu / whole}
 
 
 def _static_shape(value: Any) -> tuple[int, ...]:
@@ -243,7 +431,12 @@ def _torch_type(name: str) -> torch.dtype:
     import torch
 
     types = {"float": torch.float32, "double": torch.float64}
-    inner = name.removeprefix("tensor(").removesuffix(")")
+    inner = _element(name)
     dtype = types.get(inner) or getattr(torch, inner)
     assert isinstance(dtype, torch.dtype)
     return dtype
+
+
+def _element(name: str) -> str:
+    """`tensor(float)` -> `float`."""
+    return name.removeprefix("tensor(").removesuffix(")")

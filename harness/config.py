@@ -22,7 +22,8 @@ SCALARS = {
     "schedule": "schedule",
     "start-method": "start_method",
 }
-OPTION_OF = {target: option for option, target in (LISTS | SCALARS).items()}
+FLAGS = {"strict": "strict"}
+OPTION_OF = {target: option for option, target in (LISTS | SCALARS | FLAGS).items()}
 
 
 @dataclass
@@ -67,16 +68,18 @@ def read_config(path: Path) -> Options:
             options.request[LISTS[name]] = split(_texts(path, key, value))
         elif name in SCALARS and not isinstance(value, bool):  # which Python takes for a number
             options.request[SCALARS[name]] = value
+        elif name in FLAGS and isinstance(value, bool):
+            options.request[FLAGS[name]] = value
         elif name == "set":
             options.request["set"] = _dimensions_table(path, value)
         elif name == "out" and isinstance(value, str):
             options.out = Path(value)
         elif name == "quiet" and isinstance(value, bool):
             options.quiet = value
-        elif name in ("out", "quiet") or name in SCALARS:
+        elif name in ("out", "quiet") or name in SCALARS or name in FLAGS:
             raise UsageError(f"--config {path}: '{key}' cannot be {value!r}")
         else:
-            raise unknown("key", key, [*LISTS, *SCALARS, "set", "out", "quiet"], f"in {path}")
+            raise unknown("key", key, [*LISTS, *SCALARS, *FLAGS, "set", "out", "quiet"], f"in {path}")
     return options
 
 

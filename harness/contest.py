@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
+import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -13,13 +15,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import backends
-from harness import link, memory, precision
+from backends.base import AheadOfTime
+from harness import link, memory, precision, roofline
 from harness.launcher import CAN_PAUSE, Child, ChildEnded, DeadlinePassed, Launcher
+from harness.placement import shortfall
 from harness.plan import Contest, PlannedCell, command_for
 from harness.sampling import SamplingPlan
 from harness.store import Store
 from reports.errors import BakeoffError
-from reports.schema import Accuracy, Burst, Cell, Phase, Record, Status
+from reports.schema import Accuracy, Burst, Cell, Latency, Phase, Placement, Record, Roofline, Status
 from reports.statistics import burst_medians_ms, summarise
 
 LOG_TAIL_LINES = 30
@@ -46,6 +50,9 @@ class Live:
     child: Child
     log: Path
     budget_s: float
+    package: Path | None = (
+        None  # what was built ahead of time, shared by the process that builds and the one that loads
+    )
     started: float = field(default_factory=time.monotonic)
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     phase: str = "start"
@@ -102,6 +109,7 @@ class Measurement:
             return
         try:
             golden = self._golden(contest)
+            self._measure_ceilings(contest.cells[0].cell)
         except _NoGolden as error:
             for planned in candidates:
                 self._end(Record(cell=planned.cell, status=error.status, reason=str(error), **_common(planned)))
@@ -150,7 +158,35 @@ class Measurement:
             child.end()
         if message["kind"] != "finished":
             raise _NoGolden(Status(message["status"]), f"no golden: {message['reason']} ({log})")
+        if message["work"] is None:
+            self._store.note(f"no roofline for {contest.id}: counting its work failed: {message['uncounted']}")
+        else:
+            self._store.save_work(contest.id, roofline.Work.model_validate(message["work"]))
         return path
+
+    def _measure_ceilings(self, cell: Cell) -> None:
+        """Measure what the machine can do on the cell's device in its precision, unless this run has done so."""
+        if self._store.ceilings(cell.device, cell.precision):
+            return
+        where = f"on {cell.device} in {cell.precision}"
+        self._progress.note(f"measuring the machine's ceilings {where}")
+        log = self._store.log(f"ceilings-{cell.device.replace(':', '')}-{cell.precision}")
+        child = self._launcher.start("ceilings", log, device=cell.device, precision=cell.precision)
+        try:
+            message = child.receive(time.monotonic() + self._time_limit_s)
+        except (ChildEnded, DeadlinePassed) as error:
+            self._store.note(f"no roofline {where}: measuring the machine's ceilings failed: {error} ({log})")
+            return
+        finally:
+            child.end()
+        if message["kind"] != "finished":
+            self._store.note(f"no roofline {where}: measuring the machine's ceilings failed: {message['reason']}")
+            return
+        self._store.save_ceilings(cell.device, cell.precision, roofline.Ceilings.model_validate(message["ceilings"]))
+
+    def _roofline(self, cell: Cell, latency: Latency | None) -> Roofline | None:
+        work, ceilings = self._store.work(cell.contest_id), self._store.ceilings(cell.device, cell.precision)
+        return roofline.of(work, ceilings, latency) if work and ceilings and latency else None
 
     def _build_group(self, candidates: deque[PlannedCell], golden: Path) -> list[Live]:
         """Build cells until there are none left, or memory for no more beside those that are alive."""
@@ -159,6 +195,9 @@ class Measurement:
             planned = candidates.popleft()
             live = self._launch(planned, golden)
             try:
+                if live.package is not None:
+                    self._await(live, "packaged")
+                    self._load_package(live, golden)
                 live.ready = self._await(live, "ready")
             except _Over as over:
                 if over.record.status is Status.OOM and group:
@@ -187,14 +226,27 @@ class Measurement:
     def _launch(self, planned: PlannedCell, golden: Path) -> Live:
         log = self._store.log(planned.cell.id)
         log.unlink(missing_ok=True)
-        child = self._launcher.start(
-            "measure",
+        if not isinstance(backends.create(planned.cell.backend), AheadOfTime):
+            return Live(planned, self._start("measure", planned.cell, log, golden), log, self._time_limit_s)
+        package = Path(tempfile.mkdtemp(dir=self._launcher.temporary))
+        (package / "artifact").mkdir()
+        child = self._start("package", planned.cell, log, golden, package)
+        return Live(planned, child, log, self._time_limit_s, package)
+
+    def _load_package(self, live: Live, golden: Path) -> None:
+        """The process that built ahead of time has done its work; a fresh one loads what it left, as a user's would."""
+        live.child.end()
+        live.child = self._start("measure_packaged", live.cell, live.log, golden, live.package)
+
+    def _start(self, role: str, cell: Cell, log: Path, golden: Path, package: Path | None = None) -> Child:
+        return self._launcher.start(
+            role,
             log,
-            cell=planned.cell.model_dump(),
+            cell=cell.model_dump(),
             golden=str(golden.resolve()),
             sampling=asdict(self._sampling),
+            package=str(package) if package else None,
         )
-        return Live(planned, child, log, self._time_limit_s)
 
     def _run_rounds(self, group: list[Live]) -> None:
         """Bursts of all cells in random order, every other one stopped. A cell that dies leaves the group."""
@@ -239,19 +291,24 @@ class Measurement:
             status, reason = Status.INCORRECT, accuracy.rule
         elif not after.passed:
             status, reason = Status.INCORRECT, f"right at first, wrong after measuring: {after.rule}"
+        elif live.planned.strict and (missing := shortfall(_placement(message), live.cell.backend)):
+            status, reason = Status.FALLBACK, missing
         doubts = [live.ready["caveat"]] if live.ready["caveat"] else []
         if not live.ready["warm_up"]["steady"]:
             doubts.append("its warm-up did not become steady within 2 %")
         if message["recompiled"]:
             doubts.append(f"compiled {message['recompiled']} more time(s) while it was measured")
+        latency = summarise(live.bursts)
         return self._record(
             live,
             status,
             reason,
-            latency=summarise(live.bursts),
+            latency=latency,
+            roofline=self._roofline(live.cell, latency),
             throughput=message["throughput"],
             device_time=message["device_time"],
             accuracy=accuracy,
+            placement=message["placement"],
             memory=message["memory"],
             doubts=doubts,
         )
@@ -297,6 +354,8 @@ class Measurement:
         return child.receive(deadline)
 
     def _record(self, live: Live, status: Status, reason: str, **fields: Any) -> Record:
+        if live.package is not None:
+            shutil.rmtree(live.package, ignore_errors=True)
         known = {key: live.ready[key] for key in ("accuracy", "warm_up", "placement", "memory") if live.ready.get(key)}
         return Record(
             cell=live.cell,
@@ -327,8 +386,13 @@ class Measurement:
             live.child.resume()
 
 
+def _placement(message: link.Message) -> Placement | None:
+    placement = message["placement"]
+    return Placement.model_validate(placement) if placement else None
+
+
 def _common(planned: PlannedCell) -> dict[str, Any]:
-    return {"asked_by_name": planned.asked_by_name, "command": command_for(planned.cell)}
+    return {"asked_by_name": planned.asked_by_name, "command": command_for(planned.cell, planned.strict)}
 
 
 def _cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, str]:

@@ -19,11 +19,11 @@ def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
     for name in backends.names():
         try:
             backend = backends.create(name)
-            modes, description = ", ".join(backend.modes), backend.description
+            modes, described = ", ".join(backend.modes), [backend.description, backend.caveat]
         except Exception as error:
-            modes, description = "", str(error)
+            modes, described = "", [str(error)]
         table.add_row(
-            f"{escape(name)}\n[dim]{escape(description)}[/dim]",
+            "\n".join([escape(name), *(f"[dim]{escape(text)}[/dim]" for text in described if text)]),
             escape(modes),
             *(f"no: {escape(reason)}" if (reason := availability[name, device]) else "yes" for device in devices),
         )

@@ -39,12 +39,15 @@ class Request(Frozen):
     min_time_s: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     schedule: Schedule = "interleaved"
     start_method: StartMethod = "auto"
+    strict: bool = False
+    """A cell that did not run wholly where it was asked to has failed."""
 
 
 @dataclass(frozen=True)
 class PlannedCell:
     cell: Cell
     asked_by_name: bool  # not through `all`
+    strict: bool = False  # it must run wholly where it was asked to
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def plan(request: Request) -> list[Contest]:
                         backend=backend,
                         mode=mode,
                     )
-                    contests.setdefault(cell.contest_id, {})[cell.id] = PlannedCell(cell, asked_by_name)
+                    contests.setdefault(cell.contest_id, {})[cell.id] = PlannedCell(cell, asked_by_name, request.strict)
     return [Contest(contest_id, tuple(cells.values())) for contest_id, cells in contests.items()]
 
 
@@ -98,11 +101,18 @@ def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
                 if not by_name:
                     raise UsageError(f"backend '{entry}': write 'all/all' for every mode of every backend")
                 raise unknown(f"mode of {backend}", mode, known, "runner.py list")
-            for one in known if mode == ALL else [mode or known[0]]:
+            for one in _all_of(backend, known) if mode == ALL else [mode or known[0]]:
                 # `NAME/all` asks for the backend, not for those of its modes that make no sense here
                 named = by_name and (mode != ALL or one == known[0])
                 found[backend, one] = found.get((backend, one), False) or named
     return [(backend, mode, by_name) for (backend, mode), by_name in found.items()]
+
+
+def _all_of(backend: str, modes: Sequence[str]) -> list[str]:
+    """The modes that `NAME/all` stands for: one that only spells out the default would be measured twice."""
+    if modes == ["default"]:
+        return ["default"]
+    return [mode for mode in modes if mode not in backends.create(backend).spelled_out]
 
 
 def _modes_of(backend: str, by_name: bool) -> list[str]:
@@ -115,7 +125,7 @@ def _modes_of(backend: str, by_name: bool) -> list[str]:
         return ["default"]
 
 
-def command_for(cell: Cell) -> str:
+def command_for(cell: Cell, strict: bool = False) -> str:
     """The command that measures `cell` again, beside its baseline."""
     label = f"{cell.backend}/{cell.mode}" if cell.mode != "default" else cell.backend
     both = label if label == "eager" else f"eager,{label}"
@@ -124,6 +134,8 @@ def command_for(cell: Cell) -> str:
     parts += [f"--backends {both}", f"--devices {cell.device}", f"--precision {cell.precision}", f"--seed {cell.seed}"]
     if cell.task != "inference":
         parts.append(f"--task {cell.task}")
+    if strict:
+        parts.append("--strict")
     return " ".join(parts)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.plan import Request
+from harness.roofline import Ceilings, Work
 from reports.errors import UsageError
 from reports.schema import Environment, Record
 from reports.writer import write_atomically
@@ -101,6 +102,25 @@ class Store:
     def golden(self, contest_id: str) -> Path:
         return self.root / "golden" / f"{contest_id}.safetensors"
 
+    def save_work(self, contest_id: str, work: Work) -> None:
+        """Keep what a call takes beside the golden, which is computed in the same process."""
+        write_atomically(self._work(contest_id), work.model_dump_json())
+
+    def work(self, contest_id: str) -> Work | None:
+        """What a call of this contest's model takes; None where it was not counted."""
+        path = self._work(contest_id)
+        return Work.model_validate_json(path.read_text()) if path.exists() else None
+
+    def save_ceilings(self, device: str, precision: str, ceilings: Ceilings) -> None:
+        path = self._ceilings(device, precision)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, ceilings.model_dump_json())
+
+    def ceilings(self, device: str, precision: str) -> Ceilings | None:
+        """What the machine can do at best; None where it was not measured."""
+        path = self._ceilings(device, precision)
+        return Ceilings.model_validate_json(path.read_text()) if path.exists() else None
+
     def note(self, text: str) -> None:
         """Keep a remark that a reader of the report should see; the same one only once."""
         if text not in self.notes():
@@ -137,6 +157,12 @@ class Store:
         """Whether the kernel has killed a process for want of memory since this was last asked."""
         before, self._kernel_kills = self._kernel_kills, _kernel_kills()
         return self._kernel_kills > before
+
+    def _work(self, contest_id: str) -> Path:
+        return self.root / "golden" / f"{contest_id}.work.json"
+
+    def _ceilings(self, device: str, precision: str) -> Path:
+        return self.root / "ceilings" / f"{device.replace(':', '')}_{precision}.json"  # no file has a colon on Windows
 
     def _write_plan(self, plan: dict[str, object]) -> None:
         write_atomically(self.root / "plan.json", json.dumps(plan, indent=1))

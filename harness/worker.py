@@ -1,7 +1,8 @@
 """The child process: one cell from its model to its last burst, or one of the smaller jobs beside it.
 
-Messages to the parent: `phase` (one begins), `phase_ended`, `ready` (built, checked, warm), `burst`, `finished`, and
-`ended` (it will not go on, and why). The parent sends `burst` and `finish`.
+Messages to the parent: `phase` (one begins), `phase_ended`, `packaged` (built ahead of time; this process is done),
+`ready` (built, checked, warm), `burst`, `finished`, and `ended` (it will not go on, and why). The parent sends `burst`
+and `finish`.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import backends
 import models
-from backends.base import Backend, BuildContext, Compiled
-from harness import accuracy, isolation, link, memory, precision, sampling
+from backends.base import AheadOfTime, Backend, BuildContext, Compiled
+from harness import accuracy, isolation, link, memory, precision, roofline, sampling, simulation
 from harness.clock import Clock
 from models.base import Inputs, LoadedModel
-from reports.errors import BakeoffError, Unsupported
+from reports.errors import BakeoffError, Unavailable, Unsupported
 from reports.schema import Cell, Status
 
 
@@ -65,76 +67,39 @@ def spawned() -> None:
 
 def measure(connection: Connection, job: dict[str, Any]) -> None:
     """Build one cell, check it, warm it up, and take bursts on command."""
+    bench = Bench.begin(connection, job)
+    module, sets = bench.model()
+    with bench.running(), bench.backend.build(module, sets[0], bench.context(sets)) as compiled:
+        _serve(bench, compiled, sets)
+
+
+def package(connection: Connection, job: dict[str, Any]) -> None:
+    """Build one cell ahead of time into the folder `job["package"]`, from which another process loads it."""
     import torch
 
-    cell = Cell.model_validate(job["cell"])
-    workspace = Path(job["workspace"])
-    phases = Phases(connection)
-    backend = backends.create(cell.backend)
+    bench = Bench.begin(connection, job)
+    assert isinstance(bench.backend, AheadOfTime)
+    module, sets = bench.model()
+    with bench.running():
+        bench.backend.package(module, sets[0], bench.context(sets))
+        bench.clock.synchronise()
+    torch.save([(one.args, dict(one.kwargs)) for one in sets], bench.handover)
+    link.send(connection, "packaged")
 
-    with phases.announced("probe"):
-        available = backend.available(cell.device)
-    if not available:
-        link.send(connection, "ended", status=Status.UNAVAILABLE, reason=available.reason)
-        return
-    precision.apply(cell.precision)
-    device_memory = memory.DeviceMemory(memory.cuda_index(cell.device))
-    with phases.announced("model"):
-        model = load(cell)
-        os.chdir(workspace)
-        clock = Clock(cell.device)
-        module, sets = place(model, cell)
-        golden = accuracy.Golden.load(Path(job["golden"]))
-    phases.clock = clock
-    context = BuildContext(cell, phases, workspace / "artifact", torch.get_num_threads(), sets)
-    with clock.on_stream(), torch.inference_mode(), backend.build(module, sets[0], context) as compiled:
-        device_memory.sample()
-        compiled.bind(sets[0])
-        with phases("first_call"):
-            compiled.run()
-        device_memory.sample()
-        with phases.announced("check"):
-            right = accuracy.check(_outputs(compiled, sets, clock), golden, cell.precision)
-        plan = sampling.SamplingPlan(**job["sampling"])
-        with phases.announced("warm-up"):
-            warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s)
-        device_memory.sample()
-        placement = compiled.placement()
-        link.send(
-            connection,
-            "ready",
-            accuracy=right.model_dump(mode="json"),
-            warm_up=warm_up.model_dump(mode="json"),
-            placement=placement.model_dump(mode="json") if placement else None,
-            memory=_memory(device_memory, workspace),
-            precision_in_force={**precision.in_force(), **compiled.precision()},
-            settings={"threads": context.threads, **compiled.settings()},
-            versions=versions_of(backend),
-            caveat=backend.caveat,
-        )
-        compilations = compiled.compilations()
-        while (command := link.receive(connection))["kind"] == "burst":
-            sampling.rewarm(compiled, sets, clock)
-            link.send(
-                connection, "burst", samples_ns=sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls)
-            )
-        assert command["kind"] == "finish"
-        with phases.announced("finish"):
-            recompiled = compiled.compilations() - compilations
-            throughput = sampling.throughput(compiled, sets, clock)
-            device_time = sampling.device_time(compiled, sets, clock)
-            # once more, with everything warm: a graph that replays over freed memory shows up here
-            after = accuracy.check(_outputs(compiled, sets, clock), golden, cell.precision)
-            device_memory.sample()
-        link.send(
-            connection,
-            "finished",
-            throughput=throughput.model_dump(mode="json"),
-            device_time=device_time.model_dump(mode="json") if device_time else None,
-            accuracy_after=after.model_dump(mode="json"),
-            memory=_memory(device_memory, workspace),
-            recompiled=recompiled,
-        )
+
+def measure_packaged(connection: Connection, job: dict[str, Any]) -> None:
+    """Load what `package` left, and go on as `measure`. This process never sees the model."""
+    import torch
+
+    bench = Bench.begin(connection, job)
+    assert isinstance(bench.backend, AheadOfTime)
+    with bench.phases.announced("inputs"):
+        os.chdir(bench.workspace)
+        # a pickle, because arguments may be anything; it was written by this run
+        handed_over = torch.load(bench.handover, map_location=bench.clock.device, weights_only=False)
+        sets = tuple(Inputs(args, kwargs) for args, kwargs in handed_over)
+    with bench.running(), bench.backend.load(sets[0], bench.context(sets)) as compiled:
+        _serve(bench, compiled, sets)
 
 
 def golden(connection: Connection, job: dict[str, Any]) -> None:
@@ -151,10 +116,19 @@ def golden(connection: Connection, job: dict[str, Any]) -> None:
         exact = run_eager(module, sets)
         # the module was cast in place: a fresh one has the float32 weights that every cell starts from
         module, sets = place(load(cell, Path(job["cwd"])), cell)
-        eager = run_eager(module, sets)
+        with simulation.rounded(cell.precision, module, sets):
+            eager = run_eager(module, sets)
+        work, uncounted = _count(module, sets[0], cell.precision)
         clock.synchronise()
     accuracy.Golden(exact, accuracy.rmse_per_output(eager, exact)).save(Path(job["golden"]))
-    link.send(connection, "finished")
+    link.send(connection, "finished", work=work.model_dump() if work else None, uncounted=uncounted)
+
+
+def ceilings(connection: Connection, job: dict[str, Any]) -> None:
+    """What this machine can do at best, on one device in one precision."""
+    precision.apply(job["precision"])
+    found = roofline.measure(job["device"], job["precision"])
+    link.send(connection, "finished", ceilings=found.model_dump())
 
 
 def probe(connection: Connection, job: dict[str, Any]) -> None:
@@ -180,10 +154,82 @@ def availability(connection: Connection, job: dict[str, Any]) -> None:
 
 ROLES: dict[str, Callable[[Connection, dict[str, Any]], None]] = {
     "measure": measure,
+    "package": package,
+    "measure_packaged": measure_packaged,
     "golden": golden,
+    "ceilings": ceilings,
     "probe": probe,
     "availability": availability,
 }
+
+
+@dataclass
+class Bench:
+    """What a cell's process works with."""
+
+    connection: Connection
+    job: dict[str, Any]
+    cell: Cell
+    backend: Backend
+    phases: Phases
+    clock: Clock
+    device_memory: memory.DeviceMemory
+    threads: int
+
+    @classmethod
+    def begin(cls, connection: Connection, job: dict[str, Any]) -> Self:
+        """Raises Unavailable where this machine lacks the backend, Unsupported where the precision is overruled."""
+        import torch
+
+        cell = Cell.model_validate(job["cell"])
+        phases = Phases(connection)
+        backend = backends.create(cell.backend)
+        with phases.announced("probe"):
+            available = backend.available(cell.device)
+        if not available:
+            raise Unavailable(available.reason)
+        precision.apply(cell.precision)
+        device_memory = memory.DeviceMemory(memory.cuda_index(cell.device))
+        phases.clock = Clock(cell.device)
+        return cls(connection, job, cell, backend, phases, phases.clock, device_memory, torch.get_num_threads())
+
+    def model(self) -> tuple[Any, tuple[Inputs, ...]]:
+        """Module and input sets on the cell's device, in its precision. From here on the workspace is where we are."""
+        with self.phases.announced("model"):
+            model = load(self.cell)
+            os.chdir(self.workspace)
+            return place(model, self.cell)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        import torch
+
+        with self.clock.on_stream(), torch.inference_mode():
+            yield
+
+    def context(self, sets: tuple[Inputs, ...]) -> BuildContext:
+        return BuildContext(self.cell, self.phases, self.artifact, self.threads, sets)
+
+    @property
+    def workspace(self) -> Path:
+        return Path(self.job["workspace"])
+
+    @property
+    def artifact(self) -> Path:
+        """The folder a backend builds into: in the workspace, or in the package that two processes share."""
+        return Path(self.job.get("package") or self.workspace) / "artifact"
+
+    @property
+    def handover(self) -> Path:
+        return Path(self.job["package"]) / "inputs.pt"
+
+    def memory(self) -> dict[str, Any]:
+        return {
+            "peak_resident_bytes": memory.peak_resident_bytes(),
+            "peak_device_bytes": self.device_memory.peak_bytes,
+            "device_bytes_source": self.device_memory.source or None,
+            "artifact_bytes": memory.folder_bytes(self.artifact) + memory.folder_bytes(self.workspace / "cache"),
+        }
 
 
 class Phases:
@@ -232,11 +278,24 @@ def run_eager(module: Any, sets: tuple[Inputs, ...]) -> tuple[accuracy.Outputs, 
     return tuple(flatten_outputs(module(*one.args, **one.kwargs)) for one in sets)
 
 
+def _count(module: Any, inputs: Inputs, cell_precision: str) -> tuple[roofline.Work | None, str]:
+    """What one call takes, or why that cannot be counted: a model whose golden there is can be compared without."""
+    from harness import counting
+
+    try:
+        return counting.count(module, inputs, cell_precision), ""
+    except Exception as error:
+        traceback.print_exc()
+        return None, explain(error)[1]
+
+
 def explain(error: BaseException) -> tuple[Status, str]:
     """How a cell that raised `error` ends, and the reason in one line."""
     first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     if isinstance(error, Unsupported):
         return Status.UNSUPPORTED, first_line
+    if isinstance(error, Unavailable):
+        return Status.UNAVAILABLE, first_line
     if isinstance(error, BakeoffError):
         return Status.ERROR, first_line
     reason = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
@@ -273,6 +332,63 @@ def _settle(job: dict[str, Any]) -> None:
     random.seed()
 
 
+def _serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
+    """The first call, the check, the warm-up; then bursts as the parent asks for them."""
+    connection, phases, clock, device_memory = bench.connection, bench.phases, bench.clock, bench.device_memory
+    precision_asked = bench.cell.precision
+    golden = accuracy.Golden.load(Path(bench.job["golden"]))
+    device_memory.sample()
+    compiled.bind(sets[0])
+    with phases("first_call"):
+        compiled.run()
+    device_memory.sample()
+    with phases.announced("check"):
+        right = accuracy.check(_outputs(compiled, sets, clock), golden, precision_asked)
+    plan = sampling.SamplingPlan(**bench.job["sampling"])
+    with phases.announced("warm-up"):
+        warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s)
+    device_memory.sample()
+    link.send(
+        connection,
+        "ready",
+        accuracy=right.model_dump(mode="json"),
+        warm_up=warm_up.model_dump(mode="json"),
+        placement=_placement(compiled),
+        memory=bench.memory(),
+        precision_in_force={**precision.in_force(), **compiled.precision()},
+        settings={"threads": bench.threads, **compiled.settings()},
+        versions=versions_of(bench.backend),
+        caveat=bench.backend.caveat_of(bench.cell.mode),
+    )
+    compilations = compiled.compilations()
+    while (command := link.receive(connection))["kind"] == "burst":
+        sampling.rewarm(compiled, sets, clock)
+        link.send(connection, "burst", samples_ns=sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls))
+    assert command["kind"] == "finish"
+    with phases.announced("finish"):
+        recompiled = compiled.compilations() - compilations
+        throughput = sampling.throughput(compiled, sets, clock)
+        device_time = sampling.device_time(compiled, sets, clock)
+        # once more, with everything warm: a graph that replays over freed memory shows up here
+        after = accuracy.check(_outputs(compiled, sets, clock), golden, precision_asked)
+        device_memory.sample()
+    link.send(
+        connection,
+        "finished",
+        throughput=throughput.model_dump(mode="json"),
+        device_time=device_time.model_dump(mode="json") if device_time else None,
+        accuracy_after=after.model_dump(mode="json"),
+        placement=_placement(compiled),
+        memory=bench.memory(),
+        recompiled=recompiled,
+    )
+
+
+def _placement(compiled: Compiled) -> dict[str, Any] | None:
+    placement = compiled.placement()
+    return placement.model_dump(mode="json") if placement else None
+
+
 def _outputs(compiled: Compiled, sets: tuple[Inputs, ...], clock: Clock) -> list[accuracy.Outputs]:
     """The outputs for every input set, each taken before the next call."""
     found = []
@@ -283,12 +399,3 @@ def _outputs(compiled: Compiled, sets: tuple[Inputs, ...], clock: Clock) -> list
         clock.synchronise()
         found.append(compiled.outputs())
     return found
-
-
-def _memory(device: memory.DeviceMemory, workspace: Path) -> dict[str, Any]:
-    return {
-        "peak_resident_bytes": memory.peak_resident_bytes(),
-        "peak_device_bytes": device.peak_bytes,
-        "device_bytes_source": device.source or None,
-        "artifact_bytes": memory.folder_bytes(workspace / "artifact") + memory.folder_bytes(workspace / "cache"),
-    }

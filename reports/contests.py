@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.schema import Cell, Record, Report, Standing, Status, Verdict
+from reports.schema import Cell, Record, Report, Roofline, Standing, Status, Verdict
 from reports.verdict import judge_contest
 
 
@@ -46,6 +46,11 @@ class ContestView:
         return [row for row in self.rows if not row.standing]
 
     @property
+    def roofline(self) -> Roofline | None:
+        """Any of its cells': the same for all of them but for the share."""
+        return next((row.record.roofline for row in self.rows if row.record.roofline), None)
+
+    @property
     def best(self) -> Row | None:
         """The first of the ranked rows: the winner, or the fastest of those that tie."""
         return self.rows[0] if self.rows[0].standing else None
@@ -75,7 +80,7 @@ def _view(records: Sequence[Record], verdict: Verdict | None) -> ContestView:
 
 
 def _distance(status: Status) -> int:
-    """How far from a success a cell ended: numbers that are wrong, no numbers, never tried."""
+    """How far from a success a cell ended: numbers of something else, wrong ones, none, never tried."""
     if status.is_absence:
-        return 3
-    return {Status.OK: 0, Status.INCORRECT: 1}.get(status, 2)
+        return 4
+    return {Status.OK: 0, Status.FALLBACK: 1, Status.INCORRECT: 2}.get(status, 3)

@@ -2,6 +2,7 @@
 
 BakeoffError            something this project says in one line, never as a traceback
 ├── UsageError          the request is wrong: what, where, and what to do now (exit status 2)
+├── Unavailable         this machine lacks what the cell needs
 └── Unsupported         a backend learns only while building that this cell makes no sense for it
 """
 
@@ -17,6 +18,10 @@ class BakeoffError(Exception):
 
 class UsageError(BakeoffError, ValueError):
     """The request cannot be carried out as written."""
+
+
+class Unavailable(BakeoffError):
+    """This machine lacks what the cell needs: the message says what, and how to get it."""
 
 
 class Unsupported(BakeoffError):

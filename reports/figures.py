@@ -247,7 +247,7 @@ def _paint_latency(panel: _Panel) -> None:
             panel.axes.plot(
                 [interval.low, interval.high], [place, place], color="black", lw=1, marker="" if is_log else "|", ms=4
             )
-        note = " incorrect" if record.status.is_failure else ""
+        note = f" {record.status}" if record.status.is_failure else ""
         ends.append((place, right, f"{spelling.milliseconds(median_ms)}{note}"))
     _label_ends(panel, ends, min(medians_ms) / 1.3 if is_log else 0, is_log)
     _name_rows(panel, [place for place, _, _ in ends])

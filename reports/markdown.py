@@ -5,12 +5,15 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import JsonValue
 
 from reports import spelling
 from reports.contests import ContestView, Row, contests_of
-from reports.schema import Environment, Gpu, Phase, Record, Report, Status
+from reports.schema import Environment, Extent, Gpu, Phase, Placement, Record, Report, Status
 from reports.spelling import MEBIBYTE, NONE, one_line
 
 REASON_LIMIT = 160
@@ -18,6 +21,9 @@ REASON_LIMIT = 160
 
 DOUBTS_SHOWN = 5
 """More doubts than these fold away."""
+
+_NAME_LIMIT = 60
+"""Longest name of a fallback in a table."""
 
 _FIGURE_CAPTIONS = {
     "latency": "Median latency with its 95 % interval",
@@ -74,45 +80,46 @@ def _verdicts(contests: Sequence[ContestView]) -> str:
     return "\n\n".join(lines)
 
 
+@dataclass(frozen=True)
+class _Column:
+    header: str
+    is_text: bool  # set to the left
+    cell: Callable[[Row], str]
+
+
 def _contest(contest: ContestView) -> str:
+    parts = [f"## {escape(contest.title)}"]
+    if contest.roofline:
+        parts.append(f"Floor: {escape(spelling.floor(contest.roofline))}.")
+    parts += [_contest_table(contest), _where_it_ran(contest)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _contest_table(contest: ContestView) -> str:
+    baseline = contest.verdict.baseline
     kinds = {kind for row in contest.rows for kind in [spelling.peak_memory(row.record)[1]] if kind}
-    header = [
-        "rank",
-        "backend",
-        "median latency (ms) [95 %]",
-        "p99 (ms)",
-        f"speed-up over {escape(contest.verdict.baseline or 'eager')} [95 %]",
-        "break-even (calls)",
-        "export / compile / load (s)",
-        "first call (s)",
-        f"peak {kinds.copy().pop()} memory (MiB)" if len(kinds) == 1 else "peak memory (MiB)",
-        "artefact (MiB)",
-        "relative RMSE (rule)",
-        "placement",
-        "status",
+    peak = f"peak {kinds.copy().pop()} memory (MiB)" if len(kinds) == 1 else "peak memory (MiB)"
+    share = _Column("of floor (%)", False, lambda row: _floor_share(row.record))
+    columns = [
+        _Column("rank", False, lambda row: str(row.standing.rank) if row.standing else NONE),
+        _Column("backend", True, lambda row: escape(row.label)),
+        _Column("median latency (ms) [95 %]", False, lambda row: _latency(row.record)[0]),
+        _Column("p99 (ms)", False, lambda row: _latency(row.record)[1]),
+        *([share] if contest.roofline else []),
+        _Column(f"speed-up over {escape(baseline or 'eager')} [95 %]", False, _speedup),
+        _Column("break-even (calls)", False, lambda row: _break_even(row, baseline)),
+        _Column("export / compile / load (s)", False, lambda row: _phases(row.record.phases)),
+        _Column("first call (s)", False, lambda row: spelling.seconds(row.record.first_call_s)),
+        _Column(peak, False, lambda row: _peak_memory(row.record, name_kind=len(kinds) > 1)),
+        _Column("artefact (MiB)", False, lambda row: _artifact(row.record)),
+        _Column("relative RMSE (rule)", True, lambda row: _accuracy(row.record)),
+        _Column("placement", True, lambda row: _placement(row.record.placement)),
+        _Column("status", True, lambda row: _status(row.record)),
     ]
-    rows = [_row(row, contest.verdict.baseline, name_memory=len(kinds) > 1) for row in contest.rows]
-    left = {1, 10, 11, 12}
-    rule = [":--" if column in left else "--:" for column in range(len(header))]
-    return f"## {escape(contest.title)}\n\n" + "\n".join(_table_line(cells) for cells in [header, rule, *rows])
-
-
-def _row(row: Row, baseline: str | None, name_memory: bool) -> list[str]:
-    record, standing = row.record, row.standing
-    return [
-        str(standing.rank) if standing else NONE,
-        escape(row.label),
-        *_latency(record),
-        _speedup(row),
-        _break_even(row, baseline),
-        _phases(record.phases),
-        spelling.seconds(record.first_call_s),
-        _peak_memory(record, name_memory),
-        spelling.mebibytes(record.memory.artifact_bytes) if record.memory else NONE,
-        _accuracy(record),
-        record.placement.extent.value if record.placement else NONE,
-        _status(record),
-    ]
+    header = [column.header for column in columns]
+    rule = [":--" if column.is_text else "--:" for column in columns]
+    rows = [[column.cell(row) for column in columns] for row in contest.rows]
+    return "\n".join(_table_line(cells) for cells in [header, rule, *rows])
 
 
 def _latency(record: Record) -> tuple[str, str]:
@@ -154,6 +161,53 @@ def _accuracy(record: Record) -> str:
     if record.accuracy is None:
         return NONE
     return f"{spelling.error(record.accuracy.relative_rmse)} ({escape(record.accuracy.rule, REASON_LIMIT // 2)})"
+
+
+def _floor_share(record: Record) -> str:
+    return spelling.percent(record.roofline.share if record.roofline else None)
+
+
+def _artifact(record: Record) -> str:
+    return spelling.mebibytes(record.memory.artifact_bytes if record.memory else None)
+
+
+def _placement(placement: Placement | None) -> str:
+    """`full`, or in bold how far it was not, with what ran elsewhere and where the time went."""
+    if placement is None:
+        return NONE
+    is_full = placement.extent is Extent.FULL
+    extent = placement.extent.value if is_full else f"**{placement.extent}**"
+    elsewhere = escape(spelling.some([one_line(name, _NAME_LIMIT) for name in placement.fallbacks]))
+    shares = escape(spelling.some(spelling.time_shares(placement.time_share)))
+    return f"{extent}{f': {elsewhere}' if elsewhere else ''}{f' ({shares})' if shares else ''}"
+
+
+def _where_it_ran(contest: ContestView) -> str:
+    """What the column has no room for: every engine, every fallback, what it was read from, and the precision."""
+    rows = [item for row in contest.rows for item in _where_a_row_ran(row)]
+    return _details("Where it ran, and in what precision", "\n".join(rows)) if rows else ""
+
+
+def _where_a_row_ran(row: Row) -> list[str]:
+    """A list item with the facts that are known below it; nothing where none is."""
+    placement, precision = row.record.placement, row.record.precision_in_force
+    facts: dict[str, Sequence[str]] = {}
+    if placement:
+        facts = {
+            "engines": [f"{name} {count}" for name, count in placement.engines.items()],
+            "time": spelling.time_shares(placement.time_share),
+            "elsewhere": placement.fallbacks,
+            "read from": placement.evidence,
+        }
+    facts["precision in force"] = [f"{name} {_plain(value)}" for name, value in precision.items()]
+    known = [f"  - {name}: {'; '.join(map(escape, texts))}" for name, texts in facts.items() if texts]
+    if not placement and not known:
+        return []
+    return [f"- **{escape(row.label)}**: {placement.extent if placement else 'does not tell where it ran'}", *known]
+
+
+def _plain(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _status(record: Record) -> str:
@@ -204,6 +258,12 @@ def _method(report: Report) -> str:
         "- Latency is the median over bursts of each burst's median; a ratio is one of bursts of the same round.",
         "- A percentile that the sample is too small to hold is n/a; no sample is deleted as an outlier.",
     ]
+    if any(record.roofline for record in report.records):
+        lines.append(
+            "- The floor is the least time that the machine's ceilings leave for a call: its floating-point operations "
+            "at the rate of a large matrix product in that precision, or its weights, inputs and outputs at that of a "
+            "large copy, whichever takes longer. What stays in a cache can come out under it, over 100 %."
+        )
     request = json.dumps(report.request, indent=1, ensure_ascii=False)
     return "\n\n".join(["## How it was measured", "\n".join(lines), _details("Request", _fenced(request, "json"))])
 

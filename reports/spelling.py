@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 
-from reports.schema import Interval, Latency, Record
+from reports.schema import Interval, Latency, Record, Roofline
 from reports.verdict import spell_ms
 
 MEBIBYTE = 2**20
 NONE = "-"
 """What stands where there is no number."""
 
+_PREFIXES = ["", "k", "M", "G", "T", "P"]
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -69,6 +71,44 @@ def count(value: int | None) -> str:
 
 def error(value: float | None) -> str:
     return NONE if value is None else f"{value:.1e}"
+
+
+def percent(share: float | None) -> str:
+    """`0.57` is `57`: two significant digits at least, without the sign, which the header carries."""
+    if share is None:
+        return NONE
+    value = 100 * share
+    if 0 < value < 0.01:
+        return "<0.01"
+    return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def quantity(value: float, unit: str) -> str:
+    """Three significant digits, with a decimal prefix: `872 MFLOP`, `45.2 GB/s`."""
+    step = 0 if value < 1 else min(len(_PREFIXES) - 1, int(math.log10(value)) // 3)
+    scaled = value / 1000**step
+    if float(f"{scaled:.3g}") >= 1000 and step < len(_PREFIXES) - 1:  # 999.9 k is 1.00 M
+        scaled, step = scaled / 1000, step + 1
+    digits = 0 if scaled >= 99.95 or step == 0 else 1 if scaled >= 9.995 else 2
+    return f"{scaled:,.{digits}f} {_PREFIXES[step]}{unit}"
+
+
+def floor(roofline: Roofline) -> str:
+    """`0.151 ms, bound by memory (872 MFLOP at 199 GFLOP/s, 6.84 MB at 45.2 GB/s)`."""
+    compute = f"{quantity(roofline.flops, 'FLOP')} at {quantity(roofline.ceiling_flops_per_s, 'FLOP/s')}"
+    memory = f"{quantity(roofline.bytes_moved, 'B')} at {quantity(roofline.ceiling_bytes_per_s, 'B/s')}"
+    return f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"
+
+
+def some(names: Sequence[str], shown: int = 2) -> str:
+    """`gelu, sort and 3 more`."""
+    text = ", ".join(names[:shown])
+    return text if len(names) <= shown else f"{text} and {len(names) - shown} more"
+
+
+def time_shares(shares: Mapping[str, float]) -> list[str]:
+    """`CUDAExecutionProvider 97 %`, the largest first."""
+    return [f"{name} {percent(share)} %" for name, share in sorted(shares.items(), key=lambda item: -item[1])]
 
 
 def peak_memory(record: Record) -> tuple[int | None, str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 
 from reports import spelling
 from reports.contests import Row, contests_of
@@ -48,6 +49,7 @@ def _columns(row: Row, dimensions: list[str]) -> dict[str, Value]:
         **_speed(row),
         **_cost(row),
         **_quality(row),
+        **_floor(row),
         "doubts": "; ".join(spelling.one_line(doubt) for doubt in record.doubts),
         "contest_id": cell.contest_id,
         "cell_id": cell.id,
@@ -110,7 +112,26 @@ def _quality(row: Row) -> dict[str, Value]:
         "eager_rmse": accuracy.eager_rmse if accuracy else None,
         "accuracy_rule": accuracy.rule if accuracy else None,
         "placement": placement.extent.value if placement else None,
+        "fallbacks": "; ".join(map(spelling.one_line, placement.fallbacks)) if placement else None,
+        "engines": _object(placement.engines) if placement else None,
+        "time_share": _object(placement.time_share) if placement else None,
     }
+
+
+def _floor(row: Row) -> dict[str, Value]:
+    roofline = row.record.roofline
+    return {
+        "flops": roofline.flops if roofline else None,
+        "bytes_moved": roofline.bytes_moved if roofline else None,
+        "floor_ms": roofline.floor_ms if roofline else None,
+        "floor_share": roofline.share if roofline else None,
+        "bound": roofline.bound if roofline else None,
+    }
+
+
+def _object(values: Mapping[str, float]) -> str | None:
+    """As JSON, so that no engine's name can be taken for a separator."""
+    return json.dumps({spelling.one_line(name): value for name, value in values.items()}) if values else None
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:

@@ -20,10 +20,14 @@ from reports import spelling
 from reports.contests import ContestView, Row, contests_of
 from reports.schema import Cell, Record, Report, Status
 from reports.spelling import NONE, one_line
+from reports.verdict import doubts_of_placement
 
 REFRESH_EVERY_S = 0.25
 WIDE = 104
 """Columns of a terminal from which a cell's numbers fit on one line."""
+
+ROOMY = 116
+"""Columns from which there is room for the share of the floor beside them."""
 
 
 class LiveTable:
@@ -179,13 +183,19 @@ _STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence
 def print_report(report: Report, console: Console) -> None:
     """Per contest a ranked table, what became of the cells that are not in it, then the verdict and its doubts."""
     for contest in contests_of(report):
-        console.print(_table(contest, is_wide=console.width >= WIDE))
+        console.print(_table(contest, is_wide=console.width >= WIDE, is_roomy=console.width >= ROOMY))
+        if contest.roofline:
+            console.print(Text(f"floor {spelling.floor(contest.roofline)}"), highlight=False)
+        told = []
         for row in contest.rows:
             if row.record.status is not Status.OK:
                 _print_wrapped(console, "x ", f"{row.label} {spelling.fate(row.record)}", row.record.reason)
+            for doubt in [] if row.record.status is Status.FALLBACK else doubts_of_placement(row.record):
+                _print_wrapped(console, "~ ", doubt)
+                told.append(doubt)
         console.print(Text(one_line(contest.verdict.sentence), style="bold"))
         for doubt in contest.verdict.doubts:
-            if not _is_told_by_a_row(doubt, contest):
+            if doubt not in told and not _is_told_by_a_row(doubt, contest):
                 _print_wrapped(console, "- ", doubt)
         console.print()
     if not report.complete:
@@ -200,8 +210,12 @@ def _is_told_by_a_row(doubt: str, contest: ContestView) -> bool:
     )
 
 
-def _table(contest: ContestView, is_wide: bool) -> Table:
-    """One line per cell, or two where the terminal is narrow: then intervals and modes go to the second."""
+def _table(contest: ContestView, is_wide: bool, is_roomy: bool) -> Table:
+    """One line per cell, or two where the terminal is narrow: then intervals and modes go to the second.
+
+    A `~` before a name: it ran elsewhere, wholly or in part.
+    """
+    has_share = is_roomy and contest.roofline is not None
     kinds = {kind for row in contest.rows for kind in [spelling.peak_memory(row.record)[1]] if kind}
     peak = "peak" if len(kinds) != 1 else "peak\ndevice" if "device" in kinds else "peak\nRSS"
     table = Table(
@@ -217,15 +231,17 @@ def _table(contest: ContestView, is_wide: bool) -> Table:
         table.add_column(header, justify="right", no_wrap=True)
     for header in ("1st\ncall\ns", f"{peak}\nMiB", "relat.\nerror"):
         table.add_column(header, justify="right", no_wrap=True)
+    if has_share:
+        table.add_column("of\nfloor\n%", justify="right", no_wrap=True)
     for row in contest.rows:
-        table.add_row(*_cells(row, is_wide))
+        table.add_row(*_cells(row, is_wide, has_share))
     return table
 
 
-def _cells(row: Row, is_wide: bool) -> list[Text]:
+def _cells(row: Row, is_wide: bool, has_share: bool) -> list[Text]:
     record, standing = row.record, row.standing
     ratio = standing.speedup_over_baseline if standing else None
-    label = one_line(row.label)
+    label = f"{'~' if doubts_of_placement(record) else ''}{one_line(row.label)}"
     median = spelling.median(record.latency) if record.latency else NONE
     speedup = f"{spelling.ratio(ratio.value)} {spelling.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
     if not is_wide:
@@ -243,6 +259,7 @@ def _cells(row: Row, is_wide: bool) -> list[Text]:
         spelling.seconds(record.first_call_s),
         spelling.mebibytes(spelling.peak_memory(record)[0]),
         spelling.error(record.accuracy.relative_rmse) if record.accuracy else NONE,
+        *([spelling.percent(record.roofline.share if record.roofline else None)] if has_share else []),
     ]
     return [Text(column, style="" if standing else _STYLES[record.status]) for column in columns]
 

@@ -81,6 +81,14 @@ def title_of(cell: Cell) -> str:
     return f"{cell.model}{f' ({sizes})' if sizes else ''} on {cell.device}, {cell.precision}{task}"
 
 
+def doubts_of_placement(record: Record) -> list[str]:
+    """What to say of a cell that ran elsewhere, wholly or in part; nothing where it did not, or does not tell."""
+    if record.placement is None or record.placement.extent is Extent.FULL:
+        return []
+    what = ", ".join(record.placement.fallbacks[:5]) or "see its placement"
+    return [f"{record.cell.label} ran only in part where it was asked to ({record.placement.extent}): {what}"]
+
+
 def spell_ratio(ratio: Ratio) -> str:
     """`1.85x [1.80, 1.90]`."""
     interval = f" [{ratio.ci95.low:.2f}, {ratio.ci95.high:.2f}]" if ratio.ci95 else ""
@@ -170,9 +178,7 @@ def _doubts_of_numbers(ranked: Iterable[Record]) -> list[str]:
     for record in ranked:
         label = record.cell.label
         doubts += [f"{label}: {doubt}" for doubt in record.doubts]
-        if record.placement and record.placement.extent is not Extent.FULL:
-            what = ", ".join(record.placement.fallbacks[:5]) or "see its placement"
-            doubts.append(f"{label} ran only in part where it was asked to ({record.placement.extent}): {what}")
+        doubts += doubts_of_placement(record)
     return doubts
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import backends
-from backends.onnx import assignment
-from reports.errors import BakeoffError
+from backends.onnx import assignment, time_share_of
+from reports.errors import BakeoffError, Unavailable
 from reports.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built
 
@@ -142,7 +142,7 @@ def test_a_build_without_the_provider_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
     absent = backends.create("onnx").available("cuda")
     assert not absent
-    assert CUDA in absent.reason and absent.reason.endswith("pip install onnxruntime-gpu")
+    assert CUDA in absent.reason and "pip install onnxruntime-gpu" in absent.reason
 
 
 @pytest.mark.parametrize("library", ["onnx", "onnxscript", "onnxruntime"])
@@ -163,8 +163,61 @@ def test_a_provider_that_does_not_come_up_ends_the_build(tmp_path: Path, monkeyp
 def test_what_a_cpu_cannot_do_is_unsupported() -> None:
     onnx = backends.create("onnx")
     assert "CUDA device" in onnx.supports(Cell(model="mlp", backend="onnx", mode="cuda-graph")).reason
-    assert "bfloat16" in onnx.supports(Cell(model="mlp", backend="onnx", precision="bf16")).reason
+    assert "bf16" in onnx.supports(Cell(model="mlp", backend="onnx", precision="bf16")).reason
+    assert "tensorrt-ep" in onnx.supports(Cell(model="mlp", backend="onnx", precision="int8", device="cuda")).reason
     assert onnx.supports(Cell(model="mlp", backend="onnx", mode="cuda-graph", precision="bf16", device="cuda:1"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "does"),
+    [
+        ("cpu", "cpu", True),
+        ("cpu", "cuda", False),
+        ("cuda", "cuda:1", True),
+        ("cuda", "cpu", False),
+        ("tensorrt-ep", "cuda", True),
+        ("tensorrt-ep", "cpu", False),
+        ("openvino-ep", "cpu", True),
+        ("openvino-ep", "cuda", False),
+    ],
+)
+def test_a_mode_that_names_a_provider_runs_where_it_can(mode: str, device: str, does: bool) -> None:
+    answer = backends.create("onnx").supports(Cell(model="mlp", backend="onnx", mode=mode, device=device))
+    assert bool(answer) is does and (does or mode in answer.reason)
+
+
+@pytest.mark.parametrize(("mode", "package"), [("openvino-ep", "onnxruntime-openvino")])
+def test_a_mode_whose_provider_the_build_lacks_is_unavailable(mode: str, package: str, tmp_path: Path) -> None:
+    if "OpenVINOExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this build of ONNX Runtime has OpenVINO's provider")
+    cell = Cell(model="mlp", dimensions={"batch": 1, "features": 4, "hidden": 4}, backend="onnx", mode=mode)
+    with pytest.raises(Unavailable, match=f"pip install {package}"), built(cell, tmp_path):
+        pass
+
+
+def test_only_the_provider_nobody_ran_carries_a_caveat() -> None:
+    onnx = backends.create("onnx")
+    assert [mode for mode in onnx.modes if onnx.caveat_of(mode)] == ["tensorrt-ep"]
+
+
+def test_shares_of_the_time_need_the_kernels_own_times() -> None:
+    on_cpu = {"cat": "Node", "name": "atan_kernel_time", "dur": 30, "args": {"provider": CPU}}
+    launch = {"cat": "Node", "name": "gemm_kernel_time", "dur": 500, "args": {"provider": CUDA}}
+    kernel = {"cat": "Kernel", "name": "sgemm", "dur": 90}
+    assert time_share_of([on_cpu, launch, kernel]) == {CUDA: 0.75, CPU: 0.25}
+    assert time_share_of([on_cpu, launch]) == {}
+
+
+def test_a_session_that_must_not_fall_back_says_so(one: Built) -> None:
+    """On the CPU provider there is nothing to forbid; the option itself is ONNX Runtime's."""
+    compiled: Any = one.compiled
+    refused = compiled._sessions.accepted_without_cpu()
+    assert refused.startswith("refused: ") and "assigned to the default CPU EP" in refused
+
+
+def test_its_python_side_may_not_try_again_with_another_provider(one: Built) -> None:
+    """By default it does, when a session is made and in every call, and prints that it did."""
+    assert session_of(one)._enable_fallback is False
 
 
 def session_of(one: Built) -> Any:

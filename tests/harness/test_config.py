@@ -41,6 +41,7 @@ def test_every_option_has_its_key(file: Path) -> None:
             min-time = 0.5
             schedule = "sequential"
             start-method = "spawn"
+            strict = true
             out = "somewhere"
             quiet = true
             [set]
@@ -60,6 +61,7 @@ def test_every_option_has_its_key(file: Path) -> None:
         min_time_s=0.5,
         schedule="sequential",
         start_method="spawn",
+        strict=True,
         set={"batch": ("1", "8"), "text": ("a",)},
     )
     assert (options.out, options.quiet) == (Path("somewhere"), True)
@@ -95,6 +97,7 @@ def test_dashes_and_underscores_are_the_same(file: Path, key: str) -> None:
         ("schedule = 'parallel'", "--schedule parallel: "),
         ("start-method = 'fork'", "--start-method fork: "),
         ("task = 3", "--task 3: "),
+        ("strict = 1", "'strict' cannot be 1"),
         ("backends = 1.5", "'backends' takes names or whole numbers, or a list of them, not 1.5"),
         ("backends = [true]", "'backends' takes names"),
         ("model = {a = 1}", "'model' takes names"),
@@ -130,6 +133,7 @@ def test_what_was_typed_goes_over_the_file() -> None:
     assert both.request == {"models": ("mlp",), "seed": 0, "task": "inference"}
     assert (both.out, both.quiet) == (Path("typed"), True)
     assert Options().over(file) == file
+    assert Options().over(Options({"strict": True})).to_request().strict
 
 
 def test_dimensions_typed_join_those_of_the_file() -> None:

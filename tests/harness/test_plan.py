@@ -54,8 +54,19 @@ def test_all_is_the_default_mode_of_every_backend_but_those_for_tests() -> None:
     assert "null" not in [backend for backend, _, _ in expanded]
 
 
+def test_a_mode_that_spells_out_the_default_can_be_named_and_is_not_measured_twice() -> None:
+    assert expand_backends(["onnx/cpu"]) == [("onnx", "cpu", True)]
+    modes = [mode for _, mode, _ in expand_backends(["onnx/all"])]
+    assert modes == ["default", "cuda-graph", "tensorrt-ep", "openvino-ep"]
+
+
 def test_all_slash_all_is_every_mode_of_every_backend() -> None:
-    expected = [(name, mode, False) for name in backends.names() for mode in backends.create(name).modes]
+    expected = [
+        (name, mode, False)
+        for name in backends.names()
+        for mode in backends.create(name).modes
+        if mode not in backends.create(name).spelled_out
+    ]
     assert expand_backends(["all/all"]) == expected
 
 
@@ -196,6 +207,9 @@ def test_the_command_of_a_cell_plans_that_cell(
     (again,) = plan(commanded(command_for(cell), monkeypatch))
     assert [planned.cell.backend for planned in again.cells] == ["eager", "null"]
     assert again.cells[-1].cell == cell
+    assert not again.cells[-1].strict
+    (strictly,) = plan(commanded(command_for(cell, strict=True), monkeypatch))
+    assert [(planned.cell, planned.strict) for planned in strictly.cells[1:]] == [(cell, True)]
 
 
 def test_ids_do_not_depend_on_the_order_of_dimensions() -> None:

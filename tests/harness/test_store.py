@@ -12,6 +12,7 @@ import pytest
 import runner
 from harness import store as stores
 from harness.plan import Request
+from harness.roofline import Ceilings, Work
 from harness.store import Store
 from reports.errors import UsageError
 from reports.schema import Cell, Record, Status
@@ -160,6 +161,17 @@ def test_a_note_is_kept_once(store: Store) -> None:
 def test_the_environment_is_kept(store: Store) -> None:
     store.save_environment(environment())
     assert Store.open(store.root).environment() == environment()
+
+
+def test_what_a_call_takes_and_what_the_machine_can_do_are_kept(store: Store) -> None:
+    contest, work = cell("slow").contest_id, Work(flops=2**60, bytes_moved=7)
+    ceilings = Ceilings(flops_per_s=1.5e14, bytes_per_s=4.8e12)
+    assert (store.work(contest), store.ceilings("cuda:1", "bf16")) == (None, None)
+    store.save_work(contest, work)
+    store.save_ceilings("cuda:1", "bf16", ceilings)
+    opened = Store.open(store.root)
+    assert (opened.work(contest), opened.ceilings("cuda:1", "bf16")) == (work, ceilings)
+    assert (opened.work("other"), opened.ceilings("cuda", "bf16"), opened.ceilings("cuda:1", "fp32")) == (None,) * 3
 
 
 def test_elapsed_time_adds_up_and_counts_what_was_broken_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

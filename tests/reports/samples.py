@@ -17,6 +17,7 @@ from reports.schema import (
     Placement,
     Record,
     Report,
+    Roofline,
     Status,
     Throughput,
     WarmUp,
@@ -98,6 +99,40 @@ def accuracy(relative_rmse: float = 1.3e-7, passed: bool = True, rule: str = "al
         passed=passed,
         rule=rule,
     )
+
+
+def roofline(median_ms: float) -> Roofline:
+    """Of a model whose floor is 0.151 ms."""
+    return Roofline(
+        flops=872_415_232,
+        bytes_moved=6_844_416,
+        ceiling_flops_per_s=1.99e13,
+        ceiling_bytes_per_s=4.52e10,
+        floor_ms=6_844_416 / 4.52e7,
+        bound="memory",
+        share=6_844_416 / 4.52e7 / median_ms,
+    )
+
+
+def strictly_on_cpu() -> list[Record]:
+    """Under --strict: one that ran where it was asked to, one that did not, one that does not tell; with a floor."""
+    partly = Placement(
+        extent=Extent.PARTIAL,
+        engines={"TensorRT|v10": 10, "torch": 3},
+        fallbacks=["aten.gelu", "sort|x", "topk"],
+        time_share={"torch": 0.034, "TensorRT|v10": 0.966},
+        evidence=["a profile of one call", "<b>its</b> log"],
+    )
+    in_force = {"cudnn_allow_tf32": False, "layers": {"i8": 3, "f32": 1}, "note": "*as* asked"}
+    why = "placement is partial, and --strict asks for full: aten.gelu, sort|x and 1 more"
+    return [
+        ok(cell("eager"), bursts(1.7), roofline=roofline(1.7), precision_in_force=in_force),
+        ok(cell("onnx"), bursts(0.9, seed=1), build_s=0.3, roofline=roofline(0.1), status=Status.FALLBACK,
+           reason=why, placement=partly),
+        ok(cell("openvino"), bursts(0.8, seed=2), build_s=0.3, roofline=roofline(0.8), status=Status.FALLBACK,
+           reason="openvino does not tell where it ran, and --strict asks for full", placement=None),
+        failed(cell("inductor"), Status.ERROR, "no compiler"),
+    ]  # fmt: skip
 
 
 def conv_on_cpu() -> list[Record]:

@@ -9,7 +9,7 @@ import pytest
 from reports.contests import contests_of
 from reports.figures import DPI, PANELS_PER_FIGURE, WIDTH_IN, Looks, draw
 from reports.schema import Report, Status
-from tests.reports.samples import bursts, cell, conv_on_cpu, failed, hostile_on_cpu, ok, report
+from tests.reports.samples import bursts, cell, conv_on_cpu, failed, hostile_on_cpu, ok, report, strictly_on_cpu
 
 NAMES = {"latency", "speedup", "build-vs-speedup", "phases", "samples"}
 
@@ -61,6 +61,14 @@ def test_a_failed_cell_is_a_mark_and_not_a_gap(drawn: dict[str, Path]) -> None:
     assert any(text.endswith("incorrect") and text[0].isdigit() for text in texts(drawn["latency.svg"]))
     assert any("torchscript\xa0crash" in text for text in texts(drawn["build-vs-speedup.svg"]))
     assert any("3.9" in text and "crash in load" in text for text in texts(drawn["phases.svg"]))
+
+
+def test_what_strict_failed_is_labelled_as_that(tmp_path: Path) -> None:
+    draw(report(strictly_on_cpu()), tmp_path)
+    found = texts(tmp_path / "latency.svg")
+    assert sum(text.endswith(" fallback") and text[0].isdigit() for text in found) == 2
+    assert not any("incorrect" in text for text in found)
+    assert texts(tmp_path / "samples.svg")
 
 
 def test_a_figure_with_nothing_to_show_is_not_written(tmp_path: Path) -> None:

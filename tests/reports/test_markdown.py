@@ -4,7 +4,17 @@ import pytest
 
 from reports.markdown import DOUBTS_SHOWN, escape, to_markdown
 from reports.schema import Status
-from tests.reports.samples import HOSTILE, cell, conv_on_cpu, failed, hostile_on_cpu, mlp_on_cuda, ok, report
+from tests.reports.samples import (
+    HOSTILE,
+    cell,
+    conv_on_cpu,
+    failed,
+    hostile_on_cpu,
+    mlp_on_cuda,
+    ok,
+    report,
+    strictly_on_cpu,
+)
 from tests.reports.samples import bursts as bursts_of
 
 
@@ -68,6 +78,46 @@ def test_what_never_pays_and_what_pays_at_once() -> None:
     assert calls["inductor"] == "never"
     assert calls["eager"] == "-"
     assert re.fullmatch(r"\d\d,\d{3}", calls["onnx"])
+
+
+def test_what_ran_elsewhere_is_marked_and_never_ranked_under_strict() -> None:
+    header, _, *rows = tables(to_markdown(report(strictly_on_cpu())))[0]
+    eager, onnx, openvino, _ = (dict(zip(header, row, strict=True)) for row in rows)
+    assert (eager["rank"], eager["placement"]) == ("1", "full")
+    assert onnx["placement"] == r"**partial**: aten.gelu, sort\|x and 1 more (TensorRT\|v10 97 %, torch 3.4 %)"
+    assert onnx["status"].startswith("fallback: placement is partial, and --strict asks for full: ")
+    assert (openvino["rank"], openvino["placement"]) == ("-", "-")
+    assert onnx["median latency (ms) [95 %]"].startswith("0.9")
+    partly = tables(to_markdown(report(mlp_on_cuda())))[0]
+    torch_tensorrt = next(row for row in partly if row[1] == "torch-tensorrt")
+    assert torch_tensorrt[partly[0].index("placement")] == "**partial**: gelu, sort"
+
+
+def test_where_each_row_ran_is_folded_below_its_table() -> None:
+    markdown = to_markdown(report(strictly_on_cpu()))
+    fold = markdown.split("<details><summary>Where it ran, and in what precision</summary>")[1].split("</details>")[0]
+    assert fold.strip().splitlines() == [
+        "- **eager**: full",
+        "  - engines: eager 12",
+        r'  - precision in force: cudnn\_allow\_tf32 false; layers {"i8": 3, "f32": 1}; note \*as\* asked',
+        "- **onnx**: partial",
+        r"  - engines: TensorRT\|v10 10; torch 3",
+        r"  - time: TensorRT\|v10 97 %; torch 3.4 %",
+        r"  - elsewhere: aten.gelu; sort\|x; topk",
+        "  - read from: a profile of one call; &lt;b&gt;its&lt;/b&gt; log",
+    ]
+    assert "Where it ran" not in to_markdown(report([failed(cell("onnx"), Status.ERROR, "no")]))
+
+
+def test_the_share_of_the_floor_stands_beside_what_the_floor_is_made_of() -> None:
+    markdown = to_markdown(report(strictly_on_cpu()))
+    header, _, *rows = tables(markdown)[0]
+    assert [row[header.index("of floor (%)")] for row in rows] == ["8.9", "151", "19", "-"]
+    floor = "Floor: 0.151 ms, bound by memory (872 MFLOP at 19.9 TFLOP/s, 6.84 MB at 45.2 GB/s)."
+    assert markdown.index("## conv") < markdown.index(floor) < markdown.index("| rank |")
+    assert "over 100 %" in markdown
+    without = to_markdown(report(conv_on_cpu()))
+    assert "loor" not in without
 
 
 def test_markup_from_outside_breaks_no_table_and_makes_no_html() -> None:

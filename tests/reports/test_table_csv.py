@@ -1,11 +1,12 @@
 import csv
 import io
+import json
 
 import pytest
 
 from reports.schema import Report
 from reports.table_csv import to_csv
-from tests.reports.samples import HOSTILE, cell, ok, report
+from tests.reports.samples import HOSTILE, cell, ok, report, strictly_on_cpu
 from tests.reports.samples import bursts as bursts_of
 
 
@@ -47,6 +48,19 @@ def test_dimensions_are_the_union_over_cells_and_doubts_are_joined() -> None:
     first, second = rows(report(records)).values()
     assert (first["dim_batch"], first["dim_sequence"], second["dim_sequence"]) == ("1", "", "long")
     assert first["doubts"] == "one; two"
+
+
+def test_where_it_ran_and_how_near_the_floor_it_came() -> None:
+    eager, onnx, openvino, inductor = rows(report(strictly_on_cpu())).values()
+    assert (onnx["status"], onnx["rank"], onnx["placement"]) == ("fallback", "", "partial")
+    assert onnx["fallbacks"] == "aten.gelu; sort|x; topk"
+    assert json.loads(onnx["engines"]) == {"TensorRT|v10": 10, "torch": 3}
+    assert json.loads(onnx["time_share"]) == {"torch": 0.034, "TensorRT|v10": 0.966}
+    assert (eager["fallbacks"], eager["time_share"]) == ("", "")
+    assert (openvino["placement"], openvino["fallbacks"], openvino["engines"]) == ("", "", "")
+    assert (onnx["flops"], onnx["bytes_moved"], onnx["bound"]) == ("872415232", "6844416", "memory")
+    assert float(onnx["floor_share"]) == pytest.approx(float(onnx["floor_ms"]) / 0.1)
+    assert [inductor[name] for name in ("flops", "bytes_moved", "floor_ms", "floor_share", "bound")] == [""] * 5
 
 
 def test_no_records_make_a_header() -> None:

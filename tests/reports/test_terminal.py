@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from reports.schema import Status
-from reports.terminal import LiveTable, print_report
-from tests.reports.samples import cell, constant, conv_on_cpu, failed, ok, report
+from reports.terminal import ROOMY, WIDE, LiveTable, print_report
+from tests.reports.samples import cell, constant, conv_on_cpu, failed, mlp_on_cuda, ok, report, strictly_on_cpu
 
 
 def plain(width: int = 80) -> tuple[Console, StringIO]:
@@ -151,7 +151,7 @@ def test_the_report_fits_and_loses_nothing(width: int) -> None:
     flat = " ".join(text.split())
     assert "onnx wins at" in flat
     assert "x torchscript crash in load (signal 11): died in load, signal 11" in flat
-    assert "- torch-tensorrt ran only in part where it was asked to (partial): gelu, sort" in flat
+    assert "~ torch-tensorrt ran only in part where it was asked to (partial): gelu, sort" in flat
     assert "null/slow[bold]" in flat and "[bold]y[/bold]" in flat  # outside text is no markup
     assert "…" not in text
 
@@ -172,6 +172,46 @@ def test_the_reason_of_a_cell_is_told_once() -> None:
     console, file = plain(140)
     print_report(report(conv_on_cpu()), console)
     assert file.getvalue().count("no CUDA device on this machine") == 1
+
+
+def test_what_ran_elsewhere_is_marked_and_told_once() -> None:
+    console, file = plain(140)
+    print_report(report(mlp_on_cuda()), console)
+    text = file.getvalue()
+    assert re.search(r"^ *\d ~torch-tensorrt ", text, flags=re.M)
+    assert text.count("~") == 2  # in the table and below it
+    assert text.count("ran only in part") == 1
+
+
+def test_what_strict_failed_has_its_numbers_and_one_reason() -> None:
+    console, file = plain(140)
+    print_report(report(strictly_on_cpu()), console)
+    text = file.getvalue()
+    assert re.search(r"^ *x ~onnx +0\.9", text, flags=re.M)
+    assert "x onnx fallback: placement is partial, and --strict asks for full: aten.gelu, sort|x and 1 more" in text
+    assert "x openvino fallback: openvino does not tell where it ran" in text
+    assert text.count("--strict asks for full: aten.gelu") == 1
+    assert "ran only in part" not in text
+    assert "only eager could be ranked" in text
+
+
+@pytest.mark.parametrize("width", [80, WIDE, ROOMY])
+def test_the_floor_has_a_line_and_where_there_is_room_a_column(width: int) -> None:
+    console, file = plain(width)
+    wide = ok(cell("inductor", "max-autotune-no-cudagraphs"), constant([123.4, 234.5, 345.6] * 4))
+    print_report(report([*strictly_on_cpu(), wide]), console)
+    text = file.getvalue()
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+    assert "floor 0.151 ms, bound by memory (872 MFLOP at 19.9 TFLOP/s, 6.84 MB at 45.2 GB/s)" in " ".join(text.split())
+    last = re.findall(r"^ *[\dx] ~?(?:eager|onnx|openvino|inductor) .*?(\S+) *$", text.split("floor 0.151")[0], re.M)
+    assert last == (["8.9", "151", "19", "-"] if width >= ROOMY else ["1.3e-07", "1.3e-07", "1.3e-07", "-"])
+
+
+def test_without_a_floor_nothing_is_said_of_it() -> None:
+    console, file = plain(ROOMY)
+    print_report(report(conv_on_cpu()), console)
+    assert "floor" not in file.getvalue()
 
 
 def test_an_incomplete_report_says_so() -> None:

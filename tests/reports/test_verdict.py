@@ -2,7 +2,17 @@ import pytest
 
 from reports.schema import Cell, Extent, Placement, Record, Status
 from reports.verdict import MARGIN, MARGIN_UNPAIRED, judge, judge_contest, spell_ms, title_of
-from tests.reports.samples import bursts, cell, constant, conv_on_cpu, failed, hostile_on_cpu, mlp_on_cuda, ok
+from tests.reports.samples import (
+    bursts,
+    cell,
+    constant,
+    conv_on_cpu,
+    failed,
+    hostile_on_cpu,
+    mlp_on_cuda,
+    ok,
+    strictly_on_cpu,
+)
 
 STEADY = [1.0, 1.001, 0.999, 1.0, 1.002, 0.998]
 
@@ -64,6 +74,16 @@ def test_an_incorrect_cell_is_never_ranked_even_if_fastest() -> None:
     assert verdict.winner == "onnx"
     assert "openvino" not in [standing.label for standing in verdict.standings]
     assert verdict.doubts == ["openvino is not ranked, incorrect: off by far"]
+
+
+def test_what_strict_failed_is_not_ranked_however_fast() -> None:
+    verdict = judge_contest(strictly_on_cpu())
+    assert [standing.label for standing in verdict.standings] == ["eager"]
+    assert verdict.doubts == [
+        "onnx is not ranked, fallback: placement is partial, and --strict asks for full: aten.gelu, sort|x and 1 more",
+        "openvino is not ranked, fallback: openvino does not tell where it ran, and --strict asks for full",
+        "inductor is not ranked, error: no compiler",
+    ]
 
 
 def test_without_a_baseline_there_are_no_speedups_and_it_says_so() -> None:

@@ -12,6 +12,8 @@ from reports.schema import Report
 from reports.writer import json_schema, read, to_json, write, write_atomically
 from tests.reports.samples import accuracy, bursts, cell, ok, report
 
+SHOWCASE = Path(__file__).parents[2] / "docs" / "showcase"
+
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     made = report()
@@ -129,6 +131,24 @@ def test_the_schema_describes_what_is_written() -> None:
     assert schema["title"] == "Report"
     assert set(schema["properties"]) == set(Report.model_fields) == set(json.loads(to_json(report())))
     assert {"enum": ["NaN", "Infinity", "-Infinity"]} in schema["$defs"]["Accuracy"]["properties"]["rmse"]["anyOf"]
+
+
+@pytest.mark.parametrize("folder", ["cpu", "h200"])
+def test_a_showcase_is_still_read_and_rendered(folder: str, tmp_path: Path) -> None:
+    found = read(SHOWCASE / folder)
+    written = write(found, tmp_path, figures=False)
+    assert found.records[0].cell.label in written["report.md"].read_text(encoding="utf-8")
+
+
+def test_a_report_of_the_first_version_lacks_what_came_later(tmp_path: Path) -> None:
+    records = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"]
+    for name in ("roofline", "precision_in_force"):
+        del records[0][name]
+    for name in ("time_share", "evidence"):
+        del records[0]["placement"][name]
+    found = read(changed(tmp_path, schema_version="1.0.0", records=records)).records[0]
+    assert (found.roofline, found.precision_in_force) == (None, {})
+    assert found.placement is not None and found.placement.time_share == {}
 
 
 def test_a_gzipped_report_is_read_too_and_a_broken_one_is_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,176 @@
+"""The least time that this machine leaves for a call of a model, and how near a cell came to it.
+
+Source of the model: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
+architectures", CACM 52(4), 2009. The floor takes for granted that weights, inputs and outputs move once, between memory
+and the processor: a model small enough to stay in a cache may come out under it, and its share is over 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness import memory
+from harness.clock import Clock, now_ns
+from harness.precision import dtype_of
+from reports.errors import Unsupported
+from reports.schema import Frozen, Latency, Roofline
+
+if TYPE_CHECKING:
+    import torch
+
+MIB = 2**20
+
+CPU_SIZES = (256, 512, 1024, 2048, 4096)
+CUDA_SIZES = (2048, 4096, 8192)
+"""Edges of the square matrices multiplied, tried in this order until one product takes `LONG_ENOUGH_S`."""
+
+LONG_ENOUGH_S = 0.02
+REPEAT_S = 0.1
+REPEAT_CALLS = 3
+"""Each measurement is repeated over this many seconds and calls at least, and the best one counts."""
+
+COPY_BYTES = {"cpu": 256 * MIB, "cuda": 1024 * MIB}
+"""Size of the array copied: far over any L2 of a GPU (50 MiB on an H200) and most last-level caches of a CPU."""
+
+COPY_TIMES_CACHE = 4
+COPY_LIMIT_BYTES = 1024 * MIB
+COPY_SHARE_OF_MEMORY = 8
+"""On a CPU whose caches are larger, the array is this many times theirs, within these bounds."""
+
+CUDA_CALLS = 8
+"""Calls between two synchronisations on CUDA, which take as long as some per cent of one copy."""
+
+
+class Work(Frozen):
+    """What one call of a model takes, whoever computes it. Counted by `harness.counting`."""
+
+    flops: int
+    bytes_moved: int
+
+
+class Ceilings(Frozen):
+    """What this machine can do at best, in one precision."""
+
+    flops_per_s: float
+    bytes_per_s: float
+
+
+def of(work: Work, ceilings: Ceilings, latency: Latency | None) -> Roofline:
+    """The floor of a contest, and how near the cell with this latency came to it."""
+    compute_s = work.flops / ceilings.flops_per_s
+    memory_s = work.bytes_moved / ceilings.bytes_per_s
+    floor_ms = 1e3 * max(compute_s, memory_s)
+    return Roofline(
+        flops=work.flops,
+        bytes_moved=work.bytes_moved,
+        ceiling_flops_per_s=ceilings.flops_per_s,
+        ceiling_bytes_per_s=ceilings.bytes_per_s,
+        floor_ms=floor_ms,
+        bound="compute" if compute_s > memory_s else "memory",
+        share=floor_ms / latency.median_ms if latency else None,
+    )
+
+
+def measure(device: str, precision: str) -> Ceilings:
+    """The best of a large matrix product and of a large copy, with torch's threads and switches as they stand.
+
+    Raises Unsupported where torch has no such product on this device.
+    """
+    import torch
+
+    clock = Clock(device)
+    # a CPU without arithmetic of its own for a small type computes in float32, and torch's product does not always
+    tried = {precision, "fp32"} if clock.device.type == "cpu" else {precision}
+    with clock.on_stream(), torch.inference_mode():
+        return Ceilings(
+            flops_per_s=max(_best_flops_per_s(clock, one) for one in tried),
+            bytes_per_s=_best_bytes_per_s(clock),
+        )
+
+
+def _best_flops_per_s(clock: Clock, precision: str) -> float:
+    """The best rate over sizes: the largest is not always the fastest, and on a slow machine takes long."""
+    best = 0.0
+    for size in CPU_SIZES if clock.device.type == "cpu" else CUDA_SIZES:
+        seconds = _best_s(clock, _product(size, clock.device, precision))
+        best = max(best, 2 * size**3 / seconds)
+        if seconds >= LONG_ENOUGH_S:
+            break
+    return best
+
+
+def _product(size: int, device: torch.device, precision: str) -> Callable[[], object]:
+    """A product of two square matrices in `precision`, the second one transposed, as a linear layer has it.
+
+    The values are random: a GPU multiplies zeros at less power and a higher clock.
+    """
+    import torch
+
+    if precision == "int8":
+        whole = torch.randint(-127, 128, (size, size), dtype=torch.int8, device=device)
+        return lambda: torch._int_mm(whole, whole.t())
+    values = torch.randn(size, size, device=device)
+    if precision == "fp8":
+        if device.type == "cpu":
+            raise Unsupported("no fp8 product to measure on the CPU")
+        small, one = values.to(torch.float8_e4m3fn), torch.ones((), device=device)
+        return lambda: torch._scaled_mm(
+            small, small.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+    left = values.to(dtype_of(precision))
+    right = torch.randn(size, size, device=device).to(left.dtype)
+    return lambda: torch.mm(left, right.t())
+
+
+def _best_bytes_per_s(clock: Clock) -> float:
+    """Bytes read and bytes written by a copy both count."""
+    import torch
+
+    size = _copy_bytes(clock.device)
+    source = torch.ones(size, dtype=torch.uint8, device=clock.device)
+    target = torch.zeros_like(source)
+    return 2 * size / _best_s(clock, lambda: target.copy_(source))
+
+
+def _copy_bytes(device: torch.device) -> int:
+    import torch
+
+    if device.type == "cuda":
+        return min(COPY_BYTES["cuda"], torch.cuda.mem_get_info(device)[0] // COPY_SHARE_OF_MEMORY)
+    wanted = max(COPY_BYTES["cpu"], COPY_TIMES_CACHE * last_level_cache_bytes())
+    return min(wanted, COPY_LIMIT_BYTES, memory.available_bytes() // COPY_SHARE_OF_MEMORY)
+
+
+def last_level_cache_bytes(processors: Path = Path("/sys/devices/system/cpu")) -> int:
+    """All last-level caches of this machine together, as Linux tells of them; 0 where it does not."""
+    levels: dict[int, dict[str, int]] = {}  # level -> processors that share a cache -> its size
+    for cache in processors.glob("cpu[0-9]*/cache/index*"):
+        try:
+            level, shared, size = (_line(cache / name) for name in ("level", "shared_cpu_list", "size"))
+            levels.setdefault(int(level), {})[shared] = int(size.removesuffix("K")) * 1024
+        except (OSError, ValueError):
+            continue
+    return sum(levels[max(levels)].values()) if levels else 0
+
+
+def _line(file: Path) -> str:
+    return file.read_text(encoding="ascii").strip()
+
+
+def _best_s(clock: Clock, call: Callable[[], object]) -> float:
+    """Seconds that the fastest call takes, after a first one that is not counted."""
+    calls = CUDA_CALLS if clock.device.type == "cuda" else 1
+    call()
+    return min(_seconds_per_call(clock, call, calls))
+
+
+def _seconds_per_call(clock: Clock, call: Callable[[], object], calls: int) -> Iterable[float]:
+    end_ns, made = now_ns() + int(REPEAT_S * 1e9), 0
+    while made < REPEAT_CALLS or now_ns() < end_ns:
+        with clock.timed() as seconds:
+            for _ in range(calls):
+                call()
+        made += calls
+        yield seconds[0] / calls

@@ -1,0 +1,59 @@
+"""The machine's ceilings on a GPU, and the same work counted there as on the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import models
+from harness import precision as precisions
+from harness import roofline, worker
+from harness.counting import count
+from reports.schema import Cell
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def float32_again() -> Iterator[None]:
+    yield
+    precisions.apply("fp32")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "int8", "fp8"])
+def test_ceilings_are_measured_in_seconds_and_are_a_gpus(precision: str, float32_again: None) -> None:
+    if precision == "fp8" and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("this GPU has no fp8")
+    roofline.measure("cuda", precision)  # cuBLAS starts
+    begun = time.monotonic()
+    precisions.apply(precision)
+    found = roofline.measure("cuda", precision)
+    print(precision, f"{found.flops_per_s:.3g} FLOP/s, {found.bytes_per_s:.3g} B/s")  # noqa: T201 - for the record
+    assert time.monotonic() - begun < 3
+    assert 1e12 < found.flops_per_s < 1e16
+    assert 1e11 < found.bytes_per_s < 2e13
+
+
+def test_small_types_are_faster_than_float32(float32_again: None) -> None:
+    rates = {}
+    for precision in ("fp32", "tf32", "bf16", "fp16"):
+        precisions.apply(precision)
+        rates[precision] = roofline.measure("cuda", precision).flops_per_s
+    assert all(rates[precision] > 2 * rates["fp32"] for precision in ("tf32", "bf16", "fp16"))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["mlp", "conv", "transformer"])
+def test_the_work_is_the_same_as_on_the_cpu(name: str, precision: str) -> None:
+    family = models.find(name)
+    dimensions = family.resolve({})
+    counted = []
+    for device in ("cpu", "cuda"):
+        cell = Cell(model=name, dimensions=dimensions, device=device, precision=precision, backend="eager")
+        with torch.inference_mode():
+            module, sets = worker.place(worker.load(cell), cell)
+            counted.append(count(module, sets[0], precision))
+    assert counted[0] == counted[1]

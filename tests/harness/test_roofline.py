@@ -1,0 +1,262 @@
+"""What a call takes against counts by hand, and what the machine can do against a clock that is made up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import models
+from harness import roofline
+from harness.counting import count
+from harness.launcher import ROOT
+from harness.roofline import Ceilings, Work
+from models.base import Inputs, LoadedModel
+from reports.errors import Unsupported
+from reports.schema import Latency
+
+KIB = 1024
+
+
+def template(name: str, **dimensions: int) -> LoadedModel:
+    family = models.find(name)
+    return family.load(family.resolve(dimensions), seed=0)
+
+
+def work_of(module: nn.Module, *args: torch.Tensor, precision: str = "fp32") -> Work:
+    with torch.inference_mode():
+        return count(module.eval(), Inputs(args), precision)
+
+
+def size_of(*modules: nn.Module) -> int:
+    """Bytes of all parameters, in the type they have."""
+    return sum(weight.numel() * weight.element_size() for module in modules for weight in module.parameters())
+
+
+# --- operations
+
+
+@pytest.mark.parametrize(
+    ("batch", "seq", "dim", "layers", "heads", "ffn"), [(2, 128, 256, 2, 4, 1024), (3, 7, 8, 1, 2, 5)]
+)
+def test_a_transformer_is_counted_as_by_hand(batch: int, seq: int, dim: int, layers: int, heads: int, ffn: int) -> None:
+    model = template("transformer", batch=batch, seq=seq, dim=dim, layers=layers, heads=heads, ffn=ffn)
+    rows = batch * seq
+    projections = 2 * rows * dim * (3 * dim + dim)
+    attention = 2 * 2 * batch * heads * seq * seq * (dim // heads)  # queries by keys, and their result by values
+    feed_forward = 2 * 2 * rows * dim * ffn
+    found = work_of(model.module, *model.inputs[0].args)
+    assert found.flops == layers * (projections + attention + feed_forward)
+    assert found.bytes_moved == size_of(model.module) + 2 * 4 * rows * dim  # and what comes in and goes out
+
+
+def test_a_convolution_is_counted_as_by_hand() -> None:
+    model = template("conv", batch=2, channels=3, size=16, width=8, classes=5)
+    pixels = 2 * 16 * 16
+    found = work_of(model.module, *model.inputs[0].args)
+    assert found.flops == 2 * pixels * (9 * 3 * 8 + 9 * 8 * 8 + 8 * 5)
+    statistics = 2 * 2 * 8 * 4  # mean and variance of two normalisations; how many batches they saw is not read
+    assert found.bytes_moved == size_of(model.module) + statistics + 4 * pixels * (3 + 5)
+
+
+def test_heads_that_share_keys_are_counted_for_every_query() -> None:
+    class Shared(nn.Module):
+        def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+
+    query, key = torch.randn(2, 8, 10, 16), torch.randn(2, 2, 12, 16)
+    assert work_of(Shared(), query, key).flops == 2 * 2 * (2 * 8 * 10 * 12 * 16)
+
+
+def test_a_layer_that_torch_runs_as_one_operator_is_counted_as_its_parts() -> None:
+    encoder = nn.TransformerEncoderLayer(64, nhead=4, dim_feedforward=128, batch_first=True)
+    assert torch.backends.mha.get_fastpath_enabled()
+    found = work_of(encoder, torch.randn(2, 10, 64))
+    assert found.flops == 2 * 20 * 64 * (4 * 64 + 2 * 128) + 2 * 2 * (2 * 4 * 10 * 10 * 16)
+    assert torch.backends.mha.get_fastpath_enabled()
+    lstm = nn.LSTM(32, 64, batch_first=True)
+    assert work_of(lstm, torch.randn(2, 10, 32)).flops == 2 * 20 * (32 + 64) * 4 * 64
+    assert torch.backends.mkldnn.enabled
+
+
+def test_a_model_without_products_has_bytes_alone() -> None:
+    assert work_of(nn.ReLU(), torch.randn(10)) == Work(flops=0, bytes_moved=80)
+
+
+# --- bytes
+
+
+def test_of_a_table_only_what_is_looked_up_moves() -> None:
+    table = nn.Embedding(1000, 16)
+    row, indices = 16 * 4, torch.tensor([[1, 2, 3]])
+    assert work_of(table, indices).bytes_moved == 3 * row + 3 * 8 + 3 * row
+    # more rows than there are: not more than the whole
+    assert work_of(nn.Embedding(2, 16), torch.zeros(1, 50, dtype=torch.int64)).bytes_moved == 2 * row + 50 * (8 + row)
+
+
+def test_a_table_that_is_multiplied_by_too_moves_whole_and_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(100, 16)
+            self.unused = nn.Linear(16, 16)
+
+        def forward(self, indices: torch.Tensor) -> torch.Tensor:
+            return functional.linear(self.table(indices), self.table.weight)
+
+    tied = Tied()
+    assert work_of(tied, torch.tensor([1, 2])).bytes_moved == size_of(tied.table) + 2 * 8 + 2 * 100 * 4
+
+
+def test_a_weight_used_twice_or_in_parts_moves_once() -> None:
+    class Reused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(24, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second, _ = self.weight.chunk(3)
+            return functional.linear(functional.linear(x, first), second) + functional.linear(x, first)
+
+    assert work_of(Reused(), torch.randn(1, 8)).bytes_moved == 4 * (2 * 8 * 8 + 8 + 8)
+
+
+def test_weights_inputs_and_outputs_count_in_the_precision_they_have() -> None:
+    linear, x = nn.Linear(8, 8, bias=False), torch.randn(1, 8)
+    assert work_of(linear, x).bytes_moved == 4 * (64 + 16)
+    assert work_of(linear, x, precision="int8").bytes_moved == 64 + 4 * 16
+    assert work_of(linear.to(torch.bfloat16), x.to(torch.bfloat16)).bytes_moved == 2 * (64 + 16)
+
+
+def test_counting_raises_what_the_call_raises() -> None:
+    with pytest.raises(RuntimeError, match="shapes"):
+        work_of(nn.Linear(8, 8), torch.randn(1, 9))
+
+
+# --- the floor
+
+
+def latency(median_ms: float) -> Latency:
+    return Latency(
+        calls=9,
+        median_ms=median_ms,
+        median_ci95_ms=None,
+        mean_ms=0,
+        std_ms=0,
+        min_ms=0,
+        p90_ms=None,
+        p95_ms=None,
+        p99_ms=None,
+        p999_ms=None,
+    )
+
+
+def test_the_floor_is_what_takes_longer() -> None:
+    ceilings = Ceilings(flops_per_s=1e12, bytes_per_s=1e9)
+    busy = roofline.of(Work(flops=4_000_000_000, bytes_moved=1_000_000), ceilings, latency(8.0))
+    assert (busy.floor_ms, busy.bound, busy.share) == (pytest.approx(4.0), "compute", pytest.approx(0.5))
+    moving = roofline.of(Work(flops=1_000_000, bytes_moved=3_000_000), ceilings, latency(2.0))
+    # a small model's weights stay in a cache: that is not hidden
+    assert (moving.floor_ms, moving.bound, moving.share) == (pytest.approx(3.0), "memory", pytest.approx(1.5))
+    assert roofline.of(Work(flops=1, bytes_moved=1), ceilings, None).share is None
+
+
+# --- the ceilings
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[object]]:
+    """Every call takes as long as is said here; the list holds what was called."""
+
+    def script(seconds: float) -> list[object]:
+        results: list[object] = []
+
+        def best(_: object, call: Callable[[], object]) -> float:
+            results.append(call())
+            return seconds
+
+        monkeypatch.setattr(roofline, "_best_s", best)
+        monkeypatch.setattr(roofline, "CPU_SIZES", (8, 16, 32))
+        monkeypatch.setitem(roofline.COPY_BYTES, "cpu", 64 * KIB)
+        monkeypatch.setattr(roofline, "last_level_cache_bytes", lambda: 0)
+        return results
+
+    return script
+
+
+def test_ceilings_are_operations_and_bytes_both_ways_over_seconds(scripted: Callable[[float], list[object]]) -> None:
+    results = scripted(1e-3)
+    assert roofline.measure("cpu", "fp32") == Ceilings(flops_per_s=2 * 32**3 / 1e-3, bytes_per_s=2 * 64 * KIB / 1e-3)
+    assert [tuple(result.shape) for result in results if isinstance(result, torch.Tensor)] == [
+        (8, 8),
+        (16, 16),
+        (32, 32),
+        (64 * KIB,),
+    ]
+
+
+def test_sizes_grow_no_further_once_a_product_takes_long(scripted: Callable[[float], list[object]]) -> None:
+    results = scripted(roofline.LONG_ENOUGH_S)
+    assert roofline.measure("cpu", "fp32").flops_per_s == 2 * 8**3 / roofline.LONG_ENOUGH_S
+    assert len(results) == 2
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16), ("int8", torch.int32)]
+)
+def test_a_small_type_is_measured_beside_float32(
+    scripted: Callable[[float], list[object]], precision: str, dtype: torch.dtype
+) -> None:
+    results = scripted(1.0)
+    roofline.measure("cpu", precision)
+    products = {result.dtype for result in results[:-1] if isinstance(result, torch.Tensor)}
+    assert products == {dtype, torch.float32}
+
+
+def test_there_is_no_ceiling_for_what_the_cpu_cannot_multiply(scripted: Callable[[float], list[object]]) -> None:
+    scripted(1.0)
+    with pytest.raises(Unsupported, match="no fp8 product to measure on the CPU"):
+        roofline.measure("cpu", "fp8")
+
+
+def test_the_array_is_far_larger_than_the_caches_and_fits_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def size(cache: int, available: int = 2**40) -> int:
+        monkeypatch.setattr(roofline, "last_level_cache_bytes", lambda: cache)
+        monkeypatch.setattr(roofline.memory, "available_bytes", lambda: available)
+        return roofline._copy_bytes(torch.device("cpu"))
+
+    mib = KIB * KIB
+    assert size(0) == size(32 * mib) == 256 * mib
+    assert size(100 * mib) == 400 * mib
+    assert size(1024 * mib) == 1024 * mib
+    assert size(0, available=800 * mib) == 100 * mib
+
+
+def test_caches_are_read_as_linux_tells_of_them(tmp_path: Path) -> None:
+    for processor, last in (("0", "0-1"), ("1", "0-1"), ("2", "2-3")):
+        for index, (level, shared, kib) in enumerate([("1", processor, 32), ("2", processor, 512), ("3", last, 32768)]):
+            cache = tmp_path / f"cpu{processor}" / "cache" / f"index{index}"
+            cache.mkdir(parents=True)
+            for name, text in (("level", level), ("shared_cpu_list", shared), ("size", f"{kib}K")):
+                (cache / name).write_text(f"{text}\n")
+    (tmp_path / "cpu2" / "cache" / "index3").mkdir()  # one that tells nothing
+    assert roofline.last_level_cache_bytes(tmp_path) == 2 * 32768 * KIB
+    assert roofline.last_level_cache_bytes(tmp_path / "none") == 0
+
+
+def test_this_machine_is_measured_within_reason() -> None:
+    found = roofline.measure("cpu", "fp32")
+    assert 1e8 < found.flops_per_s < 1e15
+    assert 1e8 < found.bytes_per_s < 1e13
+
+
+def test_the_parent_can_import_it_without_torch() -> None:
+    code = "import sys; import harness.contest, harness.roofline; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
