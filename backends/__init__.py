@@ -16,12 +16,12 @@ TABLE: dict[str, str] = {
     "torchscript": "backends.torchscript:TorchScript",
     "inductor": "backends.inductor:Inductor",
     "onnx": "backends.onnx:Onnx",
-    "aotinductor": "backends.planned:AOTInductor",
+    "aotinductor": "backends.aotinductor:AOTInductor",
     "openvino": "backends.openvino:OpenVINO",
-    "tensorrt": "backends.planned:TensorRT",
-    "torch-tensorrt": "backends.planned:TorchTensorRT",
+    "tensorrt": "backends.tensorrt:TensorRT",
+    "torch-tensorrt": "backends.torch_tensorrt:TorchTensorRT",
 }
-FOR_TESTS: dict[str, str] = {"null": "backends.null:Null"}
+FOR_TESTS: dict[str, str] = {"null": "backends.null:Null", "null-packaged": "backends.null:NullPackaged"}
 """Found by name, but in no list: they exist to test the harness."""
 
 ALIASES: dict[str, str] = {

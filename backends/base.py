@@ -35,6 +35,9 @@ class Availability:
 
 YES = Availability()
 
+QUANTISED = ("int8", "fp8")
+"""Precisions that casting weights and inputs does not give."""
+
 Settings = dict[str, str | int | float | bool | None]
 """Fits into a record as it is."""
 
@@ -110,6 +113,8 @@ class Backend(ABC):
     """Distributions whose versions belong into the record."""
     spelled_out: ClassVar[frozenset[str]] = frozenset()
     """Modes that only name what `default` does on one kind of device: `NAME/all` leaves them out."""
+    quantises: ClassVar[bool] = False
+    """Whether `build` reads `cell.precision` for int8 and fp8: one that does not would measure floating point."""
     caveat: ClassVar[str] = ""
     """What a reader must know of every number of this backend. Stands in `list`, and as a doubt in each record."""
 
@@ -121,6 +126,8 @@ class Backend(ABC):
         """Does this precision, task and mode make sense? Pure: imports nothing, touches nothing."""
         if cell.task != "inference":
             return Availability(f"{self.name} does not do task '{cell.task}'")
+        if cell.precision in QUANTISED and not self.quantises:
+            return Availability(f"{self.name} does not do precision {cell.precision}")
         return YES
 
     def caveat_of(self, mode: str) -> str:

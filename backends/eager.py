@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends import cuda_graph
+from backends import cuda_graph, quantising
 from backends.base import YES, Availability, Backend, BuildContext, Compiled
 from reports.schema import Cell, Extent, Placement
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class Eager(Backend):
     name = "eager"
     description = "PyTorch eager, torch.inference_mode"
+    quantises = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}}
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
 
     def available(self, device: str) -> Availability:
         return torch_available(device)
@@ -29,10 +31,12 @@ class Eager(Backend):
         return super().supports(cell) and cuda_graph.supports_capture(cell)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        prepared = quantising.prepare(module, inputs, context, lower=True)
+        compiled = prepared.adapt(Callables(prepared.sparing(prepared.module)))
         if context.cell.mode != cuda_graph.MODE:
-            return Callables(module)
+            return compiled
         with context.phase("compile"):
-            return cuda_graph.capture(Callables(module), inputs)
+            return cuda_graph.capture(compiled, inputs)
 
 
 class Callables(Compiled):

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from backends import quantising
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
-from reports.errors import BakeoffError
+from reports.errors import BakeoffError, Unavailable
 from reports.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -15,15 +16,24 @@ if TYPE_CHECKING:
 
     from models.base import Inputs
 
-PRECISION_HINTS = {"fp32": "f32"}
-"""Left to itself OpenVINO computes in bfloat16 on CPUs that have it and calls the model float32."""
+PRECISION_HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
+"""Left to itself OpenVINO computes in bfloat16 on CPUs that have it and calls the model float32. For int8 the hint is
+for what is not quantised."""
+
+CAPABILITIES = {"fp32": "FP32", "bf16": "BF16", "fp16": "FP16", "int8": "INT8"}
+"""What OPTIMIZATION_CAPABILITIES must name. Asked for f16 on a CPU without it, OpenVINO takes bf16 silently."""
+
+MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
+"""Layer types of the runtime model that a quantised layer can end as."""
 
 
 class OpenVINO(Backend):
     name = "openvino"
-    description = "OpenVINO on the CPU, converted from torch.export, latency hint"
+    description = "OpenVINO on the CPU, converted from torch.export (int8: from quantised ONNX), latency hint"
+    quantises = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {"PERFORMANCE_HINT": "LATENCY"}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino")
+    """ONNX Runtime, which quantises for int8, is no library that runs here."""
 
     def available(self, device: str) -> Availability:
         if device != "cpu":
@@ -40,63 +50,90 @@ class OpenVINO(Backend):
         if not (supported := super().supports(cell)):
             return supported
         if cell.precision not in PRECISION_HINTS:
-            return Availability(f"precision {cell.precision} is not built yet for OpenVINO")
+            return Availability(f"OpenVINO does not compute in {cell.precision} on the CPU")
         return YES
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import openvino
-        import torch
 
-        from backends.calling import FlatModule
-
-        tensors = inputs.tensors()
+        precision = context.cell.precision
+        core = openvino.Core()
+        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if CAPABILITIES[precision] not in capabilities:
+            raise Unavailable(f"this CPU computes in {', '.join(capabilities)}, says OpenVINO: not in {precision}")
+        if precision == "int8":
+            quantising.require_onnx_quantiser()
         with context.phase("export"):
-            # functionalisation does not take inference tensors: export in no_grad, as a user's own script would
-            with torch.inference_mode(False), torch.no_grad():
-                example = tuple(tensor.clone() for tensor in tensors)
-                program = torch.export.export(FlatModule(module, inputs), example)
-                model = openvino.convert_model(program)
-            model.reshape({index: list(tensor.shape) for index, tensor in enumerate(tensors)})
-            openvino.save_model(model, context.workspace / "model.xml", compress_to_fp16=False)
+            model, quantised = _converted(core, module, inputs, context)
         with context.phase("compile"):
-            compiled = openvino.Core().compile_model(
+            compiled = core.compile_model(
                 model,
                 "CPU",
                 {
-                    "INFERENCE_PRECISION_HINT": PRECISION_HINTS[context.cell.precision],
+                    "INFERENCE_PRECISION_HINT": PRECISION_HINTS[precision],
                     "INFERENCE_NUM_THREADS": context.threads,
                     **self.modes[context.cell.mode],
                 },
             )
-            return Request(compiled)
+            request = Request(compiled, quantised)
+        in_force = request.precision()["inference_precision_hint"]
+        if in_force != PRECISION_HINTS[precision]:
+            raise Unavailable(f"OpenVINO was asked for {PRECISION_HINTS[precision]} and took {in_force}")
+        if quantised and not request.int8_layers():
+            raise Unavailable("OpenVINO runs none of the quantised layers in int8 on this CPU")
+        return request
+
+
+def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> tuple[Any, Settings]:
+    """The module as OpenVINO's model, shapes static, and how many of its layers were quantised.
+
+    A quantised one is ONNX Runtime's QDQ model, which the other engines that take ONNX are given too; any other comes
+    straight from torch.export.
+    """
+    import openvino
+    import torch
+
+    from backends.calling import FlatModule
+    from backends.exporting import export_onnx
+
+    if context.cell.precision == "int8":
+        exported = export_onnx(module, inputs, context.workspace)
+        quantised = quantising.static_onnx(exported, context.calibration, context.workspace)
+        return core.read_model(quantised.path), quantising.onnx_layers(quantised)
+    tensors = inputs.tensors()
+    # functionalisation does not take inference tensors: export in no_grad, as a user's own script would
+    with torch.inference_mode(False), torch.no_grad():
+        example = tuple(tensor.clone() for tensor in tensors)
+        program = torch.export.export(FlatModule(module, inputs), example)
+        model = openvino.convert_model(program)
+    model.reshape({index: list(tensor.shape) for index, tensor in enumerate(tensors)})
+    openvino.save_model(model, context.workspace / "model.xml", compress_to_fp16=False)
+    return model, {}
 
 
 class Request(Compiled):
     """An inference request whose inputs and outputs are memory of torch tensors."""
 
-    def __init__(self, compiled: Any) -> None:
-        import numpy
-        import openvino
+    def __init__(self, compiled: Any, quantised: Settings) -> None:
         import torch
 
         self._compiled = compiled
+        self._quantised = quantised
         self._request = compiled.create_infer_request()
         self._buffers: list[torch.Tensor] = []
         for index, port in enumerate(compiled.outputs):
             if port.partial_shape.is_dynamic:
                 raise BakeoffError(f"output {index} has no static shape, so no buffer can be bound to it")
-            buffer = torch.from_numpy(numpy.empty(tuple(port.shape), port.element_type.to_dtype()))
+            buffer = torch.empty(tuple(port.shape), dtype=_torch_type(port.element_type))
             self._buffers.append(buffer)
-            self._request.set_output_tensor(index, openvino.Tensor(buffer.numpy(), shared_memory=True))
+            self._request.set_output_tensor(index, _shared(buffer))
         self._bound: tuple[torch.Tensor, ...] = ()
 
     def bind(self, inputs: Inputs) -> None:
-        import openvino
-
         # kept alive here: OpenVINO holds their memory, not them
         self._bound = tuple(tensor.contiguous() for tensor in inputs.tensors())
         for index, tensor in enumerate(self._bound):
-            self._request.set_input_tensor(index, openvino.Tensor(tensor.numpy(), shared_memory=True))
+            self._request.set_input_tensor(index, _shared(tensor))
 
     def run(self) -> None:
         self._request.infer(share_outputs=True)
@@ -105,15 +142,31 @@ class Request(Compiled):
         return tuple(buffer.clone() for buffer in self._buffers)
 
     def placement(self) -> Placement:
-        """OpenVINO's account of the model it runs: layers by the precision they compute in."""
-        precisions = Counter(
-            str(node.get_rt_info()["runtimePrecision"]) for node in self._compiled.get_runtime_model().get_ops()
-        )
-        return Placement(extent=Extent.FULL, engines={f"CPU {name}": count for name, count in precisions.items()})
+        """OpenVINO's account of the model it runs: nodes by the precision they compute in."""
+        return Placement(extent=Extent.FULL, engines={f"CPU {name}": count for name, count in self._nodes().items()})
+
+    def precision(self) -> Settings:
+        hint = _plain(self._compiled.get_property("INFERENCE_PRECISION_HINT"))
+        nodes = {f"nodes in {name}": count for name, count in self._nodes().items()}
+        ran = {"layers run in int8": self.int8_layers()} if self._quantised else {}
+        return {"inference_precision_hint": hint, **nodes, **self._quantised, **ran}
+
+    def int8_layers(self) -> int:
+        """How many layers multiply bytes in the model that runs."""
+        return sum(kind in MULTIPLYING and name in ("i8", "u8") for kind, name in self._kinds())
 
     def settings(self) -> Settings:
-        names = ("EXECUTION_DEVICES", "INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT")
+        names = ("EXECUTION_DEVICES", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT")
         return {name.lower(): _plain(self._compiled.get_property(name)) for name in names}
+
+    def _nodes(self) -> Counter[str]:
+        """Nodes that do something, by the precision they run in."""
+        return Counter(name for kind, name in self._kinds() if kind not in ("Const", "Input", "Output"))
+
+    def _kinds(self) -> list[tuple[str, str]]:
+        """Layer type and precision of every node of the model as it runs."""
+        told = [node.get_rt_info() for node in self._compiled.get_runtime_model().get_ops()]
+        return [(info["layerType"].astype(str), info["runtimePrecision"].astype(str)) for info in told]
 
     def close(self) -> None:
         self._bound = ()
@@ -128,3 +181,35 @@ def _plain(value: Any) -> str | int:
     if isinstance(value, int):
         return value
     return value.get_type_name() if hasattr(value, "get_type_name") else str(getattr(value, "name", value))
+
+
+def _shared(tensor: torch.Tensor) -> Any:
+    """OpenVINO's view of a contiguous torch tensor's memory. NumPy has no bfloat16, so that is passed as raw words."""
+    import openvino
+    import torch
+
+    if tensor.dtype != torch.bfloat16:
+        return openvino.Tensor(tensor.numpy(), shared_memory=True)
+    return openvino.Tensor(tensor.view(torch.int16).numpy(), openvino.Shape(list(tensor.shape)), openvino.Type.bf16)
+
+
+def _torch_type(element_type: Any) -> torch.dtype:
+    """The torch type of an OpenVINO element type. Raises BakeoffError for one that torch lacks."""
+    import torch
+
+    types = {
+        "f64": torch.float64,
+        "f32": torch.float32,
+        "f16": torch.float16,
+        "bf16": torch.bfloat16,
+        "i64": torch.int64,
+        "i32": torch.int32,
+        "i16": torch.int16,
+        "i8": torch.int8,
+        "u8": torch.uint8,
+        "boolean": torch.bool,
+    }
+    name = element_type.get_type_name()
+    if name not in types:
+        raise BakeoffError(f"torch has no type for OpenVINO's {name}")
+    return types[name]

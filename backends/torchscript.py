@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends import cuda_graph
+from backends import cuda_graph, quantising
 from backends.base import Availability, Backend, BuildContext, Compiled
 from backends.eager import torch_available
 from reports.schema import Cell, Extent, Placement
@@ -22,13 +22,18 @@ SPECIALISING_CALLS = 3
 class TorchScript(Backend):
     name = "torchscript"
     description = "torch.jit.trace, then torch.jit.freeze"
+    quantises = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}}
 
     def available(self, device: str) -> Availability:
         return torch_available(device)
 
     def supports(self, cell: Cell) -> Availability:
-        return super().supports(cell) and cuda_graph.supports_capture(cell)
+        if not (supported := super().supports(cell)):
+            return supported
+        if cell.precision in quantising.BASE_TYPES:
+            return Availability(f"torch.jit.trace cannot record what torchao makes of a model for {cell.precision}")
+        return cuda_graph.supports_capture(cell)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch

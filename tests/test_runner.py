@@ -211,11 +211,20 @@ def test_one_failed_cell_is_enough_for_exit_status_1(
     assert command_line(*TINY, "--backends", f"null,null/{failing}", "--out", "run")[0] == 1
 
 
+def test_strict_fails_what_ran_elsewhere(command_line: CommandLine, without_figures: None) -> None:
+    asked = (*TINY, "--backends", "eager,null/partial")
+    assert command_line(*asked, "--out", "lenient")[0] == 0
+    status, out, _ = command_line(*asked, "--strict", "--out", "strict")
+    assert status == 1
+    assert statuses(writer.read(Path("strict"))) == {"eager": "ok", "null/partial": "fallback"}
+    assert "x null/partial fallback: placement is partial, and --strict asks for full" in " ".join(out.split())
+
+
 def test_a_backend_named_that_is_not_to_be_had_fails_the_run(command_line: CommandLine, without_figures: None) -> None:
     status, out, _ = command_line(*TINY, "--backends", "eager,tensorrt", "--out", "run")
     assert status == 1
     assert statuses(writer.read(Path("run"))) == {"eager": "ok", "tensorrt": "unavailable"}
-    assert "not built yet" in out
+    assert "x tensorrt unavailable:" in out
 
 
 def test_a_backend_that_all_stands_for_may_be_missing(
@@ -260,7 +269,7 @@ def test_list_shows_what_there_is(command_line: CommandLine, monkeypatch: pytest
     assert (status, err) == (0, "")
     for name in [*backends.names(), *backends.ALIASES, *models.TABLE, "max-autotune-no-cudagraphs", "features (256)"]:
         assert name in out
-    assert "not built yet" in out and "null" not in out
+    assert "authors never" in out and "null" not in out
 
 
 # --- what an interruption leaves behind

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
+from torch._inductor import metrics
 
 import backends
 from backends.base import Backend, BuildContext, Compiled
@@ -106,6 +107,7 @@ def _own_process(cell: Cell) -> Iterator[None]:
     matmul_precision = torch.get_float32_matmul_precision()
     torch._dynamo.reset()
     counters.clear()
+    metrics.reset()
     with pytest.MonkeyPatch.context() as patch:
         for name in precision.OVERRIDES:
             patch.delenv(name, raising=False)

@@ -193,6 +193,15 @@ def test_supports_answers_the_same_twice_and_refuses_what_nobody_does(name: str)
         assert not refused and "juggling" in refused.reason
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_what_does_not_quantise_refuses_to(name: str, precision: str) -> None:
+    backend = backends.create(name)
+    cell = cell_of(name, "default", "cuda").model_copy(update={"precision": precision})
+    if not backend.quantises:
+        assert precision in backend.supports(cell).reason
+
+
 @pytest.mark.parametrize("name", backends.names())
 def test_a_device_that_is_not_there_is_a_reason(name: str) -> None:
     absent = backends.create(name).available("cuda:99")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import backends
+from backends.inductor import InductorLog
 from models.base import Inputs, LoadedModel
 from reports.schema import Cell, Extent
 from tests.backends.building import built
@@ -73,13 +75,76 @@ def test_a_graph_that_breaks_is_no_full_placement(
         placement = one.compiled.placement()
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
     assert placement is not None
-    assert (placement.extent, placement.engines) == (extent, {"inductor graphs": graphs})
+    assert (placement.extent, placement.engines["inductor graphs"]) == (extent, graphs)
+    assert bool(placement.engines["generated kernels"]) == bool(graphs)
     if reason:
         (fallback,) = placement.fallbacks
         assert fallback.startswith("graph break: ") and reason in fallback
         assert len(fallback.splitlines()) == 1
     else:
         assert placement.fallbacks == []
+
+
+@torch.library.custom_op("bakeoff_tests::double", mutates_args=())
+def double(x: Tensor) -> Tensor:
+    return x + x
+
+
+@double.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+class WithAnOperatorOfItsOwn(Whole):
+    def forward(self, x: Tensor) -> Tensor:
+        doubled: Tensor = double(self.linear(x))
+        return doubled.relu()
+
+
+class Attending(Whole):
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.linear(x).unflatten(-1, (2, 2)).unsqueeze(0)
+        return nn.functional.scaled_dot_product_attention(q, q, q)
+
+
+def test_an_operator_that_stays_pytorchs_is_named(tmp_path: Path) -> None:
+    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(WithAnOperatorOfItsOwn())) as one:
+        placement = one.compiled.placement()
+    assert placement is not None and placement.extent is Extent.PARTIAL
+    assert placement.fallbacks == ["bakeoff_tests.double stayed PyTorch's kernel (1)"]
+
+
+def test_attention_left_to_pytorch_by_design_is_no_fallback(tmp_path: Path) -> None:
+    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Attending())) as one:
+        placement = one.compiled.placement()
+    assert placement is not None and placement.extent is Extent.FULL
+
+
+def test_a_skipped_cuda_graph_is_kept_with_its_reason() -> None:
+    from torch._inductor import cudagraph_utils
+
+    with InductorLog() as log:
+        cudagraph_utils.log_cudagraph_skip_and_bump_counter("skipping cudagraphs due to mutated inputs (1 instances)")
+    assert log.cuda_graph_skips == ["mutated inputs (1 instances)"]
+    cudagraph_utils.log_cudagraph_skip_and_bump_counter("after it was closed")
+    assert len(log.cuda_graph_skips) == 1
+
+
+def test_listening_leaves_inductors_loggers_as_they_were() -> None:
+    hints = logging.getLogger(InductorLog.FALLBACKS)
+    before = (hints.level, list(hints.handlers))
+    with InductorLog():
+        assert hints.level == logging.INFO
+    assert (hints.level, list(hints.handlers)) == before
+
+
+def test_compiling_again_after_the_warm_up_shows_in_the_placement(tmp_path: Path) -> None:
+    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Whole())) as one:
+        first = one.compiled.placement()
+        one.call(Inputs((torch.randn(3, 4),)))
+        second = one.compiled.placement()
+    assert first is not None and first.extent is Extent.FULL
+    assert second is not None and second.fallbacks == ["compiled 1 more time(s) after the warm-up"]
 
 
 def test_a_recompilation_is_counted(tmp_path: Path) -> None:

@@ -5,27 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from harness import memory
-from harness import run as runs
 from harness.launcher import ROOT
-from harness.plan import Request
-from reports.schema import Cell, Extent, Record, Report, Status
+from reports.schema import Extent, Report, Status
+from tests.harness import measuring
+from tests.harness.measuring import by_label
 
 pytestmark = pytest.mark.gpu
-
-
-class Silent:
-    def planned(self, cells: Sequence[Cell]) -> None: ...
-    def phase(self, cell: Cell, name: str) -> None: ...
-    def measured(self, cell: Cell, median_ms: float) -> None: ...
-    def ended(self, record: Record) -> None: ...
-    def note(self, text: str) -> None: ...
-    def tick(self) -> None: ...
 
 
 def gpu_processes() -> set[int]:
@@ -36,15 +26,7 @@ def gpu_processes() -> set[int]:
 
 
 def measure(folder: Path, *backends: str, **fields: object) -> Report:
-    request = Request.model_validate(
-        {"models": ["mlp"], "devices": ["cuda"], "min_time_s": 0.2, "backends": backends, **fields}
-    )
-    report, _ = runs.run(request, folder, "test", Silent())
-    return report
-
-
-def by_label(report: Report) -> dict[str, Record]:
-    return {record.cell.label: record for record in report.records}
+    return measuring.measure(folder, *backends, **{"devices": ["cuda"], "min_time_s": 0.2, **fields})
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from harness.accuracy import TIMES_EAGER, Golden, Outputs, check, rmse_per_output
+from harness.plan import PRECISIONS
 from reports.schema import Accuracy
 
 EXACT = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)
@@ -38,13 +39,41 @@ def test_the_tolerance_of_a_precision_is_its_own() -> None:
     assert checked(near, precision="fp16").passed
 
 
-@pytest.mark.parametrize(("precision", "factor"), [("fp32", 2), ("tf32", 2), ("bf16", 3), ("fp16", 3)])
+@pytest.mark.parametrize(
+    ("precision", "factor"), [("fp32", 2), ("tf32", 2), ("bf16", 3), ("fp16", 3), ("int8", 3), ("fp8", 3)]
+)
 def test_an_error_some_times_that_of_eager_passes_and_a_larger_one_does_not(precision: str, factor: int) -> None:
     assert TIMES_EAGER[precision] == factor
     below = checked(off_by(0.999 * factor * EAGER_RMSE), eager=(EAGER_RMSE,), precision=precision)
     above = checked(off_by(1.001 * factor * EAGER_RMSE), eager=(EAGER_RMSE,), precision=precision)
     assert below.passed and not below.allclose and below.rule == f"rmse <= {factor}x eager"
     assert not above.passed and f"within {factor}x" in above.rule
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_noise_of_a_tenth_of_the_signals_power_fails_however_badly_a_model_takes_to_quantisation(
+    precision: str,
+) -> None:
+    root_mean_square = float(EXACT.square().mean().sqrt())
+    below = checked(off_by(0.315 * root_mean_square), eager=(10.0,), precision=precision)
+    above = checked(off_by(0.317 * root_mean_square), eager=(10.0,), precision=precision)
+    assert below.passed
+    assert not above.passed and above.rule.endswith("nor within 3x and 0.32 of the output")
+    assert not checked(torch.zeros_like(EXACT), eager=(10.0,), precision=precision).passed
+    assert checked(off_by(0.317 * root_mean_square), eager=(10.0,), precision="bf16").passed
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_precision_has_its_rule_and_that_can_fail(precision: str) -> None:
+    right = checked(EXACT, eager=(1e-9,), precision=precision)
+    wrong = checked(EXACT.flip(0), eager=(1e-9,), precision=precision)
+    assert right.passed and not wrong.passed
+
+
+def test_an_output_of_zeros_is_compared_with_eager_alone() -> None:
+    zeros = torch.zeros(64, dtype=torch.float64)
+    assert checked(zeros + 0.2, golden=(zeros,), eager=(0.1,), precision="int8").passed
+    assert not checked(zeros + 0.4, golden=(zeros,), eager=(0.1,), precision="int8").passed
 
 
 def test_the_error_is_told_in_three_ways() -> None:

@@ -1,14 +1,18 @@
 """One meaning of each precision."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+import backends
 from harness import precision
 from harness.plan import PRECISIONS
 from reports.errors import Unsupported
-from reports.schema import Cell
+from reports.schema import Cell, Status
+from tests.harness.measuring import by_label, measure
 
 
 @pytest.fixture(autouse=True)
@@ -27,25 +31,50 @@ def switch_all(on: bool) -> None:
     torch.backends.cudnn.allow_tf32 = on
 
 
-@pytest.mark.parametrize("name", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", [name for name in PRECISIONS if name != "tf32"])
 def test_tf32_is_off_for_all_but_itself(name: str) -> None:
     switch_all(True)
     precision.apply(name)
-    assert precision.in_force() == {
-        "float32_matmul_precision": "highest",
-        "matmul_allow_tf32": False,
-        "cudnn_allow_tf32": False,
-    }
+    assert (
+        precision.in_force().items()
+        >= {
+            "float32_matmul_precision": "highest",
+            "matmul_allow_tf32": False,
+            "cudnn_allow_tf32": False,
+        }.items()
+    )
+    assert precision.in_force().get("mkldnn_matmul_fp32_precision", "ieee") == "ieee"
 
 
 def test_tf32_is_on_for_itself() -> None:
     switch_all(False)
     precision.apply("tf32")
-    assert precision.in_force() == {
-        "float32_matmul_precision": "high",
-        "matmul_allow_tf32": True,
-        "cudnn_allow_tf32": True,
-    }
+    assert (
+        precision.in_force().items()
+        >= {
+            "float32_matmul_precision": "high",
+            "matmul_allow_tf32": True,
+            "cudnn_allow_tf32": True,
+        }.items()
+    )
+
+
+def test_how_16_bits_are_summed_up_is_told_and_follows_the_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    matmul = torch.backends.cuda.matmul
+    names = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
+    before = {name: getattr(matmul, name) for name in (*names, "allow_fp16_accumulation")}
+    try:
+        for name in before:
+            for value in (True, False):
+                setattr(matmul, name, value)
+                assert precision.in_force()[f"matmul_{name}"] is value
+    finally:
+        for name, value in before.items():
+            setattr(matmul, name, value)
+
+
+def test_what_is_in_force_fits_into_a_record() -> None:
+    assert json.loads(json.dumps(precision.in_force())) == precision.in_force()
 
 
 @pytest.mark.parametrize("variable", precision.OVERRIDES)
@@ -71,8 +100,10 @@ def test_a_variable_that_agrees_is_no_matter(monkeypatch: pytest.MonkeyPatch, na
         ("fp16", "cpu", ""),
         ("tf32", "cuda:1", ""),
         ("tf32", "cpu", "this is the CPU"),
-        ("int8", "cuda", "precision int8 is not built yet"),
-        ("fp8", "cuda", "precision fp8 is not built yet"),
+        ("int8", "cpu", ""),
+        ("int8", "cuda", ""),
+        ("fp8", "cuda", ""),
+        ("fp8", "cpu", "float8 products are done by NVIDIA's matrix units, and this is the CPU"),
     ],
 )
 def test_what_no_backend_can_do_is_refused_with_the_reason(name: str, device: str, said: str) -> None:
@@ -81,10 +112,38 @@ def test_what_no_backend_can_do_is_refused_with_the_reason(name: str, device: st
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
-def test_every_precision_has_a_type_or_is_refused(name: str) -> None:
-    if precision.unsupported_reason(Cell(model="mlp", backend="eager", device="cuda", precision=name)):
-        with pytest.raises(Unsupported):
-            precision.dtype_of(name)
-    else:
-        expected = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(name, torch.float32)
-        assert precision.dtype_of(name) == expected
+def test_every_precision_has_a_type(name: str) -> None:
+    expected = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.bfloat16}.get(name, torch.float32)
+    assert precision.dtype_of(name) == expected
+
+
+def test_an_unknown_precision_has_none() -> None:
+    with pytest.raises(Unsupported, match="unknown precision int3"):
+        precision.dtype_of("int3")
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_torchscript_refuses_what_it_cannot_record(name: str) -> None:
+    refused = backends.create("torchscript").supports(Cell(model="mlp", backend="torchscript", precision=name))
+    assert not refused and f"cannot record what torchao makes of a model for {name}" in refused.reason
+
+
+def test_int8_is_recorded_as_asked_and_as_in_force(tmp_path: Path) -> None:
+    """Through a whole run: the record says what was quantised; a mode that would be the same as another is refused."""
+    report = measure(tmp_path / "run", "eager", "inductor/freezing", "torchscript", "null", precision=["int8"])
+    records = by_label(report)
+    eager = records["eager"]
+    assert (eager.cell.precision, eager.status) == ("int8", Status.OK), eager.reason
+    assert eager.precision_in_force["int8 linear layers"] == 3
+    assert eager.precision_in_force["float32_matmul_precision"] == "highest"
+    assert eager.accuracy is not None and 1e-3 < eager.accuracy.relative_rmse < 4e-2
+    assert eager.accuracy.eager_rmse is not None and eager.accuracy.eager_rmse > 0
+    assert records["inductor/freezing"].status is Status.UNSUPPORTED
+    assert "int8 is always frozen" in records["inductor/freezing"].reason
+    assert records["torchscript"].status is Status.UNSUPPORTED
+
+
+def test_fp8_on_the_cpu_is_a_row_with_its_reason(tmp_path: Path) -> None:
+    report = measure(tmp_path / "run", "eager", precision=["fp8"])
+    assert [record.status for record in report.records] == [Status.UNSUPPORTED]
+    assert "this is the CPU" in report.records[0].reason

@@ -4,54 +4,26 @@ from __future__ import annotations
 
 import random
 import resource
+import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from harness import contest as contests
 from harness import run as runs
+from harness.launcher import Child, Launcher
 from harness.plan import Request
 from harness.store import Store
-from reports.schema import Cell, Record, Report, Status
+from reports.schema import Record, Report, Status
+from tests.harness import measuring
+from tests.harness.measuring import Silent, by_label
 
 SMALL = {"batch": ("2",), "features": ("8",), "hidden": ("8",)}
 
 
-class Silent:
-    """A progress that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.ended_labels: list[str] = []
-
-    def planned(self, cells: Sequence[Cell]) -> None:
-        self.cells = cells
-
-    def phase(self, cell: Cell, name: str) -> None: ...
-
-    def measured(self, cell: Cell, median_ms: float) -> None: ...
-
-    def ended(self, record: Record) -> None:
-        self.ended_labels.append(record.cell.label)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def tick(self) -> None: ...
-
-
 def measure(folder: Path, *backends: str, **fields: object) -> Report:
-    request = Request.model_validate(
-        {"models": ["mlp"], "devices": ["cpu"], "set": SMALL, "min_time_s": 0.05, "backends": backends, **fields}
-    )
-    report, _ = runs.run(request, folder, "test", Silent())
-    return report
-
-
-def by_label(report: Report) -> dict[str, Record]:
-    return {record.cell.label: record for record in report.records}
+    return measuring.measure(folder, *backends, **{"set": SMALL, **fields})
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +48,8 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> Report:
         ("null/wrong-later", Status.INCORRECT, "right at first, wrong after measuring", None, None),
         ("null/grandchildren", Status.OK, "", None, None),
         ("null/noisy-output", Status.OK, "", None, None),
+        ("null/partial", Status.OK, "", None, None),
+        ("null/fallback", Status.OK, "", None, None),
     ],
 )
 def test_every_ending_is_one_row_with_its_reason(
@@ -228,3 +202,130 @@ def test_records_are_on_disk_the_moment_they_end(tmp_path: Path) -> None:
     progress = Watching()
     runs.run(request, tmp_path / "run", "test", progress)
     assert sorted(progress.ended_labels) == ["null", "null/error", "tensorrt"]
+
+
+# --- --strict
+
+
+STRICT = ("eager", "null", "null/partial", "null/fallback", "null/wrong")
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    folder = tmp_path_factory.mktemp("strict") / "run"
+    return folder, measure(folder, *STRICT, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "reason"),
+    [
+        ("eager", Status.OK, ""),
+        ("null", Status.FALLBACK, "null does not tell where it ran, and --strict asks for full"),
+        (
+            "null/partial",
+            Status.FALLBACK,
+            "placement is partial, and --strict asks for full: gelu, sort and 1 more",
+        ),
+        ("null/fallback", Status.FALLBACK, "placement is fallback, and --strict asks for full"),
+        ("null/wrong", Status.INCORRECT, "output 0: rmse 1"),
+    ],
+)
+def test_strict_fails_what_did_not_wholly_run_where_it_was_asked_to(
+    strict: tuple[Path, Report], mode: str, status: Status, reason: str
+) -> None:
+    record = by_label(strict[1])[mode]
+    assert record.status is status
+    assert record.reason == reason or (status is Status.INCORRECT and reason in record.reason)
+    assert record.latency is not None
+    assert record.command.endswith(" --strict")
+
+
+def test_what_strict_failed_is_never_ranked_and_fails_the_run(strict: tuple[Path, Report]) -> None:
+    report = strict[1]
+    assert [standing.label for standing in report.verdicts[0].standings] == ["eager"]
+    assert any("null/partial is not ranked, fallback: placement is partial" in one for one in report.verdicts[0].doubts)
+    only = report.model_copy(update={"records": [by_label(report)[name] for name in ("eager", "null/partial")]})
+    assert runs.exit_status(only) == 1
+    assert runs.exit_status(only.model_copy(update={"records": only.records[:1]})) == 0
+
+
+def test_without_strict_a_fallback_is_ranked_with_a_doubt(tmp_path: Path) -> None:
+    report = measure(tmp_path / "run", "eager", "null/partial")
+    assert [record.status for record in report.records] == [Status.OK, Status.OK]
+    assert "null/partial" in [standing.label for standing in report.verdicts[0].standings]
+    assert any("null/partial ran only in part" in doubt for doubt in report.verdicts[0].doubts)
+    assert "--strict" not in report.records[0].command
+    assert runs.exit_status(report) == 0
+
+
+def test_resume_is_as_strict_as_the_run_was(tmp_path: Path, strict: tuple[Path, Report]) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(strict[0], folder)
+    (lost,) = (folder / "cells").glob("*null.partial.json")
+    lost.unlink()
+    report, _ = runs.resume(folder, Silent())
+    assert by_label(report)["null/partial"].status is Status.FALLBACK
+
+
+# --- the floor
+
+
+def test_every_latency_has_its_share_of_one_floor_and_a_resumption_measures_no_ceiling_again(
+    tmp_path: Path, measured_ceilings: None
+) -> None:
+    folder = tmp_path / "run"
+    records = by_label(measure(folder, "null", "null/double", "null/error"))
+    assert records["null/error"].roofline is None
+    one, other = records["null"].roofline, records["null/double"].roofline
+    assert one is not None and other is not None
+    assert one.flops == 2 * 2 * (8 * 8 + 8 * 8 + 8 * 8)
+    assert one.bytes_moved == 4 * (3 * (8 * 8 + 8) + 2 * 2 * 8)
+    assert one.ceiling_flops_per_s > 1e8 and one.ceiling_bytes_per_s > 1e8
+    assert one.model_copy(update={"share": None}) == other.model_copy(update={"share": None})
+    assert records["null"].latency is not None
+    assert one.share == pytest.approx(one.floor_ms / records["null"].latency.median_ms)
+
+    (lost,) = (folder / "cells").glob("*null.double.json")
+    lost.unlink()
+    kept = {path: path.stat().st_mtime_ns for path in [*folder.glob("ceilings/*"), *folder.glob("golden/*")]}
+    assert len(kept) == 3  # ceilings, golden, work
+    progress = Silent()
+    report, _ = runs.resume(folder, progress)
+    assert by_label(report)["null/double"].roofline is not None
+    assert progress.notes == []
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_a_model_whose_work_cannot_be_counted_is_measured_without_a_floor(tmp_path: Path) -> None:
+    file = tmp_path / "shy.py"
+    file.write_text(
+        "import torch\n"
+        "from torch.utils._python_dispatch import _get_current_dispatch_mode\n"
+        "class Shy(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        if _get_current_dispatch_mode() is not None:\n"
+        "            raise RuntimeError('not while you watch')\n"
+        "        return x + 1\n"
+        "def factory(batch: int = 1):\n"
+        "    return Shy(), torch.randn(batch, 3)\n"
+    )
+    request = Request(models=(f"{file}:factory",), devices=("cpu",), backends=("null",), min_time_s=0.05)
+    report, _ = runs.run(request, tmp_path / "run", "test", Silent())
+    assert report.records[0].status is Status.OK
+    assert report.records[0].roofline is None
+    assert any("counting its work failed: RuntimeError: not while you watch" in note for note in report.notes)
+
+
+def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
+    tmp_path: Path, measured_ceilings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Launcher.start
+
+    def elsewhere(self: Launcher, role: str, log: Path, **fields: object) -> Child:
+        return start(self, role, log, **(fields | {"device": "cuda:99"} if role == "ceilings" else fields))
+
+    monkeypatch.setattr(Launcher, "start", elsewhere)
+    report = measure(tmp_path / "run", "null")
+    assert report.records[0].status is Status.OK
+    assert report.records[0].roofline is None
+    assert any("no roofline on cpu in fp32: measuring the machine's ceilings failed" in note for note in report.notes)

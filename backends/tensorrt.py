@@ -1,0 +1,388 @@
+"""TensorRT: an engine built ahead of time from ONNX, run over memory of torch tensors.
+
+Written for TensorRT 10 (from 10.13) and 11. TensorRT 11 has neither weak typing nor flags for precision any more, so
+for both the precision is the graph's own: the module arrives in it, or is quantised in ONNX, and the network is
+strongly typed. The one switch left is TF32.
+"""
+# A subclass of TensorRT's ILogger is one of Any where TensorRT is not installed.
+# mypy: disallow-subclassing-any=False
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from backends import cuda_graph
+from backends.base import YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
+from backends.eager import torch_available
+from backends.exporting import OnnxModel, export_onnx
+from reports.errors import BakeoffError
+from reports.schema import Cell, Extent, Placement
+
+if TYPE_CHECKING:
+    import tensorrt as trt
+    import torch
+
+    from models.base import Inputs
+
+OLDEST, TOO_NEW = (10, 13), (12, 0)
+"""The versions whose API this file is held against: at least the first, below the second."""
+REMEDY = "pip install 'tensorrt>=10.13,<12'"
+
+ENGINE, TIMING_CACHE, MANIFEST = "model.engine", "timing.cache", "engine.json"
+"""What `package` leaves in the workspace, beside the exported graph."""
+
+
+class TensorRT(AheadOfTime):
+    name = "tensorrt"
+    description = "TensorRT engine built from the torch.export-based ONNX exporter"
+    quantises = True
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {},
+        cuda_graph.MODE: {},
+        "opt-5": {"builder_optimization_level": 5},
+    }
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "tensorrt")
+    caveat = "Bakeoff's authors never ran this backend on real TensorRT: it was only held against TensorRT's Python API"
+
+    def available(self, device: str) -> Availability:
+        if not device.startswith("cuda"):
+            return Availability(f"TensorRT runs on NVIDIA GPUs, and {device} is none")
+        try:
+            import tensorrt as trt
+        except (ImportError, OSError) as error:  # OSError: its libraries are opened by hand
+            return Availability(f"tensorrt does not import ({_first_line(error)}): {REMEDY}")
+        if not OLDEST <= _version(trt.__version__) < TOO_NEW:
+            return Availability(f"TensorRT {trt.__version__} is not one that this backend was written for: {REMEDY}")
+        return torch_available(device)
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)):
+            return supported
+        if not (capturable := cuda_graph.supports_capture(cell)):
+            return capturable
+        if cell.precision == "fp8":
+            return Availability("TensorRT takes FP8 from a graph quantised to it, and nothing here makes one")
+        return YES
+
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+        import tensorrt  # noqa: F401 - importing is in no phase
+
+        with context.phase("export"):
+            exported = export_onnx(module, inputs, context.workspace)
+            if context.cell.precision == "int8":
+                from backends.quantising import static_onnx
+
+                exported = static_onnx(exported, context.calibration, context.workspace, symmetric=True)
+        with context.phase("compile"):
+            _write_engine(exported, context)
+
+    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+        import tensorrt  # noqa: F401 - importing is in no phase
+
+        with context.phase("load"):
+            engine = Engine(context.workspace, context.cell.device)
+            return cuda_graph.capture(engine, inputs) if context.cell.mode == cuda_graph.MODE else engine
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an engine does not tell of itself.
+
+    Its tensors have the ONNX graph's names, but not the graph's order (github.com/pytorch/TensorRT, pull 1646).
+    """
+
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    tf32: bool
+    builder_optimization_level: int
+
+    def write(self, folder: Path) -> None:
+        (folder / MANIFEST).write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        kept = json.loads((folder / MANIFEST).read_text())
+        names = (tuple(kept.pop("input_names")), tuple(kept.pop("output_names")))
+        return cls(*names, **kept)
+
+
+class Complaints:
+    """The last errors TensorRT logged: its functions return None or False, and only its log says why."""
+
+    def __init__(self) -> None:
+        self.errors: deque[str] = deque(maxlen=8)
+
+    def failure(self, what: str, *reasons: str) -> Exception:
+        """An error of one line that says `what` failed, and why, from `reasons` or else from the log."""
+        told = "; ".join(reasons or self.errors) or "TensorRT logged no error"
+        message = " ".join(f"{what}: {told}".split())
+        # the harness tells a cell that ran out of memory from a broken one by the error's type
+        return MemoryError(message) if re.search("out ?of ?memory", message, re.IGNORECASE) else BakeoffError(message)
+
+    @contextmanager
+    def explain(self, what: str) -> Iterator[None]:
+        """A constructor of the bindings that got nothing from the library raises TypeError and does not say why."""
+        try:
+            yield
+        except TypeError as error:
+            raise self.failure(what, *self.errors, _first_line(error)) from error
+
+
+def stream_handle() -> int:
+    """The current CUDA stream, as TensorRT takes it."""
+    import torch
+
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+def _logger(complaints: Complaints) -> trt.ILogger:
+    """TensorRT's messages: errors are kept, they and warnings go to the process's log, the rest nowhere."""
+    import tensorrt as trt
+
+    log = logging.getLogger("tensorrt")
+
+    class Logger(trt.ILogger):
+        def __init__(self) -> None:
+            super().__init__()
+
+        def log(self, severity: trt.ILogger.Severity, msg: str) -> None:
+            if severity in (trt.ILogger.INTERNAL_ERROR, trt.ILogger.ERROR):
+                complaints.errors.append(msg)
+                log.error(msg)
+            elif severity == trt.ILogger.WARNING:
+                log.warning(msg)
+
+    return Logger()
+
+
+def _write_engine(exported: OnnxModel, context: BuildContext) -> None:
+    """ONNX to an engine in the workspace. Raises BakeoffError, or MemoryError, with TensorRT's own words."""
+    import tensorrt as trt
+
+    complaints = Complaints()
+    logger = _logger(complaints)
+    trt.init_libnvinfer_plugins(logger, "")
+    with complaints.explain("TensorRT made no builder"):
+        builder = trt.Builder(logger)
+    # always on in TensorRT 11, which takes the flag and ignores it
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    parser = trt.OnnxParser(network, logger)
+    # from the file, so that weights in a file beside it are found
+    if not parser.parse_from_file(str(exported.path)):
+        reasons = [_told(parser.get_error(index)) for index in range(parser.num_errors)]
+        raise complaints.failure("TensorRT's ONNX parser refused the graph", *reasons)
+    config = _config(builder, context)
+    cache = _timing_cache(config, context.workspace / TIMING_CACHE, complaints)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise complaints.failure("TensorRT built no engine")
+    (context.workspace / ENGINE).write_bytes(plan)
+    (context.workspace / TIMING_CACHE).write_bytes(cache.serialize())
+    Manifest(
+        exported.input_names,
+        exported.output_names,
+        tf32=config.get_flag(trt.BuilderFlag.TF32),
+        builder_optimization_level=config.builder_optimization_level,
+    ).write(context.workspace)
+
+
+def _config(builder: trt.Builder, context: BuildContext) -> trt.IBuilderConfig:
+    import tensorrt as trt
+
+    config = builder.create_builder_config()
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector tells no layer's type
+    # on unless cleared: float32 layers would multiply with ten bits of mantissa
+    if context.cell.precision == "tf32":
+        config.set_flag(trt.BuilderFlag.TF32)
+    else:
+        config.clear_flag(trt.BuilderFlag.TF32)
+    level = TensorRT.modes[context.cell.mode].get("builder_optimization_level")
+    if isinstance(level, int):
+        config.builder_optimization_level = level
+    return config
+
+
+def _timing_cache(config: trt.IBuilderConfig, path: Path, complaints: Complaints) -> trt.ITimingCache:
+    """The cell's own, so that what one cell timed never shortens another's build; empty unless `path` is there."""
+    cache = config.create_timing_cache(path.read_bytes() if path.exists() else b"")
+    if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
+        raise complaints.failure("TensorRT took no timing cache")
+    return cache
+
+
+class Engine(Compiled):
+    """An execution context whose inputs and outputs are memory of torch tensors on `device`.
+
+    Inputs are bound as they are; outputs are allocated once, as the engine says. What else TensorRT holds (its log, the
+    runtime, the engine) lives until `close`.
+    """
+
+    def __init__(self, folder: Path, device: str) -> None:
+        import tensorrt as trt
+        import torch
+
+        self._manifest = Manifest.read(folder)
+        self._complaints = Complaints()
+        self._logger = _logger(self._complaints)
+        trt.init_libnvinfer_plugins(self._logger, "")
+        with self._complaints.explain("TensorRT made no runtime"):
+            self._runtime = trt.Runtime(self._logger)
+        engine = self._runtime.deserialize_cuda_engine((folder / ENGINE).read_bytes())
+        if engine is None:
+            raise self._complaints.failure("TensorRT could not read its engine back")
+        self._engine = engine
+        execution = engine.create_execution_context()
+        if execution is None:
+            raise self._complaints.failure("TensorRT made no execution context")
+        self._context = execution
+        names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
+        for name in names:
+            if engine.get_tensor_location(name) != trt.TensorLocation.DEVICE:
+                raise BakeoffError(f"TensorRT wants tensor '{name}' in host memory, which this backend does not bind")
+        if missing := [name for name in self._manifest.output_names if name not in names]:
+            raise BakeoffError(f"the engine has no output {', '.join(missing)}")
+        # an input that nothing reads may be gone; None stands for it
+        self._inputs = tuple(self._wanted(name) if name in names else None for name in self._manifest.input_names)
+        self._bound: tuple[torch.Tensor, ...] = ()
+        self._buffers: tuple[torch.Tensor, ...] = ()
+        for name in self._manifest.output_names:
+            shape, dtype = self._wanted(name)
+            if any(size < 0 for size in shape):
+                raise BakeoffError(f"output '{name}' has no static shape ({shape}), so no buffer can be bound to it")
+            buffer = torch.empty(shape, dtype=dtype, device=device)
+            self._buffers += (buffer,)
+            self._set_address(name, buffer)
+
+    def bind(self, inputs: Inputs) -> None:
+        tensors = tuple(tensor.contiguous() for tensor in inputs.tensors())
+        for name, wanted, tensor in zip(self._manifest.input_names, self._inputs, tensors, strict=True):
+            if wanted is None:
+                continue
+            if (tuple(tensor.shape), tensor.dtype) != wanted:
+                raise BakeoffError(f"input '{name}' is {tensor.dtype} {tuple(tensor.shape)}, the engine takes {wanted}")
+            self._set_address(name, tensor)
+        self._bound = tensors  # TensorRT holds their addresses, not them
+
+    def run(self) -> None:
+        if not self._context.execute_async_v3(stream_handle()):
+            raise self._complaints.failure("TensorRT enqueued nothing")
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return tuple(buffer.clone() for buffer in self._buffers)
+
+    def placement(self) -> Placement:
+        """All of it runs in TensorRT, or it would not have been built: there is nothing to fall back to."""
+        engines = {f"TensorRT {dtype}".strip(): count for dtype, count in self._layer_types().items()}
+        return Placement(extent=Extent.FULL, engines=engines, evidence=["TensorRT's engine inspector"])
+
+    def precision(self) -> Settings:
+        types = [f"{dtype or 'unknown'} ({count})" for dtype, count in self._layer_types().most_common()]
+        return {"tensorrt_tf32": self._manifest.tf32, "tensorrt_layers": ", ".join(types)}
+
+    def settings(self) -> Settings:
+        import tensorrt as trt
+
+        return {
+            "tensorrt_version": str(trt.__version__),
+            "builder_optimization_level": self._manifest.builder_optimization_level,
+            "timing_cache": "the cell's own, empty before the build",
+        }
+
+    def close(self) -> None:
+        self._bound = ()
+        # each before what it stands on; a second time nothing is left to free
+        for held in ("_context", "_engine", "_runtime", "_logger"):
+            vars(self).pop(held, None)
+        self._buffers = ()
+
+    def _wanted(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        return tuple(self._engine.get_tensor_shape(name)), _torch_type(self._engine.get_tensor_dtype(name))
+
+    def _set_address(self, name: str, tensor: torch.Tensor) -> None:
+        if not self._context.set_tensor_address(name, tensor.data_ptr()):
+            raise self._complaints.failure(f"TensorRT did not take the address of tensor '{name}'")
+
+    def _layer_types(self) -> Counter[str]:
+        import tensorrt as trt
+
+        inspector = self._engine.create_engine_inspector()
+        told = layer_types(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+        return told or Counter({"": self._engine.num_layers})
+
+
+TYPE_NAMES = {
+    "bf16": ("bf16", "bfloat16"),
+    "fp16": ("fp16", "half", "float16"),
+    "fp8": ("fp8",),
+    "fp4": ("fp4",),
+    "uint8": ("uint8",),
+    "int8": ("int8",),
+    "int4": ("int4",),
+    "int32": ("int32",),
+    "int64": ("int64",),
+    "bool": ("bool",),
+    "fp32": ("fp32", "float"),
+}
+"""Our name of a type -> its names in TensorRT's `Format/Datatype`; one that holds another stands before it."""
+
+
+def layer_types(information: str) -> Counter[str]:
+    """How many layers read which type, from an engine inspector's JSON; "" where a layer does not tell.
+
+    A layer counts under the type of its first input that has one, else of its output. Nothing is counted where
+    `information` is no JSON: TensorRT does not escape what it quotes from the model.
+    """
+    try:
+        layers = json.loads(information, strict=False).get("Layers", [])
+    except ValueError:
+        return Counter()
+    return Counter(_layer_type(layer) for layer in layers)
+
+
+def _layer_type(layer: Any) -> str:
+    if not isinstance(layer, dict):  # a bare name: the engine was built without details
+        return ""
+    tensors = [*layer.get("Inputs", []), *layer.get("Outputs", [])]
+    formats = [str(tensor.get("Format/Datatype", "")).lower() for tensor in tensors]
+    known = (ours for text in formats for ours, words in TYPE_NAMES.items() if any(word in text for word in words))
+    return next(known, "")
+
+
+def _torch_type(dtype: trt.DataType) -> torch.dtype:
+    import tensorrt as trt
+    import torch
+
+    types = {
+        trt.DataType.FLOAT: torch.float32,
+        trt.DataType.HALF: torch.float16,
+        trt.DataType.BF16: torch.bfloat16,
+        trt.DataType.INT8: torch.int8,
+        trt.DataType.UINT8: torch.uint8,
+        trt.DataType.INT32: torch.int32,
+        trt.DataType.INT64: torch.int64,
+        trt.DataType.BOOL: torch.bool,
+    }
+    if dtype not in types:
+        raise BakeoffError(f"torch has no type for TensorRT's {dtype.name}")
+    return types[dtype]
+
+
+def _told(error: trt.ParserError) -> str:
+    return f"{error.node_operator()} {error.node_name()}: {error.desc()}".strip(" :")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

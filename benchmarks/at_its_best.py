@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+"""Is each backend set up as well as its own maintainers would? Ours beside their tools and hand-written loops.
+
+    python benchmarks/at_its_best.py --device cpu
+    python benchmarks/at_its_best.py --device cuda --models mlp,encoder --configurations onnx,inductor
+
+For each model and configuration one fresh process holds two builds: ours, by the backend, and a rival, written here as
+a user would who follows the library's documentation and knows nothing of Bakeoff. In each round both are measured, in
+random order, on the same inputs:
+
+- latency: our burst, and a bare loop of call and synchronise;
+- on the GPU also `torch.utils.benchmark.Timer` (calls back to back, against our throughput) and, where Triton is,
+  `triton.testing.do_bench` (device time with a cold L2 cache, against our device time with a warm one);
+- for OpenVINO its own `benchmark_app -api sync -hint latency`, in a process of its own.
+
+A ratio is ours over theirs, the median over rounds with a 95 % interval from order statistics: 1.02 is the bound that
+ours must keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from reports.schema import Burst, Cell, Ratio
+from reports.statistics import speedup
+from reports.verdict import spell_ratio
+
+ROUNDS = 11
+BURST_S = 0.1
+BURST_CALLS = 3
+
+Sizes = Mapping[str, int]
+ENCODER: Sizes = {"batch": 8, "seq": 512, "dim": 768, "heads": 12, "ffn": 3072, "layers": 12}
+MODELS: dict[str, tuple[str, Sizes]] = {
+    "mlp": ("mlp", {}),
+    "conv": ("conv", {}),
+    "transformer": ("transformer", {}),
+    "encoder": ("transformer", ENCODER),
+}
+CONFIGURATIONS = {
+    "cpu": ["eager", "torchscript", "inductor", "aotinductor", "onnx", "openvino"],
+    "cuda": [
+        "eager",
+        "eager/cuda-graph",
+        "torchscript",
+        "inductor",
+        "inductor/reduce-overhead",
+        "aotinductor",
+        "onnx",
+        "onnx/cuda-graph",
+    ],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=sorted(CONFIGURATIONS), required=True)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--configurations", help="of our backends; default: all that have a rival")
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "CONFIGURATION"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        compare(options.device, *options.one)
+        return
+    wanted = options.configurations.split(",") if options.configurations else CONFIGURATIONS[options.device]
+    _say("| model | configuration | what | ours (ms) | theirs (ms) | ours / theirs [95 %] |")
+    _say("| --- | --- | --- | ---: | ---: | --- |")
+    for model in options.models.split(","):
+        for configuration in wanted:
+            command = [sys.executable, __file__, "--device", options.device, "--one", model, configuration]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+            for row in map(json.loads, lines):
+                numbers = " | ".join(str(row[key]) for key in ("ours", "theirs", "ratio"))
+                _say(f"| {model}, {row['precision']} | {configuration} | {row['what']} | {numbers} |")
+            if done.returncode:
+                last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+                _say(f"| {model} | {configuration} | failed ({done.returncode}): {last} | | | |")
+
+
+def compare(device: str, model: str, configuration: str) -> None:
+    """Build both sides of one pair in this process, measure them, and print one JSON line per comparison."""
+    import torch
+
+    import backends
+    from backends.base import BuildContext
+    from harness import precision
+    from harness.clock import Clock
+    from harness.worker import load, place
+
+    backend_name, _, mode = configuration.partition("/")
+    family, sizes = MODELS[model]
+    cell = Cell(
+        model=family,
+        dimensions=dict(sizes) if sizes else _defaults(family),
+        device=device,
+        precision="fp16" if model == "encoder" and device == "cuda" else "fp32",
+        backend=backend_name,
+        mode=mode or "default",
+    )
+    precision.apply(cell.precision)
+    clock = Clock(device)
+    module, sets = place(load(cell), cell)
+    with tempfile.TemporaryDirectory() as folder, clock.on_stream(), torch.inference_mode():
+        workspace = Path(folder) / "ours"
+        workspace.mkdir()
+        context = BuildContext(cell, _untimed, workspace, torch.get_num_threads(), sets)
+        compiled = backends.create(backend_name).build(module, sets[0], context)
+        if backend_name == "openvino":
+            _against_benchmark_app(compiled, sets[0], clock, cell, workspace / "model.xml")
+            return
+        torch._dynamo.reset()
+        call = RIVALS[configuration](module, sets[0], Path(folder))
+        _against_loops(compiled, call, sets[0], clock, cell)
+
+
+def _against_loops(compiled: Any, call: Callable[[], object], inputs: Any, clock: Any, cell: Cell) -> None:
+    from harness import sampling
+
+    cuda = cell.device == "cuda"
+    sampling.warm_up(compiled, [inputs], clock, 0.5)
+    bare_loop(call, clock.synchronise, 0.5, 10)
+    ours: list[list[int]] = []
+    theirs: list[list[int]] = []
+    for number in range(ROUNDS):
+        turns = [
+            lambda: ours.append(sampling.burst(compiled, [inputs], clock, BURST_S, BURST_CALLS)),
+            lambda: theirs.append(bare_loop(call, clock.synchronise, BURST_S, BURST_CALLS)),
+        ]
+        for turn in random.Random(number).sample(turns, 2):
+            turn()
+    report(cell, "latency / a bare loop", ours, theirs)
+    if not cuda:
+        return
+    import torch
+    from torch.utils.benchmark import Timer
+
+    # both as nanoseconds per call, so that one function can compare them
+    timer = Timer("call()", globals={"call": call})
+    per_call: list[tuple[list[int], list[int]]] = []
+    device_times: list[tuple[list[int], list[int]]] = []
+    for _ in range(ROUNDS):
+        throughput = sampling.throughput(compiled, [inputs], clock)
+        measured = timer.blocked_autorange(min_run_time=0.1)
+        per_call.append(([round(1e9 / throughput.calls_per_s)], [round(1e9 * measured.median)]))
+    report(cell, "throughput / torch.utils.benchmark.Timer", *map(list, zip(*per_call, strict=True)))
+    from triton.testing import do_bench
+
+    for _ in range(ROUNDS):
+        ours_ms = sampling.device_time(compiled, [inputs], clock).median_ms  # type: ignore[union-attr]
+        theirs_ms = do_bench(call, warmup=10, rep=50, return_mode="median")
+        device_times.append(([round(1e6 * ours_ms)], [round(1e6 * theirs_ms)]))
+    torch.cuda.synchronize()
+    report(cell, "device time / triton.testing.do_bench", *map(list, zip(*device_times, strict=True)))
+
+
+def _against_benchmark_app(compiled: Any, inputs: Any, clock: Any, cell: Cell, model: Path) -> None:
+    """OpenVINO's own tool is a program: it takes its turn in each round."""
+
+    from harness import sampling
+
+    sampling.warm_up(compiled, [inputs], clock, 0.5)
+    ours: list[list[int]] = []
+    theirs: list[list[int]] = []
+    for _ in range(6):
+        ours.append(sampling.burst(compiled, [inputs], clock, 2.0, BURST_CALLS))
+        command = [
+            str(Path(sys.executable).with_name("benchmark_app")),
+            "-m",
+            str(model),
+            "-d",
+            "CPU",
+            "-api",
+            "sync",
+            "-hint",
+            "latency",
+            "-t",
+            "2",
+        ]
+        command += ["-infer_precision", "f32"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found = re.search(r"Median:\s+([\d.]+) (us|ms)", said)
+        if not found:
+            sys.exit(f"benchmark_app printed no median:\n{said}")
+        theirs.append([round(float(found[1]) * (1e3 if found[2] == "us" else 1e6))])
+    report(cell, "latency / benchmark_app", ours, theirs)
+
+
+def report(cell: Cell, what: str, ours_ns: list[list[int]], theirs_ns: list[list[int]]) -> None:
+    ratio: Ratio = speedup(_bursts(theirs_ns), _bursts(ours_ns))  # theirs faster than ours by ...: ours / theirs
+    row = {
+        "precision": cell.precision,
+        "what": what,
+        "ours": _milliseconds(ours_ns),
+        "theirs": _milliseconds(theirs_ns),
+        "ratio": spell_ratio(ratio).replace("x", ""),
+    }
+    _say(json.dumps(row))
+
+
+def bare_loop(call: Callable[[], object], synchronise: Callable[[], None], seconds: float, calls: int) -> list[int]:
+    """What everybody writes: nanoseconds of call and synchronise."""
+    from time import perf_counter_ns
+
+    samples: list[int] = []
+    end = perf_counter_ns() + int(seconds * 1e9)
+    while True:
+        begin = perf_counter_ns()
+        call()
+        synchronise()
+        now = perf_counter_ns()
+        samples.append(now - begin)
+        if now >= end and len(samples) >= calls:
+            return samples
+
+
+def eager(module: Any, inputs: Any, folder: Path) -> Callable[[], object]:
+    args = inputs.args
+    return lambda: module(*args)
+
+
+def cuda_graph(module: Any, inputs: Any, folder: Path) -> Callable[[], object]:
+    """As in PyTorch's notes on CUDA graphs: three calls on a side stream, then capture."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            module(*inputs.args)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        module(*inputs.args)
+    return graph.replay
+
+
+def torchscript(module: Any, inputs: Any, folder: Path) -> Callable[[], object]:
+    import torch
+
+    traced: Any = torch.jit.freeze(torch.jit.trace(module, inputs.args).eval())
+    args = inputs.args
+    return lambda: traced(*args)
+
+
+def inductor(module: Any, inputs: Any, folder: Path, mode: str | None = None) -> Callable[[], object]:
+    import torch
+
+    compiled = torch.compile(module, mode=mode)
+    args = inputs.args
+    return lambda: compiled(*args)
+
+
+def reduce_overhead(module: Any, inputs: Any, folder: Path) -> Callable[[], object]:
+    return inductor(module, inputs, folder, "reduce-overhead")
+
+
+def aotinductor(module: Any, inputs: Any, folder: Path) -> Callable[[], object]:
+    import torch
+
+    from backends.aotinductor import linker_options
+
+    with torch.inference_mode(False), torch.no_grad():
+        args = tuple(tensor.clone() for tensor in inputs.args)
+        program = torch.export.export(module, args)
+        path = torch._inductor.aoti_compile_and_package(
+            program, package_path=str(folder / "theirs.pt2"), inductor_configs=linker_options()
+        )
+    model = torch._inductor.aoti_load_package(path)
+    return lambda: model(*args)
+
+
+def onnx(module: Any, inputs: Any, folder: Path, graph: bool = False) -> Callable[[], object]:
+    """IO binding over OrtValues on the device, as in ONNX Runtime's documentation."""
+    import onnxruntime
+    import torch
+
+    tensors = inputs.args
+    device = tensors[0].device.type
+    path = folder / "theirs.onnx"
+    with torch.inference_mode(False), torch.no_grad():
+        program = torch.onnx.export(module, tuple(tensor.clone() for tensor in tensors), dynamo=True, verbose=False)
+    assert program is not None
+    program.save(str(path))
+    options: list[Any] = ["CPUExecutionProvider"]
+    if device == "cuda":
+        onnxruntime.preload_dlls()
+        given = {"use_tf32": "0", **({"enable_cuda_graph": "1"} if graph else {})}
+        options = [("CUDAExecutionProvider", given), *options]
+    session_options = onnxruntime.SessionOptions()
+    session_options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(path), session_options, providers=options)
+    binding = session.io_binding()
+    kept = [onnxruntime.OrtValue.ortvalue_from_numpy(tensor.cpu().numpy(), device, 0) for tensor in tensors]
+    for given_input, value in zip(session.get_inputs(), kept, strict=True):
+        binding.bind_ortvalue_input(given_input.name, value)
+    for output in session.get_outputs():
+        numpy_type = torch.empty(0, dtype=tensors[0].dtype).numpy().dtype
+        value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(output.shape, numpy_type, device, 0)
+        kept.append(value)
+        binding.bind_ortvalue_output(output.name, value)
+
+    def call(kept: Any = kept) -> None:
+        session.run_with_iobinding(binding)
+
+    return call
+
+
+def onnx_cuda_graph(module: Any, inputs: Any, folder: Path) -> Callable[[], object]:
+    return onnx(module, inputs, folder, graph=True)
+
+
+RIVALS: dict[str, Callable[[Any, Any, Path], Callable[[], object]]] = {
+    "eager": eager,
+    "eager/cuda-graph": cuda_graph,
+    "torchscript": torchscript,
+    "inductor": inductor,
+    "inductor/reduce-overhead": reduce_overhead,
+    "aotinductor": aotinductor,
+    "onnx": onnx,
+    "onnx/cuda-graph": onnx_cuda_graph,
+}
+
+
+def _defaults(family: str) -> dict[str, int | str]:
+    import models
+
+    return models.find(family).resolve({})
+
+
+def _untimed(name: str) -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def _bursts(samples: list[list[int]]) -> list[Burst]:
+    return [Burst(group=0, round=number, started_s=0.0, samples_ns=one) for number, one in enumerate(samples)]
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _milliseconds(samples: list[list[int]]) -> str:
+    return f"{statistics.median(statistics.median(one) for one in samples) / 1e6:.4g}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What quantisation costs a model whatever library does it: eager, with what its layers multiply rounded beforehand.
+
+The yardstick for int8 and fp8. Eager itself cannot be one: which layers torch has kernels for differs from device to
+device (no int8 convolution on CUDA), and a contest needs its yardstick on all. Rounding before a product in floating
+point gives what a kernel gives that accumulates exactly, up to the rounding of that product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from backends.quantising import BASE_TYPES
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.base import Inputs
+
+LARGEST_INT8 = 127
+LARGEST_E4M3 = 448.0
+
+SMALLEST = 1e-12
+"""A range of zero still has to be divided by."""
+
+
+@contextmanager
+def rounded(precision: str, module: torch.nn.Module, sets: Iterable[Inputs]) -> Iterator[None]:
+    """Inside, eager calls of `module` compute as if its layers were quantised; nothing changes for other precisions.
+
+    Layers are linear layers, convolutions and products with a parameter, whichever module or function calls them. int8
+    rounds weights per output channel and inputs per tensor, both symmetrically, the range of inputs fixed by a run over
+    `sets` first. fp8 rounds weights per output channel and inputs per row, to e4m3, of all layers but convolutions.
+    Products are computed in the type that module and inputs have.
+    """
+    import torch
+
+    if precision not in BASE_TYPES:
+        yield
+        return
+    # its fused kernel would hide the layers inside
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        if precision == "fp8":
+            with _replaced(
+                lambda weight, channel: _to_e4m3(weight, _peak(weight, channel)),
+                lambda fed, _: _to_e4m3(fed, fed.abs().amax(-1, keepdim=True)),
+                convolutions=False,
+            ):
+                yield
+            return
+        peaks: dict[int, torch.Tensor] = {}
+
+        def observe(fed: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            peak = fed.abs().max()
+            peaks[id(weight)] = torch.maximum(peak, peaks.get(id(weight), peak))
+            return fed
+
+        with _replaced(lambda weight, _: weight, observe):
+            for one in sets:
+                module(*one.args, **one.kwargs)
+        with _replaced(
+            lambda weight, channel: _to_int8(weight, _peak(weight, channel)),
+            lambda fed, weight: _to_int8(fed, peaks[id(weight)]),
+        ):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+def _replaced(
+    of_weight: Callable[[torch.Tensor, int], torch.Tensor],
+    of_fed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    convolutions: bool = True,
+) -> Any:
+    """A context in which every layer multiplies `of_fed(fed, weight)` by `of_weight(weight, channel dimension)`."""
+    import torch
+    from torch.nn import functional
+    from torch.overrides import TorchFunctionMode
+
+    # function -> (position of what is fed, position of the weight, the weight's output channels)
+    layers: dict[Any, tuple[int, int, int]] = {
+        functional.linear: (0, 1, 0),
+        torch.matmul: (0, 1, -1),
+        torch.mm: (0, 1, -1),
+        torch.addmm: (1, 2, -1),
+        torch.Tensor.matmul: (0, 1, -1),
+        torch.Tensor.__matmul__: (0, 1, -1),
+        torch.Tensor.mm: (0, 1, -1),
+        torch.Tensor.addmm: (1, 2, -1),
+    }
+
+    if convolutions:
+        layers |= dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), (0, 1, 0))
+
+    class Replaced(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function in layers:
+                fed, weight, channel = layers[function]
+                if len(args) > weight and isinstance(args[weight], torch.nn.Parameter):
+                    given = list(args)
+                    given[fed] = of_fed(args[fed], args[weight])
+                    given[weight] = of_weight(args[weight], channel)
+                    args = tuple(given)
+            return function(*args, **(kwargs or {}))
+
+    return Replaced()
+
+
+def _peak(tensor: torch.Tensor, kept: int) -> torch.Tensor:
+    """The largest absolute value along all dimensions but `kept`, ready to divide by."""
+    return tensor.abs().amax([d for d in range(tensor.dim()) if d != kept % tensor.dim()], keepdim=True)
+
+
+def _to_int8(tensor: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
+    scale = peak.float().clamp(min=SMALLEST) / LARGEST_INT8
+    steps = (tensor.float() / scale).round().clamp(-LARGEST_INT8, LARGEST_INT8)
+    return (steps * scale).to(tensor.dtype)
+
+
+def _to_e4m3(tensor: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    scale = peak.float().clamp(min=SMALLEST) / LARGEST_E4M3
+    return ((tensor.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(tensor.dtype)

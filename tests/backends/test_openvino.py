@@ -1,0 +1,71 @@
+"""What is particular to OpenVINO: its own idea of a precision, and what it says of the model it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import backends
+from reports.errors import Unavailable
+from reports.schema import Cell
+from tests.backends.building import built
+
+openvino = pytest.importorskip("openvino")
+
+DIMENSIONS: dict[str, str | int] = {"batch": 3, "features": 32, "hidden": 48}
+CAPABILITIES = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def cell_of(precision: str) -> Cell:
+    return Cell(model="mlp", dimensions=DIMENSIONS, backend="openvino", precision=precision)
+
+
+@pytest.mark.skipif("BF16" not in CAPABILITIES, reason="this CPU has no bfloat16, so nothing tempts OpenVINO")
+def test_float32_is_float32_where_openvino_would_rather_compute_in_bfloat16(tmp_path: Path) -> None:
+    with built(cell_of("fp32"), tmp_path) as one:
+        torch.testing.assert_close(one.call(one.sets[0]), one.eager(one.sets[0]))
+        told = one.compiled.precision()
+        model = openvino.Core().read_model(tmp_path / "model.xml")
+    left_to_itself = openvino.Core().compile_model(model, "CPU")
+    assert left_to_itself.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "bf16"
+    assert told == {"inference_precision_hint": "f32", "nodes in f32": 3}
+
+
+@pytest.mark.skipif("BF16" not in CAPABILITIES, reason="this CPU has no bfloat16")
+def test_bfloat16_is_what_its_layers_run_in_and_what_it_hands_out(tmp_path: Path) -> None:
+    with built(cell_of("bf16"), tmp_path) as one:
+        outputs = one.call(one.sets[1])
+        told = one.compiled.precision()
+        placement = one.compiled.placement()
+        expected = one.eager(one.sets[1])
+    assert outputs[0].dtype == torch.bfloat16
+    torch.testing.assert_close(outputs, expected)
+    assert told == {"inference_precision_hint": "bf16", "nodes in bf16": 3}
+    assert placement is not None and placement.engines == {"CPU bf16": 3}
+
+
+@pytest.mark.skipif("FP16" in CAPABILITIES, reason="this CPU has float16")
+def test_float16_on_a_cpu_without_it_is_refused_and_not_bfloat16(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="says OpenVINO: not in fp16"), built(cell_of("fp16"), tmp_path):
+        pass
+
+
+@pytest.mark.skipif("BF16" not in CAPABILITIES or "FP16" in CAPABILITIES, reason="the CPU is of another kind")
+def test_a_precision_that_openvino_did_not_take_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it would, were a CPU's list of capabilities wrong: asked for f16, OpenVINO takes bf16 without a word."""
+    monkeypatch.setitem(__import__("backends.openvino", fromlist=["x"]).CAPABILITIES, "fp16", "FP32")
+    with pytest.raises(Unavailable, match="was asked for f16 and took bf16"), built(cell_of("fp16"), tmp_path):
+        pass
+
+
+def test_int8_leaves_only_the_quantised_model_as_its_artefact(tmp_path: Path) -> None:
+    with built(cell_of("int8"), tmp_path):
+        assert [file.name for file in tmp_path.iterdir()] == ["int8.onnx"]
+
+
+@pytest.mark.parametrize("precision", ["fp8", "tf32"])
+def test_what_it_never_does_is_refused_beforehand(precision: str) -> None:
+    refused = backends.create("openvino").supports(cell_of(precision))
+    assert not refused and f"does not compute in {precision}" in refused.reason

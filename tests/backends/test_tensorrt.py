@@ -1,0 +1,433 @@
+"""TensorRT's backend over the fake library: the whole path on the CPU, and every way in which TensorRT says no."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import subprocess
+import sys
+import weakref
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+
+import backends
+from backends import cuda_graph
+from backends import tensorrt as ours
+from backends.base import YES
+from backends.exporting import OnnxModel
+from models.base import Inputs
+from reports.errors import BakeoffError
+from reports.schema import Cell, Extent
+from tests.backends.building import Built, built
+from tests.fakes import suite
+
+ROOT = Path(__file__).parents[2]
+pytest.importorskip("onnxruntime")
+TWO_HEADS = f"{ROOT / 'examples/two_heads.py'}:factory"
+KEYWORDS = f"{ROOT / 'tests/backends/keywords.py'}:factory"
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The stand-in under TensorRT's name, and the backend available on the CPU."""
+    module = importlib.import_module("tests.fakes.tensorrt")
+    monkeypatch.setitem(sys.modules, "tensorrt", module)
+    monkeypatch.setattr(ours.TensorRT, "available", lambda *_: YES)
+    monkeypatch.setattr(ours, "stream_handle", lambda: 0)
+    return module
+
+
+def a_cell(**changes: Any) -> Cell:
+    small = {"batch": 2, "features": 8, "hidden": 8}
+    return Cell(**{"model": "mlp", "dimensions": small, "backend": "tensorrt", **changes})
+
+
+def engine_of(one: Built) -> Any:
+    return one.compiled
+
+
+def test_it_passes_the_conformance_suite_on_the_cpu(tmp_path: Path) -> None:
+    assert suite.conformance("tensorrt-on-cpu", "on_cpu:TensorRTOnCpu", tmp_path) > 60
+
+
+def test_a_fresh_process_loads_what_was_packaged(tmp_path: Path) -> None:
+    """Nothing but the workspace is handed on: neither the module nor the exported graph's names."""
+    script = """
+import sys, torch, on_cpu
+from pathlib import Path
+from backends.base import BuildContext
+from models.base import Inputs
+from reports.schema import Cell
+from tests.backends.building import RecordingPhases
+phases = RecordingPhases()
+context = BuildContext(Cell(model="never loaded", backend="tensorrt"), phases, Path(sys.argv[1]), 1)
+given, expected = torch.load(sys.argv[2])
+inputs = Inputs(tuple(given))
+with on_cpu.TensorRTOnCpu().load(inputs, context) as compiled:
+    compiled.bind(inputs)
+    compiled.run()
+    torch.testing.assert_close(compiled.outputs(), tuple(expected))
+    assert phases.names == ["load"] and compiled.precision()["tensorrt_tf32"] is False
+"""
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    with built(a_cell(model=TWO_HEADS, dimensions={"batch": 6, "items": 50}), workspace) as one:
+        saved = (list(one.sets[1].tensors()), list(one.eager(one.sets[1])))
+    torch.save(saved, tmp_path / "expected.pt")
+    for file in workspace.glob("*.onnx*"):
+        file.unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(workspace), str(tmp_path / "expected.pt")],
+        env=suite.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_inputs_are_bound_where_they_are_and_outputs_stay_where_they_were(tmp_path: Path) -> None:
+    with built(a_cell(model=KEYWORDS, dimensions={}), tmp_path) as one:
+        engine = engine_of(one)
+        kept = [buffer.data_ptr() for buffer in engine._buffers]
+        for inputs in one.sets[:2]:
+            one.call(inputs)
+            addresses = [engine._context._addresses[name] for name in engine._manifest.input_names]
+            assert addresses == [tensor.data_ptr() for tensor in inputs.tensors()]
+            assert [engine._context._addresses[name] for name in engine._manifest.output_names] == kept
+
+
+def test_inputs_that_are_not_contiguous_are_read_rightly(tmp_path: Path) -> None:
+    with built(a_cell(), tmp_path) as one:
+        strided = one.sets[1].map(lambda tensor: tensor.t().contiguous().t())
+        assert not all(tensor.is_contiguous() for tensor in strided.tensors())
+        torch.testing.assert_close(one.call(strided), one.eager(strided))
+
+
+def test_the_engines_order_is_not_taken_for_the_graphs(tmp_path: Path) -> None:
+    with built(a_cell(model=TWO_HEADS, dimensions={"batch": 6, "items": 50}), tmp_path) as one:
+        engine = engine_of(one)
+        names = [engine._engine.get_tensor_name(index) for index in range(engine._engine.num_io_tensors)]
+        wanted = [*engine._manifest.input_names, *engine._manifest.output_names]
+        assert names != wanted and sorted(names) == sorted(wanted)
+        torch.testing.assert_close(one.call(one.sets[0]), one.eager(one.sets[0]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tensor: tensor[:1], r"input 'x' is torch.float32 \(1, 8\)"),
+        (lambda tensor: tensor.double(), "input 'x' is torch.float64"),
+    ],
+    ids=["shape", "type"],
+)
+def test_an_input_that_the_engine_was_not_built_for_is_refused(change: Any, said: str, tmp_path: Path) -> None:
+    """TensorRT would read past the end of one, and misread the other."""
+    with built(a_cell(), tmp_path) as one, pytest.raises(BakeoffError, match=said.replace("'x'", r"'\w+'")):
+        one.compiled.bind(one.sets[0].map(change))
+
+
+@pytest.mark.parametrize(("precision", "tf32"), [("fp32", False), ("tf32", True)])
+def test_tf32_is_as_the_cell_says(precision: str, tf32: bool, fake: Any, tmp_path: Path) -> None:
+    with built(a_cell(precision=precision), tmp_path) as one:
+        told = one.compiled.precision()
+        assert told["tensorrt_tf32"] is tf32
+        assert str(told["tensorrt_layers"]).startswith("fp32 (")
+
+
+@pytest.mark.parametrize(("mode", "level"), [("default", 3), ("opt-5", 5)])
+def test_the_optimisation_level_is_the_modes(mode: str, level: int, fake: Any, tmp_path: Path) -> None:
+    with built(a_cell(mode=mode), tmp_path) as one:
+        assert one.compiled.settings()["builder_optimization_level"] == level
+        assert one.compiled.settings()["tensorrt_version"] == fake.__version__
+
+
+def test_placement_counts_layers_by_what_they_compute_in(tmp_path: Path) -> None:
+    with built(a_cell(), tmp_path) as one:
+        placement = one.compiled.placement()
+        assert placement is not None and placement.extent is Extent.FULL
+        assert set(placement.engines) == {"TensorRT fp32"} and placement.engines["TensorRT fp32"] >= 3
+        assert placement.evidence
+
+
+def test_the_workspace_holds_the_artefact_and_a_timing_cache_of_the_cells_own(tmp_path: Path) -> None:
+    with built(a_cell(), tmp_path):
+        pass
+    assert {"model.onnx", ours.ENGINE, ours.TIMING_CACHE, ours.MANIFEST} <= {file.name for file in tmp_path.iterdir()}
+    assert (tmp_path / ours.TIMING_CACHE).read_bytes() == b"timed: "
+    with built(a_cell(), tmp_path):
+        pass
+    assert (tmp_path / ours.TIMING_CACHE).read_bytes() == b"timed: timed: "
+
+
+def test_closing_frees_the_context_then_the_engine_then_the_runtime(tmp_path: Path) -> None:
+    order: list[str] = []
+    with built(a_cell(), tmp_path) as one:
+        engine = engine_of(one)
+        for name in ("_runtime", "_context", "_engine"):
+            weakref.finalize(getattr(engine, name), order.append, name)
+        engine.close()
+        assert order == ["_context", "_engine", "_runtime"]
+
+
+def test_cuda_graph_is_the_harnesss_own_capture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    captured: list[Any] = []
+    monkeypatch.setattr(ours.TensorRT, "supports", lambda *_: YES)
+    monkeypatch.setattr(cuda_graph, "capture", lambda compiled, inputs: captured.append(inputs) or compiled)
+    with built(a_cell(mode="cuda-graph"), tmp_path) as one:
+        assert captured == [one.sets[0]]
+        assert one.phases == ("export", "compile", "load")
+
+
+def test_int8_is_in_the_graph_symmetric_and_without_integer_biases(tmp_path: Path) -> None:
+    """TensorRT takes no zero point but 0, and does not dequantise int32."""
+    with built(a_cell(precision="int8"), tmp_path) as one:
+        assert one.phases == ("export", "compile", "load")
+        placement = one.compiled.placement()
+        assert placement is not None and placement.engines["TensorRT int8"] > 0
+        error = torch.cat([(ours - eagers).flatten() for ours, eagers in pairs(one)])
+        assert 0 < error.abs().max() < 0.1
+        graph = engine_of(one)._engine._model.graph
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    quantised = [node for node in graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    zero_points = [constants[node.input[2]] for node in quantised]
+    assert quantised and all(points.dtype == "int8" and not points.any() for points in zero_points)
+
+
+def pairs(one: Built) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Ours beside eager's float32 outputs, over every input set."""
+    return [pair for inputs in one.sets for pair in zip(one.call(inputs), one.eager(inputs), strict=True)]
+
+
+def test_a_node_that_the_parser_does_not_know_is_named_in_the_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def export(module: Any, inputs: Inputs, folder: Path) -> OnnxModel:
+        value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+        node = onnx.helper.make_node("Gargle", ["x"], ["y"], name="node_7", domain="nowhere")
+        path = folder / "model.onnx"
+        onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "graph", [value], [])), path)
+        return OnnxModel(path, ("x",), ("y",))
+
+    monkeypatch.setattr(ours, "export_onnx", export)
+    said = "^TensorRT's ONNX parser refused the graph: Gargle node_7: Plugin not found, domain nowhere$"
+    with pytest.raises(BakeoffError, match=said), built(a_cell(), tmp_path):
+        pass
+
+
+def none_and_a_word(message: str) -> Any:
+    """A method of TensorRT's that fails: it logs `message` to the logger of its object and returns None."""
+
+    def method(self: Any, *_: Any, **__: Any) -> None:
+        logger = self._logger
+        logger.log(type(logger).ERROR, message)
+
+    return method
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "what"),
+    [
+        ("Builder", "build_serialized_network", "TensorRT built no engine"),
+        ("Runtime", "deserialize_cuda_engine", "TensorRT could not read its engine back"),
+        ("ICudaEngine", "create_execution_context", "TensorRT made no execution context"),
+    ],
+)
+def test_none_is_an_error_with_what_tensorrt_logged(
+    owner: str, method: str, what: str, fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(getattr(fake, owner), method, none_and_a_word("Error Code 10:\n no implementation"))
+    said = f"^{what}: Error Code 10: no implementation$"
+    with pytest.raises(BakeoffError, match=said), built(a_cell(), tmp_path):
+        pass
+
+
+def test_an_engine_that_did_not_survive_the_disk_is_an_error(tmp_path: Path) -> None:
+    with built(a_cell(), tmp_path) as one:
+        context, inputs = one.context, one.sets[0]
+    (tmp_path / ours.ENGINE).write_bytes(b"half an engine")
+    with pytest.raises(BakeoffError, match="could not read its engine back: deserializeCudaEngine: magicTag"):
+        ours.TensorRT().load(inputs, context)
+
+
+@pytest.mark.parametrize(("owner", "what"), [("Builder", "TensorRT made no builder"), ("Runtime", "made no runtime")])
+def test_a_constructor_that_got_nothing_is_explained(
+    owner: str, what: str, fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the real bindings do where the driver is too old: an error in the log, then a TypeError of pybind11's."""
+
+    def nothing(self: Any, logger: Any) -> None:
+        logger.log(fake.ILogger.ERROR, "CUDA initialization failure with error: 35")
+        raise TypeError("pybind11::init(): factory function returned nullptr")
+
+    monkeypatch.setattr(getattr(fake, owner), "__init__", nothing)
+    said = f"{what}: CUDA initialization failure with error: 35; pybind11"
+    with pytest.raises(BakeoffError, match=said), built(a_cell(), tmp_path):
+        pass
+
+
+def test_a_call_that_enqueued_nothing_is_an_error(fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with built(a_cell(), tmp_path) as one:
+        engine_of(one)._context._addresses.clear()
+        with pytest.raises(BakeoffError, match=r"^TensorRT enqueued nothing: enqueueV3: no address for"):
+            one.compiled.run()
+        monkeypatch.setattr(fake.IExecutionContext, "execute_async_v3", lambda *_: False)
+        one.compiled.bind(one.sets[0])
+        with pytest.raises(BakeoffError, match=r"^TensorRT enqueued nothing"):
+            one.compiled.run()
+
+
+def test_an_address_that_is_not_taken_is_an_error(fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with built(a_cell(), tmp_path) as one:
+        monkeypatch.setattr(fake.IExecutionContext, "set_tensor_address", lambda *_: False)
+        with pytest.raises(BakeoffError, match="did not take the address of tensor"):
+            one.compiled.bind(one.sets[0])
+
+
+def test_no_timing_cache_is_an_error(fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fake.IBuilderConfig, "set_timing_cache", lambda *_, **__: False)
+    with pytest.raises(BakeoffError, match="took no timing cache: TensorRT logged no error"), built(a_cell(), tmp_path):
+        pass
+
+
+def test_a_tensor_in_host_memory_is_refused(fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fake.ICudaEngine, "get_tensor_location", lambda *_: fake.TensorLocation.HOST)
+    with pytest.raises(BakeoffError, match="in host memory"), built(a_cell(), tmp_path):
+        pass
+
+
+def test_an_output_without_a_static_shape_is_refused(
+    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fake.ICudaEngine, "get_tensor_shape", lambda *_: fake.Dims((-1, 8)))
+    with pytest.raises(BakeoffError, match=r"has no static shape \(\(-1, 8\)\)"), built(a_cell(), tmp_path):
+        pass
+
+
+def test_a_type_that_torch_lacks_is_named(fake: Any) -> None:
+    with pytest.raises(BakeoffError, match="torch has no type for TensorRT's E8M0"):
+        ours._torch_type(fake.DataType("E8M0", 10))
+
+
+def test_running_out_of_memory_is_told_from_other_failures() -> None:
+    for words in ("Error Code 2: OutOfMemory (no further information)", "Error Code 1: Cuda Runtime (out of memory)"):
+        complaints = ours.Complaints()
+        complaints.errors.append(words)
+        assert isinstance(complaints.failure("TensorRT built no engine"), MemoryError)
+    assert isinstance(ours.Complaints().failure("TensorRT built no engine"), BakeoffError)
+
+
+def test_only_errors_are_kept_and_warnings_go_to_the_log(fake: Any, caplog: pytest.LogCaptureFixture) -> None:
+    complaints = ours.Complaints()
+    logger = ours._logger(complaints)
+    with caplog.at_level(logging.DEBUG):
+        for severity in ("INTERNAL_ERROR", "ERROR", "WARNING", "INFO"):
+            logger.log(getattr(fake.ILogger, severity), severity.lower())
+    assert list(complaints.errors) == ["internal_error", "error"]
+    assert [(record.levelname, record.message) for record in caplog.records if record.name == "tensorrt"] == [
+        ("ERROR", "internal_error"),
+        ("ERROR", "error"),
+        ("WARNING", "warning"),
+    ]
+
+
+def layer(*inputs: str, outputs: tuple[str, ...] = ()) -> dict[str, Any]:
+    def tensors(formats: tuple[str, ...]) -> list[dict[str, str]]:
+        return [{"Name": "t", "Format/Datatype": text} for text in formats]
+
+    return {"Name": "layer", "Inputs": tensors(inputs), "Outputs": tensors(outputs)}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        # words of TensorRT 10's inspector, with and without an execution context, and of 8's
+        (layer("Half"), "fp16"),
+        (layer("Channel major FP16 format where channel % 8 == 0"), "fp16"),
+        (layer("Row major linear FP16 format"), "fp16"),
+        (layer("BFloat16"), "bf16"),
+        (layer("Row major linear BF16 format"), "bf16"),
+        (layer("Float"), "fp32"),
+        (layer("Row major linear FP32"), "fp32"),
+        (layer("Int8", outputs=("Float",)), "int8"),
+        (layer("Thirty-two wide channel vectorized row major Int8 format"), "int8"),
+        (layer("FP8"), "fp8"),
+        (layer("UInt8"), "uint8"),
+        (layer("Int64"), "int64"),
+        (layer("Bool", "Half"), "bool"),
+        (layer(outputs=("Half",)), "fp16"),
+        (layer("N/A due to dynamic shapes", "Half"), "fp16"),
+        (layer(), ""),
+        ("only a name", ""),
+    ],
+)
+def test_a_layer_counts_under_the_type_it_reads(told: Any, expected: str) -> None:
+    assert ours.layer_types(json.dumps({"Layers": [told, told]})) == Counter({expected: 2})
+
+
+def test_an_inspector_that_writes_no_json_is_not_read() -> None:
+    assert ours.layer_types('{"Layers": [{"Metadata": "{"broken"}"}]}') == Counter()
+    assert ours.layer_types('{"Layers": ["a name\nover two lines"]}') == Counter({"": 1})
+
+
+def test_layers_are_counted_where_their_types_are_not_told(
+    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fake.EngineInspector, "get_engine_information", lambda *_: "no JSON")
+    with built(a_cell(), tmp_path) as one:
+        placement = one.compiled.placement()
+        assert placement is not None and placement.engines == {"TensorRT": engine_of(one)._engine.num_layers}
+        assert str(one.compiled.precision()["tensorrt_layers"]).startswith("unknown (")
+
+
+def test_what_is_supported() -> None:
+    tensorrt = backends.create("tensorrt")
+    for precision in ("fp32", "tf32", "bf16", "fp16", "int8"):
+        assert tensorrt.supports(a_cell(device="cuda", precision=precision))
+    assert "FP8" in tensorrt.supports(a_cell(device="cuda", precision="fp8")).reason
+    assert "CUDA device" in tensorrt.supports(a_cell(mode="cuda-graph")).reason
+    assert tensorrt.supports(a_cell(mode="cuda-graph", device="cuda:1"))
+
+
+class TestAvailability:
+    @pytest.fixture(autouse=True)
+    def real(self, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The backend's own answer, on a machine whose torch has CUDA."""
+        monkeypatch.undo()
+        monkeypatch.setitem(sys.modules, "tensorrt", fake)
+        monkeypatch.setattr(ours, "torch_available", lambda device: YES)
+
+    def test_all_is_there(self) -> None:
+        assert ours.TensorRT().available("cuda")
+
+    def test_a_cpu_is_no_gpu(self) -> None:
+        assert ours.TensorRT().available("cpu").reason == "TensorRT runs on NVIDIA GPUs, and cpu is none"
+
+    @pytest.mark.parametrize("version", ["8.6.1", "10.12.0.36", "12.0.0"])
+    def test_a_version_it_was_not_written_for(self, version: str, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fake, "__version__", version)
+        reason = ours.TensorRT().available("cuda").reason
+        assert version in reason and reason.endswith(ours.REMEDY)
+
+    @pytest.mark.parametrize("version", ["10.13.3.9.post1", "10.16.1.11", "11.0.0.114", "11.4.0.106"])
+    def test_those_it_was_written_for(self, version: str, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fake, "__version__", version)
+        assert ours.TensorRT().available("cuda")
+
+    def test_a_missing_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "tensorrt", None)
+        reason = ours.TensorRT().available("cuda").reason
+        assert reason.startswith("tensorrt does not import") and reason.endswith(ours.REMEDY)
+
+    def test_no_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+        monkeypatch.setitem(sys.modules, "tensorrt", importlib.import_module("tests.fakes.tensorrt"))
+        if torch.cuda.is_available():
+            pytest.skip("this machine has one")
+        assert "torch" in ours.TensorRT().available("cuda").reason

@@ -1,0 +1,37 @@
+"""The conformance suite over a backend with the fake of its library, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import backends
+
+ROOT = Path(__file__).parents[2]
+FAKES = ROOT / "tests/fakes"
+
+
+def environment(*folders: Path) -> dict[str, str]:
+    """This process's, with the fakes (and `folders`) found before the libraries they stand for."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (FAKES, ROOT, *folders)))}
+
+
+def conformance(name: str, entry_point: str, folder: Path) -> int:
+    """How many tests of the suite passed for the backend at `entry_point`; raises AssertionError where one did not.
+
+    The backend comes in as a distribution of its own in `folder`, as a third party's would: the suite needs no edit.
+    """
+    information = folder / "bakeoff_fakes-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: bakeoff-fakes\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[{backends.ENTRY_POINTS}]\n{name} = {entry_point}\n")
+    suite = [sys.executable, "-m", "pytest", "tests/backends/test_conformance.py", "-k", name, "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        suite, cwd=ROOT, env=environment(folder), capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"(\d+) passed", done.stdout)
+    return int(passed[1]) if passed else 0

@@ -1,0 +1,365 @@
+"""A stand-in for NVIDIA's `tensorrt`: the classes that backends/tensorrt.py uses, with ONNX Runtime as the engine.
+
+Addresses are those of host memory. Where the real library is awkward, this one is so on purpose: an engine's tensors
+come in another order than the graph's, failures are None or False and a line in the log, and TF32 is on until cleared.
+
+Results that can be None are declared so, which the real signatures are not: mypy over the backend with these shows that
+each is checked. tests/backends/test_tensorrt_api.py does that, and holds every public name and signature here against
+the real bindings, so that what passes with this module is not more than they take. Names that begin with an underscore
+are the fake's own.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import onnx
+import onnxruntime
+
+if TYPE_CHECKING:
+    import typing_extensions
+
+__version__ = "10.13.3.9"
+
+_FORMATS = {
+    onnx.TensorProto.FLOAT: "Row major linear FP32 format",
+    onnx.TensorProto.FLOAT16: "Half",
+    onnx.TensorProto.INT8: "Int8",
+    onnx.TensorProto.INT64: "Int64",
+    onnx.TensorProto.BOOL: "Bool",
+}
+
+
+class _Enum:
+    """A pybind11 enum as far as it is used: hashable members with a name and a number."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self._number = number
+
+    def __int__(self) -> int:
+        return self._number
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class DataType(_Enum):
+    FLOAT: ClassVar[DataType]
+    HALF: ClassVar[DataType]
+    BF16: ClassVar[DataType]
+    INT8: ClassVar[DataType]
+    UINT8: ClassVar[DataType]
+    INT32: ClassVar[DataType]
+    INT64: ClassVar[DataType]
+    BOOL: ClassVar[DataType]
+
+
+class BuilderFlag(_Enum):
+    TF32: ClassVar[BuilderFlag]
+
+
+class NetworkDefinitionCreationFlag(_Enum):
+    STRONGLY_TYPED: ClassVar[NetworkDefinitionCreationFlag]
+
+
+class ProfilingVerbosity(_Enum):
+    LAYER_NAMES_ONLY: ClassVar[ProfilingVerbosity]
+    DETAILED: ClassVar[ProfilingVerbosity]
+
+
+class LayerInformationFormat(_Enum):
+    JSON: ClassVar[LayerInformationFormat]
+
+
+class TensorLocation(_Enum):
+    DEVICE: ClassVar[TensorLocation]
+    HOST: ClassVar[TensorLocation]
+
+
+def _number_members() -> None:
+    for kind in (
+        DataType,
+        BuilderFlag,
+        NetworkDefinitionCreationFlag,
+        ProfilingVerbosity,
+        LayerInformationFormat,
+        TensorLocation,
+    ):
+        for number, name in enumerate(kind.__annotations__):
+            setattr(kind, name, kind(name, number))
+
+
+_number_members()
+
+_TYPES = {
+    onnx.TensorProto.FLOAT: DataType.FLOAT,
+    onnx.TensorProto.FLOAT16: DataType.HALF,
+    onnx.TensorProto.INT8: DataType.INT8,
+    onnx.TensorProto.UINT8: DataType.UINT8,
+    onnx.TensorProto.INT32: DataType.INT32,
+    onnx.TensorProto.INT64: DataType.INT64,
+    onnx.TensorProto.BOOL: DataType.BOOL,
+}
+
+
+class _Made:
+    """What only another object makes: calling the class is an error."""
+
+    def __init__(self) -> None:
+        raise TypeError("No constructor defined!")
+
+    @classmethod
+    def _make(cls) -> Self:
+        return cls.__new__(cls)
+
+
+class ILogger:
+    class Severity(_Enum):
+        """How bad a message is: the lower, the worse."""
+
+    INTERNAL_ERROR: ClassVar[ILogger.Severity] = Severity("INTERNAL_ERROR", 0)
+    ERROR: ClassVar[ILogger.Severity] = Severity("ERROR", 1)
+    WARNING: ClassVar[ILogger.Severity] = Severity("WARNING", 2)
+    INFO: ClassVar[ILogger.Severity] = Severity("INFO", 3)
+
+    def __init__(self) -> None:
+        self._constructed = True  # the bindings refuse a subclass that did not call this
+
+    def log(self, severity: ILogger.Severity, msg: str) -> None:
+        raise NotImplementedError
+
+
+def init_libnvinfer_plugins(logger: Any, namespace: str) -> bool:
+    return _checked(logger) is not None
+
+
+class IHostMemory(bytes):
+    """Memory that whoever takes buffers can read."""
+
+
+class ITimingCache(_Made):
+    def serialize(self) -> IHostMemory:
+        return IHostMemory(b"timed: " + self._content)
+
+    _content: bytes
+
+
+class Dims(tuple[int, ...]):
+    """A shape."""
+
+
+class INetworkDefinition(_Made):
+    _flags: int
+    _model: Any
+
+
+class IBuilderConfig(_Made):
+    builder_optimization_level: int
+    profiling_verbosity: ProfilingVerbosity
+
+    def set_flag(self, flag: BuilderFlag) -> None:
+        self._flags.add(flag)
+
+    def clear_flag(self, flag: BuilderFlag) -> None:
+        self._flags.discard(flag)
+
+    def get_flag(self, flag: BuilderFlag) -> bool:
+        return flag in self._flags
+
+    def create_timing_cache(self, serialized_timing_cache: typing_extensions.Buffer) -> ITimingCache | None:
+        cache = ITimingCache._make()
+        cache._content = bytes(serialized_timing_cache)
+        return cache
+
+    def set_timing_cache(self, cache: ITimingCache, ignore_mismatch: bool) -> bool:
+        self._cache = cache
+        return True
+
+    _flags: set[BuilderFlag]
+    _cache: ITimingCache
+
+
+class Builder:
+    def __init__(self, logger: ILogger) -> None:
+        self._logger = _checked(logger)
+
+    def create_network(self, flags: int = 0) -> INetworkDefinition:
+        network = INetworkDefinition._make()
+        network._flags = flags
+        network._model = None
+        return network
+
+    def create_builder_config(self) -> IBuilderConfig:
+        config = IBuilderConfig._make()
+        config.builder_optimization_level = 3
+        config.profiling_verbosity = ProfilingVerbosity.LAYER_NAMES_ONLY
+        config._flags = {BuilderFlag.TF32}
+        return config
+
+    def build_serialized_network(self, network: INetworkDefinition, config: IBuilderConfig) -> IHostMemory | None:
+        """An "engine" is the ONNX model, weights and all, with what the inspector is to tell put before it."""
+        assert network._flags >> int(NetworkDefinitionCreationFlag.STRONGLY_TYPED) & 1
+        header = {"detailed": config.profiling_verbosity is ProfilingVerbosity.DETAILED}
+        return IHostMemory(json.dumps(header).encode() + b"\n" + network._model.SerializeToString())
+
+
+class ParserError(_Made):
+    def desc(self) -> str:
+        return self._description
+
+    def node_name(self) -> str:
+        return self._name
+
+    def node_operator(self) -> str:
+        return self._operator
+
+    _description: str
+    _name: str
+    _operator: str
+
+
+class OnnxParser:
+    def __init__(self, network: INetworkDefinition, logger: ILogger) -> None:
+        self._network = network
+        self._logger = _checked(logger)
+        self._errors: list[ParserError] = []
+
+    @property
+    def num_errors(self) -> int:
+        return len(self._errors)
+
+    def get_error(self, index: int) -> ParserError:
+        return self._errors[index]
+
+    def parse_from_file(self, model: str) -> bool:
+        """False where ONNX Runtime has no kernel for a node."""
+        loaded = onnx.load(model)
+        for node in loaded.graph.node:
+            if node.domain not in ("", "ai.onnx", "com.microsoft"):
+                error = ParserError._make()
+                error._description = f"Plugin not found, domain {node.domain}"
+                error._name, error._operator = node.name, node.op_type
+                self._errors.append(error)
+        self._network._model = loaded
+        return not self._errors
+
+
+class IExecutionContext(_Made):
+    def set_tensor_address(self, name: str, memory: int) -> bool:
+        if name not in self._engine._tensors:
+            return _complain(self._engine._logger, f"setTensorAddress: no tensor {name}")
+        self._addresses[name] = memory
+        return True
+
+    def execute_async_v3(self, stream_handle: int) -> bool:
+        """Runs at once: host memory has no stream."""
+        if missing := self._engine._tensors.keys() - self._addresses.keys():
+            return _complain(self._engine._logger, f"enqueueV3: no address for {', '.join(sorted(missing))}")
+        binding = self._engine._session.io_binding()
+        for name, address in self._addresses.items():
+            bind = binding.bind_input if name in self._engine._input_names else binding.bind_output
+            tensor = self._engine._tensors[name]
+            bind(name, "cpu", 0, tensor.elem_type, list(self._engine.get_tensor_shape(name)), address)
+        self._engine._session.run_with_iobinding(binding)
+        return True
+
+    _engine: ICudaEngine
+    _addresses: dict[str, int]
+
+
+class EngineInspector(_Made):
+    def get_engine_information(self, format: LayerInformationFormat) -> str:
+        assert format is LayerInformationFormat.JSON
+        return json.dumps({"Layers": [self._engine._layer(node) for node in self._engine._model.graph.node]})
+
+    _engine: ICudaEngine
+
+
+class ICudaEngine(_Made):
+    @property
+    def num_io_tensors(self) -> int:
+        return len(self._tensors)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._model.graph.node)
+
+    def get_tensor_name(self, index: int) -> str:
+        return list(self._tensors)[index]
+
+    def get_tensor_shape(self, name: str) -> Dims:
+        return Dims(size.dim_value if size.HasField("dim_value") else -1 for size in self._tensors[name].shape.dim)
+
+    def get_tensor_dtype(self, name: str) -> DataType:
+        return _TYPES[self._tensors[name].elem_type]
+
+    def get_tensor_location(self, name: str) -> TensorLocation:
+        return TensorLocation.DEVICE
+
+    def create_execution_context(self) -> IExecutionContext | None:
+        context = IExecutionContext._make()
+        context._engine = self
+        context._addresses = {}
+        return context
+
+    def create_engine_inspector(self) -> EngineInspector:
+        inspector = EngineInspector._make()
+        inspector._engine = self
+        return inspector
+
+    def _layer(self, node: Any) -> dict[str, Any] | str:
+        if not self._detailed:
+            return str(node.name)
+        inferred = {value.name: value.type.tensor_type.elem_type for value in self._model.graph.value_info}
+        inferred |= {name: tensor.elem_type for name, tensor in self._tensors.items()}
+        inferred |= {tensor.name: tensor.data_type for tensor in self._model.graph.initializer}
+
+        def described(names: list[str]) -> list[dict[str, str]]:
+            known = [name for name in names if name in inferred]
+            return [{"Name": name, "Format/Datatype": _FORMATS.get(inferred[name], "")} for name in known]
+
+        return {"Name": node.name, "Inputs": described(node.input), "Outputs": described(node.output)}
+
+    _detailed: bool
+    _logger: ILogger
+    _model: Any
+    _session: Any
+    _input_names: set[str]
+    _tensors: dict[str, Any]
+
+
+class Runtime:
+    def __init__(self, logger: ILogger) -> None:
+        self._logger = _checked(logger)
+
+    def deserialize_cuda_engine(self, serialized_engine: typing_extensions.Buffer) -> ICudaEngine | None:
+        header, _, content = bytes(serialized_engine).partition(b"\n")
+        try:
+            model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content))
+            detailed = json.loads(header)["detailed"]
+        except Exception as error:
+            _complain(self._logger, f"deserializeCudaEngine: magicTag does not match ({type(error).__name__})")
+            return None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        engine = ICudaEngine._make()
+        engine._detailed = detailed
+        engine._logger = self._logger
+        engine._model = model
+        engine._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        engine._input_names = {value.name for value in model.graph.input}
+        values = [*model.graph.input, *model.graph.output]
+        engine._tensors = {value.name: value.type.tensor_type for value in reversed(values)}
+        return engine
+
+
+def _checked(logger: ILogger) -> ILogger:
+    assert isinstance(logger, ILogger) and getattr(logger, "_constructed", False)
+    return logger
+
+
+def _complain(logger: ILogger, message: str) -> bool:
+    logger.log(ILogger.ERROR, message)
+    return False

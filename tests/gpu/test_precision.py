@@ -1,0 +1,99 @@
+"""What was asked for is what was computed in: the error against the golden tells, in whole runs on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reports.schema import Record, Report, Status
+from tests.harness.measuring import by_label, measure
+
+pytestmark = pytest.mark.gpu
+
+BACKENDS = ("eager", "torchscript", "inductor", "inductor/reduce-overhead", "aotinductor", "onnx")
+
+SIZES = {
+    "mlp": {"batch": ("512",), "features": ("512",), "hidden": ("1024",)},
+    "conv": {"width": ("64",), "size": ("64",)},
+}
+
+EXPECTED = {"fp32": (1e-9, 2e-6), "tf32": (2e-5, 1e-2)}
+"""Relative RMSE. Float32 has 24 bits of significand and TF32 has 11: 1e-7 and 1e-4 in one product."""
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    model: str = request.param
+    return measure(
+        tmp_path_factory.mktemp("precision") / "run",
+        *BACKENDS,
+        devices=["cuda"],
+        models=[model],
+        set=SIZES[model],
+        precision=list(EXPECTED),
+    )
+
+
+@pytest.mark.parametrize("precision", EXPECTED)
+@pytest.mark.parametrize("label", BACKENDS)
+def test_float32_and_tf32_differ_by_their_error(both: Report, label: str, precision: str) -> None:
+    record = one_of(both, label, precision)
+    if record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED):
+        assert label != "eager" and record.reason
+        pytest.skip(f"{label}: {record.reason}")
+    assert record.status is Status.OK, f"{record.reason}\n{record.log_tail}"
+    assert record.accuracy is not None
+    low, high = EXPECTED[precision]
+    assert low < record.accuracy.relative_rmse < high
+    assert record.precision_in_force["matmul_allow_tf32"] is (precision == "tf32")
+    assert record.precision_in_force["cudnn_allow_tf32"] is (precision == "tf32")
+
+
+@pytest.mark.parametrize(("precision", "low", "high"), [("bf16", 1e-3, 2e-2), ("fp16", 1e-4, 3e-3)])
+def test_16_bits_show_in_the_error(precision: str, low: float, high: float, tmp_path: Path) -> None:
+    report = measure(tmp_path / "run", "eager", "inductor", devices=["cuda"], precision=[precision])
+    for record in report.records:
+        assert record.status is Status.OK, f"{record.cell.label}: {record.reason}"
+        assert record.accuracy is not None
+        assert low < record.accuracy.relative_rmse < high
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "sizes"),
+    [("mlp", 3, {"batch": ("64",)}), ("transformer", 8, {})],
+)
+@pytest.mark.parametrize(("precision", "low", "high"), [("int8", 1e-3, 4e-2), ("fp8", 5e-3, 1.5e-1)])
+def test_every_linear_layer_is_quantised(
+    model: str, layers: int, sizes: dict[str, tuple[str]], precision: str, low: float, high: float, tmp_path: Path
+) -> None:
+    pytest.importorskip("torchao")
+    asked = {"devices": ["cuda"], "models": [model], "set": sizes, "precision": [precision]}
+    records = by_label(measure(tmp_path / "run", "eager", "inductor", **asked))
+    for label, record in records.items():
+        if precision == "fp8" and "compute capability" in record.reason:
+            pytest.skip(record.reason)
+        assert record.status is Status.OK, f"{label}: {record.reason}\n{record.log_tail}"
+        assert record.precision_in_force[f"{precision} linear layers"] == layers
+        assert record.accuracy is not None
+        assert low < record.accuracy.relative_rmse < high, label
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "reason"),
+    [("conv", {}, "3 convolution would stay"), ("mlp", {"batch": ("4",)}, "cuBLAS needs 17 rows or more")],
+)
+def test_int8_that_would_be_float32_is_unsupported(
+    model: str, sizes: dict[str, tuple[str]], reason: str, tmp_path: Path
+) -> None:
+    """torchao has no int8 convolution for CUDA, and multiplies few rows in float32 without a word."""
+    pytest.importorskip("torchao")
+    asked = {"devices": ["cuda"], "models": [model], "set": sizes, "precision": ["int8"]}
+    (record,) = measure(tmp_path / "run", "eager", **asked).records
+    assert record.status is Status.UNSUPPORTED
+    assert reason in record.reason
+
+
+def one_of(report: Report, label: str, precision: str) -> Record:
+    (record,) = [one for one in report.records if (one.cell.label, one.cell.precision) == (label, precision)]
+    return record

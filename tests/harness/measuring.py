@@ -1,0 +1,45 @@
+"""Whole runs, made and read by tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness import run as runs
+from harness.plan import Request
+from reports.schema import Cell, Record, Report
+
+
+class Silent:
+    """A progress that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.cells: Sequence[Cell] = ()
+        self.notes: list[str] = []
+        self.ended_labels: list[str] = []
+
+    def planned(self, cells: Sequence[Cell]) -> None:
+        self.cells = cells
+
+    def phase(self, cell: Cell, name: str) -> None: ...
+
+    def measured(self, cell: Cell, median_ms: float) -> None: ...
+
+    def ended(self, record: Record) -> None:
+        self.ended_labels.append(record.cell.label)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def tick(self) -> None: ...
+
+
+def measure(folder: Path, *backends: str, **fields: object) -> Report:
+    """The report of a run of `backends` into `folder`: of `mlp` on the CPU, briefly, where `fields` do not say else."""
+    asked = {"models": ["mlp"], "devices": ["cpu"], "min_time_s": 0.05, "backends": backends, **fields}
+    report, _ = runs.run(Request.model_validate(asked), folder, "test", Silent())
+    return report
+
+
+def by_label(report: Report) -> dict[str, Record]:
+    return {record.cell.label: record for record in report.records}
