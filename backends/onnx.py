@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import tempfile
@@ -99,6 +100,8 @@ class Onnx(Backend):
             raise Unavailable(available.reason)
         if cell.device.startswith("cuda"):
             _load_cuda_libraries()
+        if provider == "tensorrt" and (missing := _missing_for_tensorrt()):
+            raise Unavailable(f"ONNX Runtime's TensorRT provider does not load: {missing}")
         with context.phase("export"):
             exported = export_onnx(module, inputs, context.workspace)
             if cell.precision == "int8":
@@ -142,6 +145,20 @@ def _load_cuda_libraries() -> None:
     import onnxruntime
 
     onnxruntime.preload_dlls()
+
+
+def _missing_for_tensorrt() -> str:
+    """What keeps the provider's library from loading, or an empty string: it needs the TensorRT it was linked to."""
+    import onnxruntime
+
+    library = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_tensorrt.so"
+    try:
+        # its symbols come from ONNX Runtime's own libraries, which only a lazy binding can leave for later
+        ctypes.CDLL(str(library), mode=os.RTLD_LAZY)
+    except OSError as error:
+        # that its own host's symbols are missing here says that TensorRT's libraries are there
+        return "" if "undefined symbol" in str(error) else str(error)
+    return ""
 
 
 class Sessions:
