@@ -37,7 +37,9 @@ def capture(compiled: Compiled, example: Inputs) -> Compiled:
     """
     import torch
 
-    static = example.map(lambda tensor: tensor.clone())
+    # ordinary tensors, as the harness's are: for inference tensors Inductor would compile once more
+    with torch.inference_mode(False):
+        static = example.map(lambda tensor: tensor.clone())
     compiled.bind(static)
     for _ in range(WARMING_CALLS):
         compiled.run()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from backends import cuda_graph, quantising
 from backends.base import YES, Availability, Backend, BuildContext, Compiled
@@ -44,15 +45,14 @@ class Callables(Compiled):
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
-        self._args: tuple[Any, ...] = ()
-        self._kwargs: Mapping[str, Any] = {}
+        self._call: Callable[[], object] = function
         self._outputs: object = None
 
     def bind(self, inputs: Inputs) -> None:
-        self._args, self._kwargs = inputs.args, inputs.kwargs
+        self._call = functools.partial(self._function, *inputs.args, **inputs.kwargs)
 
     def run(self) -> None:
-        self._outputs = self._function(*self._args, **self._kwargs)
+        self._outputs = self._call()
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         from backends.calling import flatten_outputs

@@ -21,9 +21,10 @@ class OnnxModel:
     output_names: tuple[str, ...]
 
 
-def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path) -> OnnxModel:
+def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path, opset: int | None = None) -> OnnxModel:
     """Export `module` through torch.export to `folder`/model.onnx, shapes static as in `inputs`.
 
+    `opset` is the version of ONNX's operators, the exporter's default where it is None.
     Weights over the 2 GB limit of protobuf go into a file beside it. Raises what torch.onnx.export raises.
     """
     import torch
@@ -38,6 +39,7 @@ def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path) -> OnnxMo
             FlatModule(module, inputs),
             tuple(tensor.clone() for tensor in tensors),
             input_names=tensor_names(module, inputs),
+            opset_version=opset,
             dynamo=True,
             optimize=True,
             verbose=False,

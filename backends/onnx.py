@@ -46,6 +46,7 @@ class Onnx(Backend):
         "cpu": {"provider": "cpu"},
         "cuda": {"provider": "cuda"},
         cuda_graph.MODE: {"provider": "cuda", "options": {"enable_cuda_graph": "1"}},
+        "opset-23": {"opset": 23},
         "tensorrt-ep": {"provider": "tensorrt"},
         "openvino-ep": {"provider": "openvino"},
     }
@@ -103,7 +104,7 @@ class Onnx(Backend):
         if provider == "tensorrt" and (missing := _missing_for_tensorrt()):
             raise Unavailable(f"ONNX Runtime's TensorRT provider does not load: {missing}")
         with context.phase("export"):
-            exported = export_onnx(module, inputs, context.workspace)
+            exported = export_onnx(module, inputs, context.workspace, _opset(cell))
             if cell.precision == "int8":
                 exported = quantising.static_onnx(
                     exported, context.calibration, context.workspace, symmetric=provider == "tensorrt"
@@ -125,6 +126,13 @@ NEVER_RUN = "ONNX Runtime's TensorRT provider was never run by us: its libraries
 def _provider(cell: Cell) -> str:
     """Key of `PROVIDERS` for the cell's mode; the default mode's is the device's own."""
     return str(Onnx.modes[cell.mode].get("provider", cell.device.partition(":")[0]))
+
+
+def _opset(cell: Cell) -> int | None:
+    """From 23 on attention is an operator of its own, which a provider may run as one kernel."""
+    opset = Onnx.modes[cell.mode].get("opset")
+    assert opset is None or isinstance(opset, int)
+    return opset
 
 
 def _provider_available(provider: str) -> Availability:

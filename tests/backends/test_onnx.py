@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import backends
+import models
 from backends.onnx import assignment, time_share_of
 from reports.errors import BakeoffError, Unavailable
 from reports.schema import Cell, Extent, Placement
@@ -193,6 +194,17 @@ def test_a_mode_whose_provider_the_build_lacks_is_unavailable(mode: str, package
     cell = Cell(model="mlp", dimensions={"batch": 1, "features": 4, "hidden": 4}, backend="onnx", mode=mode)
     with pytest.raises(Unavailable, match=f"pip install {package}"), built(cell, tmp_path):
         pass
+
+
+@pytest.mark.parametrize(("mode", "operators"), [("default", 0), ("opset-23", 2)])
+def test_from_opset_23_attention_is_one_operator(mode: str, operators: int, tmp_path: Path) -> None:
+    import onnx
+
+    sizes = models.find("transformer").resolve({"batch": 1, "seq": 8, "dim": 16, "heads": 2, "ffn": 16})
+    with built(Cell(model="transformer", dimensions=sizes, backend="onnx", mode=mode), tmp_path) as one:
+        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
+    graph = onnx.load(str(tmp_path / "model.onnx")).graph
+    assert sum(node.op_type == "Attention" for node in graph.node) == operators
 
 
 def test_only_the_provider_nobody_ran_carries_a_caveat() -> None:
