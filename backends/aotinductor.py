@@ -32,6 +32,7 @@ class AOTInductor(AheadOfTime):
     name = "aotinductor"
     description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"
     quantises = True
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}}
 
     def available(self, device: str) -> Availability:
@@ -80,11 +81,7 @@ class AOTInductor(AheadOfTime):
             account = json.loads((context.workspace / ACCOUNT).read_text())
             run: Function = model.loader.run
             if account["layers"]:
-                positional = Inputs(inputs.tensors())
-                spared = quantising.Prepared(torch.nn.Identity(), positional, account["layers"]).sparing(
-                    lambda *tensors: model.loader.run(list(tensors))
-                )
-                run = _listed(spared)
+                run = _sparing_inputs(run, inputs, account["layers"])
             loaded: Compiled = Loaded(run, account)
             return cuda_graph.capture(loaded, inputs) if graph else loaded
 
@@ -95,10 +92,8 @@ class Loaded(Compiled):
     `AOTICompiledModel.__call__`, the Python convenience, parses the calling convention from JSON in every call.
     """
 
-    def __init__(
-        self, function: Callable[[list[torch.Tensor]], list[torch.Tensor]], account: Mapping[str, Any]
-    ) -> None:
-        self._function: Callable[[list[torch.Tensor]], list[torch.Tensor]] | None = function
+    def __init__(self, function: Function, account: Mapping[str, Any]) -> None:
+        self._function: Function | None = function
         self._account = account
         self._tensors: list[torch.Tensor] = []
         self._outputs: list[torch.Tensor] = []
@@ -132,8 +127,13 @@ class Loaded(Compiled):
         self._function = None
 
 
-def _listed(function: Callable[..., list[torch.Tensor]]) -> Function:
-    return lambda tensors: function(*tensors)
+def _sparing_inputs(run: Function, inputs: Inputs, layers: Settings) -> Function:
+    """`run`, made to leave alone the inputs that a quantised package would overwrite (`Prepared.sparing`)."""
+    import torch
+
+    prepared = quantising.Prepared(torch.nn.Identity(), Inputs(inputs.tensors()), layers)
+    spared = prepared.sparing(lambda *tensors: run(list(tensors)))
+    return lambda tensors: spared(*tensors)
 
 
 def linker_options() -> dict[str, Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import importlib.util
 import keyword
 import os
 import platform
@@ -168,8 +167,6 @@ def _listed(tree: ast.AST, prefix: str = "") -> Iterator[str]:
 
 
 def _pip(*arguments: object) -> None:
-    if importlib.util.find_spec("pip") is None:
-        raise NotHere("this Python has no pip")
     _command(sys.executable, "-m", "pip", *arguments, "--quiet", "--retries", 1, "--disable-pip-version-check")
 
 
