@@ -102,6 +102,37 @@ class Compiled(ABC):
         self.close()
 
 
+class Wrapped(Compiled):
+    """A compiled model in whose place this one stands; what a subclass does not replace is the inner one's."""
+
+    def __init__(self, inner: Compiled) -> None:
+        self._inner = inner
+
+    def bind(self, inputs: Inputs) -> None:
+        self._inner.bind(inputs)
+
+    def run(self) -> None:
+        self._inner.run()
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return self._inner.outputs()
+
+    def placement(self) -> Placement | None:
+        return self._inner.placement()
+
+    def compilations(self) -> int:
+        return self._inner.compilations()
+
+    def precision(self) -> Settings:
+        return self._inner.precision()
+
+    def settings(self) -> Settings:
+        return self._inner.settings()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
 class Backend(ABC):
     """One way to compile a model."""
 

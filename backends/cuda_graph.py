@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from backends.base import YES, Availability, Compiled, Settings
+from backends.base import YES, Availability, Compiled, Settings, Wrapped
 from reports.errors import Unsupported
-from reports.schema import Cell, Placement
+from reports.schema import Cell
 
 if TYPE_CHECKING:
-    import torch
-
     from models.base import Inputs
 
 MODE = "cuda-graph"
@@ -54,13 +52,12 @@ def capture(compiled: Compiled, example: Inputs) -> Compiled:
     return Captured(compiled, graph, static)
 
 
-class Captured(Compiled):
+class Captured(Wrapped):
     """A graph that replays over fixed addresses: binding copies into them, outside of the timed interval."""
 
     def __init__(self, compiled: Compiled, graph: Any, static: Inputs) -> None:
-        self._compiled = compiled
+        super().__init__(compiled)
         self._graph = graph
-        self._static = static
         self._buffers = static.tensors()
 
     def bind(self, inputs: Inputs) -> None:
@@ -70,21 +67,9 @@ class Captured(Compiled):
     def run(self) -> None:
         self._graph.replay()
 
-    def outputs(self) -> tuple[torch.Tensor, ...]:
-        return self._compiled.outputs()
-
-    def placement(self) -> Placement | None:
-        return self._compiled.placement()
-
-    def compilations(self) -> int:
-        return self._compiled.compilations()
-
-    def precision(self) -> Settings:
-        return self._compiled.precision()
-
     def settings(self) -> Settings:
-        return {**self._compiled.settings(), "cuda_graph": True}
+        return {**super().settings(), "cuda_graph": True}
 
     def close(self) -> None:
         self._graph.reset()
-        self._compiled.close()
+        super().close()

@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backends.base import BuildContext, Compiled, Settings
+from backends.base import BuildContext, Compiled, Settings, Wrapped
 from models.base import Inputs
 from reports.errors import BakeoffError, Unavailable, Unsupported
-from reports.schema import Placement
 
 if TYPE_CHECKING:
     import torch
@@ -118,37 +117,22 @@ class Prepared:
         return Flattened(compiled, self.layers, self.needs_freezing) if self.layers else compiled
 
 
-class Flattened(Compiled):
+class Flattened(Wrapped):
     """A compiled model that takes tensors by position, bound as the model's own arguments are."""
 
     def __init__(self, compiled: Compiled, layers: Settings, frozen: bool) -> None:
-        self._compiled = compiled
+        super().__init__(compiled)
         self._layers = layers
         self._frozen = frozen
 
     def bind(self, inputs: Inputs) -> None:
-        self._compiled.bind(Inputs(inputs.tensors()))
-
-    def run(self) -> None:
-        self._compiled.run()
-
-    def outputs(self) -> tuple[torch.Tensor, ...]:
-        return self._compiled.outputs()
-
-    def placement(self) -> Placement | None:
-        return self._compiled.placement()
-
-    def compilations(self) -> int:
-        return self._compiled.compilations()
+        super().bind(Inputs(inputs.tensors()))
 
     def precision(self) -> Settings:
-        return {**self._compiled.precision(), **self._layers}
+        return {**super().precision(), **self._layers}
 
     def settings(self) -> Settings:
-        return {**self._compiled.settings(), **({"freezing": True} if self._frozen else {})}
-
-    def close(self) -> None:
-        self._compiled.close()
+        return {**super().settings(), **({"freezing": True} if self._frozen else {})}
 
 
 def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lower: bool) -> Prepared:

@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from harness import run as runs
-from harness.plan import Request
-from reports.schema import Cell, Record, Report, Status
-
-
-class Silent:
-    def planned(self, cells: Sequence[Cell]) -> None: ...
-    def phase(self, cell: Cell, name: str) -> None: ...
-    def measured(self, cell: Cell, median_ms: float) -> None: ...
-    def ended(self, record: Record) -> None: ...
-    def note(self, text: str) -> None: ...
-    def tick(self) -> None: ...
-
-
-def measure(folder: Path, *backends: str, **fields: object) -> Report:
-    request = Request.model_validate(
-        {
-            "models": ["mlp"],
-            "devices": ["cpu"],
-            "min_time_s": 0.1,
-            "set": {"features": ("8",), "hidden": ("8",)},
-            "backends": backends,
-            **fields,
-        }
-    )
-    report, _ = runs.run(request, folder, "test", Silent())
-    return report
+from reports.schema import Record, Status
+from tests.harness.measuring import by_label, measure
 
 
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     folder = tmp_path_factory.mktemp("ahead") / "run"
-    report = measure(folder, "eager", "null-packaged/all")
-    return {record.cell.label: record for record in report.records}
+    return by_label(measure(folder, "eager", "null-packaged/all"))
 
 
 def test_it_is_measured_in_another_process_than_it_was_built_in(endings: dict[str, Record]) -> None:
