@@ -11,18 +11,24 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 from typer.core import TyperGroup
 
-from harness import config, listing
+from harness import config, listing, reproduce
 from harness import run as runs
 from harness.config import Options
 from harness.store import Store
+from reports import compare as comparing
+from reports import history as histories
 from reports import writer
+from reports.compare_markdown import to_markdown
+from reports.contests import judged_anew
 from reports.errors import BakeoffError, UsageError, unknown
 from reports.schema import Report
 from reports.terminal import LiveTable, print_report
 
 USAGE_ERROR = 2
+REGRESSION = 4
 INTERRUPTED = 130
 
 
@@ -70,7 +76,10 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Of weights and inputs [0]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of this run [results/<time>-<models>-<devices>]")] = None,
     time_limit: Annotated[float | None, typer.Option(help="Seconds that each cell may take [600]")] = None,
-    min_time: Annotated[float | None, typer.Option(help="Seconds that each cell is sampled at least [1]")] = None,
+    min_time: Annotated[float | None, typer.Option(help="Seconds that each cell is sampled at least [1.5]")] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Fresh processes of each cell, at least; more where they disagree [3]")
+    ] = None,
     schedule: Annotated[
         str | None, typer.Option(help="interleaved: rounds over all cells; sequential: one cell after another")
     ] = None,
@@ -78,6 +87,12 @@ def run(
     strict: Annotated[
         bool, typer.Option("--strict", help="A cell that ran only in part where it was asked to has failed")
     ] = False,
+    calls: Annotated[
+        int | None, typer.Option(help="Compare what so many calls cost, building and first call included")
+    ] = None,
+    require: Annotated[
+        str | None, typer.Option(help="What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'")
+    ] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="TOML file with these options as keys")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
 ) -> int:
@@ -92,9 +107,12 @@ def run(
         "seed": seed,
         "time_limit_s": time_limit,
         "min_time_s": min_time,
+        "processes": processes,
         "schedule": schedule,
         "start_method": start_method,
         "strict": strict or None,
+        "calls": calls,
+        "require": require,
     }
     typed = Options({name: value for name, value in fields.items() if value is not None}, out, quiet)
     options = typed.over(config.read_config(config_file)) if config_file else typed
@@ -115,14 +133,51 @@ def resume(
 
 
 @app.command()
-def report(paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")]) -> int:
+def report(
+    paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")],
+    calls: Annotated[int | None, typer.Option(min=1, help="Compare the costs of so many calls instead")] = None,
+    require: Annotated[str | None, typer.Option(help="Judge again by what may win; '' requires nothing")] = None,
+) -> int:
     """Render reports again from their JSON."""
     for path in paths:
-        found = writer.read(path)
+        found = judged_anew(writer.read(path), calls, require)
         folder = path if path.is_dir() else path.parent
         writer.write(found, folder)
         print_report(found, stdout)
         stdout.print(f"Report: {folder / 'report.md'}", soft_wrap=True, highlight=False)
+    return 0
+
+
+@app.command()
+def compare(
+    base: Annotated[Path, typer.Argument(help="report.json of the run before, or its folder")],
+    new: Annotated[Path, typer.Argument(help="report.json of the run after, or its folder")],
+    fail_above: Annotated[str, typer.Option(help="A cell slower by more than this is a regression")] = "5%",
+    out: Annotated[Path | None, typer.Option(help="File for the comparison as Markdown")] = None,
+) -> int:
+    """What became faster, slower or broken from one run to another; exit status 4 on a regression (docs/gate.md)."""
+    share = comparing.parse_share(fail_above)
+    found = comparing.compare(writer.read(base), writer.read(new), share)
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        writer.write_atomically(out, to_markdown(found))
+    if stdout.is_terminal:
+        stdout.print(Markdown(to_markdown(found, folds=False)))
+    else:
+        typer.echo(to_markdown(found), nl=False)
+    return REGRESSION if found.regressions else 0
+
+
+@app.command()
+def history(
+    folder: Annotated[Path, typer.Argument(help="Folder below which the reports lie")],
+    out: Annotated[Path | None, typer.Option(help="Folder for history.md and its figure [FOLDER]")] = None,
+) -> int:
+    """The medians of many reports, from run to run."""
+    found, page = histories.write(folder, out)
+    for reason in found.skipped:
+        stderr.print(f"left out: {reason}", soft_wrap=True, highlight=False, markup=False)
+    stdout.print(f"History: {page}", soft_wrap=True, highlight=False, markup=False)
     return 0
 
 
@@ -136,6 +191,22 @@ def list_known(
     available = runs.availability(config.split(devices) if devices else ())
     stdout.print(listing.backends_table(available))
     stdout.print(listing.models_table())
+    return 0
+
+
+@app.command("reproduce")
+def reproduce_cell(
+    path: Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report.json, or a folder that holds one")],
+    cell: Annotated[str, typer.Argument(help="Id or label of a cell, or the beginning of one")],
+    out: Annotated[Path | None, typer.Option(help="File to write [standard output]")] = None,
+) -> int:
+    """Write a script that measures one cell again, and needs nothing but torch and the cell's library."""
+    found = writer.read(path)
+    script = reproduce.script_for(found, reproduce.find_record(found, cell))
+    if out:
+        writer.write_atomically(out, script)
+    else:
+        typer.echo(script, nl=False)
     return 0
 
 

@@ -21,7 +21,11 @@ TABLE: dict[str, str] = {
     "tensorrt": "backends.tensorrt:TensorRT",
     "torch-tensorrt": "backends.torch_tensorrt:TorchTensorRT",
 }
-FOR_TESTS: dict[str, str] = {"null": "backends.null:Null", "null-packaged": "backends.null:NullPackaged"}
+FOR_TESTS: dict[str, str] = {
+    "null": "backends.null:Null",
+    "null-packaged": "backends.null:NullPackaged",
+    "eager-again": "backends.eager:EagerAgain",
+}
 """Found by name, but in no list: they exist to test the harness."""
 
 ALIASES: dict[str, str] = {

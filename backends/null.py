@@ -37,6 +37,7 @@ class Null(Backend):
         "crash-in-compile": {"crash_in": "compile"},
         "crash-in-load": {"crash_in": "load"},
         "crash-in-run": {"crash_at_call": 40},
+        "slow-start": {"sleep_s": 1.5},
         "hang": {"hang_in": "compile"},
         "hang-in-run": {"hang_at_call": 40},
         "wrong": {"add": 1.0},
@@ -158,6 +159,8 @@ class Packaged(Scripted):
 
 
 def _misbehave(script: Mapping[str, Any], phase: str) -> None:
+    if phase == "compile":
+        time.sleep(script.get("sleep_s", 0.0))
     if script.get("fail_in") == phase:
         raise RuntimeError("scripted failure\nwith a second line")
     if script.get("out_of_memory_in") == phase:

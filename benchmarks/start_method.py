@@ -34,7 +34,7 @@ from harness.sampling import SamplingPlan
 from reports.schema import Cell
 
 ROUNDS = 15
-PLAN = SamplingPlan(bursts=ROUNDS, burst_s=0.04, burst_calls=5, warm_up_s=0.5)
+PLAN = SamplingPlan(processes=1, most_processes=1, rounds=ROUNDS, burst_s=0.04, burst_calls=5, warm_up_s=0.5)
 LIMIT_S = 300.0
 PAIRS: dict[str, Sequence[type[Launcher]]] = {
     "forked / spawned": (ForkLauncher, SpawnLauncher),

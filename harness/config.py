@@ -19,8 +19,11 @@ SCALARS = {
     "seed": "seed",
     "time-limit": "time_limit_s",
     "min-time": "min_time_s",
+    "processes": "processes",
     "schedule": "schedule",
     "start-method": "start_method",
+    "calls": "calls",
+    "require": "require",
 }
 FLAGS = {"strict": "strict"}
 OPTION_OF = {target: option for option, target in (LISTS | SCALARS | FLAGS).items()}

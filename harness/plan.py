@@ -13,6 +13,7 @@ from pydantic import Field
 
 import backends
 import models
+from reports.constraints import Requirements
 from reports.errors import BakeoffError, UsageError, unknown
 from reports.schema import Cell, Frozen
 
@@ -36,11 +37,16 @@ class Request(Frozen):
     set: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     seed: int = Field(default=0, ge=0, lt=2**32)
     time_limit_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    min_time_s: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    min_time_s: float = Field(default=1.5, gt=0, allow_inf_nan=False)
+    processes: int = Field(default=3, ge=1, le=100)
     schedule: Schedule = "interleaved"
     start_method: StartMethod = "auto"
     strict: bool = False
     """A cell that did not run wholly where it was asked to has failed."""
+    calls: int | None = Field(default=None, ge=1)
+    """Over so many calls the report compares each configuration's whole cost with eager's."""
+    require: str = ""
+    """What a configuration must keep to in order to win: `reports.constraints`."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,7 @@ def check_devices(devices: Sequence[str]) -> None:
 
 def _check_names(request: Request) -> None:
     check_devices(request.devices)
+    Requirements.parse(request.require)
     for precision in request.precision:
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)

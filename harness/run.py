@@ -8,25 +8,22 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import backends
 from harness import environment
 from harness.contest import Measurement
-from harness.contest import Progress as ContestProgress
-from harness.launcher import CAN_FORK, CAN_PAUSE, ChildEnded, DeadlinePassed, Launcher, launcher
+from harness.launcher import CAN_FORK, CAN_PAUSE, ChildEnded, DeadlinePassed, Launcher, Launchers
 from harness.plan import Contest, Request, StartMethod, check_devices, plan
+from harness.progress import Progress
 from harness.sampling import SamplingPlan
 from harness.store import Store
+from reports.constraints import Requirements
 from reports.errors import BakeoffError
-from reports.schema import Cell, Report
+from reports.schema import Report
 from reports.verdict import judge
 
 PROBE_LIMIT_S = 300.0
-
-
-class Progress(ContestProgress, Protocol):
-    def planned(self, cells: Sequence[Cell]) -> None: ...
 
 
 def run(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
@@ -38,15 +35,15 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))  # bad names cost no process
     if folder is not None:
         Store.check(folder)
-    with launcher(request.start_method) as starter:
-        facts = ask(starter, "probe")
+    with Launchers(request.start_method) as launchers:
+        facts = ask(launchers.first, "probe")
         if not request.devices:
             request = request.model_copy(update={"devices": ("cuda" if facts["cuda_devices"] else "cpu",)})
         contests = plan(request)
         planned = [planned.cell.id for contest in contests for planned in contest.cells]
         store = Store.create(folder or _default_folder(request), request, planned, command)
         store.save_environment(environment.capture(facts))
-        _measure(starter, contests, request, store, progress)
+        _measure(launchers, contests, request, store, progress)
     return report_of(store), store
 
 
@@ -55,8 +52,8 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     store = Store.open(folder)
     request = store.request()
     contests = plan(request)
-    with launcher(request.start_method) as starter:
-        captured = environment.capture(ask(starter, "probe"))
+    with Launchers(request.start_method) as launchers:
+        captured = environment.capture(ask(launchers.first, "probe"))
         before = store.environment()
         if before is None:
             store.save_environment(captured)
@@ -64,7 +61,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
             store.note(f"resumed in another environment ({'; '.join(changed)}): do not compare across it")
         if any(not store.has(planned.cell.id) for contest in contests for planned in contest.cells):
             store.note("interrupted and resumed: cells measured before and after share no rounds")
-        _measure(starter, contests, request, store, progress)
+        _measure(launchers, contests, request, store, progress)
     return report_of(store), store
 
 
@@ -78,13 +75,13 @@ def report_of(store: Store) -> Report:
     return Report(
         run_id=store.root.resolve().name,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        complete=len(records) == len(planned),
+        complete=all(store.has(cell_id) for cell_id in planned),
         planned=len(planned),
         command=store.command,
         request=store.request().model_dump(mode="json"),
         environment=captured,
         records=records,
-        verdicts=judge(records),
+        verdicts=judge(records, Requirements.parse(store.request().require)),
         notes=store.notes(),
         elapsed_s=store.elapsed_s,
     )
@@ -108,13 +105,15 @@ def availability(devices: Sequence[str], start_method: StartMethod = "auto") -> 
     """
     check_devices(devices)
     found = {}
-    with launcher(start_method) as starter:
+    with Launchers(start_method) as launchers:
         if not devices:
-            devices = ("cpu", "cuda") if ask(starter, "probe")["cuda_devices"] else ("cpu",)
+            devices = ("cpu", "cuda") if ask(launchers.first, "probe")["cuda_devices"] else ("cpu",)
         for device in devices:
             for name in backends.names():
                 try:
-                    found[name, device] = str(ask(starter, "availability", backend=name, device=device)["reason"])
+                    found[name, device] = str(
+                        ask(launchers.first, "availability", backend=name, device=device)["reason"]
+                    )
                 except BakeoffError as error:
                     found[name, device] = str(error)
     return found
@@ -137,12 +136,11 @@ def ask(starter: Launcher, role: str, **fields: Any) -> dict[str, Any]:
 
 
 def _measure(
-    starter: Launcher, contests: Sequence[Contest], request: Request, store: Store, progress: Progress
+    launchers: Launchers, contests: Sequence[Contest], request: Request, store: Store, progress: Progress
 ) -> None:
-    store.note(starter.note)
-    store.note(
-        "each cell lived in a single process: equal processes can differ by some 4 %, which no interval here shows"
-    )
+    sampling = SamplingPlan.lasting(request.min_time_s, request.processes)
+    launchers.prepare(sampling.processes)
+    store.note(launchers.first.note)
     if not CAN_FORK or not CAN_PAUSE:
         store.note(
             "this platform cannot fork or stop processes: cells were spawned and measured one after the other, so that "
@@ -150,10 +148,10 @@ def _measure(
         )
     progress.planned([planned.cell for contest in contests for planned in contest.cells])
     measurement = Measurement(
-        starter,
+        launchers,
         store,
         progress,
-        SamplingPlan.lasting(request.min_time_s),
+        sampling,
         request.time_limit_s,
         interleaved=request.schedule == "interleaved",
     )

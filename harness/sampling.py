@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,29 +21,52 @@ WARM_UP_LIMIT_S = 30.0
 REWARM_S = 0.01
 """Untimed calls at the head of a burst: a process that was stopped comes back to cold caches and sleeping threads."""
 
-BURST_S = 0.1
+MIN_PROCESSES = 3
+"""Of each cell, unless a user says otherwise: no interval over fewer can be trusted."""
+
+MAX_PROCESSES = 10
+"""So many are started at most where the spread between them leaves the verdict undecided."""
+
+ROUNDS = 12
+"""Of each epoch, at least."""
+
+LONGEST_BURST_S = 0.1
+CALLS = 100
+"""Of each cell, at least, over all its processes."""
+
 THROUGHPUT_BLOCKS = 3
 THROUGHPUT_BLOCK_S = 0.1
 
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How much is sampled. Each cell gets `bursts` bursts of at least `burst_s` seconds and `burst_calls` calls."""
+    """How much is sampled. In each of its processes a cell gets `rounds` bursts of at least `burst_s` seconds and
+    `burst_calls` calls, after a warm-up of `warm_up_s` or more; so many again at most where rounds were disturbed."""
 
-    bursts: int
+    processes: int
+    most_processes: int
+    rounds: int
     burst_s: float
     burst_calls: int
     warm_up_s: float
 
     @classmethod
-    def lasting(cls, seconds: float) -> SamplingPlan:
-        """At least `seconds` and 100 calls in ten bursts or more, each of 100 ms or less, after a warm-up of half a
-        second (half of `seconds`, if that is less).
+    def lasting(cls, seconds: float, processes: int = MIN_PROCESSES) -> SamplingPlan:
+        """At least `seconds` and 100 calls of each cell over `processes` processes of twelve rounds or more, in bursts
+        of 100 ms or less; a warm-up of half a second (half of `seconds`, if that is less).
 
         Time is spent on further rounds and not on longer ones: a round is one piece of evidence, however long.
         """
-        bursts = max(10, round(seconds / BURST_S))
-        return cls(bursts=bursts, burst_s=seconds / bursts, burst_calls=10, warm_up_s=min(0.5, seconds / 2))
+        rounds = max(ROUNDS, math.ceil(seconds / processes / LONGEST_BURST_S))
+        return cls(
+            processes=processes,
+            # who asks for fewer than an interval needs has asked not to be sure
+            most_processes=max(processes, MAX_PROCESSES) if processes >= MIN_PROCESSES else processes,
+            rounds=rounds,
+            burst_s=seconds / processes / rounds,
+            burst_calls=math.ceil(CALLS / processes / rounds),
+            warm_up_s=min(0.5, seconds / 2),
+        )
 
 
 def warm_up(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, at_least_s: float) -> WarmUp:

@@ -78,18 +78,27 @@ class Store:
     def save(self, record: Record) -> None:
         """Write a cell's record; it replaces none and appears whole."""
         write_atomically(self.root / "cells" / f"{record.cell.id}.json", record.model_dump_json())
+        self._kept(record.cell.id).unlink(missing_ok=True)
+
+    def keep(self, record: Record) -> None:
+        """Keep what a cell has come to so far, between two of its processes: should the run be killed, it is there."""
+        path = self._kept(record.cell.id)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, record.model_dump_json())
 
     def records(self) -> list[Record]:
-        """The records so far, in the order planned."""
-        order = {name: index for index, name in enumerate(self.planned)}
-        found = [
-            Record.model_validate_json(path.read_text())
-            for path in (self.root / "cells").glob("*.json")
-            if path.stem in order
-        ]
-        return sorted(found, key=lambda record: order[record.cell.id])
+        """The records so far, in the order planned; of a cell that was not brought to its end, what was kept of it."""
+        found = []
+        for cell_id in self.planned:
+            path = self.root / "cells" / f"{cell_id}.json"
+            if not path.exists():
+                path = self._kept(cell_id)
+            if path.exists():
+                found.append(Record.model_validate_json(path.read_text()))
+        return found
 
     def has(self, cell_id: str) -> bool:
+        """Whether the cell has been brought to its end."""
         return (self.root / "cells" / f"{cell_id}.json").exists()
 
     def next_group(self) -> int:
@@ -157,6 +166,9 @@ class Store:
         """Whether the kernel has killed a process for want of memory since this was last asked."""
         before, self._kernel_kills = self._kernel_kills, _kernel_kills()
         return self._kernel_kills > before
+
+    def _kept(self, cell_id: str) -> Path:
+        return self.root / "unfinished" / f"{cell_id}.json"
 
     def _work(self, contest_id: str) -> Path:
         return self.root / "golden" / f"{contest_id}.work.json"

@@ -24,7 +24,7 @@ from typing import Any, Self
 import backends
 import models
 from backends.base import AheadOfTime, Backend, BuildContext, Compiled
-from harness import accuracy, isolation, link, memory, precision, roofline, sampling, simulation
+from harness import accuracy, conditions, energy, isolation, link, memory, precision, roofline, sampling, simulation
 from harness.clock import Clock
 from models.base import Inputs, LoadedModel
 from reports.errors import BakeoffError, Unavailable, Unsupported
@@ -74,7 +74,7 @@ def measure(connection: Connection, job: dict[str, Any]) -> None:
 
 
 def package(connection: Connection, job: dict[str, Any]) -> None:
-    """Build one cell ahead of time into the folder `job["package"]`, from which another process loads it."""
+    """Build one cell ahead of time into the cell's folder, from which other processes load it."""
     import torch
 
     bench = Bench.begin(connection, job)
@@ -216,14 +216,20 @@ class Bench:
 
     @property
     def artifact(self) -> Path:
-        """The folder a backend builds into: in the workspace, or in the package that two processes share."""
-        return Path(self.job.get("package") or self.workspace) / "artifact"
+        """The folder a backend builds into, which all processes of the cell share."""
+        return self._shared / "artifact"
 
     @property
     def handover(self) -> Path:
-        return Path(self.job["package"]) / "inputs.pt"
+        return self._shared / "inputs.pt"
+
+    @property
+    def _shared(self) -> Path:
+        """Folder of what the cell's processes share; a process that was started for itself has it in its workspace."""
+        return Path(self.job.get("cell_folder") or self.workspace)
 
     def memory(self) -> dict[str, Any]:
+        # the caches of a process that built ahead of time went with it, and are not counted
         return {
             "peak_resident_bytes": memory.peak_resident_bytes(),
             "peak_device_bytes": self.device_memory.peak_bytes,
@@ -361,22 +367,31 @@ def _serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         caveat=bench.backend.caveat_of(bench.cell.mode),
     )
     compilations = compiled.compilations()
+    watch = conditions.Watch(bench.cell.device)
     while (command := link.receive(connection))["kind"] == "burst":
         sampling.rewarm(compiled, sets, clock)
-        link.send(connection, "burst", samples_ns=sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls))
+        watch.begin()
+        samples_ns = sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls)
+        link.send(connection, "burst", samples_ns=samples_ns, conditions=watch.end().model_dump(mode="json"))
     assert command["kind"] == "finish"
+    found: dict[str, Any] = {}
     with phases.announced("finish"):
         recompiled = compiled.compilations() - compilations
-        throughput = sampling.throughput(compiled, sets, clock)
-        device_time = sampling.device_time(compiled, sets, clock)
+        if command["in_full"]:
+            device_time = sampling.device_time(compiled, sets, clock)
+            used = energy.measure(compiled, sets, clock, energy.counter_for(bench.cell.device))
+            found = {
+                "throughput": sampling.throughput(compiled, sets, clock).model_dump(mode="json"),
+                "device_time": device_time.model_dump(mode="json") if device_time else None,
+                "energy": used.model_dump(mode="json") if used else None,
+            }
         # once more, with everything warm: a graph that replays over freed memory shows up here
         after = accuracy.check(_outputs(compiled, sets, clock), golden, precision_asked)
         device_memory.sample()
     link.send(
         connection,
         "finished",
-        throughput=throughput.model_dump(mode="json"),
-        device_time=device_time.model_dump(mode="json") if device_time else None,
+        **found,
         accuracy_after=after.model_dump(mode="json"),
         placement=_placement(compiled),
         memory=bench.memory(),

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-SCHEMA_VERSION = "1.1.0"
+SCHEMA_VERSION = "1.2.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0)]
@@ -92,6 +92,20 @@ class Interval(Frozen):
     high: float
 
 
+class Conditions(Frozen):
+    """What the machine did while a burst was taken. What a platform does not tell is None."""
+
+    calibration_ms: float | None = None  # a fixed piece of work on one core, timed at the start of the burst's round
+    wait_share: float | None = None  # time its threads were ready and had no core / the burst's time; may exceed 1
+    steal_share: float | None = None  # time that the hypervisor gave our cores to others / the cores' time
+    involuntary_switches: int | None = None  # how often a thread of the process was taken off its core
+    load: float | None = None  # of the machine, mean over the last minute
+    sm_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    throttle_reasons: list[str] = Field(default_factory=list)  # why the GPU's clock was held down, in NVML's words
+    foreign_gpu_processes: int | None = None  # that use the same GPU and are not of this run
+
+
 class Burst(Frozen):
     """One turn of one cell. Cells whose bursts share `group` were alive together; those that share `round` too were
     measured within the same few seconds, so their ratio is free of drift."""
@@ -100,14 +114,37 @@ class Burst(Frozen):
     round: int
     started_s: float  # since the start of the run
     samples_ns: list[int]  # end-to-end latency of each call
+    process: int = 0  # which of the cell's processes took it: `Process.index`
+    conditions: Conditions | None = None
+
+
+class Process(Frozen):
+    """One of the processes that a cell was measured in. The first one builds cold; the others start warm, from its
+    caches and its artefact."""
+
+    index: int  # the epoch: cells' processes of one epoch were alive together
+    warm: bool
+    phases: list[Phase]
+    calls: int = 0
+    median_ms: float | None = None  # median over its bursts of the burst's median
+
+    @property
+    def build_s(self) -> float:
+        """Seconds from the model in memory, or from the artefact on disk, to a compiled one."""
+        return sum(phase.seconds for phase in self.phases if phase.name != "first_call")
+
+    @property
+    def first_answer_s(self) -> float:
+        """Seconds from the model in memory, or from the artefact on disk, to the first call's outputs."""
+        return sum(phase.seconds for phase in self.phases)
 
 
 class Latency(Frozen):
     """Summary of `Record.bursts`; see `reports.statistics.summarise`. Percentiles the sample cannot hold are None."""
 
     calls: int
-    median_ms: float  # median over bursts of the burst's median
-    median_ci95_ms: Interval | None  # over bursts, not calls: calls of a burst are not independent
+    median_ms: float  # median over processes of the median over bursts of the burst's median
+    median_ci95_ms: Interval | None  # over processes, or over the bursts of a single one; never over calls
     mean_ms: float
     std_ms: float
     min_ms: float
@@ -115,6 +152,8 @@ class Latency(Frozen):
     p95_ms: float | None
     p99_ms: float | None
     p999_ms: float | None
+    processes: int = 1
+    process_spread: float | None = None  # slowest process / fastest process - 1; None for a single one
 
 
 class WarmUp(Frozen):
@@ -136,6 +175,16 @@ class DeviceTime(Frozen):
 
     median_ms: float
     calls: int
+
+
+class Energy(Frozen):
+    """What a call takes beyond an idle machine, from a counter read before and after calls back to back."""
+
+    joules_per_call: float
+    idle_w: float  # power while nothing ran, already subtracted
+    calls: int
+    seconds: Seconds
+    source: str  # "NVML, the whole GPU" or "RAPL, the CPU package"
 
 
 class Accuracy(Frozen):
@@ -205,10 +254,12 @@ class Record(Frozen):
     signal: int | None = None
     phases: list[Phase] = Field(default_factory=list)
     warm_up: WarmUp | None = None
+    processes: list[Process] = Field(default_factory=list)  # the first one's phases are those above
     bursts: list[Burst] = Field(default_factory=list)
     latency: Latency | None = None
     throughput: Throughput | None = None
     device_time: DeviceTime | None = None
+    energy: Energy | None = None
     accuracy: Accuracy | None = None
     memory: Memory | None = None
     placement: Placement | None = None
@@ -231,6 +282,11 @@ class Record(Frozen):
     def first_call_s(self) -> float | None:
         return next((phase.seconds for phase in self.phases if phase.name == "first_call"), None)
 
+    @property
+    def warm_start(self) -> Process | None:
+        """The first process that started from the caches and the artefact of another."""
+        return next((process for process in self.processes if process.warm), None)
+
 
 class Ratio(Frozen):
     """How many times faster one cell is than another: above 1, the first one wins."""
@@ -238,6 +294,7 @@ class Ratio(Frozen):
     value: float
     ci95: Interval | None
     paired: bool  # from bursts of the same rounds; otherwise drift between the two is not divided out
+    processes: int = 1  # of each side that the interval is over; 1: it is over the rounds of one process
 
 
 class Standing(Frozen):
@@ -248,7 +305,8 @@ class Standing(Frozen):
     rank: int  # 1 is the best; cells tied with the best share rank 1
     median_ms: float
     speedup_over_baseline: Ratio | None
-    break_even_calls: int | None  # calls after which building has paid against the baseline; None: never
+    break_even_calls: int | None  # the call from which building has paid against the baseline; 0: at once; None: never
+    break_even_established: bool = True  # False: the latencies' difference is not, and break_even_calls is None
 
 
 class Verdict(Frozen):
@@ -263,6 +321,7 @@ class Verdict(Frozen):
     lead: Ratio | None = None  # winner over runner-up
     standings: list[Standing] = Field(default_factory=list)
     sentence: str
+    unstable: bool = False  # measuring ended before every interval that could change this was decided
     doubts: list[str] = Field(default_factory=list)
 
 

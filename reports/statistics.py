@@ -1,21 +1,30 @@
 """Numbers from samples: pure functions. The methods and where they come from are told in docs/method.md.
 
-The unit of evidence is the burst, not the call: calls of one burst share the state of the machine at that moment, so
-an interval that takes them for independent is far too narrow. Within a burst the median is taken; intervals are over
-bursts.
+Calls of one burst share the state of the machine at that moment, and bursts of one process share its memory layout: an
+interval that takes either for independent is too narrow. Within a burst the median is taken, over the bursts of a
+process the median again; intervals are over processes.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
+from reports.disturbance import disturbed, usual_of
 from reports.schema import Burst, Interval, Latency, Ratio
 
 PERCENTILE_CONFIDENCE = 0.99
+
+CALM_SHARE = 0.5
+"""Disturbed rounds are left out of a pair's estimate only if at least this part of them was undisturbed."""
+
+FEWEST_CALM_ROUNDS = 4
+"""And at least so many."""
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
@@ -59,9 +68,23 @@ def percentile(values: Sequence[float], quantile: float) -> float | None:
     return float(np.quantile(np.asarray(values, dtype=np.float64), quantile))
 
 
+def burst_ms(burst: Burst) -> float:
+    """What stands for a burst wherever bursts are compared: the median of its calls, in milliseconds."""
+    return float(np.median(burst.samples_ns)) / 1e6
+
+
 def burst_medians_ms(bursts: Sequence[Burst]) -> list[float]:
     """Median latency of each burst in milliseconds, in the order given."""
     return [float(np.median(burst.samples_ns)) / 1e6 for burst in bursts]
+
+
+def process_medians_ms(bursts: Sequence[Burst]) -> dict[int, float]:
+    """By process, the median over its bursts of the burst's median, in milliseconds."""
+    by_process: dict[int, list[Burst]] = {}
+    for burst in bursts:
+        if burst.samples_ns:
+            by_process.setdefault(burst.process, []).append(burst)
+    return {process: float(np.median(burst_medians_ms(taken))) for process, taken in sorted(by_process.items())}
 
 
 def summarise(bursts: Sequence[Burst]) -> Latency | None:
@@ -70,11 +93,13 @@ def summarise(bursts: Sequence[Burst]) -> Latency | None:
     if not filled:
         return None
     calls_ms = np.concatenate([np.asarray(burst.samples_ns, dtype=np.float64) for burst in filled]) / 1e6
-    medians_ms = burst_medians_ms(filled)
+    medians_ms = list(process_medians_ms(filled).values())
     return Latency(
         calls=len(calls_ms),
         median_ms=float(np.median(medians_ms)),
-        median_ci95_ms=median_interval(medians_ms),
+        median_ci95_ms=_latency_interval(medians_ms)
+        if len(medians_ms) > 1
+        else median_interval(burst_medians_ms(filled)),
         mean_ms=float(calls_ms.mean()),
         std_ms=float(calls_ms.std(ddof=1)) if len(calls_ms) > 1 else 0.0,
         min_ms=float(calls_ms.min()),
@@ -82,48 +107,144 @@ def summarise(bursts: Sequence[Burst]) -> Latency | None:
         p95_ms=percentile(calls_ms.tolist(), 0.95),
         p99_ms=percentile(calls_ms.tolist(), 0.99),
         p999_ms=percentile(calls_ms.tolist(), 0.999),
+        processes=len(medians_ms),
+        process_spread=max(medians_ms) / min(medians_ms) - 1 if len(medians_ms) > 1 else None,
     )
 
 
-def speedup(fast: Sequence[Burst], slow: Sequence[Burst]) -> Ratio:
+@dataclass(frozen=True)
+class Turn:
+    """A burst, reduced to what a ratio needs of it."""
+
+    ms: float
+    disturbed: bool
+
+
+Series = Mapping[int, Mapping[tuple[int, int], Turn]]
+"""The turns of one cell: by process, then by (group, round)."""
+
+
+def series_of(bursts: Sequence[Burst]) -> Series:
+    """One cell's bursts made ready to be compared; those without samples are left out."""
+    usual = usual_of(bursts)
+    series: dict[int, dict[tuple[int, int], Turn]] = {}
+    for burst in bursts:
+        if burst.samples_ns:
+            turn = Turn(burst_ms(burst), disturbed(burst, usual))
+            series.setdefault(burst.process, {})[burst.group, burst.round] = turn
+    return series
+
+
+def speedup(fast: Sequence[Burst], slow: Sequence[Burst], baseline: Sequence[Burst] | None = None) -> Ratio:
+    """How many times faster `fast` is than `slow`; `ratio_of` their series. Raises ValueError where either is empty."""
+    return ratio_of(series_of(fast), series_of(slow), series_of(baseline) if baseline else None)
+
+
+def ratio_of(fast: Series, slow: Series, baseline: Series | None = None) -> Ratio:
     """How many times faster `fast` is than `slow`.
 
-    Where both were measured in the same rounds, each round gives one ratio of burst medians, so that a drift of the
-    machine's speed divides out; the estimate is the rounds' median ratio with its interval from order statistics, which
-    a few disturbed rounds cannot move. Otherwise the medians are divided, the logarithms' variances added (Welch), and
-    `paired` is False: drift between the two remains. Raises ValueError where either has no bursts.
+    Each round that both were measured in gives one ratio, so that a drift of the machine's speed divides out. A pair of
+    processes that lived together is worth the median of its rounds, which a few disturbed ones cannot move; the
+    interval is Student's t over the logarithms of those. Two that shared no round are bridged by `baseline`, where it
+    shared some with each. A single pair has its interval from order statistics over rounds, and `processes` is 1.
+
+    Where no two processes can be paired at all, the processes' medians are compared by Welch's t on logarithms, and
+    `paired` is False: drift between the two remains. Raises ValueError where either series is empty.
     """
-    fast_by_round = _medians_by_round(fast)
-    slow_by_round = _medians_by_round(slow)
-    if not fast_by_round or not slow_by_round:
+    if not fast or not slow:
         raise ValueError("a ratio needs at least one burst on either side")
-    shared = sorted(fast_by_round.keys() & slow_by_round.keys())
-    if shared:
-        ratios = [slow_by_round[key] / fast_by_round[key] for key in shared]
+    together = sorted(fast.keys() & slow.keys())
+    paired = [logs for process in together if (logs := _shared_logs(fast[process], slow[process]))]
+    bridged = _bridged_logs(fast, slow, baseline or {})
+    if len(paired) == 1 and not bridged:
+        ratios = [math.exp(value) for value in paired[0]]
         return Ratio(value=float(np.median(ratios)), ci95=median_interval(ratios), paired=True)
-    fast_logs = [math.log(value) for value in fast_by_round.values()]
-    slow_logs = [math.log(value) for value in slow_by_round.values()]
-    ratio = float(np.median(list(slow_by_round.values())) / np.median(list(fast_by_round.values())))
-    return Ratio(value=ratio, ci95=_exp(_welch(slow_logs, fast_logs)), paired=False)
+    estimates = [*(float(np.median(logs)) for logs in paired), *bridged]
+    return ratio_over_processes(estimates) if estimates else _unpaired(fast, slow)
 
 
-def break_even_calls(build_s: float, baseline_build_s: float, median_ms: float, baseline_ms: float) -> int | None:
-    """Number of calls after which the total time (building and calls) falls below the baseline's; None: never.
+def ratio_over_processes(logs: Sequence[float]) -> Ratio:
+    """The ratio whose logarithm each pair of processes has estimated once: geometric mean, Student's t interval."""
+    interval = _student(logs)
+    return Ratio(value=math.exp(float(np.mean(logs))), ci95=_exp(interval), paired=True, processes=len(logs))
 
-    0 where building costs no more than the baseline's and calls are no slower.
+
+def interval_at(ratio: Ratio, confidence: float) -> Interval:
+    """The interval over processes of another confidence than 95 %, from Student's t with `ratio.processes` - 1 degrees
+    of freedom (of an unpaired ratio that is the fewest that Welch's approximation can come to).
+
+    Raises ValueError where the ratio has no interval over processes.
     """
-    extra_s = build_s - baseline_build_s
-    saved_s = (baseline_ms - median_ms) / 1e3
-    if extra_s <= 0 and saved_s >= 0:
-        return 0
-    if saved_s <= 0:
+    if ratio.ci95 is None or ratio.processes < 2:
+        raise ValueError("no interval over processes to take another confidence of")
+    degrees = ratio.processes - 1
+    half = math.log(ratio.ci95.high / ratio.ci95.low) / 2
+    half *= student_quantile(confidence, degrees) / student_quantile(0.95, degrees)
+    middle = math.sqrt(ratio.ci95.low * ratio.ci95.high)
+    return Interval(low=middle * math.exp(-half), high=middle * math.exp(half))
+
+
+@functools.cache
+def student_quantile(confidence: float, degrees: int) -> float:
+    """Half the width, in standard errors, of a two-sided t-interval."""
+    return float(stats.t.ppf((1 + confidence) / 2, degrees))
+
+
+def undisturbed_rounds(cells: Sequence[Sequence[Burst]]) -> int:
+    """In how many rounds no burst of any of the cells was disturbed. The bursts are of one group, cell by cell."""
+    rounds = [turns for bursts in cells for turns in series_of(bursts).values()]
+    seen = {key for turns in rounds for key in turns}
+    return len(seen - {key for turns in rounds for key, turn in turns.items() if turn.disturbed})
+
+
+def _shared_logs(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> list[float]:
+    """Logarithms of slow / fast in the rounds that two processes shared; without the disturbed, if enough are left."""
+    shared = sorted(fast.keys() & slow.keys())
+    calm = [key for key in shared if not fast[key].disturbed and not slow[key].disturbed]
+    used = calm if len(calm) >= max(FEWEST_CALM_ROUNDS, CALM_SHARE * len(shared)) else shared
+    return [math.log(slow[key].ms / fast[key].ms) for key in used]
+
+
+def _bridged_logs(fast: Series, slow: Series, baseline: Series) -> list[float]:
+    """One logarithm of slow / fast for each pair of processes that shared no round, each against the baseline."""
+    found = []
+    for process in sorted(fast.keys() & slow.keys() & baseline.keys()):
+        if fast[process].keys() & slow[process].keys():
+            continue
+        over_fast = _shared_logs(fast[process], baseline[process])
+        over_slow = _shared_logs(slow[process], baseline[process])
+        if over_fast and over_slow:
+            found.append(float(np.median(over_fast) - np.median(over_slow)))
+    return found
+
+
+def _unpaired(fast: Series, slow: Series) -> Ratio:
+    """From medians of processes, or of the rounds of one where either side has but one."""
+    processes = min(len(fast), len(slow))
+    fast_logs, slow_logs = (_levels(series, over_rounds=processes == 1) for series in (fast, slow))
+    ratio = math.exp(float(np.median(slow_logs) - np.median(fast_logs)))
+    return Ratio(value=ratio, ci95=_exp(_welch(slow_logs, fast_logs)), paired=False, processes=processes)
+
+
+def _levels(series: Series, over_rounds: bool) -> list[float]:
+    logs = [[math.log(turn.ms) for turn in turns.values()] for turns in series.values()]
+    return [value for each in logs for value in each] if over_rounds else [float(np.median(each)) for each in logs]
+
+
+def _latency_interval(medians_ms: Sequence[float]) -> Interval | None:
+    """Student's t on logarithms over processes, which holds the median of them, too, where they are skewed."""
+    interval = _exp(_student([math.log(value) for value in medians_ms]))
+    middle = float(np.median(medians_ms))
+    return interval and Interval(low=min(interval.low, middle), high=max(interval.high, middle))
+
+
+def _student(values: Sequence[float]) -> Interval | None:
+    """The 95 % t-interval of the mean, or None for fewer than two values."""
+    if len(values) < 2:
         return None
-    return math.ceil(extra_s / saved_s)
-
-
-def _medians_by_round(bursts: Sequence[Burst]) -> dict[tuple[int, int], float]:
-    filled = [burst for burst in bursts if burst.samples_ns]
-    return dict(zip([(burst.group, burst.round) for burst in filled], burst_medians_ms(filled), strict=True))
+    half = student_quantile(0.95, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    mean = float(np.mean(values))
+    return Interval(low=mean - half, high=mean + half)
 
 
 def _welch(a: Sequence[float], b: Sequence[float]) -> Interval | None:

@@ -2,76 +2,89 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
+from reports.costs import BreakEven, break_even, line_of
+from reports.decision import FEWEST_PROCESSES, MARGIN_UNPAIRED, NARROW_LEAD, Relation, is_decided, relation
+from reports.disturbance import conditions_doubts
 from reports.schema import Cell, Extent, Ratio, Record, Standing, Status, Verdict
-from reports.statistics import break_even_calls, speedup
+from reports.statistics import ratio_of, series_of
 
 BASELINE = "eager"
 
-MARGIN = 0.04
-"""A lead is called only if the low end of its interval is over this. Each cell is measured in a single process, and two
-identical processes can differ by 4 % for as long as they live (memory layout), which no interval over rounds shows."""
-
-NARROW = 0.10
-"""A smaller lead is called, but with a doubt: ten equal processes spread over 7.9 % at worst."""
-
-MARGIN_UNPAIRED = 0.25
-"""The same between cells that were not measured in the same rounds: the machine may have drifted in between."""
+SPREAD = 0.05
+"""Equal processes of a cell that are further apart than this are named."""
 
 
-def judge(records: Sequence[Record]) -> list[Verdict]:
+class Requirements(Protocol):
+    """What a cell must keep to in order to win."""
+
+    def unmet(self, record: Record) -> Sequence[str]:
+        """In words, what of it the record does not keep to."""
+
+
+def judge(records: Sequence[Record], requirements: Requirements | None = None) -> list[Verdict]:
     """One verdict per contest, in the order in which the contests first appear."""
     contests: dict[str, list[Record]] = {}
     for record in records:
         contests.setdefault(record.cell.contest_id, []).append(record)
-    return [judge_contest(contest) for contest in contests.values()]
+    return [judge_contest(contest, requirements) for contest in contests.values()]
 
 
-def judge_contest(records: Sequence[Record]) -> Verdict:
+def judge_contest(records: Sequence[Record], requirements: Requirements | None = None) -> Verdict:
     """The verdict on the cells of one contest. Raises ValueError without records, or with those of two contests."""
     if len({record.cell.contest_id for record in records}) != 1:
         raise ValueError("a verdict is on the cells of exactly one contest")
-    ranked = sorted(
-        (record for record in records if record.status is Status.OK and record.latency),
-        key=lambda record: _median_ms(record),
-    )
-    baseline = next((record for record in ranked if record.cell.label == BASELINE), None)
+    field = _Field(records, requirements)
     title = title_of(records[0].cell)
-    doubts = [*_doubts_of_absence(records), *_doubts_of_numbers(ranked)]
-    if ranked and baseline is None:
+    doubts = [*_doubts_of_absence(records), *_doubts_of_requirements(field), *_doubts_of_numbers(field.ranked)]
+    if field.ranked and field.baseline is None:
         doubts.append(f"no {BASELINE} row to compare with: speed-ups and break-even are not given")
-    if not ranked:
+    if not field.ranked:
         return Verdict(
             contest_id=records[0].cell.contest_id,
             title=title,
             baseline=None,
             winner=None,
-            sentence=f"{title}: nothing could be ranked ({_count_statuses(records)}).",
+            sentence=f"{title}: nothing could be ranked ({_why_nothing(records, field)}).",
             doubts=doubts,
         )
-    best, *others = ranked
-    leads = {record.cell.id: speedup(best.bursts, record.bursts) for record in others}
-    # walking down from the best, the tie ends at the first cell that is clearly slower
-    tied = [best]
-    for record in others:
-        if _is_clear(leads[record.cell.id]):
-            break
-        tied.append(record)
+    best, *others = field.ranked
+    tied = field.sharing_first_place()
     runner_up = others[len(tied) - 1] if len(tied) <= len(others) else None
     return Verdict(
         contest_id=best.cell.contest_id,
         title=title,
-        baseline=baseline.cell.label if baseline else None,
+        baseline=field.baseline.cell.label if field.baseline else None,
         winner=best.cell.label if len(tied) == 1 else None,
         tied=[record.cell.label for record in tied] if len(tied) > 1 else [],
         runner_up=runner_up.cell.label if runner_up else None,
-        lead=leads[runner_up.cell.id] if runner_up else None,
-        standings=[_standing(record, ranked, tied, baseline) for record in ranked],
-        sentence=f"{title}: {_sentence(best, tied, runner_up, baseline)}",
-        doubts=[*doubts, *_doubts_of_pairing(leads.values()), *_doubts_of_lead(best, runner_up, leads)],
+        lead=field.ratio(best, runner_up) if runner_up else None,
+        standings=[_standing(record, field, tied) for record in field.ranked],
+        sentence=f"{title}: {_sentence(field, tied, runner_up)}{_unstable(field)}.",
+        unstable=bool(field.open_pairs()),
+        doubts=[
+            *doubts,
+            *_doubts_of_stability(field),
+            *_doubts_of_order(field),
+            *_doubts_of_lead(field, tied, runner_up),
+            *_doubts_of_pairing(field.leads()),
+            *_doubts_of_spread(field.ranked),
+            *conditions_doubts(field.measured),
+        ],
     )
+
+
+def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """The pairs of labels whose ratio further processes could still turn into another verdict; empty: none could.
+
+    These are the best cell so far and each other one that it shares the first place with, but not for good.
+    """
+    field = _Field(records)
+    return [(field.ranked[0].cell.label, other.cell.label) for other, _ in field.undecided()]
 
 
 def title_of(cell: Cell) -> str:
@@ -105,51 +118,128 @@ def spell_ms(milliseconds: float) -> str:
     return f"{milliseconds:.{digits}f} ms"
 
 
-def _sentence(best: Record, tied: Sequence[Record], runner_up: Record | None, baseline: Record | None) -> str:
-    names = [record.cell.label for record in tied]
+class _Field:
+    """The cells of a contest that can win, best first, and the ratios between any two of them.
+
+    The order is that of the medians, but for a cell that is called faster than the one with the lowest median: medians
+    hold whatever drift there was between the rounds that one cell was measured in and the other was not.
+    """
+
+    def __init__(self, records: Sequence[Record], requirements: Requirements | None = None) -> None:
+        self.measured = [record for record in records if record.status is Status.OK and record.latency]
+        self.baseline = next((record for record in self.measured if record.cell.label == BASELINE), None)
+        self.unmet = {
+            record.cell.label: unmet
+            for record in self.measured
+            if requirements is not None and (unmet := requirements.unmet(record))
+        }
+        self._series = {record.cell.id: series_of(record.bursts) for record in self.measured}
+        self._ratios: dict[tuple[str, str], Ratio] = {}
+        allowed = [record for record in self.measured if record.cell.label not in self.unmet]
+        self.by_median = sorted(allowed, key=_median_ms)
+        best = self._best()
+        self.ranked = [best, *(record for record in self.by_median if record is not best)] if best else []
+
+    def ratio(self, fast: Record, slow: Record) -> Ratio:
+        """How many times faster `fast` is than `slow`."""
+        key = (fast.cell.id, slow.cell.id)
+        if key not in self._ratios:
+            bridge = self._series[self.baseline.cell.id] if self.baseline else None
+            self._ratios[key] = ratio_of(self._series[fast.cell.id], self._series[slow.cell.id], bridge)
+        return self._ratios[key]
+
+    def leads(self) -> list[Ratio]:
+        """The best over each other one."""
+        return [self.ratio(self.ranked[0], other) for other in self.ranked[1:]]
+
+    def sharing_first_place(self) -> list[Record]:
+        """The best and, walking down from it, all before the first one that it is called faster than."""
+        best, *others = self.ranked
+        return [
+            best,
+            *itertools.takewhile(lambda other: relation(self.ratio(best, other)) is not Relation.FASTER, others),
+        ]
+
+    def undecided(self) -> list[tuple[Record, Ratio]]:
+        """Those that share the first place with the best, but not for good, and the best's ratios to them."""
+        if not self.ranked:
+            return []
+        best, *others = self.sharing_first_place()
+        return [(other, ratio) for other in others if not is_decided(ratio := self.ratio(best, other))]
+
+    def open_pairs(self) -> list[tuple[Record, Ratio]]:
+        """The undecided ones that more processes are meant to decide: not those of a run with one of each."""
+        return [(other, ratio) for other, ratio in self.undecided() if ratio.processes > 1]
+
+    def _best(self) -> Record | None:
+        """The lowest median that none is called faster than; by chance there may be none such: then the lowest."""
+        for record in self.by_median:
+            others = [other for other in self.by_median if other is not record]
+            if all(relation(self.ratio(record, other)) is not Relation.SLOWER for other in others):
+                return record
+        return self.by_median[0] if self.by_median else None
+
+
+def _sentence(field: _Field, tied: Sequence[Record], runner_up: Record | None) -> str:
+    """Without the full stop."""
+    best, baseline = tied[0], field.baseline
     if len(tied) > 1:
-        times = f"{spell_ms(_median_ms(tied[0]))} to {spell_ms(max(_median_ms(record) for record in tied))}"
-        text = f"tie between {', '.join(names[:-1])} and {names[-1]} ({times})"
-        if baseline is not None and baseline.cell.label not in names:
-            text += f", about {spell_ratio(speedup(best.bursts, baseline.bursts))} as fast as {BASELINE}"
-        return text + "."
-    text = f"{best.cell.label} wins at {spell_ms(_median_ms(best))}"
+        return _sentence_of_tie(field, tied)
     if runner_up is None:
-        return f"only {best.cell.label} could be ranked, at {spell_ms(_median_ms(best))}."
-    lead = spell_ratio(speedup(best.bursts, runner_up.bursts))
-    text += f", {lead} as fast as {runner_up.cell.label}"
+        return f"only {best.cell.label} could be ranked, at {spell_ms(_median_ms(best))}"
+    lead = field.ratio(best, runner_up)
+    text = f"{best.cell.label} wins at {spell_ms(_median_ms(best))}"
+    text += f", {spell_ratio(lead)} as fast as {runner_up.cell.label}"
     if baseline is not None and baseline is not runner_up and baseline is not best:
-        text += f" and {spell_ratio(speedup(best.bursts, baseline.bursts))} as fast as {BASELINE}"
-    if baseline is not None and baseline is not best:
-        calls = _break_even(best, baseline)
-        if calls:
-            text += f"; building it ({best.build_s:.1f} s) pays from call {calls:,} on"
-    return text + "."
+        text += f" and {spell_ratio(field.ratio(best, baseline))} as fast as {BASELINE}"
+    text += _over_processes(lead)
+    pays = _break_even(best, field, tied) if baseline is not best else None
+    if pays is None or not pays.is_established or not pays.calls:
+        return text
+    return f"{text}; building it ({best.build_s:.1f} s) pays from call {pays.calls:,} on"
 
 
-def _standing(record: Record, ranked: Sequence[Record], tied: Sequence[Record], baseline: Record | None) -> Standing:
+def _sentence_of_tie(field: _Field, tied: Sequence[Record]) -> str:
+    names = [record.cell.label for record in tied]
+    medians_ms = [_median_ms(record) for record in tied]
+    text = f"tie between {', '.join(names[:-1])} and {names[-1]}"
+    text += f" ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
+    if field.baseline is not None and field.baseline.cell.label not in names:
+        text += f", about {spell_ratio(field.ratio(tied[0], field.baseline))} as fast as {BASELINE}"
+    return text + _over_processes(field.ratio(tied[0], tied[1]))
+
+
+def _over_processes(ratio: Ratio) -> str:
+    return f" over {ratio.processes} processes of each" if ratio.processes > 1 else ""
+
+
+def _unstable(field: _Field) -> str:
+    return "; unstable, since measuring ended before this was decided" if field.open_pairs() else ""
+
+
+def _standing(record: Record, field: _Field, tied: Sequence[Record]) -> Standing:
+    baseline = field.baseline
+    pays = _break_even(record, field, tied)
     return Standing(
         cell_id=record.cell.id,
         label=record.cell.label,
-        rank=1 if record in tied else 1 + ranked.index(record),
+        rank=1 if record in tied else 1 + field.ranked.index(record),
         median_ms=_median_ms(record),
-        speedup_over_baseline=speedup(record.bursts, baseline.bursts) if baseline else None,
-        break_even_calls=_break_even(record, baseline) if baseline else None,
+        speedup_over_baseline=field.ratio(record, baseline) if baseline else None,
+        break_even_calls=pays.calls if pays and pays.is_established else None,
+        break_even_established=pays is not None and pays.is_established,
     )
 
 
-def _is_clear(lead: Ratio) -> bool:
-    margin = MARGIN if lead.paired else MARGIN_UNPAIRED
-    return lead.ci95 is not None and lead.ci95.low > 1 + margin
-
-
-def _break_even(record: Record, baseline: Record) -> int | None:
-    return break_even_calls(
-        record.build_s + (record.first_call_s or 0.0),
-        baseline.build_s + (baseline.first_call_s or 0.0),
-        _median_ms(record),
-        _median_ms(baseline),
-    )
+def _break_even(record: Record, field: _Field, tied: Sequence[Record]) -> BreakEven | None:
+    """Against the baseline, from a cold start; None where one of them has no timed first call, or there is none."""
+    ours, theirs = line_of(record, "cold"), line_of(field.baseline, "cold") if field.baseline else None
+    if ours is None or theirs is None or field.baseline is None:
+        return None
+    if record is field.baseline:
+        return BreakEven(calls=0, low=0, high=0, is_established=True)
+    are_tied = len(tied) > 1 and record in tied and field.baseline in tied
+    return break_even(ours, theirs, field.ratio(record, field.baseline), are_tied)
 
 
 def _median_ms(record: Record) -> float:
@@ -158,11 +248,13 @@ def _median_ms(record: Record) -> float:
     return record.latency.median_ms
 
 
-def _count_statuses(records: Iterable[Record]) -> str:
+def _why_nothing(records: Sequence[Record], field: _Field) -> str:
+    """`1 crash, 2 oom`, with those that may not win counted apart."""
     counts: dict[str, int] = {}
     for record in records:
-        counts[record.status.value] = counts.get(record.status.value, 0) + 1
-    return ", ".join(f"{count} {status}" for status, count in counts.items())
+        fate = "not as required" if record.cell.label in field.unmet else record.status.value
+        counts[fate] = counts.get(fate, 0) + 1
+    return ", ".join(f"{count} {fate}" for fate, count in counts.items())
 
 
 def _doubts_of_absence(records: Iterable[Record]) -> list[str]:
@@ -171,6 +263,10 @@ def _doubts_of_absence(records: Iterable[Record]) -> list[str]:
         for record in records
         if record.status is not Status.OK
     ]
+
+
+def _doubts_of_requirements(field: _Field) -> list[str]:
+    return [f"{label} may not win: {'; '.join(unmet)}" for label, unmet in field.unmet.items()]
 
 
 def _doubts_of_numbers(ranked: Iterable[Record]) -> list[str]:
@@ -182,11 +278,39 @@ def _doubts_of_numbers(ranked: Iterable[Record]) -> list[str]:
     return doubts
 
 
-def _doubts_of_lead(best: Record, runner_up: Record | None, leads: Mapping[str, Ratio]) -> list[str]:
-    if runner_up is None or not _is_clear(leads[runner_up.cell.id]) or leads[runner_up.cell.id].value >= 1 + NARROW:
+def _doubts_of_stability(field: _Field) -> list[str]:
+    pairs = field.open_pairs()
+    if not pairs:
+        return []
+    best = field.ranked[0].cell.label
+    named = ", ".join(f"{best} against {other.cell.label}, {spell_ratio(ratio)}" for other, ratio in pairs)
+    fewest = min(ratio.processes for _, ratio in pairs)
+    return [
+        f"unstable: {fewest} processes of each do not decide {named}: raise --processes or --time-limit, or find a "
+        "quieter machine"
+    ]
+
+
+def _doubts_of_order(field: _Field) -> list[str]:
+    best, lowest = field.ranked[0], field.by_median[0]
+    if best is lowest:
         return []
     return [
-        f"{best.cell.label} leads by less than {NARROW:.0%}, and each cell was measured in a single process: two equal "
+        f"{lowest.cell.label} has the lower median ({spell_ms(_median_ms(lowest))}), but in the rounds they shared "
+        f"{best.cell.label} was {spell_ratio(field.ratio(best, lowest))} as fast"
+    ]
+
+
+def _doubts_of_lead(field: _Field, tied: Sequence[Record], runner_up: Record | None) -> list[str]:
+    """Of a call on fewer processes than an interval over them can be had from."""
+    if runner_up is None or len(tied) > 1:
+        return []
+    lead = field.ratio(tied[0], runner_up)
+    if lead.processes >= FEWEST_PROCESSES or lead.value >= 1 + NARROW_LEAD:
+        return []
+    number = "a single process" if lead.processes == 1 else f"{lead.processes} processes"
+    return [
+        f"{tied[0].cell.label} leads by less than {NARROW_LEAD:.0%}, and each cell was measured in {number}: two equal "
         "processes have been seen up to 8 % apart"
     ]
 
@@ -198,3 +322,9 @@ def _doubts_of_pairing(leads: Iterable[Ratio]) -> list[str]:
         "some cells were not measured in the same rounds, so the machine's drift is in their ratios: "
         f"leads under {MARGIN_UNPAIRED:.0%} between those are called ties"
     ]
+
+
+def _doubts_of_spread(ranked: Iterable[Record]) -> list[str]:
+    spreads = {record.cell.label: record.latency.process_spread for record in ranked if record.latency}
+    named = [f"{label} {spread:.0%}" for label, spread in spreads.items() if spread is not None and spread > SPREAD]
+    return [f"slowest over fastest process of the same cell: {', '.join(named)}"] if named else []

@@ -2,12 +2,14 @@
 
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from harness.contest import Measurement
+from harness import groundwork
+from harness.launcher import Launcher
+from harness.progress import Progress
 from harness.roofline import Ceilings
+from harness.store import Store
 from reports.schema import Cell
 
 
@@ -22,20 +24,20 @@ def restored_signals() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def known_ceilings() -> Iterator[Callable[..., None]]:
     """A run measures for a second what the machine can do, and the tests make many: these take it for known."""
-    measured: Callable[..., None] = Measurement._measure_ceilings
+    measured: Callable[..., None] = groundwork.measure_ceilings
 
-    def known(self: Any, cell: Cell) -> None:
-        self._store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1e11, bytes_per_s=1e10))
+    def known(cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> None:
+        store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1e11, bytes_per_s=1e10))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Measurement, "_measure_ceilings", known)
+        patch.setattr(groundwork, "measure_ceilings", known)
         yield measured
 
 
 @pytest.fixture
 def measured_ceilings(known_ceilings: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """What the machine can do is measured after all."""
-    monkeypatch.setattr(Measurement, "_measure_ceilings", known_ceilings)
+    monkeypatch.setattr(groundwork, "measure_ceilings", known_ceilings)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -35,8 +35,10 @@ class Silent:
 
 
 def measure(folder: Path, *backends: str, **fields: object) -> Report:
-    """The report of a run of `backends` into `folder`: of `mlp` on the CPU, briefly, where `fields` do not say else."""
-    asked = {"models": ["mlp"], "devices": ["cpu"], "min_time_s": 0.05, "backends": backends, **fields}
+    """The report of a run of `backends` into `folder`: of `mlp` on the CPU, briefly and in one process per cell, where
+    `fields` do not say else."""
+    brief = {"models": ["mlp"], "devices": ["cpu"], "min_time_s": 0.05, "processes": 1}
+    asked = {**brief, "backends": backends, **fields}
     report, _ = runs.run(Request.model_validate(asked), folder, "test", Silent())
     return report
 

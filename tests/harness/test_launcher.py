@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 import pytest
 
 from harness.accuracy import Golden
-from harness.launcher import Child, ChildEnded, DeadlinePassed, ForkLauncher, Launcher, SpawnLauncher
+from harness.launcher import Child, ChildEnded, DeadlinePassed, ForkLauncher, Launcher, Launchers, SpawnLauncher
+from harness.sampling import SamplingPlan
 from models.base import Inputs
 from reports.schema import Cell
 
 DIMENSIONS = {"batch": 2, "features": 8, "hidden": 8}
-SAMPLING = {"bursts": 2, "burst_s": 0.01, "burst_calls": 3, "warm_up_s": 0.02}
+SAMPLING = asdict(SamplingPlan(processes=1, most_processes=1, rounds=2, burst_s=0.01, burst_calls=3, warm_up_s=0.02))
 
 
 @pytest.fixture(scope="module", params=[ForkLauncher, SpawnLauncher], ids=["forkserver", "spawn"])
@@ -79,7 +81,7 @@ def test_a_child_takes_bursts_on_command_and_finishes(launcher: Launcher, golden
     samples = until(child, "burst")["samples_ns"]
     assert len(samples) >= 3  # type: ignore[arg-type]
     assert all(1e6 <= sample < 20e6 for sample in samples)  # type: ignore[attr-defined]
-    child.send("finish")
+    child.send("finish", in_full=True)
     assert until(child, "finished")["throughput"]["calls_per_s"] == pytest.approx(1000, rel=0.3)  # type: ignore[index]
     assert child.end() in (0, -9)  # it leaves by itself, or is helped
 
@@ -184,6 +186,35 @@ def test_leaving_the_launcher_ends_children_and_removes_its_folder(golden: Path,
         until(child, "phase")
     assert not psutil.pid_exists(child.pid) or psutil.Process(child.pid).status() == "zombie"
     assert not launcher.temporary.exists()
+
+
+def test_a_workspace_that_was_given_stays_when_its_child_has_ended(
+    launcher: Launcher, golden: Path, tmp_path: Path
+) -> None:
+    child = launcher.start("availability", tmp_path / "child.log", tmp_path / "kept", backend="eager", device="cpu")
+    until(child, "finished")
+    child.end()
+    assert (tmp_path / "kept" / "cache").is_dir()
+
+
+def test_each_epoch_has_a_server_of_its_own_and_the_same_one_whenever_it_is_asked_for(tmp_path: Path) -> None:
+    def addresses(launcher: Launcher) -> str:
+        """Where the dynamic loader put the C library in a child."""
+        assert isinstance(launcher, ForkLauncher)
+        maps = Path(f"/proc/{launcher._server.pid}/maps").read_text().splitlines()
+        return next(line.split("-")[0] for line in maps if "libc.so" in line)
+
+    with Launchers("forkserver") as launchers:
+        launchers.prepare(3)
+        assert len({addresses(launchers.of_epoch(epoch)) for epoch in range(4)}) == 4
+        assert launchers.of_epoch(1) is launchers.of_epoch(1)
+        folders = [launchers.of_epoch(epoch).temporary for epoch in range(4)]
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_spawned_children_need_one_launcher_only() -> None:
+    with Launchers("spawn") as launchers:
+        assert launchers.of_epoch(5) is launchers.first
 
 
 def test_a_forked_child_is_ready_in_a_fraction_of_what_a_spawned_one_takes(tmp_path: Path) -> None:

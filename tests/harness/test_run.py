@@ -129,17 +129,35 @@ def test_spawned_children_measure_the_same_and_the_report_says_how(tmp_path: Pat
     assert records["null"].status is Status.OK
     assert records["null"].settings["start_method"] == "spawn"
     assert records["null/crash-in-load"].signal == 11
-    assert any("spawned as a fresh interpreter" in note for note in report.notes)
+    assert any("spawned as fresh interpreters" in note for note in report.notes)
 
 
-def test_where_memory_holds_one_cell_at_a_time_cells_are_measured_in_groups(
+def test_where_memory_holds_one_cell_at_a_time_they_share_no_rounds_and_the_report_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contests.memory, "available_bytes", lambda: 0)
     report = measure(tmp_path / "run", "null", "null/double")
     assert [record.status for record in report.records] == [Status.OK, Status.OK]
     assert report.records[0].bursts[0].group != report.records[1].bursts[0].group
-    assert any("memory did not hold all cells" in note for note in report.notes)
+    assert any("memory did not hold all cells" in note and "alone" in note for note in report.notes)
+
+
+def test_where_memory_holds_two_cells_every_group_contains_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contests.Measurement, "_fits", lambda self, alive: len(alive) < 2)
+    report = measure(tmp_path / "run", "null", "null/double", "eager", processes=3)
+    groups = {
+        label: [sorted({burst.group for burst in record.bursts if burst.process == epoch}) for epoch in range(3)]
+        for label, record in by_label(report).items()
+    }
+    assert groups == {
+        "eager": [[0, 1], [2, 3], [4, 5]],  # the baseline is in every group
+        "null": [[0], [2], [4]],
+        "null/double": [[1], [3], [5]],
+    }
+    assert any("ratios between two groups go through eager" in note for note in report.notes)
+    assert all(standing.speedup_over_baseline.paired for standing in report.verdicts[0].standings)  # type: ignore[union-attr]
 
 
 def test_running_out_of_memory_beside_others_is_tried_again_alone(endings: Report) -> None:
@@ -202,6 +220,127 @@ def test_records_are_on_disk_the_moment_they_end(tmp_path: Path) -> None:
     progress = Watching()
     runs.run(request, tmp_path / "run", "test", progress)
     assert sorted(progress.ended_labels) == ["null", "null/error", "tensorrt"]
+
+
+# --- several processes per cell
+
+
+@pytest.fixture(scope="module")
+def epochs(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return measure(
+        tmp_path_factory.mktemp("epochs") / "run",
+        *("null", "null/double", "null-packaged", "null/crash-in-run", "null/wrong", "eager"),
+        processes=3,
+    )
+
+
+def test_each_cell_lives_in_several_processes_and_only_the_first_one_builds_cold(epochs: Report) -> None:
+    record = by_label(epochs)["null-packaged"]
+    assert [(process.index, process.warm) for process in record.processes] == [(0, False), (1, True), (2, True)]
+    assert [phase.name for phase in record.phases] == ["compile", "load", "first_call"]
+    assert record.processes[0].phases == record.phases
+    assert record.warm_start is not None
+    assert [phase.name for phase in record.warm_start.phases] == ["load", "first_call"]
+
+
+def test_the_samples_of_each_process_are_kept_apart(epochs: Report) -> None:
+    record = by_label(epochs)["null"]
+    assert {burst.process for burst in record.bursts} == {0, 1, 2}
+    for process in record.processes:
+        own = [burst for burst in record.bursts if burst.process == process.index]
+        assert len(own) >= 12
+        assert process.calls == sum(len(burst.samples_ns) for burst in own)
+        assert process.median_ms == pytest.approx(1.0, rel=0.1)
+    assert record.latency is not None
+    assert record.latency.processes == 3
+    assert record.latency.process_spread is not None
+
+
+def test_cells_of_one_epoch_share_its_rounds(epochs: Report) -> None:
+    rounds = {
+        label: {(burst.process, burst.group, burst.round) for burst in by_label(epochs)[label].bursts}
+        for label in ("null", "null/double", "null-packaged", "eager")
+    }
+    assert len(set(map(frozenset, rounds.values()))) == 1
+
+
+def test_what_cannot_be_ranked_is_measured_in_one_process_only(epochs: Report) -> None:
+    records = by_label(epochs)
+    assert len(records["null/wrong"].processes) == 1
+    assert records["null/crash-in-run"].status is Status.CRASH
+
+
+def test_the_lead_is_over_processes(epochs: Report) -> None:
+    verdict = epochs.verdicts[0]
+    standings = {standing.label: standing for standing in verdict.standings}
+    ratio = standings["null/double"].speedup_over_baseline
+    assert ratio is not None
+    assert ratio.processes >= 3 and ratio.paired
+
+
+def test_the_conditions_of_every_burst_are_on_record(epochs: Report) -> None:
+    for record in epochs.records:
+        for burst in record.bursts:
+            assert burst.conditions is not None
+            assert burst.conditions.calibration_ms and burst.conditions.calibration_ms > 0.05
+            assert burst.conditions.wait_share is not None and burst.conditions.wait_share >= 0
+
+
+def test_more_processes_are_added_while_the_verdict_is_open_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def open_until_five(records: list[Record]) -> list[tuple[str, str]]:
+        asked.append(len(records[0].processes))
+        return [("null", "null/again")] if asked[-1] < 5 else []
+
+    monkeypatch.setattr(contests.Measurement.__init__, "__defaults__", (open_until_five,))
+    report = measure(tmp_path / "run", "null", "null/again", processes=3)
+    assert asked == [3, 4, 5]
+    assert [len(record.processes) for record in report.records] == [5, 5]
+
+
+def test_a_verdict_that_stays_open_ends_with_the_most_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contests.Measurement.__init__, "__defaults__", (lambda records: [("null", "null/again")],))
+    report = measure(tmp_path / "run", "null", "null/again", processes=3)
+    assert [len(record.processes) for record in report.records] == [10, 10]
+
+
+def test_a_cell_without_time_for_another_process_keeps_those_it_had(tmp_path: Path) -> None:
+    report = measure(tmp_path / "run", "null", "null/slow-start", processes=3, time_limit_s=4.0)
+    record = by_label(report)["null/slow-start"]
+    assert record.status is Status.OK
+    assert len(record.processes) in (1, 2)
+    assert len({burst.process for burst in record.bursts}) == len(record.processes)
+    assert any("a further process of it was not done within 4 s" in doubt for doubt in record.doubts)
+    assert len(by_label(report)["null"].processes) == 3
+
+
+def test_between_two_epochs_what_was_measured_so_far_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Report] = []
+    keep = Store.keep
+
+    def interrupted(self: Store, record: Record) -> None:
+        keep(self, record)
+        seen.append(runs.report_of(self))
+        if len(record.processes) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "keep", interrupted)
+    report = measure(tmp_path / "run", "null", processes=3)
+    assert len(seen[0].records[0].processes) == 1
+    assert not report.complete
+    assert [len(record.processes) for record in report.records] == [2]
+    monkeypatch.undo()
+    resumed, _ = runs.resume(tmp_path / "run", Silent())
+    assert resumed.complete
+    assert [len(record.processes) for record in resumed.records] == [3]
+    assert not list((tmp_path / "run").glob("unfinished/*.json"))
 
 
 # --- --strict
@@ -321,8 +460,8 @@ def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
 ) -> None:
     start = Launcher.start
 
-    def elsewhere(self: Launcher, role: str, log: Path, **fields: object) -> Child:
-        return start(self, role, log, **(fields | {"device": "cuda:99"} if role == "ceilings" else fields))
+    def elsewhere(self: Launcher, role: str, log: Path, workspace: Path | None = None, **fields: object) -> Child:
+        return start(self, role, log, workspace, **(fields | {"device": "cuda:99"} if role == "ceilings" else fields))
 
     monkeypatch.setattr(Launcher, "start", elsewhere)
     report = measure(tmp_path / "run", "null")

@@ -213,13 +213,21 @@ def test_device_time_needs_a_device(time: FakeTime) -> None:
     assert sampling.device_time(Scripted(time), SETS, CLOCK) is None
 
 
-@pytest.mark.parametrize(("seconds", "bursts", "warm_up_s"), [(0.1, 10, 0.05), (1.0, 10, 0.5), (3.0, 30, 0.5)])
-def test_bursts_hold_the_time_and_a_hundred_calls(seconds: float, bursts: int, warm_up_s: float) -> None:
+@pytest.mark.parametrize(("seconds", "rounds", "warm_up_s"), [(0.1, 12, 0.05), (1.5, 12, 0.5), (9.0, 30, 0.5)])
+def test_bursts_hold_the_time_and_a_hundred_calls(seconds: float, rounds: int, warm_up_s: float) -> None:
     plan = sampling.SamplingPlan.lasting(seconds)
-    assert plan.bursts == bursts
-    assert plan.bursts * plan.burst_s == pytest.approx(seconds)
-    assert plan.bursts * plan.burst_calls >= 100
+    assert (plan.processes, plan.most_processes, plan.rounds) == (3, 10, rounds)
+    assert plan.processes * plan.rounds * plan.burst_s == pytest.approx(seconds)
+    assert plan.processes * plan.rounds * plan.burst_calls >= 100
+    assert plan.burst_s <= 0.1
     assert plan.warm_up_s == warm_up_s
+
+
+@pytest.mark.parametrize(("asked", "most"), [(1, 1), (2, 2), (3, 10), (5, 10), (12, 12)])
+def test_fewer_processes_than_an_interval_needs_are_taken_as_they_are(asked: int, most: int) -> None:
+    plan = sampling.SamplingPlan.lasting(1.5, asked)
+    assert (plan.processes, plan.most_processes) == (asked, most)
+    assert plan.processes * plan.rounds * plan.burst_s == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""How often is a winner called between two copies of one backend, and how often is a planted slowdown found?
+
+    python benchmarks/aa.py --models mlp,transformer --trials 100 --out results/aa
+    python benchmarks/aa.py --models mlp --neighbour --trials 100 --out results/aa
+
+Each trial is a whole contest of eager with itself, in fork servers of its own (harness/selfcheck.py). `--neighbour`
+burns one core beside it, on and off for random times of half a second on average. `--usual` measures the same two
+copies as most scripts do: each in a process of its own, one after the other, medians of 100 calls, a gap over 2 % taken
+for a difference. Trials are appended to files in `--out`, so that a run can be broken off and gone on with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from harness import selfcheck
+from harness.progress import Silent
+
+MEAN_S = 0.5
+BURN = f"""
+import random, time
+while True:
+    end = time.monotonic() + random.expovariate(1 / {MEAN_S})
+    while time.monotonic() < end:
+        pass
+    time.sleep(random.expovariate(1 / {MEAN_S}))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="mlp,transformer")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--mode", default="default", help="of eager: default or cuda-graph")
+    parser.add_argument("--trials", type=int, default=100, help="of each model, those already in --out included")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no trial begins")
+    parser.add_argument("--neighbour", action="store_true")
+    parser.add_argument("--usual", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("results/aa"))
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    _say("| trials | planted | of | winner called | at most (95 %) | half-width | processes | s per trial |")
+    _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    with neighbour() if options.neighbour else contextlib.nullcontext():
+        for model in options.models.split(","):
+            kind = "usual" if options.usual else "bakeoff"
+            place = "neighbour" if options.neighbour else "quiet"
+            path = options.out / f"{kind}-{model}-{options.device}-{options.mode}-{place}.jsonl"
+            left_s = options.limit - (time.monotonic() - begun)
+            missing = options.trials - (len(path.read_text().splitlines()) if path.exists() else 0)
+            measure = usual if options.usual else ours
+            with path.open("a") as file:
+                for line in measure(model, options.device, options.mode, missing, left_s):
+                    file.write(line + "\n")
+                    file.flush()
+            report(path, model, options.mode)
+
+
+def ours(model: str, device: str, mode: str, trials: int, limit_s: float) -> Iterator[str]:
+    for trial in selfcheck.run(model, device, mode, trials, Silent(), limit_s):
+        yield selfcheck.to_json(trial)
+
+
+def usual(model: str, device: str, mode: str, trials: int, limit_s: float) -> Iterator[str]:
+    for trial in selfcheck.usual_method(model, device, mode, trials, limit_s):
+        yield json.dumps({"gap": trial.gap, "seconds": trial.seconds})
+
+
+def report(path: Path, model: str, mode: str) -> None:
+    """Print one row for each planted slowdown, or one for the usual method."""
+    lines = path.read_text().splitlines()
+    if path.name.startswith("usual"):
+        trials = [json.loads(line) for line in lines]
+        false = sum(trial["gap"] > selfcheck.USUAL_MARGIN for trial in trials)
+        seconds = statistics.median(trial["seconds"] for trial in trials)
+        _say(f"| {path.stem} | 1.00 | {len(trials)} | {false / len(trials):.1%} | | | 1 | {seconds:.1f} |")
+        return
+    for row in selfcheck.summarise_trials(model, mode, [selfcheck.answers_of(line) for line in lines]):
+        called = f"{row.winners / row.trials:.1%} | {row.upper:.1%} | {row.half_width:.2%}"
+        _say(f"| {path.stem} | {row.planted:.2f} | {row.trials} | {called} | {row.processes:.1f} | {row.seconds:.1f} |")
+
+
+@contextlib.contextmanager
+def neighbour() -> Iterator[None]:
+    """Another process that takes a core, on and off."""
+    process = subprocess.Popen([sys.executable, "-c", BURN])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

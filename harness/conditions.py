@@ -1,0 +1,154 @@
+"""What the machine did while a burst was taken: read before and after it, never during it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness import memory
+from reports.schema import Conditions
+
+CALIBRATION_BYTES = 2**21
+_CALIBRATION_DATA = bytes(CALIBRATION_BYTES)
+
+TASKS = Path("/proc/self/task")
+STAT = Path("/proc/stat")
+
+THROTTLING = {
+    "nvmlClocksEventReasonSwPowerCap": "software power cap",
+    "nvmlClocksEventReasonSwThermalSlowdown": "software thermal slowdown",
+    "nvmlClocksThrottleReasonHwSlowdown": "hardware slowdown",
+    "nvmlClocksThrottleReasonHwThermalSlowdown": "hardware thermal slowdown",
+    "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "hardware power brake",
+}
+"""NVML's bits that mean a clock held down; that it is idle, or follows an application's setting, is no such reason."""
+
+
+def calibrate_ms() -> float:
+    """Milliseconds that a fixed piece of work takes on one core: SHA-256 of two megabytes.
+
+    It needs next to no memory and no other thread, so it changes only with the core's speed and with what else the core
+    is made to do.
+    """
+    begun_ns = time.perf_counter_ns()
+    hashlib.sha256(_CALIBRATION_DATA).digest()
+    return (time.perf_counter_ns() - begun_ns) / 1e6
+
+
+class Watch:
+    """Reads what bears on this process' speed. `begin` before a burst, `end` after it."""
+
+    def __init__(self, device: str) -> None:
+        self._gpu = GpuWatch(memory.cuda_index(device))
+        self._cores = os.cpu_count() or 1
+        self.begin()
+
+    def begin(self) -> None:
+        self._waited_ns = waited_ns()
+        self._stolen_s = stolen_s()
+        self._switches = involuntary_switches()
+        self._begun = time.perf_counter()
+
+    def end(self) -> Conditions:
+        """What has happened since `begin`."""
+        seconds = time.perf_counter() - self._begun
+        waited, stolen, switches = waited_ns(), stolen_s(), involuntary_switches()
+        return Conditions(
+            wait_share=_difference(waited, self._waited_ns, 1e9 * seconds),
+            steal_share=_difference(stolen, self._stolen_s, seconds * self._cores),
+            involuntary_switches=None if switches is None or self._switches is None else switches - self._switches,
+            load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            **self._gpu.read(),
+        )
+
+
+class GpuWatch:
+    """A GPU's clock, temperature and reasons to slow down. NVML stays open: opening it takes longer than a burst."""
+
+    def __init__(self, index: int | None) -> None:
+        self._library: Any = None
+        if index is None:
+            return
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._handle = memory.handle(pynvml, index)
+        except (ImportError, *_nvml_errors()):
+            return
+        self._library = pynvml
+
+    def read(self) -> Mapping[str, Any]:
+        """Fields of `Conditions`; none where there is no such GPU, or no NVML."""
+        if self._library is None:
+            return {}
+        reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        return {
+            "sm_clock_mhz": self._ask("nvmlDeviceGetClockInfo", self._library.NVML_CLOCK_SM),
+            "temperature_c": self._ask("nvmlDeviceGetTemperature", self._library.NVML_TEMPERATURE_GPU),
+            "throttle_reasons": [
+                words for name, words in THROTTLING.items() if reasons & getattr(self._library, name, 0)
+            ],
+        }
+
+    def processes(self) -> int | None:
+        """How many processes use the GPU for computing."""
+        found = self._ask("nvmlDeviceGetComputeRunningProcesses") if self._library else None
+        return None if found is None else len(found)
+
+    def energy_j(self) -> float | None:
+        """What the GPU has taken since its driver was loaded."""
+        found = self._ask("nvmlDeviceGetTotalEnergyConsumption") if self._library else None
+        return None if found is None else found / 1e3
+
+    def _ask(self, question: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._library, question)(self._handle, *arguments)
+        except self._library.NVMLError:  # not every card answers everything
+            return None
+
+
+def waited_ns() -> int | None:
+    """Nanoseconds that threads of this process were ready to run and had no core, by the scheduler's own account."""
+    if not TASKS.exists():
+        return None
+    total = 0
+    for task in TASKS.iterdir():
+        try:
+            total += int((task / "schedstat").read_text().split()[1])
+        except (OSError, IndexError):  # a thread that has just ended, or a kernel without this account
+            continue
+    return total
+
+
+def stolen_s() -> float | None:
+    """Seconds, over all cores, that the hypervisor gave to others while we had work."""
+    if not STAT.exists():
+        return None
+    fields = STAT.read_text().partition("\n")[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else None
+
+
+def involuntary_switches() -> int | None:
+    """How often a thread of this process was taken off its core before it wanted to wait."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _difference(now: float | None, before: float | None, scale: float) -> float | None:
+    return None if now is None or before is None else max(0.0, now - before) / scale
+
+
+def _nvml_errors() -> tuple[type[Exception], ...]:
+    try:
+        import pynvml
+    except ImportError:
+        return ()
+    return (pynvml.NVMLError,)

@@ -1,0 +1,284 @@
+"""Does the harness tell equal things equal, and different ones different, on this machine?
+
+A trial is a contest of eager with itself, entered twice. What it would have found had the second copy been slower is
+told from the same samples, multiplied: so many per cent more, with all the noise that the machine has. Each question is
+answered by as many processes as it would have been given: a trial goes on until all of them are decided.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from scipy import stats  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
+
+import models
+from harness.contest import Measurement
+from harness.launcher import Launchers
+from harness.plan import Contest, PlannedCell, Request
+from harness.progress import Progress
+from harness.roofline import Ceilings
+from harness.sampling import SamplingPlan
+from harness.store import Store
+from reports.schema import Burst, Cell, Frozen, Ratio, Record
+from reports.statistics import speedup, summarise
+from reports.verdict import judge_contest, undecided
+
+FIRST, AGAIN = "eager", "eager-again"
+PLANTED = (1.0, 1.03, 1.05)
+"""How many times slower the second copy is made: equal, and the slowdowns that must be found."""
+
+USUAL_CALLS = 100
+USUAL_MARGIN = 0.02
+"""The usual method: each side in a process of its own, one after the other, medians of so many calls; a gap of more
+than this is taken for a difference."""
+
+USUAL_LIMIT_S = 120.0
+
+
+class Answer(Frozen):
+    """What one trial says of one planted slowdown."""
+
+    planted: float
+    winner: str | None  # label; None: a tie, or not decided
+    unstable: bool
+    ratio: Ratio  # first over again: above 1, the first copy is faster
+    processes: int
+    seconds: float
+
+    @property
+    def is_right(self) -> bool:
+        return self.winner == (None if self.planted == 1.0 else FIRST)
+
+
+class Trial(Frozen):
+    """A contest of eager with itself, and what it says of each of `PLANTED`."""
+
+    answers: tuple[Answer, ...]
+    records: tuple[Record, Record]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What trials of one model and one planted slowdown came to."""
+
+    model: str
+    mode: str
+    planted: float
+    trials: int
+    winners: int
+    right: int
+    unstable: int
+    upper: float  # 95 % upper bound of the rate of winners (Clopper and Pearson)
+    half_width: float  # of the ratio's interval, median over trials
+    processes: float  # mean over trials
+    seconds: float  # median over trials
+
+
+def run(
+    model: str, device: str, mode: str, trials: int, progress: Progress, limit_s: float = float("inf")
+) -> Iterator[Trial]:
+    """Yield `trials` trials, or as many as begin within `limit_s` seconds, each in servers and processes of its own."""
+    cells = tuple(_cell(model, device, backend, mode) for backend in (FIRST, AGAIN))
+    contest = Contest(cells[0].contest_id, tuple(PlannedCell(cell, asked_by_name=True) for cell in cells))
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        golden = Path(folder) / "golden.safetensors"
+        for number in range(trials):
+            if time.monotonic() - begun > limit_s:
+                return
+            yield _trial(contest, Path(folder) / str(number), golden, progress)
+
+
+def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[Answer]]) -> list[Summary]:
+    """One line for each of `PLANTED`, from the answers of each trial."""
+    return [
+        _summary(model, mode, [answer for answers in trials for answer in answers if answer.planted == planted])
+        for planted in PLANTED
+    ]
+
+
+def _summary(model: str, mode: str, answers: Sequence[Answer]) -> Summary:
+    winners = sum(answer.winner is not None for answer in answers)
+    return Summary(
+        model=model,
+        mode=mode,
+        planted=answers[0].planted,
+        trials=len(answers),
+        winners=winners,
+        right=sum(answer.is_right for answer in answers),
+        unstable=sum(answer.unstable for answer in answers),
+        upper=_upper_bound(winners, len(answers)),
+        half_width=statistics.median(_half_width(answer.ratio) for answer in answers),
+        processes=statistics.mean(answer.processes for answer in answers),
+        seconds=statistics.median(answer.seconds for answer in answers),
+    )
+
+
+@dataclass(frozen=True)
+class UsualTrial:
+    """Two copies measured as most scripts do it."""
+
+    gap: float  # slower median / faster median - 1
+    seconds: float
+
+
+def usual_method(model: str, device: str, mode: str, trials: int, limit_s: float = float("inf")) -> list[UsualTrial]:
+    """The usual method on the same two copies: each in a process of its own, one after the other, medians of 100 calls
+    after the same warm-up."""
+    cells = [_cell(model, device, backend, mode) for backend in (FIRST, AGAIN)]
+    begun = time.monotonic()
+    found: list[UsualTrial] = []
+    with tempfile.TemporaryDirectory() as folder:
+        golden = Path(folder) / "golden.safetensors"
+        with Launchers("auto") as launchers:
+            launchers.first.start(
+                "golden", Path(folder) / "log", cell=cells[0].model_dump(), golden=str(golden)
+            ).receive(time.monotonic() + USUAL_LIMIT_S)
+        while len(found) < trials and time.monotonic() - begun <= limit_s:
+            started = time.monotonic()
+            medians = [_usual_median_ns(cell, golden, Path(folder)) for cell in cells]
+            found.append(UsualTrial(max(medians) / min(medians) - 1, time.monotonic() - started))
+    return found
+
+
+def _usual_median_ns(cell: Cell, golden: Path, folder: Path) -> float:
+    plan = SamplingPlan(1, 1, 1, burst_s=0.0, burst_calls=USUAL_CALLS, warm_up_s=0.5)
+    with Launchers("auto") as launchers:
+        child = launchers.first.start(
+            "measure",
+            folder / "log",
+            cell=cell.model_dump(),
+            golden=str(golden),
+            sampling=asdict(plan),
+            cell_folder=str(folder),
+        )
+        while child.receive(time.monotonic() + USUAL_LIMIT_S)["kind"] != "ready":
+            pass
+        child.send("burst")
+        return statistics.median(child.receive(time.monotonic() + USUAL_LIMIT_S)["samples_ns"])
+
+
+def to_json(trial: Trial) -> str:
+    """A trial on one line, with what its bursts looked like: enough to try other statistics on."""
+    answers = [answer.model_dump(mode="json") for answer in trial.answers]
+    return json.dumps(
+        {"answers": answers, "bursts": [[_condensed(one) for one in each.bursts] for each in trial.records]}
+    )
+
+
+def answers_of(line: str) -> list[Answer]:
+    """The answers in what `to_json` wrote."""
+    return [Answer.model_validate(answer) for answer in json.loads(line)["answers"]]
+
+
+def _condensed(burst: Burst) -> dict[str, object]:
+    ordered = sorted(burst.samples_ns)
+    deciles = [ordered[round((len(ordered) - 1) * part / 20)] for part in range(21)]
+    conditions = burst.conditions
+    return {
+        "process": burst.process,
+        "round": burst.round,
+        "calls": len(ordered),
+        "mean_ns": round(statistics.mean(ordered)),
+        "twentieths_ns": deciles,
+        "wait": conditions and conditions.wait_share,
+        "steal": conditions and conditions.steal_share,
+        "switches": conditions and conditions.involuntary_switches,
+        "calibration_ms": conditions and conditions.calibration_ms,
+    }
+
+
+def _trial(contest: Contest, folder: Path, golden: Path, progress: Progress) -> Trial:
+    begun = time.monotonic()
+    ends_s: list[float] = []
+
+    def undecided_for_any(records: Sequence[Record]) -> list[tuple[str, str]]:
+        ends_s.append(time.monotonic() - begun)
+        return [pair for planted in PLANTED for pair in undecided(_slowed(records, planted))]
+
+    request = Request(models=(contest.cells[0].cell.model,), devices=(contest.cells[0].cell.device,))
+    ids = [planned.cell.id for planned in contest.cells]
+    store = Store.create(folder, request, ids, "selfcheck")
+    cell = contest.cells[0].cell
+    # neither is asked about: one trial's golden serves all, and nobody looks at a floor
+    store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1.0, bytes_per_s=1.0))
+    if golden.exists():
+        shutil.copy(golden, store.golden(contest.id))
+    plan = SamplingPlan.lasting(request.min_time_s, request.processes)
+    with Launchers(request.start_method) as launchers:
+        launchers.prepare(plan.processes)
+        Measurement(launchers, store, progress, plan, request.time_limit_s, True, undecided_for_any).measure(
+            contest, contest.cells
+        )
+    if not golden.exists():
+        shutil.copy(store.golden(contest.id), golden)
+    records = store.records()
+    shutil.rmtree(folder)
+    first = next(record for record in records if record.cell.backend == FIRST)
+    again = next(record for record in records if record.cell.backend == AGAIN)
+    answers = tuple(_answer([first, again], planted, ends_s, plan.processes) for planted in PLANTED)
+    return Trial(answers=answers, records=(first, again))
+
+
+def _answer(records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int) -> Answer:
+    """The verdict at the moment at which a contest with this slowdown would have stopped."""
+    slowed = _slowed(records, planted)
+    for number, end_s in enumerate(ends_s):
+        processes = fewest + number
+        seen = [_first_processes(record, processes) for record in slowed]
+        if not undecided(seen) or number == len(ends_s) - 1:
+            verdict = judge_contest(seen)
+            return Answer(
+                planted=planted,
+                winner=verdict.winner,
+                unstable=verdict.unstable,
+                ratio=speedup(seen[0].bursts, seen[1].bursts),
+                processes=processes,
+                seconds=end_s,
+            )
+    raise AssertionError("a trial asks at least once whether it is decided")
+
+
+def _slowed(records: Sequence[Record], factor: float) -> list[Record]:
+    """The records with the second copy's calls made `factor` times as long."""
+    return [
+        record if record.cell.backend == FIRST else _with_bursts(record, _multiplied(record.bursts, factor))
+        for record in records
+    ]
+
+
+def _multiplied(bursts: Iterable[Burst], factor: float) -> list[Burst]:
+    return [
+        burst.model_copy(update={"samples_ns": [round(sample * factor) for sample in burst.samples_ns]})
+        for burst in bursts
+    ]
+
+
+def _first_processes(record: Record, count: int) -> Record:
+    kept = [process.index for process in record.processes[:count]]
+    seen = _with_bursts(record, [burst for burst in record.bursts if burst.process in kept])
+    return seen.model_copy(update={"processes": record.processes[:count]})
+
+
+def _with_bursts(record: Record, bursts: list[Burst]) -> Record:
+    return record.model_copy(update={"bursts": bursts, "latency": summarise(bursts)})
+
+
+def _cell(model: str, device: str, backend: str, mode: str) -> Cell:
+    return Cell(model=model, dimensions=models.find(model).resolve({}), device=device, backend=backend, mode=mode)
+
+
+def _half_width(ratio: Ratio) -> float:
+    return float("inf") if ratio.ci95 is None else (ratio.ci95.high - ratio.ci95.low) / 2
+
+
+def _upper_bound(hits: int, trials: int) -> float:
+    """Clopper and Pearson's one-sided 95 % upper bound of a rate."""
+    return 1.0 if hits == trials else float(stats.beta.ppf(0.95, hits + 1, trials - hits))
