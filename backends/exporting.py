@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from models.base import Inputs
 
 
+EXPORTED = "model.onnx"
+QUANTISED = "int8.onnx"
+
+
 @dataclass(frozen=True)
 class OnnxModel:
     """An exported model on disk. Inputs stand in the order of `Inputs.tensors`."""
@@ -31,7 +35,7 @@ def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path, opset: in
 
     from backends.calling import FlatModule, tensor_names
 
-    path = folder / "model.onnx"
+    path = folder / EXPORTED
     tensors = inputs.tensors()
     # functionalisation does not take inference tensors: export in no_grad, as a user's own script would
     with torch.inference_mode(False), torch.no_grad():
@@ -52,4 +56,22 @@ def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path, opset: in
         path=path,
         input_names=tuple(str(value.name) for value in graph.inputs),
         output_names=tuple(str(value.name) for value in graph.outputs),
+    )
+
+
+def exported_before(folder: Path) -> OnnxModel | None:
+    """The model that an earlier process of the cell left in `folder`, quantised or not: what a warm start begins with.
+
+    None in the first process, which finds the folder empty.
+    """
+    import onnx
+
+    path = next((folder / name for name in (QUANTISED, EXPORTED) if (folder / name).exists()), None)
+    if path is None:
+        return None
+    graph = onnx.load(path, load_external_data=False).graph
+    return OnnxModel(
+        path=path,
+        input_names=tuple(value.name for value in graph.input),
+        output_names=tuple(value.name for value in graph.output),
     )

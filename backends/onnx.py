@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from backends import cuda_graph
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
-from backends.exporting import OnnxModel, export_onnx
+from backends.exporting import OnnxModel, export_onnx, exported_before
 from reports.errors import BakeoffError, Unavailable
 from reports.schema import Cell, Extent, Placement
 
@@ -103,12 +103,14 @@ class Onnx(Backend):
             _load_cuda_libraries()
         if provider == "tensorrt" and (missing := _missing_for_tensorrt()):
             raise Unavailable(f"ONNX Runtime's TensorRT provider does not load: {missing}")
-        with context.phase("export"):
-            exported = export_onnx(module, inputs, context.workspace, _opset(cell))
-            if cell.precision == "int8":
-                exported = quantising.static_onnx(
-                    exported, context.calibration, context.workspace, symmetric=provider == "tensorrt"
-                )
+        exported = exported_before(context.workspace)
+        if exported is None:
+            with context.phase("export"):
+                exported = export_onnx(module, inputs, context.workspace, _opset(cell))
+                if cell.precision == "int8":
+                    exported = quantising.static_onnx(
+                        exported, context.calibration, context.workspace, symmetric=provider == "tensorrt"
+                    )
         with context.phase("compile"):
             sessions = Sessions(exported, context, provider)
             graph = cell.mode == cuda_graph.MODE
@@ -418,7 +420,7 @@ def time_share_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Provider -> share of the time that `events`, a profile of ONNX Runtime's, give it; empty where they do not tell.
 
     A node on the CPU took what its event says. One on a GPU took what its kernels did (category `Kernel`, which only
-    builds with CUPTI write); its own event times the launch.
+    builds with CUPTI write, and PyPI's onnxruntime-gpu 1.31.1 is none); its own event times the launch.
     """
     on_cpu = sum(
         event["dur"]

@@ -63,7 +63,7 @@ class OpenVINO(Backend):
             raise Unavailable(f"this CPU computes in {', '.join(capabilities)}, says OpenVINO: not in {precision}")
         if precision == "int8":
             quantising.require_onnx_quantiser()
-        with context.phase("export"):
+        with context.phase("export"):  # or reading what was exported
             model, quantised = _converted(core, module, inputs, context)
         with context.phase("compile"):
             compiled = core.compile_model(
@@ -88,18 +88,23 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
     """The module as OpenVINO's model, shapes static, and how many of its layers were quantised.
 
     A quantised one is ONNX Runtime's QDQ model, which the other engines that take ONNX are given too; any other comes
-    straight from torch.export.
+    straight from torch.export. In a process that starts warm, either is what the first one left.
     """
     import openvino
     import torch
 
     from backends.calling import FlatModule
-    from backends.exporting import export_onnx
+    from backends.exporting import export_onnx, exported_before
 
     if context.cell.precision == "int8":
-        exported = export_onnx(module, inputs, context.workspace)
-        quantised = quantising.static_onnx(exported, context.calibration, context.workspace)
+        quantised = exported_before(context.workspace)
+        if quantised is None:
+            exported = export_onnx(module, inputs, context.workspace)
+            quantised = quantising.static_onnx(exported, context.calibration, context.workspace)
         return core.read_model(quantised.path), quantising.onnx_layers(quantised)
+    path = context.workspace / "model.xml"
+    if path.exists():
+        return core.read_model(path), {}
     tensors = inputs.tensors()
     # functionalisation does not take inference tensors: export in no_grad, as a user's own script would
     with torch.inference_mode(False), torch.no_grad():
@@ -107,7 +112,7 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
         program = torch.export.export(FlatModule(module, inputs), example)
         model = openvino.convert_model(program)
     model.reshape({index: list(tensor.shape) for index, tensor in enumerate(tensors)})
-    openvino.save_model(model, context.workspace / "model.xml", compress_to_fp16=False)
+    openvino.save_model(model, path, compress_to_fp16=False)
     return model, {}
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from backends import exporting
 from backends.base import BuildContext, Compiled, Settings, Wrapped
 from models.base import Inputs
 from reports.errors import BakeoffError, Unavailable, Unsupported
@@ -151,7 +152,7 @@ def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lowe
         if not context.calibration:
             raise BakeoffError("int8 needs the model's input sets for calibration, and got none")
         if context.cell.device.startswith("cuda"):
-            return torch_int8_cuda(module, inputs, context.calibration)
+            return torch_int8_cuda(module, inputs, context.calibration, lower)
         return torch_int8_cpu(module, inputs, context.calibration, lower)
 
 
@@ -195,11 +196,14 @@ def torch_int8_cpu(module: torch.nn.Module, inputs: Inputs, calibration: Iterabl
     return Prepared(converted, Inputs(example), counted, needs_freezing=not lower)
 
 
-def torch_int8_cuda(module: torch.nn.Module, inputs: Inputs, calibration: Iterable[Inputs]) -> Prepared:
+def torch_int8_cuda(
+    module: torch.nn.Module, inputs: Inputs, calibration: Iterable[Inputs], lower: bool = False
+) -> Prepared:
     """torchao's Int8StaticActivationInt8WeightConfig on every nn.Linear that cuBLAS has an int8 product for.
 
     Inputs are symmetric, their range the largest absolute value over `calibration`. torchao has no int8 convolution for
-    CUDA. Its recommended Inductor settings are not applied: a mode's options are what its name says.
+    CUDA. Its recommended Inductor settings are not applied: a mode's options are what its name says. With `lower`, the
+    quantised layers become `Int8Linear`, the same arithmetic for callers that do not compile.
     """
     import torch
     from torchao.quantization import Int8StaticActivationInt8WeightConfig, PerRow, PerTensor, quantize_
@@ -219,6 +223,8 @@ def torch_int8_cuda(module: torch.nn.Module, inputs: Inputs, calibration: Iterab
             )
             quantize_(part, config, filter_fn=lambda _, name: name == "")
         counted = _counted(_layers_of_module(flat), "int8", hint=f"cuBLAS needs {INT8_ROWS} rows or more per call")
+        if lower:
+            flat = _on_int_mm(flat)
     return Prepared(flat, Inputs(inputs.tensors()), counted)
 
 
@@ -340,6 +346,19 @@ def _layers_of_module(module: torch.nn.Module) -> Iterator[_Layer]:
         name = type(part).__name__
         kind = "linear" if isinstance(part, nn.Linear) else "convolution" if name.startswith("Conv") else name
         yield _Layer(kind, weight.numel(), isinstance(weight, TorchAOBaseTensor))
+
+
+def _on_int_mm(module: torch.nn.Module) -> torch.nn.Module:
+    """`module` with every linear layer that torchao quantised to int8 replaced by an `Int8Linear`."""
+    from torchao.quantization import Int8Tensor
+
+    from backends.int8_linear import Int8Linear
+
+    if _is_linear(module) and isinstance(module.weight, Int8Tensor):
+        return Int8Linear(module)  # type: ignore[arg-type]  # _is_linear said so
+    for name, part in module.named_children():
+        setattr(module, name, _on_int_mm(part))
+    return module
 
 
 def _flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
@@ -470,7 +489,7 @@ def static_onnx(exported: OnnxModel, calibration: Iterable[Inputs], folder: Path
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     large = sum(file.stat().st_size for file in exported.path.parent.glob(f"{exported.path.name}*")) > LARGE_BYTES
-    prepared, quantised = folder / "prepared.onnx", folder / "int8.onnx"
+    prepared, quantised = folder / "prepared.onnx", folder / exporting.QUANTISED
     # shapes are static: ONNX's own inference does, and the symbolic one would need sympy
     quant_pre_process(exported.path, prepared, skip_symbolic_shape=True, save_as_external_data=large)
     graph = onnx.load(prepared, load_external_data=False).graph

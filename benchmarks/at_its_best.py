@@ -15,12 +15,18 @@ random order, on the same inputs:
 
 A ratio is ours over theirs, the median over rounds with a 95 % interval from order statistics: 1.02 is the bound that
 ours must keep.
+
+Building takes minutes where measuring takes seconds (AOTInductor compiles C++ for a minute, twice). `--together FILE`
+has all pairs built at once, and then measured one after another, with nothing else running meanwhile. Whatever else
+holds a shared lock on FILE (`flock --shared FILE make test`) is waited for too.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import copy
+import fcntl
 import json
 import random
 import re
@@ -29,9 +35,10 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -42,6 +49,7 @@ from reports.verdict import spell_ratio
 ROUNDS = 11
 BURST_S = 0.1
 BURST_CALLS = 2  # of a model that takes longer than a burst lasts
+FIRST_CALLS = 3  # in which a rival compiles, warms up its graph and records it
 
 Sizes = Mapping[str, int]
 ENCODER: Sizes = {"batch": 8, "seq": 512, "dim": 768, "heads": 12, "ffn": 3072, "layers": 12}
@@ -71,29 +79,80 @@ def main() -> None:
     parser.add_argument("--device", choices=sorted(CONFIGURATIONS), required=True)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--configurations", help="of our backends; default: all that have a rival")
+    parser.add_argument(
+        "--together",
+        type=Path,
+        metavar="FILE",
+        help="build all pairs at once, then measure them one by one; FILE is what they lock, and stays empty",
+    )
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "CONFIGURATION"), help=argparse.SUPPRESS)
+    parser.add_argument("--turn", type=int, metavar="DESCRIPTOR", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        compare(options.device, *options.one)
+        model, configuration = options.one
+        compare(options.device, model, configuration, options.turn)
         return
     wanted = options.configurations.split(",") if options.configurations else CONFIGURATIONS[options.device]
+    pairs = [(model, configuration) for model in options.models.split(",") for configuration in wanted]
     _say("| model | configuration | what | ours (ms) | theirs (ms) | ours / theirs [95 %] |")
     _say("| --- | --- | --- | ---: | ---: | --- |")
-    for model in options.models.split(","):
-        for configuration in wanted:
-            command = [sys.executable, __file__, "--device", options.device, "--one", model, configuration]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-            for row in map(json.loads, lines):
-                numbers = " | ".join(str(row[key]) for key in ("ours", "theirs", "ratio"))
-                _say(f"| {model}, {row['precision']} | {configuration} | {row['what']} | {numbers} |")
-            if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-                _say(f"| {model} | {configuration} | failed ({done.returncode}): {last} | | | |")
+    file = options.together
+    for rows in together(options.device, pairs, file) if file else one_by_one(options.device, pairs):
+        _say(rows)
 
 
-def compare(device: str, model: str, configuration: str) -> None:
-    """Build both sides of one pair in this process, measure them, and print one JSON line per comparison."""
+def one_by_one(device: str, pairs: list[tuple[str, str]]) -> Iterator[str]:
+    """The rows of each pair, in a process that has the machine to itself from its build on."""
+    for pair in pairs:
+        yield rows_of(pair, start(device, pair))
+
+
+def together(device: str, pairs: list[tuple[str, str]], file: Path) -> Iterator[str]:
+    """The rows of each pair, in the order in which they are measured: all are built before the first one is.
+
+    Each process is born with a shared lock on `file`, in a descriptor that it inherits: a lock that it took itself
+    could come after another one's exclusive lock. To measure, it turns the lock into an exclusive one, which it gets
+    once all others have ended or ask for theirs too. One that dies lets go of its lock.
+    """
+    with ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(len(pairs)) as readers:
+        # all locks before the first process
+        turns = [stack.enter_context(file.open("w")) for _ in pairs]
+        for turn in turns:
+            fcntl.flock(turn, fcntl.LOCK_SH)
+        running = [start(device, pair, turn) for pair, turn in zip(pairs, turns, strict=True)]
+        for turn in turns:
+            turn.close()  # without unlocking: the processes hold what they inherited
+        results = [readers.submit(rows_of, pair, process) for pair, process in zip(pairs, running, strict=True)]
+        for result in concurrent.futures.as_completed(results):
+            yield result.result()
+
+
+def start(device: str, pair: tuple[str, str], turn: IO[str] | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, "--device", device, "--one", *pair]
+    descriptors = [turn.fileno()] if turn else []
+    command += [word for descriptor in descriptors for word in ("--turn", str(descriptor))]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=descriptors)
+
+
+def rows_of(pair: tuple[str, str], process: subprocess.Popen[str]) -> str:
+    """Lines of the table; one that says why, where the process failed."""
+    model, configuration = pair
+    said, errors = process.communicate()
+    rows = []
+    for row in map(json.loads, (line for line in said.splitlines() if line.startswith("{"))):
+        numbers = " | ".join(str(row[key]) for key in ("ours", "theirs", "ratio"))
+        rows.append(f"| {model}, {row['precision']} | {configuration} | {row['what']} | {numbers} |")
+    if process.returncode:
+        last = (errors.strip().splitlines() or ["no output"])[-1]
+        rows.append(f"| {model} | {configuration} | failed ({process.returncode}): {last} | | | |")
+    return "\n".join(rows)
+
+
+def compare(device: str, model: str, configuration: str, turn: int | None = None) -> None:
+    """Build both sides of one pair in this process, measure them, and print one JSON line per comparison.
+
+    `turn` is a descriptor that holds a shared lock: measuring begins when it holds an exclusive one.
+    """
     import torch
 
     import backends
@@ -120,9 +179,14 @@ def compare(device: str, model: str, configuration: str) -> None:
         workspace.mkdir()
         context = BuildContext(cell, _untimed, workspace, torch.get_num_threads(), sets)
         compiled = backends.create(backend_name).build(module, sets[0], context)
+        call = RIVALS[configuration](module, sets[0], Path(folder))
+        for _ in range(FIRST_CALLS):
+            call()
+        clock.synchronise()
+        if turn is not None:
+            fcntl.flock(turn, fcntl.LOCK_EX)
         if backend_name == "openvino":
             _against_benchmark_app(compiled, sets[0], clock, cell, workspace / "model.xml")
-        call = RIVALS[configuration](module, sets[0], Path(folder))
         _against_loops(compiled, call, sets[0], clock, cell)
 
 

@@ -339,13 +339,14 @@ def test_the_rule_rejects_int8_in_a_cell_that_asked_for_more(tmp_path: Path) -> 
     assert precision.dtype_of("int8") == torch.float32
 
 
-def test_the_way_for_cuda_quantises_the_same_layers_and_is_right() -> None:
-    """torchao's tensors compute on the CPU as well, so their recipe can be checked without a GPU."""
+@pytest.mark.parametrize("lower", [False, True])
+def test_the_way_for_cuda_quantises_the_same_layers_and_is_right(lower: bool) -> None:
+    """torchao's tensors and torch's int8 product compute on the CPU as well, so both can be checked without a GPU."""
     dimensions = models.find("mlp").resolve({"batch": 32})
     cell = cell_of("mlp").model_copy(update={"dimensions": dimensions})
     module, sets = place(load(cell), cell)
     before = [parameter.clone() for parameter in module.parameters()]
-    prepared = torch_int8_cuda(module, sets[0], sets)
+    prepared = torch_int8_cuda(module, sets[0], sets, lower)
     with torch.inference_mode():
         outputs = [flatten_outputs(prepared.module(*one.tensors())) for one in sets]
         found = accuracy.check(outputs, golden_of(cell), "int8")
@@ -353,6 +354,18 @@ def test_the_way_for_cuda_quantises_the_same_layers_and_is_right() -> None:
     assert found.rmse == pytest.approx(found.eager_rmse, rel=0.1)  # the yardstick rounds as torchao does
     assert prepared.layers == {"int8 linear layers": 3}
     assert all(torch.equal(now, was) for now, was in zip(module.parameters(), before, strict=True))
+
+
+def test_the_layers_for_eager_on_cuda_compute_what_torchaos_do() -> None:
+    """Also where the root is a layer, has no bias, or is fed a transposed tensor of three dimensions."""
+    fed = torch.randn(4, 64, 32).transpose(1, 2)
+    sets = (Inputs((fed,)),)
+    for module in (nn.Linear(64, 48), nn.Sequential(nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, 48))):
+        given = torch_int8_cuda(module.eval(), sets[0], sets).module
+        lowered = torch_int8_cuda(module.eval(), sets[0], sets, lower=True).module
+        assert not any(isinstance(part, nn.Linear) for part in lowered.modules())
+        with torch.inference_mode():
+            torch.testing.assert_close(lowered(fed), given(fed), rtol=1e-6, atol=1e-6)
 
 
 def test_on_cuda_too_few_rows_and_odd_sizes_are_unsupported() -> None:
