@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.markdown import Markdown
 from typer.core import TyperGroup
 
-from harness import config, listing, reproduce
+from harness import config, listing, reproduce, selfcheck
 from harness import run as runs
 from harness.config import Options
+from harness.progress import Silent
 from harness.store import Store
 from reports import compare as comparing
 from reports import history as histories
@@ -26,6 +27,7 @@ from reports.contests import judged_anew
 from reports.errors import BakeoffError, UsageError, unknown
 from reports.schema import Report
 from reports.terminal import LiveTable, print_report
+from reports.verdict import spell_ratio
 
 USAGE_ERROR = 2
 REGRESSION = 4
@@ -181,6 +183,30 @@ def history(
     return 0
 
 
+@app.command("selfcheck")
+def check_itself(
+    models: Annotated[list[str] | None, typer.Option("--model", "--models", help="[mlp,transformer]")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
+    mode: Annotated[str, typer.Option(help="Of eager: default or cuda-graph")] = "default",
+    trials: Annotated[int, typer.Option(help="Of each model", min=1)] = 10,
+) -> int:
+    """Measure eager against itself: how often is a winner called on this machine, and are planted slowdowns found?
+
+    Exit status 1 if a winner was called between equals.
+    """
+    rows: list[selfcheck.Summary] = []
+    for model in config.split(models or ["mlp,transformer"]):
+        answers = []
+        for number, trial in enumerate(selfcheck.run(model, device, mode, trials, Silent()), start=1):
+            answers.append(trial.answers)
+            equal = trial.answers[0]
+            said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
+            stdout.print(f"{model} {number}/{trials}: {said}, {spell_ratio(equal.ratio)}", highlight=False)
+        rows += selfcheck.summarise_trials(model, mode, answers)
+    stdout.print(listing.selfcheck_table(rows))
+    return int(any(row.winners for row in rows if row.planted == 1.0))
+
+
 @app.command("list")
 def list_known(
     devices: Annotated[
@@ -204,7 +230,7 @@ def reproduce_cell(
     found = writer.read(path)
     script = reproduce.script_for(found, reproduce.find_record(found, cell))
     if out:
-        writer.write_atomically(out, script)
+        reproduce.write(script, out)
     else:
         typer.echo(script, nl=False)
     return 0

@@ -84,8 +84,9 @@ def _medians(cell: Cell, golden: Path, folder: Path, launchers: Sequence[Launche
     children = []
     for side, launcher in enumerate(launchers):
         log = folder / f"{side}.log"
-        fields = {"cell": cell.model_dump(), "golden": str(golden), "sampling": asdict(PLAN)}
-        children.append(launcher.start("measure", log, **fields))
+        children.append(
+            launcher.start("measure", log, cell=cell.model_dump(), golden=str(golden), sampling=asdict(PLAN))
+        )
         _expect(children[-1], "ready")
         children[-1].pause()
     medians: list[list[float]] = [[], []]

@@ -75,10 +75,12 @@ class GpuWatch:
             return
         try:
             import pynvml
-
+        except ImportError:
+            return
+        try:
             pynvml.nvmlInit()
             self._handle = memory.handle(pynvml, index)
-        except (ImportError, *_nvml_errors()):
+        except pynvml.NVMLError:  # no driver, or not such a GPU
             return
         self._library = pynvml
 
@@ -144,11 +146,3 @@ def involuntary_switches() -> int | None:
 
 def _difference(now: float | None, before: float | None, scale: float) -> float | None:
     return None if now is None or before is None else max(0.0, now - before) / scale
-
-
-def _nvml_errors() -> tuple[type[Exception], ...]:
-    try:
-        import pynvml
-    except ImportError:
-        return ()
-    return (pynvml.NVMLError,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.markup import escape
@@ -10,6 +10,7 @@ from rich.table import Table
 
 import backends
 import models
+from harness.selfcheck import Summary
 
 
 def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
@@ -41,4 +42,23 @@ def models_table() -> Table:
         table.add_row(f"{name}\n[dim]{family.description}[/dim]", sizes)
     table.add_row("FILE.py:FACTORY\n[dim]your own model[/dim]", "the factory's keyword parameters")
     table.add_row("hf:FOLDER\n[dim]a local Hugging Face model[/dim]", "batch, seq")
+    return table
+
+
+def selfcheck_table(rows: Sequence[Summary]) -> Table:
+    """What trials of eager against itself came to, one row for each planted slowdown."""
+    table = Table(
+        "model", "the copy is", "trials", "winner called", "at most", "half-width", "processes", "s per trial"
+    )
+    for row in rows:
+        table.add_row(
+            escape(row.model),
+            "equal" if row.planted == 1.0 else f"{row.planted - 1:.0%} slower",
+            str(row.trials),
+            f"{row.winners / row.trials:.1%}",
+            f"{row.upper:.1%}",
+            f"±{row.half_width:.2%}",
+            f"{row.processes:.1f}",
+            f"{row.seconds:.1f}",
+        )
     return table

@@ -166,6 +166,8 @@ class Live:
         """Take the process away, and forget it: the cell will be started again in this epoch."""
         self._end_child()
         self._forget_process()
+        if not self.processes:
+            shutil.rmtree(self._folder)  # what it had begun to write is no artefact
 
     def record(self) -> Record:
         """The record as it stands: of a cell whose processes so far have all come to their end."""

@@ -162,7 +162,8 @@ def _usual_median_ns(cell: Cell, golden: Path, folder: Path) -> float:
         while child.receive(time.monotonic() + USUAL_LIMIT_S)["kind"] != "ready":
             pass
         child.send("burst")
-        return statistics.median(child.receive(time.monotonic() + USUAL_LIMIT_S)["samples_ns"])
+        samples_ns: list[int] = child.receive(time.monotonic() + USUAL_LIMIT_S)["samples_ns"]
+        return statistics.median(samples_ns)
 
 
 def to_json(trial: Trial) -> str:

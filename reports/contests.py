@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from reports.constraints import Requirements
+from reports.costs import Costs
+from reports.pareto import Front, front_of
 from reports.schema import Cell, Record, Report, Roofline, Standing, Status, Verdict
-from reports.verdict import judge_contest
+from reports.verdict import BASELINE, judge, judge_contest
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class ContestView:
 
     rows: Sequence[Row]
     verdict: Verdict
+    calls: int | None = None  # over which each configuration is compared with the baseline, if that was asked for
 
     @property
     def cell(self) -> Cell:
@@ -55,18 +60,65 @@ class ContestView:
         """The first of the ranked rows: the winner, or the fastest of those that tie."""
         return self.rows[0] if self.rows[0].standing else None
 
+    @property
+    def contenders(self) -> list[str]:
+        """Labels of those that may win."""
+        return [row.label for row in self.ranked]
+
+    @property
+    def baseline(self) -> str | None:
+        """The label that costs are compared with, whether or not it may win; None where it has no sound numbers."""
+        label = self.verdict.baseline or BASELINE
+        return next((row.label for row in self._sound if row.label == label), None)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """Of all cells that ended well."""
+        return Costs([row.record for row in self._sound], self.baseline)
+
+    @cached_property
+    def front(self) -> Front:
+        """Those of the contenders that none of them dominates."""
+        return front_of([row.record for row in self.ranked])
+
+    @property
+    def _sound(self) -> list[Row]:
+        return [row for row in self.rows if row.record.status is Status.OK and row.record.latency]
+
 
 def contests_of(report: Report) -> list[ContestView]:
-    """The contests of a report in the order of its records. A contest that has no verdict yet is judged here."""
+    """The contests of a report in the order of its records.
+
+    A contest that has no verdict yet is judged here, by what the report's request requires.
+    """
     verdicts = {verdict.contest_id: verdict for verdict in report.verdicts}
     records: dict[str, list[Record]] = {}
     for record in report.records:
         records.setdefault(record.cell.contest_id, []).append(record)
-    return [_view(members, verdicts.get(contest_id)) for contest_id, members in records.items()]
+    calls = report.request.get("calls")
+    return [
+        _view(members, verdicts.get(contest_id) or _judge(members, report), calls if isinstance(calls, int) else None)
+        for contest_id, members in records.items()
+    ]
 
 
-def _view(records: Sequence[Record], verdict: Verdict | None) -> ContestView:
-    verdict = verdict or judge_contest(records)
+def judged_anew(report: Report, calls: int | None = None, require: str | None = None) -> Report:
+    """The same records, compared over another number of calls, or judged by other requirements; None leaves as it is.
+
+    Raises UsageError for requirements that cannot be read.
+    """
+    request = report.request | ({} if calls is None else {"calls": calls})
+    if require is None:
+        return report.model_copy(update={"request": request})
+    verdicts = judge(report.records, Requirements.parse(require))
+    return report.model_copy(update={"request": request | {"require": require}, "verdicts": verdicts})
+
+
+def _judge(records: Sequence[Record], report: Report) -> Verdict:
+    return judge_contest(records, Requirements.parse(str(report.request.get("require") or "")))
+
+
+def _view(records: Sequence[Record], verdict: Verdict, calls: int | None) -> ContestView:
     places = {standing.cell_id: place for place, standing in enumerate(verdict.standings)}
     rows = [
         Row(record, verdict.standings[places[record.cell.id]] if record.cell.id in places else None)
@@ -76,6 +128,7 @@ def _view(records: Sequence[Record], verdict: Verdict | None) -> ContestView:
         # sorting is stable: failures stay in the order in which they were asked for
         rows=sorted(rows, key=lambda row: (places.get(row.record.cell.id, len(rows)), _distance(row.record.status))),
         verdict=verdict,
+        calls=calls,
     )
 
 

@@ -80,6 +80,11 @@ def conditions_doubts(records: Iterable[Record]) -> list[str]:
     return [doubt for doubt in doubts if doubt]
 
 
+def percent(share: float) -> str:
+    """`12 %`."""
+    return f"{100 * share:.0f} %"
+
+
 def _waited(seen: Conditions, usual: Usual) -> bool:
     return _exceeds(seen.wait_share, usual.wait_share, WAIT_SHARE)
 
@@ -145,12 +150,12 @@ def _waiting_doubt(measured: Iterable[Sequence[Burst]], everything: Sequence[Con
 def _own_waiting_doubt(records: Iterable[Record]) -> str | None:
     """Of cells whose threads never all had a core: more threads than cores, or a neighbour that never rests."""
     always = {record.cell.label: usual_of(record.bursts).wait_share or 0.0 for record in records}
-    named = [f"{label} {share:.0%}" for label, share in always.items() if share > WAIT_SHARE]
+    named = [f"{label} {percent(share)}" for label, share in always.items() if share > WAIT_SHARE]
     if not named:
         return None
     return (
-        f"threads waited for a core even in the best bursts ({', '.join(named)} of the time): they are more than the "
-        "cores, or a neighbour never rests"
+        f"threads waited for a core even in the best bursts ({', '.join(named)} of the time, summed over threads): "
+        "they are more than the cores, or a neighbour never rests"
     )
 
 
@@ -175,8 +180,8 @@ def _drift_doubt(measured: Iterable[Sequence[Burst]]) -> str | None:
         return None
     fastest_ms, slowest_ms = min(levels_ms), max(levels_ms)
     return (
-        f"the machine's speed drifted by {slowest_ms / fastest_ms - 1:.0%} over the run "
-        f"(calibration {fastest_ms:.2g} to {slowest_ms:.2g} ms)"
+        f"the machine's speed drifted by {percent(slowest_ms / fastest_ms - 1)} over the run "
+        f"(calibration {fastest_ms:.3g} to {slowest_ms:.3g} ms)"
     )
 
 
@@ -200,4 +205,4 @@ def _quantile(values: Iterable[float | None], quarter: int) -> float | None:
 
 
 def _share(some: Sequence[Conditions], everything: Sequence[Conditions]) -> str:
-    return f"{max(0.01, len(some) / len(everything)):.0%}"
+    return percent(max(0.01, len(some) / len(everything)))

@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from PIL import Image
 
 from reports import spelling
 from reports.contests import ContestView, Row, contests_of
+from reports.costs import HORIZON, Leg, Line, Start
+from reports.lifetime import in_the_end_or
 from reports.schema import Ratio, Record, Report
 from reports.statistics import percentile
 
@@ -43,7 +46,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
     looks = Looks(row.record for contest in contests for row in contest.rows)
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # a model may be named in a script that the font lacks: a box in its place is no reason to fail
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         for drawing in _DRAWINGS:
@@ -51,7 +54,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
             for page, start in enumerate(range(0, len(shown), PANELS_PER_FIGURE), 1):
                 stem = drawing.name if page == 1 else f"{drawing.name}-{page}"
                 figure = _figure(drawing, shown[start : start + PANELS_PER_FIGURE], looks)
-                files += _save(figure, folder / stem)
+                files += save(figure, folder / stem)
     return files
 
 
@@ -112,7 +115,7 @@ _FURTHER_COLOURS = ["#332288", "#882255", "#999933", "#44aa99", "#661100", "#aa4
 _HATCHES = ["", "////", "....", "xxxx", "----", "oo"]
 _MARKERS = ["o", "s", "^", "D", "v", "P"]
 _GREY = "#666666"
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -213,7 +216,8 @@ def _caption(panel: _Panel, drawing: _Drawing) -> None:
     panel.axes.set_xlabel(drawing.x_label + panel.axes.get_xlabel(), loc="right" if drawing.has_rows else "center")
 
 
-def _save(figure: Figure, stem: Path) -> list[Path]:
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Writes the figure as `stem`.png and `stem`.svg and returns both. Its layout is settled by that."""
     files = [stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")]
     figure.savefig(files[0], dpi=DPI)
     _use_palette(files[0])
@@ -291,14 +295,14 @@ def _paint_build_vs_speedup(panel: _Panel) -> None:
         low, high = min([1.0, *values]) / 1.3, max([1.0, *values]) * 1.3
         panel.axes.set_yscale("log")
         panel.axes.set_ylim(low, high)
-        _number_axis(panel.axes.yaxis, low, high, is_log=True, ticks=6)
+        number_axis(panel.axes.yaxis, low, high, is_log=True, ticks=6)
     else:
         panel.axes.margins(y=0.12)
     builds_s = [build_s for _, build_s, _ in points]
     low, high = min(builds_s) / 1.8, max(builds_s) * 1.8
     panel.axes.set_xscale("log")
     panel.axes.set_xlim(low, high)
-    _number_axis(panel.axes.xaxis, low, high, is_log=True, ticks=panel.width_in * 2.4)
+    number_axis(panel.axes.xaxis, low, high, is_log=True, ticks=panel.width_in * 2.4)
     panel.axes.set_ylabel("speed-up over eager (x)")
     panel.axes.grid(True)
     clipped = "; under 1 ms: at 1 ms" if min(builds_s) == _SHORTEST_BUILD_S else ""
@@ -308,6 +312,125 @@ def _paint_build_vs_speedup(panel: _Panel) -> None:
         names = "   ".join(name.replace(" ", "\u00a0") for name in lost)
         names = textwrap.fill(names, int(panel.width_in * 16), break_on_hyphens=False)
         panel.axes.set_xlabel(f"{clipped}\n{names}")
+
+
+def _paint_costs(panel: _Panel, start: Start) -> None:
+    """Totals over those of one line, which is level then: on axes over seven decades a factor of two would not show."""
+    lines, reference = _cost_lines(panel.contest, start), _reference(panel.contest, start)
+    looks = {row.label: panel.looks(row.record) for row in panel.contest.rows}
+    calls = np.geomspace(1, HORIZON[-1], 141)
+    seen = []
+    for line in lines:
+        look, relative = looks[line.label], _relative_totals(line, reference, calls)
+        style = {"color": look.colour, "marker": look.marker, "ms": 4, "lw": 1.3}
+        panel.axes.plot(calls, relative, markevery=20, **style)  # type: ignore[arg-type]
+        panel.legend[_short(line.label, _NAME_CHARACTERS)] = Line2D([], [], **style)  # type: ignore[arg-type]
+        seen.append(relative)
+    legs = panel.contest.costs.legs(start, panel.contest.contenders)
+    ends = [*(leg.first_call for leg in legs[1:]), HORIZON[-1]]
+    for place, (leg, end) in enumerate(zip(legs, ends, strict=True)):
+        stretch = np.geomspace(leg.first_call, end, 60)
+        relative = _relative_totals(leg.line, reference, stretch)
+        panel.axes.plot(stretch, relative, color="black", lw=5, alpha=0.18, solid_capstyle="butt", zorder=1)
+        if leg.crossing:
+            _mark_crossing(panel, leg, float(relative[0]), is_below=place % 2 == 1)
+    low, high = float(np.min(seen)) / 1.5, min(float(np.max(seen)) * 1.3, _DEAREST_SHOWN)
+    panel.axes.set_xscale("log")
+    panel.axes.set_yscale("log")
+    panel.axes.set_xlim(1, HORIZON[-1])
+    panel.axes.set_ylim(low, high)
+    number_axis(panel.axes.xaxis, 1, HORIZON[-1], is_log=True, ticks=panel.width_in * 1.5)
+    number_axis(panel.axes.yaxis, low, high, is_log=True, ticks=6)
+    panel.axes.set_ylabel(f"total time / {_short(reference.label, 22)}'s")
+    panel.axes.grid(True)
+
+
+def _mark_crossing(panel: _Panel, leg: Leg, height: float, is_below: bool) -> None:
+    """Filled where it is established, hollow and with a question mark where it is not."""
+    is_established = leg.crossing is not None and leg.crossing.is_established
+    face, doubt = ("black", "") if is_established else ("white", "?")
+    panel.axes.plot(leg.first_call, height, "o", ms=5, mfc=face, mec="black", zorder=5)
+    panel.axes.annotate(
+        f"{leg.first_call:,}{doubt}",
+        (leg.first_call, height),
+        xytext=(3, -10 if is_below else 5),
+        textcoords="offset points",
+        size=7,
+    )
+
+
+def _relative_totals(line: Line, reference: Line, calls: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    ours, theirs = (each.setup_s + (calls - 1) * each.steady_s for each in (line, reference))
+    return np.asarray(ours / theirs)
+
+
+def _paint_pareto(panel: _Panel) -> None:
+    """Filled: nothing dominates it, in all that is compared; the stairs are the front of the two that are drawn."""
+    rows = [row for row in panel.contest.ranked if row.record.latency]
+    builds_s = [max(row.record.build_s, _SHORTEST_BUILD_S) for row in rows]
+    medians_ms = [row.record.latency.median_ms for row in rows if row.record.latency]
+    low, high = min(builds_s) / 1.8, max(builds_s) * 12  # room for what stands beside the last
+    bottom, top = min(medians_ms) / 1.3, max(medians_ms) * 1.6
+    panel.axes.set_xscale("log")
+    panel.axes.set_yscale("log")
+    panel.axes.set_xlim(low, high)
+    panel.axes.set_ylim(bottom, top)
+    number_axis(panel.axes.xaxis, low, high, is_log=True, ticks=panel.width_in * 2.4)
+    number_axis(panel.axes.yaxis, bottom, top, is_log=True, ticks=5)
+    stairs = _stairs(list(zip(builds_s, medians_ms, strict=True)))
+    stairs.append((high, stairs[-1][1]))
+    panel.axes.step(*zip(*stairs, strict=True), where="post", color=_GREY, lw=1, zorder=1)
+    for row, build_s, ms in zip(rows, builds_s, medians_ms, strict=True):
+        look = panel.looks(row.record)
+        face = look.colour if row.label in panel.contest.front.labels else "white"
+        panel.axes.plot(build_s, ms, look.marker, ms=6.5, mfc=face, mec=look.colour, mew=1.2)
+        panel.legend[_name(row)] = Line2D([], [], ls="", marker=look.marker, color=look.colour)
+    across_pt = [72 * panel.width_in * math.log(build_s / low) / math.log(high / low) for build_s in builds_s]
+    up_pt = [_SCATTER_HEIGHT_PT * math.log(ms / bottom) / math.log(top / bottom) for ms in medians_ms]
+    shifts_pt = _shifts_up(list(zip(across_pt, up_pt, strict=True)), width=92, height=8.5)
+    for row, build_s, ms, shift_pt in zip(rows, builds_s, medians_ms, shifts_pt, strict=True):
+        panel.axes.annotate(
+            _memory_and_error(row.record),
+            (build_s, ms),
+            xytext=(7, shift_pt),
+            textcoords="offset points",
+            va="center",
+            size=6.5,
+            color=_GREY,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3},
+            zorder=1.5,
+        )
+    panel.axes.set_ylabel("median latency (ms)")
+    panel.axes.grid(True)
+
+
+def _memory_and_error(record: Record) -> str:
+    """`412 MiB, 1.3e-07`."""
+    error = record.accuracy.relative_rmse if record.accuracy else None
+    return f"{spelling.mebibytes(spelling.peak_memory(record)[0])} MiB, {spelling.error(error)}"
+
+
+def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that no other is below in both, from left to right."""
+    stairs: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if not stairs or y < stairs[-1][1]:
+            stairs.append((x, y))
+    return stairs
+
+
+def _shifts_up(places: Sequence[tuple[float, float]], width: float, height: float) -> list[float]:
+    """By how much to move each text of that size up, from the lowest on, so that none is written over another."""
+    shifts = [0.0] * len(places)
+    written: list[tuple[float, float]] = []
+    for number in sorted(range(len(places)), key=lambda number: places[number][1]):
+        x, y = places[number]
+        for other_x, other_y in sorted(written, key=lambda place: place[1]):
+            if abs(x - other_x) < width and abs(y - other_y) < height:
+                y = other_y + height
+        written.append((x, y))
+        shifts[number] = y - places[number][1]
+    return shifts
 
 
 def _paint_phases(panel: _Panel) -> None:
@@ -363,11 +486,13 @@ def _paint_samples(panel: _Panel) -> None:
     left, right = lowest / reach - pad, highest * reach + pad
     panel.axes.set_xscale("log" if is_log else "linear")
     panel.axes.set_xlim(left, right)
-    _number_axis(panel.axes.xaxis, left, right, is_log, ticks=panel.width_in * 2.4)
+    number_axis(panel.axes.xaxis, left, right, is_log, ticks=panel.width_in * 2.4)
     _name_rows(panel, [each[0] for each in clipped])
 
 
 _SHORTEST_BUILD_S = 1e-3
+_DEAREST_SHOWN = 30.0  # times the reference: above, no crossing with the cheapest is to be seen
+_SCATTER_HEIGHT_PT = 140  # about what the axes of a scatter have
 _SHOWN_QUANTILES = (0.005, 0.995)
 _PHASE_LOOKS = {"export": "#00224e", "compile": "#5a6278", "load": "#a69d75", "first_call": "#fee838"}  # cividis
 _OTHER_PHASE = "#cccccc"
@@ -438,6 +563,33 @@ def _find_samples(contest: ContestView) -> str:
     return "few calls: too short a sample to speak of its tail"
 
 
+def _find_costs(contest: ContestView, start: Start) -> str:
+    first, *others = contest.costs.legs(start, contest.contenders)
+    name, doubt = _short(first.line.label, _NAME_CHARACTERS), in_the_end_or(contest, start)
+    if not others:
+        return f"{name} costs least, however many calls{doubt}"
+    last = _short(others[-1].line.label, _NAME_CHARACTERS)
+    in_the_end = f"{last} from call {others[-1].first_call:,} on{doubt}"
+    return f"{name} costs least up to call {others[0].first_call - 1:,}, {in_the_end}"
+
+
+def _cost_lines(contest: ContestView, start: Start) -> list[Line]:
+    shown = [*contest.contenders, contest.baseline]
+    return [line for line in contest.costs.lines(start) if line.label in shown]
+
+
+def _reference(contest: ContestView, start: Start) -> Line:
+    """The baseline's line, or that of the cheapest over a single call."""
+    lines = _cost_lines(contest, start)
+    first = contest.costs.legs(start, contest.contenders)[0].line
+    return next((line for line in lines if line.label == contest.baseline), first)
+
+
+def _find_pareto(contest: ContestView) -> str:
+    labels = contest.front.labels
+    return f"nothing dominates {_listed(labels)}" if labels else "each is dominated by another"
+
+
 def _ratio_of(row: Row) -> Ratio | None:
     return row.standing.speedup_over_baseline if row.standing else None
 
@@ -487,7 +639,7 @@ def _label_ends(panel: _Panel, ends: Sequence[tuple[int, float, str]], left: flo
     highest = math.exp(stop) if is_log else stop
     panel.axes.set_xscale("log" if is_log else "linear")
     panel.axes.set_xlim(left, highest)
-    _number_axis(panel.axes.xaxis, left, highest, is_log, ticks=panel.width_in * 2.4)
+    number_axis(panel.axes.xaxis, left, highest, is_log, ticks=panel.width_in * 2.4)
     for place, right, text in ends:
         panel.axes.annotate(
             text, (right, place), xytext=(4, 0), textcoords="offset points", va="center", size=7.5, clip_on=False
@@ -499,7 +651,7 @@ def _share(text: str, panel: _Panel) -> float:
     return min(0.75, (0.15 + 0.066 * len(text)) / panel.width_in)
 
 
-def _number_axis(axis: Any, low: float, high: float, is_log: bool, ticks: float) -> None:
+def number_axis(axis: Any, low: float, high: float, is_log: bool, ticks: float) -> None:
     """Plain numbers, about `ticks` of them at most: 0.1, 0.2, 0.5, 1 and not powers of ten."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.set_minor_formatter(NullFormatter())
@@ -543,12 +695,33 @@ def _has_ratio(contest: ContestView) -> bool:
     return any(_ratio_of(row) for row in contest.ranked if row.label != contest.verdict.baseline)
 
 
+def _has_costs(contest: ContestView, start: Start) -> bool:
+    """Whether there are two to compare."""
+    return bool(contest.costs.legs(start, contest.contenders)) and len(_cost_lines(contest, start)) > 1
+
+
+def _has_front(contest: ContestView) -> bool:
+    return len(contest.ranked) > 1
+
+
 def _has_phases(contest: ContestView) -> bool:
     return any(row.record.phases for row in contest.rows)
 
 
 def _has_samples(contest: ContestView) -> bool:
     return any(burst.samples_ns for row in contest.rows for burst in row.record.bursts)
+
+
+def _costs_drawing(name: str, start: Start) -> _Drawing:
+    return _Drawing(
+        name=name,
+        headline=lambda _: f"What calls cost from a {start} start, building included",
+        x_label="calls",
+        shows=partial(_has_costs, start=start),
+        finding=partial(_find_costs, start=start),
+        paint=partial(_paint_costs, start=start),
+        has_rows=False,
+    )
 
 
 _DRAWINGS = [
@@ -575,6 +748,17 @@ _DRAWINGS = [
         shows=_has_ratio,
         finding=_find_build,
         paint=_paint_build_vs_speedup,
+        has_rows=False,
+    ),
+    _costs_drawing("costs", "cold"),
+    _costs_drawing("costs-warm", "warm"),
+    _Drawing(
+        name="pareto",
+        headline=lambda _: "What nothing dominates",
+        x_label="build time (s); beside each: peak memory, relative error",
+        shows=_has_front,
+        finding=_find_pareto,
+        paint=_paint_pareto,
         has_rows=False,
     ),
     _Drawing(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from reports import spelling
+from reports import lifetime, spelling
 from reports.contests import ContestView, Row, contests_of
 from reports.schema import Environment, Extent, Gpu, Phase, Placement, Record, Report, Status
 from reports.spelling import MEBIBYTE, NONE, one_line
@@ -31,6 +31,9 @@ _FIGURE_CAPTIONS = {
     "build-vs-speedup": "What building costs against what it buys",
     "phases": "Where the time before the second call goes",
     "samples": "Distribution of the latency of single calls",
+    "costs": "Total time over n calls from a cold start",
+    "costs-warm": "Total time over n calls from a warm start",
+    "pareto": "Latency against build time, and what nothing dominates",
 }
 
 
@@ -41,6 +44,7 @@ def to_markdown(report: Report, figures: Sequence[Path | str] = ()) -> str:
         _head(report),
         _verdicts(contests),
         *(_contest(contest) for contest in contests),
+        _lifetimes(contests),
         _figures(figures),
         _failures(report.records),
         _reproduce(report),
@@ -76,7 +80,7 @@ def _verdicts(contests: Sequence[ContestView]) -> str:
         if shown:
             lines.append("\n".join(shown))
         if folded:
-            lines.append(_details(f"{len(folded)} more", "\n".join(folded)))
+            lines.append(details(f"{len(folded)} more", "\n".join(folded)))
     return "\n\n".join(lines)
 
 
@@ -107,7 +111,7 @@ def _contest_table(contest: ContestView) -> str:
         _Column("p99 (ms)", False, lambda row: _latency(row.record)[1]),
         *([share] if contest.roofline else []),
         _Column(f"speed-up over {escape(baseline or 'eager')} [95 %]", False, _speedup),
-        _Column("break-even (calls)", False, lambda row: _break_even(row, baseline)),
+        _Column("break-even (calls) [95 %]", False, lambda row: _break_even(row, contest)),
         _Column("export / compile / load (s)", False, lambda row: _phases(row.record.phases)),
         _Column("first call (s)", False, lambda row: spelling.seconds(row.record.first_call_s)),
         _Column(peak, False, lambda row: _peak_memory(row.record, name_kind=len(kinds) > 1)),
@@ -119,7 +123,7 @@ def _contest_table(contest: ContestView) -> str:
     header = [column.header for column in columns]
     rule = [":--" if column.is_text else "--:" for column in columns]
     rows = [[column.cell(row) for column in columns] for row in contest.rows]
-    return "\n".join(_table_line(cells) for cells in [header, rule, *rows])
+    return "\n".join(table_line(cells) for cells in [header, rule, *rows])
 
 
 def _latency(record: Record) -> tuple[str, str]:
@@ -134,10 +138,10 @@ def _speedup(row: Row) -> str:
     return f"{spelling.ratio(ratio.value)}x {spelling.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
 
 
-def _break_even(row: Row, baseline: str | None) -> str:
-    if row.standing is None or baseline is None or row.label == baseline:
+def _break_even(row: Row, contest: ContestView) -> str:
+    if row.standing is None or contest.baseline is None:
         return NONE
-    return "never" if row.standing.break_even_calls is None else spelling.count(row.standing.break_even_calls)
+    return lifetime.spell_break_even(contest.costs.break_even(row.label, contest.baseline, "cold"))
 
 
 def _phases(phases: Sequence[Phase]) -> str:
@@ -185,7 +189,7 @@ def _placement(placement: Placement | None) -> str:
 def _where_it_ran(contest: ContestView) -> str:
     """What the column has no room for: every engine, every fallback, what it was read from, and the precision."""
     rows = [item for row in contest.rows for item in _where_a_row_ran(row)]
-    return _details("Where it ran, and in what precision", "\n".join(rows)) if rows else ""
+    return details("Where it ran, and in what precision", "\n".join(rows)) if rows else ""
 
 
 def _where_a_row_ran(row: Row) -> list[str]:
@@ -215,6 +219,25 @@ def _status(record: Record) -> str:
     return f"{escape(spelling.fate(record))}{reason}"
 
 
+def _lifetimes(contests: Sequence[ContestView]) -> str:
+    """What each contest's cells cost from building to the last call, and what nothing dominates."""
+    parts = []
+    for contest in contests:
+        tables = lifetime.tables(contest)
+        if tables:
+            sentences = "\n".join(f"- {escape(sentence)}" for sentence in lifetime.sentences(contest))
+            parts += [f"### {escape(contest.title)}", sentences, *map(_plain_table, tables)]
+    return "\n\n".join(["## What a deployment costs over its life", lifetime.NOTE, *parts]) if parts else ""
+
+
+def _plain_table(table: lifetime.Table) -> str:
+    header = [escape(name) for name in (*table.text_columns, *table.number_columns)]
+    rule = [*(":--" for _ in table.text_columns), *("--:" for _ in table.number_columns)]
+    rows = [[text if text == NONE else escape(text) for text in row] for row in table.rows]
+    body = "\n".join(table_line(cells) for cells in [header, rule, *rows])
+    return details(table.title, body) if table.is_folded else f"{escape(table.title)}:\n\n{body}"
+
+
 def _figures(figures: Sequence[Path | str]) -> str:
     pictures = [Path(figure) for figure in figures if Path(figure).suffix == ".png"]
     if not pictures:
@@ -236,7 +259,7 @@ def _failures(records: Iterable[Record]) -> str:
         if record.status is Status.OK or not (record.log_tail.strip() or long_reason):
             continue
         text = "\n\n".join(part for part in (long_reason, spelling.visible(record.log_tail).strip("\n")) if part)
-        parts.append(_details(f"{record.cell.id}: {spelling.fate(record)}", _fenced(text)))
+        parts.append(details(f"{record.cell.id}: {spelling.fate(record)}", _fenced(text)))
     return "\n\n".join(["## What failed", *parts]) if parts else ""
 
 
@@ -247,7 +270,7 @@ def _reproduce(report: Report) -> str:
         if record.command
     ]
     text = "\n\n".join([*([f"# everything\n{spelling.visible(report.command)}"] if report.command else []), *commands])
-    return f"## Reproduce\n\n{_details('Commands', _fenced(text, 'sh'))}" if text else ""
+    return f"## Reproduce\n\n{details('Commands', _fenced(text, 'sh'))}" if text else ""
 
 
 def _method(report: Report) -> str:
@@ -265,7 +288,7 @@ def _method(report: Report) -> str:
             "large copy, whichever takes longer. What stays in a cache can come out under it, over 100 %."
         )
     request = json.dumps(report.request, indent=1, ensure_ascii=False)
-    return "\n\n".join(["## How it was measured", "\n".join(lines), _details("Request", _fenced(request, "json"))])
+    return "\n\n".join(["## How it was measured", "\n".join(lines), details("Request", _fenced(request, "json"))])
 
 
 def _environment(environment: Environment) -> str:
@@ -287,8 +310,8 @@ def _environment(environment: Environment) -> str:
         "commit": f"{commit}{' with uncommitted changes' if environment.git_dirty else ''}" if commit else None,
         **dict(sorted(environment.variables.items())),
     }
-    lines = [_table_line([escape(name), escape(str(value))]) for name, value in facts.items() if value is not None]
-    return "\n".join(["## Environment", "", _table_line(["what", "value"]), _table_line([":--", ":--"]), *lines])
+    lines = [table_line([escape(name), escape(str(value))]) for name, value in facts.items() if value is not None]
+    return "\n".join(["## Environment", "", table_line(["what", "value"]), table_line([":--", ":--"]), *lines])
 
 
 def _gpu(gpu: Gpu) -> str:
@@ -306,11 +329,12 @@ def _gpu(gpu: Gpu) -> str:
     return ", ".join(str(fact) for fact in facts if fact)
 
 
-def _table_line(cells: Iterable[str]) -> str:
+def table_line(cells: Iterable[str]) -> str:
+    """One row of a table, of cells that are Markdown already."""
     return f"| {' | '.join(cells)} |"
 
 
-def _details(summary: str, body: str) -> str:
+def details(summary: str, body: str) -> str:
     """A fold. The blank lines make GitHub read `body` as Markdown; `summary` is HTML, where Markdown has no say."""
     summary = re.sub(r"[*_`\[\]~$\\]", lambda match: f"&#{ord(match[0])};", html.escape(one_line(summary), quote=False))
     return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"

@@ -80,6 +80,7 @@ def _speed(row: Row) -> dict[str, Value]:
         "speedup_ci95_high": ratio_high,
         "speedup_paired": str(ratio.paired).lower() if ratio else None,
         "break_even_calls": standing.break_even_calls if standing else None,
+        "break_even_established": str(standing.break_even_established).lower() if standing else None,
         "throughput_calls_per_s": throughput.calls_per_s if throughput else None,
         "device_median_ms": device_time.median_ms if device_time else None,
     }
@@ -90,13 +91,16 @@ def _cost(row: Row) -> dict[str, Value]:
     phases_s: dict[str, float] = {}
     for phase in record.phases:
         phases_s[phase.name] = phases_s.get(phase.name, 0.0) + phase.seconds
-    memory = record.memory
+    memory, warm = record.memory, record.warm_start
     return {
         "export_s": phases_s.get("export"),
         "compile_s": phases_s.get("compile"),
         "load_s": phases_s.get("load"),
         "first_call_s": record.first_call_s,
         "build_s": record.build_s if record.phases else None,
+        "warm_build_s": warm.build_s if warm else None,
+        "warm_first_answer_s": warm.first_answer_s if warm else None,
+        "joules_per_call": record.energy.joules_per_call if record.energy else None,
         "peak_resident_bytes": memory.peak_resident_bytes if memory else None,
         "peak_device_bytes": memory.peak_device_bytes if memory else None,
         "artifact_bytes": memory.artifact_bytes if memory else None,

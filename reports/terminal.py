@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from reports import spelling
+from reports import lifetime, spelling
 from reports.contests import ContestView, Row, contests_of
 from reports.schema import Cell, Record, Report, Status
 from reports.spelling import NONE, one_line
@@ -197,6 +197,8 @@ def print_report(report: Report, console: Console) -> None:
         for doubt in contest.verdict.doubts:
             if doubt not in told and not _is_told_by_a_row(doubt, contest):
                 _print_wrapped(console, "- ", doubt)
+        for sentence in [*lifetime.plain_verdicts(contest), *lifetime.sentences(contest)]:
+            _print_wrapped(console, "= ", sentence)
         console.print()
     if not report.complete:
         console.print(Text(f"Incomplete: {len(report.records)} of {report.planned} cells have ended.", style="yellow"))

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from reports.costs import BreakEven, break_even, line_of
 from reports.decision import FEWEST_PROCESSES, MARGIN_UNPAIRED, NARROW_LEAD, Relation, is_decided, relation
-from reports.disturbance import conditions_doubts
+from reports.disturbance import conditions_doubts, percent
 from reports.schema import Cell, Extent, Ratio, Record, Standing, Status, Verdict
 from reports.statistics import ratio_of, series_of
 
@@ -81,7 +81,8 @@ def judge_contest(records: Sequence[Record], requirements: Requirements | None =
 def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
     """The pairs of labels whose ratio further processes could still turn into another verdict; empty: none could.
 
-    These are the best cell so far and each other one that it shares the first place with, but not for good.
+    These are the best cell so far and each other one that it has neither been called faster than, nor ties with for
+    good. One with fewer than three processes does neither.
     """
     field = _Field(records)
     return [(field.ranked[0].cell.label, other.cell.label) for other, _ in field.undecided()]
@@ -149,7 +150,7 @@ class _Field:
         return self._ratios[key]
 
     def leads(self) -> list[Ratio]:
-        """The best over each other one."""
+        """The best over each other one, in their order."""
         return [self.ratio(self.ranked[0], other) for other in self.ranked[1:]]
 
     def sharing_first_place(self) -> list[Record]:
@@ -161,15 +162,15 @@ class _Field:
         ]
 
     def undecided(self) -> list[tuple[Record, Ratio]]:
-        """Those that share the first place with the best, but not for good, and the best's ratios to them."""
-        if not self.ranked:
-            return []
-        best, *others = self.sharing_first_place()
-        return [(other, ratio) for other in others if not is_decided(ratio := self.ratio(best, other))]
+        """Those that further processes may prove to be slower than the best, or not to be, and its ratios to them."""
+        pairs = zip(self.ranked[1:], self.leads(), strict=True)
+        return [(other, lead) for other, lead in pairs if not is_decided(lead)]
 
     def open_pairs(self) -> list[tuple[Record, Ratio]]:
-        """The undecided ones that more processes are meant to decide: not those of a run with one of each."""
-        return [(other, ratio) for other, ratio in self.undecided() if ratio.processes > 1]
+        """The undecided ones that leave the verdict open: none that is called by a margin, none of a single process."""
+        calls = (Relation.FASTER, Relation.SLOWER)
+        several = [(other, lead) for other, lead in self.undecided() if lead.processes > 1]
+        return [(other, lead) for other, lead in several if relation(lead) not in calls]
 
     def _best(self) -> Record | None:
         """The lowest median that none is called faster than; by chance there may be none such: then the lowest."""
@@ -193,7 +194,7 @@ def _sentence(field: _Field, tied: Sequence[Record], runner_up: Record | None) -
     if baseline is not None and baseline is not runner_up and baseline is not best:
         text += f" and {spell_ratio(field.ratio(best, baseline))} as fast as {BASELINE}"
     text += _over_processes(lead)
-    pays = _break_even(best, field, tied) if baseline is not best else None
+    pays = _break_even(best, field) if baseline is not best else None
     if pays is None or not pays.is_established or not pays.calls:
         return text
     return f"{text}; building it ({best.build_s:.1f} s) pays from call {pays.calls:,} on"
@@ -202,7 +203,8 @@ def _sentence(field: _Field, tied: Sequence[Record], runner_up: Record | None) -
 def _sentence_of_tie(field: _Field, tied: Sequence[Record]) -> str:
     names = [record.cell.label for record in tied]
     medians_ms = [_median_ms(record) for record in tied]
-    text = f"tie between {', '.join(names[:-1])} and {names[-1]}"
+    is_open = any(other in tied for other, _ in field.open_pairs())
+    text = f"{'no winner yet' if is_open else 'tie'} between {', '.join(names[:-1])} and {names[-1]}"
     text += f" ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
     if field.baseline is not None and field.baseline.cell.label not in names:
         text += f", about {spell_ratio(field.ratio(tied[0], field.baseline))} as fast as {BASELINE}"
@@ -219,7 +221,7 @@ def _unstable(field: _Field) -> str:
 
 def _standing(record: Record, field: _Field, tied: Sequence[Record]) -> Standing:
     baseline = field.baseline
-    pays = _break_even(record, field, tied)
+    pays = _break_even(record, field)
     return Standing(
         cell_id=record.cell.id,
         label=record.cell.label,
@@ -231,15 +233,14 @@ def _standing(record: Record, field: _Field, tied: Sequence[Record]) -> Standing
     )
 
 
-def _break_even(record: Record, field: _Field, tied: Sequence[Record]) -> BreakEven | None:
+def _break_even(record: Record, field: _Field) -> BreakEven | None:
     """Against the baseline, from a cold start; None where one of them has no timed first call, or there is none."""
     ours, theirs = line_of(record, "cold"), line_of(field.baseline, "cold") if field.baseline else None
     if ours is None or theirs is None or field.baseline is None:
         return None
     if record is field.baseline:
         return BreakEven(calls=0, low=0, high=0, is_established=True)
-    are_tied = len(tied) > 1 and record in tied and field.baseline in tied
-    return break_even(ours, theirs, field.ratio(record, field.baseline), are_tied)
+    return break_even(ours, theirs, field.ratio(record, field.baseline))
 
 
 def _median_ms(record: Record) -> float:
@@ -296,8 +297,8 @@ def _doubts_of_order(field: _Field) -> list[str]:
     if best is lowest:
         return []
     return [
-        f"{lowest.cell.label} has the lower median ({spell_ms(_median_ms(lowest))}), but in the rounds they shared "
-        f"{best.cell.label} was {spell_ratio(field.ratio(best, lowest))} as fast"
+        f"{lowest.cell.label} has the lower median ({spell_ms(_median_ms(lowest))}), but measured against the same "
+        f"rounds {best.cell.label} was {spell_ratio(field.ratio(best, lowest))} as fast"
     ]
 
 
@@ -310,8 +311,8 @@ def _doubts_of_lead(field: _Field, tied: Sequence[Record], runner_up: Record | N
         return []
     number = "a single process" if lead.processes == 1 else f"{lead.processes} processes"
     return [
-        f"{tied[0].cell.label} leads by less than {NARROW_LEAD:.0%}, and each cell was measured in {number}: two equal "
-        "processes have been seen up to 8 % apart"
+        f"{tied[0].cell.label} leads by less than {percent(NARROW_LEAD)}, and each cell was measured in {number}: two "
+        "equal processes have been seen up to 8 % apart"
     ]
 
 
@@ -320,11 +321,11 @@ def _doubts_of_pairing(leads: Iterable[Ratio]) -> list[str]:
         return []
     return [
         "some cells were not measured in the same rounds, so the machine's drift is in their ratios: "
-        f"leads under {MARGIN_UNPAIRED:.0%} between those are called ties"
+        f"leads under {percent(MARGIN_UNPAIRED)} between those are called ties"
     ]
 
 
 def _doubts_of_spread(ranked: Iterable[Record]) -> list[str]:
-    spreads = {record.cell.label: record.latency.process_spread for record in ranked if record.latency}
-    named = [f"{label} {spread:.0%}" for label, spread in spreads.items() if spread is not None and spread > SPREAD]
+    spreads = {record.cell.label: (record.latency and record.latency.process_spread) or 0.0 for record in ranked}
+    named = [f"{label} {percent(spread)}" for label, spread in spreads.items() if spread > SPREAD]
     return [f"slowest over fastest process of the same cell: {', '.join(named)}"] if named else []

@@ -87,6 +87,9 @@ def complaint(answer: tuple[int, str, str]) -> str:
         (["--min-time", "nan"], "--min-time nan: "),
         (["--schedule", "random"], "--schedule random: "),
         (["--start-method", "fork"], "--start-method fork: "),
+        (["--calls", "0"], "--calls 0: "),
+        (["--require", "p9_ms<5"], "unknown quantity 'p9_ms': did you mean 'p99_ms'?"),
+        (["--require", "p99_ms"], "--require 'p99_ms': write NAME<NUMBER"),
         (["--config", "nowhere.toml"], "--config nowhere.toml: No such file"),
         (["--modle", "mlp"], "--model"),
         (["--model"], "requires an argument"),
@@ -218,6 +221,22 @@ def test_strict_fails_what_ran_elsewhere(command_line: CommandLine, without_figu
     assert status == 1
     assert statuses(writer.read(Path("strict"))) == {"eager": "ok", "null/partial": "fallback"}
     assert "x null/partial fallback: placement is partial, and --strict asks for full" in " ".join(out.split())
+
+
+def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: CommandLine, without_figures: None) -> None:
+    asked = (*TINY, "--backends", "eager,null", "--calls", "50", "--require", "peak_device_bytes<1GB")
+    status, out, _ = command_line(*asked, "--out", "run")
+    assert status == 0
+    report = writer.read(Path("run"))
+    assert (report.request["calls"], report.request["require"]) == (50, "peak_device_bytes<1GB")
+    assert report.verdicts[0].standings == []
+    assert "- eager may not win: peak_device_bytes cannot be judged: no memory of a device was read" in " ".join(
+        out.split()
+    )
+    status, out, _ = command_line("report", "run", "--require", "build_s<60")
+    assert status == 0
+    for start in ("cold", "warm"):
+        assert f"= null over 50 calls from a {start} start: " in " ".join(out.split())
 
 
 def test_a_backend_named_that_is_not_to_be_had_fails_the_run(command_line: CommandLine, without_figures: None) -> None:

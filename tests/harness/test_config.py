@@ -42,6 +42,8 @@ def test_every_option_has_its_key(file: Path) -> None:
             schedule = "sequential"
             start-method = "spawn"
             strict = true
+            calls = 100
+            require = "p99_ms<5, build_s<60"
             out = "somewhere"
             quiet = true
             [set]
@@ -62,6 +64,8 @@ def test_every_option_has_its_key(file: Path) -> None:
         schedule="sequential",
         start_method="spawn",
         strict=True,
+        calls=100,
+        require="p99_ms<5, build_s<60",
         set={"batch": ("1", "8"), "text": ("a",)},
     )
     assert (options.out, options.quiet) == (Path("somewhere"), True)
@@ -98,6 +102,9 @@ def test_dashes_and_underscores_are_the_same(file: Path, key: str) -> None:
         ("start-method = 'fork'", "--start-method fork: "),
         ("task = 3", "--task 3: "),
         ("strict = 1", "'strict' cannot be 1"),
+        ("calls = 0", "--calls 0: "),
+        ("calls = 1.5", "--calls 1.5: "),
+        ("require = 5", "--require 5: "),
         ("backends = 1.5", "'backends' takes names or whole numbers, or a list of them, not 1.5"),
         ("backends = [true]", "'backends' takes names"),
         ("model = {a = 1}", "'model' takes names"),

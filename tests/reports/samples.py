@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from reports.schema import (
     Accuracy,
     Burst,
     Cell,
+    Conditions,
     DeviceTime,
     Environment,
     Extent,
@@ -15,6 +19,7 @@ from reports.schema import (
     Memory,
     Phase,
     Placement,
+    Process,
     Record,
     Report,
     Roofline,
@@ -22,7 +27,7 @@ from reports.schema import (
     Throughput,
     WarmUp,
 )
-from reports.statistics import summarise
+from reports.statistics import process_medians_ms, summarise
 from reports.verdict import judge
 
 MIB = 2**20
@@ -47,18 +52,51 @@ def bursts(median_ms: float, rounds: int = 12, calls: int = 80, seed: int = 0, s
     return made
 
 
-def constant(milliseconds: list[float], group: int = 0, first_round: int = 0) -> list[Burst]:
+def over_processes(
+    median_ms: float, biases: Sequence[float] = (1.0, 1.004, 0.997), rounds: int = 12, seed: int = 0, **more: Any
+) -> list[Burst]:
+    """`bursts` in one process after another, each with a layout of its own: so many times as slow as `median_ms`."""
+    made = []
+    for process, bias in enumerate(biases):
+        taken = bursts(median_ms * bias, rounds, seed=1000 * process + seed, **more)
+        at = {"group": process, "process": process}
+        made += [burst.model_copy(update=at | {"started_s": burst.started_s + 60.0 * process}) for burst in taken]
+    return made
+
+
+def constant(milliseconds: Sequence[float], group: int = 0, first_round: int = 0, process: int = 0) -> list[Burst]:
     """One burst per value, whose calls all take just that."""
     return [
-        Burst(group=group, round=first_round + number, started_s=number, samples_ns=[round(value * 1e6)] * 3)
+        Burst(
+            group=group,
+            round=first_round + number,
+            started_s=number,
+            samples_ns=[round(value * 1e6)] * 3,
+            process=process,
+        )
         for number, value in enumerate(milliseconds)
     ]
+
+
+def steady(levels_ms: Sequence[float], rounds: int = 6, group: int = 0) -> list[Burst]:
+    """One process per level, all of whose calls take just that; the groups are `group` and those after it."""
+    return [
+        burst
+        for process, level_ms in enumerate(levels_ms)
+        for burst in constant([level_ms] * rounds, group=group + process, process=process)
+    ]
+
+
+def under(bursts: Sequence[Burst], **conditions: Any) -> list[Burst]:
+    """The same bursts, taken in these conditions."""
+    return [burst.model_copy(update={"conditions": Conditions(**conditions)}) for burst in bursts]
 
 
 def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: float = 0.01, **more: object) -> Record:
     """A record with numbers, summarised as the harness does."""
     phases = [Phase(name="export", seconds=build_s * 0.2), Phase(name="compile", seconds=build_s * 0.7)]
     phases += [Phase(name="load", seconds=build_s * 0.1)]
+    phases = [*(phases if build_s else []), Phase(name="first_call", seconds=first_call_s)]
     peak = Memory(
         peak_resident_bytes=900 * MIB,
         peak_device_bytes=412 * MIB if measured.device != "cpu" else None,
@@ -67,7 +105,8 @@ def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: fl
     fields: dict[str, object] = {
         "cell": measured,
         "status": Status.OK,
-        "phases": [*(phases if build_s else []), Phase(name="first_call", seconds=first_call_s)],
+        "phases": phases,
+        "processes": processes_of(made, phases),
         "warm_up": WarmUp(calls=120, seconds=0.6, steady=True),
         "bursts": made,
         "latency": summarise(made),
@@ -81,6 +120,21 @@ def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: fl
         "elapsed_s": 4.0 + build_s,
     }
     return Record.model_validate(fields | more)
+
+
+def processes_of(made: list[Burst], phases: list[Phase]) -> list[Process]:
+    """Those that took the bursts: the first built in `phases`, those after it started warm in a tenth of the time."""
+    warm = [phase.model_copy(update={"seconds": phase.seconds / 10}) for phase in phases if phase.name != "export"]
+    return [
+        Process(
+            index=index,
+            warm=place > 0,
+            phases=warm if place else phases,
+            calls=sum(len(burst.samples_ns) for burst in made if burst.process == index),
+            median_ms=median_ms,
+        )
+        for place, (index, median_ms) in enumerate(process_medians_ms(made).items())
+    ]
 
 
 def failed(measured: Cell, status: Status, reason: str, **more: object) -> Record:

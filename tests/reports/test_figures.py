@@ -1,3 +1,4 @@
+import re
 import struct
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -9,9 +10,19 @@ import pytest
 from reports.contests import contests_of
 from reports.figures import DPI, PANELS_PER_FIGURE, WIDTH_IN, Looks, draw
 from reports.schema import Report, Status
-from tests.reports.samples import bursts, cell, conv_on_cpu, failed, hostile_on_cpu, ok, report, strictly_on_cpu
+from tests.reports.samples import (
+    bursts,
+    cell,
+    conv_on_cpu,
+    failed,
+    hostile_on_cpu,
+    ok,
+    over_processes,
+    report,
+    strictly_on_cpu,
+)
 
-NAMES = {"latency", "speedup", "build-vs-speedup", "phases", "samples"}
+NAMES = {"latency", "speedup", "build-vs-speedup", "costs", "pareto", "phases", "samples"}
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +86,28 @@ def test_a_figure_with_nothing_to_show_is_not_written(tmp_path: Path) -> None:
     assert draw(report([]), tmp_path) == []
     assert draw(report([failed(cell("onnx"), Status.CRASH, "signal 11")]), tmp_path) == []
     names = {path.stem for path in draw(report(hostile_on_cpu()), tmp_path)}
-    assert names == {"latency", "phases", "samples"}  # nothing to be faster than
+    assert names == NAMES - {"speedup", "build-vs-speedup"}  # nothing to be faster than
+
+
+def test_the_costs_are_drawn_for_each_start_with_their_crossings(tmp_path: Path) -> None:
+    records = [
+        ok(cell("eager"), over_processes(2.0)),
+        ok(cell("onnx"), over_processes(1.0, seed=1), build_s=2.0),
+        ok(cell("openvino"), over_processes(0.99, (0.9, 1.1, 1.0), seed=2), build_s=9.0),
+    ]
+    assert {path.stem for path in draw(report(records), tmp_path)} == NAMES | {"costs-warm"}
+    cold, warm = (texts(tmp_path / f"{name}.svg") for name in ("costs", "costs-warm"))
+    assert {"total time / eager's", "calls"} <= set(cold)
+    sure = next(text for text in cold if re.fullmatch(r"2,0\d\d|1,9\d\d", text))  # 2 s against 1 ms a call
+    assert any(text.startswith("eager costs least up to call ") and "openvino" in text for text in cold)
+    assert any(re.fullmatch(r"[\d,]+\?", text) for text in cold)  # openvino is no faster than onnx, for all one knows
+    assert sure not in warm and "onnx" in warm
+
+
+def test_what_nothing_dominates_is_drawn_with_memory_and_error(drawn: dict[str, Path]) -> None:
+    found = texts(drawn["pareto.svg"])
+    assert "nothing dominates onnx and eager" in found
+    assert found.count("900 MiB, 1.3e-07") >= 4
 
 
 def test_more_contests_than_fit_go_to_a_further_figure(tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
+import time
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
+from reports.decision import MARGIN, MARGIN_UNPAIRED
 from reports.schema import Cell, Extent, Placement, Record, Status
-from reports.verdict import MARGIN, MARGIN_UNPAIRED, judge, judge_contest, spell_ms, title_of
+from reports.verdict import judge, judge_contest, spell_ms, title_of, undecided
 from tests.reports.samples import (
     bursts,
     cell,
@@ -11,10 +16,21 @@ from tests.reports.samples import (
     hostile_on_cpu,
     mlp_on_cuda,
     ok,
+    over_processes,
+    steady,
     strictly_on_cpu,
+    under,
 )
 
 STEADY = [1.0, 1.001, 0.999, 1.0, 1.002, 0.998]
+
+
+LAYOUTS = [1.0, 1.004, 0.997, 1.002, 0.999]
+
+
+def lived(level_ms: float, backend: str, layouts: Sequence[float] = LAYOUTS, **more: object) -> Record:
+    """Measured in as many processes as there are layouts, each so many times as slow as `level_ms`."""
+    return ok(cell(backend), steady([level_ms * layout for layout in layouts]), **more)
 
 
 def times(level_ms: float, backend: str, build_s: float = 0.0, first_round: int = 0, **more: object) -> Record:
@@ -31,11 +47,11 @@ def test_the_fastest_wins_when_its_lead_is_clear() -> None:
         ("inductor", 2),
         ("eager", 3),
     ]
-    # building and the first call (0.01 s for either) against 1 ms saved per call
-    assert [standing.break_even_calls for standing in verdict.standings] == [1_000, 18_000, 0]
+    # building against 1 ms saved per call, but for the first one (0.01 s for either)
+    assert [standing.break_even_calls for standing in verdict.standings] == [1_001, 18_001, 0]
     assert verdict.sentence == (
         "conv on cpu, fp32: onnx wins at 1.00 ms, 1.50x [1.50, 1.50] as fast as inductor "
-        "and 2.00x [2.00, 2.00] as fast as eager; building it (1.0 s) pays from call 1,000 on."
+        "and 2.00x [2.00, 2.00] as fast as eager; building it (1.0 s) pays from call 1,001 on."
     )
     assert verdict.doubts == []
 
@@ -166,7 +182,7 @@ def test_a_narrow_lead_is_called_with_a_doubt() -> None:
         records = [ok(cell("onnx"), bursts(1.0)), ok(cell("eager"), bursts(factor, seed=1))]
         verdict = judge_contest(records)
         assert verdict.winner == "onnx"
-        return [doubt for doubt in verdict.doubts if "less than 10%" in doubt]
+        return [doubt for doubt in verdict.doubts if "less than 10 %" in doubt]
 
     assert len(doubts(1.08)) == 1
     assert doubts(1.5) == []
@@ -178,3 +194,129 @@ def test_a_lead_whose_interval_reaches_into_the_margin_is_a_tie() -> None:
     verdict = judge_contest(records)
     assert verdict.winner is None
     assert verdict.tied == ["onnx", "inductor"]
+
+
+def test_over_processes_a_lead_of_five_percent_wins_with_its_interval() -> None:
+    records = [lived(2.0, "eager"), lived(1.0, "onnx"), lived(1.05, "inductor", LAYOUTS[::-1])]
+    verdict = judge_contest(records)
+    assert (verdict.winner, verdict.runner_up, verdict.unstable) == ("onnx", "inductor", False)
+    assert verdict.lead is not None and verdict.lead.processes == 5
+    assert verdict.sentence == (
+        "conv on cpu, fp32: onnx wins at 1.00 ms, 1.05x [1.05, 1.05] as fast as inductor and 2.00x [2.00, 2.00] as "
+        "fast as eager over 5 processes of each."
+    )
+    assert verdict.doubts == []
+    assert undecided(records) == []
+
+
+def test_over_processes_two_copies_of_one_backend_tie_whichever_comes_first() -> None:
+    first = ok(cell("null"), over_processes(1.0, LAYOUTS, seed=1))
+    second = ok(cell("null", "copy"), over_processes(1.0, LAYOUTS[::-1], seed=2))
+    for records in ([first, second], [second, first]):
+        verdict = judge_contest(records)
+        assert (verdict.winner, sorted(verdict.tied), verdict.unstable) == (None, ["null", "null/copy"], False)
+        assert "over 5 processes of each." in verdict.sentence
+    assert undecided([first, second]) == []
+
+
+def test_processes_that_disagree_leave_the_verdict_open_and_it_says_what_to_do() -> None:
+    records = [lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03]), lived(3.0, "eager")]
+    verdict = judge_contest(records)
+    assert (verdict.winner, verdict.tied, verdict.unstable) == (None, ["onnx", "inductor"], True)
+    assert undecided(records) == [("onnx", "inductor")]
+    assert verdict.sentence == (
+        "conv on cpu, fp32: no winner yet between onnx and inductor (1.00 ms to 1.03 ms), about 3.00x [2.74, 3.29] as "
+        "fast as eager over 3 processes of each; unstable, since measuring ended before this was decided."
+    )
+    (doubt,) = [doubt for doubt in verdict.doubts if doubt.startswith("unstable")]
+    assert doubt.startswith("unstable: 3 processes of each do not decide onnx against inductor, 1.03x [0.89, 1.20]: ")
+    assert doubt.endswith("raise --processes or --time-limit, or find a quieter machine")
+    assert [standing.median_ms for standing in verdict.standings] == [1.0, 1.03, 3.0]  # numbers are kept
+
+
+def test_a_lead_that_only_95_percent_believe_in_is_not_called() -> None:
+    verdict = judge_contest([lived(1.0, "onnx", [1.0, 1.0, 1.0]), lived(1.05, "eager", [0.995, 1.0, 1.005])])
+    lead = verdict.standings[0].speedup_over_baseline
+    assert lead is not None and lead.ci95 is not None and lead.ci95.low > 1.03
+    assert (verdict.tied, verdict.unstable) == (["onnx", "eager"], True)
+
+
+def test_a_clear_winner_of_two_processes_is_called_by_the_margin() -> None:
+    records = [lived(1.0, "onnx", [1.0, 1.002]), lived(1.5, "eager", [1.0, 1.001])]
+    verdict = judge_contest(records)
+    assert (verdict.winner, verdict.unstable) == ("onnx", False)
+    assert undecided(records) == [("onnx", "eager")]
+
+
+def test_one_process_of_each_leaves_nothing_open_but_the_doubt() -> None:
+    verdict = judge_contest([times(1.0, "onnx"), times(1.02, "inductor")])
+    assert (verdict.tied, verdict.unstable) == (["onnx", "inductor"], False)
+
+
+def test_a_cell_far_behind_that_cannot_be_told_apart_is_still_undecided() -> None:
+    noisy = lived(1.6, "openvino", [0.6, 1.0, 1.9, 1.2, 0.7])
+    records = [lived(1.0, "onnx"), lived(1.3, "inductor"), noisy]
+    assert undecided(records) == [("onnx", "openvino")]
+    assert judge_contest(records).unstable
+
+
+def test_cells_of_two_groups_are_compared_through_the_baseline_even_against_their_medians() -> None:
+    """The machine was half as fast while onnx was measured."""
+    onnx = ok(cell("onnx"), steady([1.2] * 5))
+    inductor = ok(cell("inductor"), steady([1.0] * 5, group=10))
+    eager = ok(cell("eager"), [*steady([4.0] * 5), *steady([2.0] * 5, group=10)])
+    verdict = judge_contest([eager, onnx, inductor])
+    assert (verdict.winner, verdict.runner_up) == ("onnx", "inductor")
+    assert verdict.lead is not None
+    assert (verdict.lead.value, verdict.lead.paired) == (pytest.approx(1.667, rel=1e-3), True)
+    assert [standing.label for standing in verdict.standings] == ["onnx", "inductor", "eager"]
+    assert verdict.doubts == [
+        "inductor has the lower median (1.00 ms), but measured against the same rounds onnx was 1.67x [1.67, 1.67] "
+        "as fast"
+    ]
+
+
+def test_what_is_not_as_required_does_not_win_and_is_named() -> None:
+    class SmallOnly:
+        def unmet(self, record: Record) -> list[str]:
+            return ["build_s is 20, not < 10"] if record.cell.backend in ("onnx", "eager") else []
+
+    records = [lived(1.0, "onnx"), lived(1.5, "inductor"), lived(2.0, "openvino"), lived(3.0, "eager")]
+    verdict = judge_contest(records, SmallOnly())
+    assert (verdict.winner, verdict.runner_up, verdict.baseline) == ("inductor", "openvino", "eager")
+    assert [standing.label for standing in verdict.standings] == ["inductor", "openvino"]
+    assert verdict.doubts == [
+        "onnx may not win: build_s is 20, not < 10",
+        "eager may not win: build_s is 20, not < 10",
+    ]
+    assert judge(records, SmallOnly()) == [verdict]
+    nobody = judge_contest([lived(1.0, "onnx"), failed(cell("inductor"), Status.OOM, "no memory")], SmallOnly())
+    assert nobody.sentence == "conv on cpu, fp32: nothing could be ranked (1 not as required, 1 oom)."
+
+
+def test_processes_of_one_cell_that_are_far_apart_are_named() -> None:
+    records = [lived(1.0, "onnx", [1.0, 1.08, 1.0, 1.0, 1.0]), lived(2.0, "eager")]
+    assert judge_contest(records).doubts == ["slowest over fastest process of the same cell: onnx 8 %"]
+
+
+def test_what_disturbed_a_contest_is_said_once_at_the_end() -> None:
+    calm = steady([1.0] * 3)
+    disturbed = [*under(calm[:12], steal_share=0.0), *under(calm[12:], steal_share=0.3)]
+    records = [ok(cell("onnx"), disturbed), ok(cell("eager"), disturbed)]
+    assert judge_contest(records).doubts == ["the hypervisor gave our cores to others in 33 % of the bursts"]
+
+
+def test_undecided_is_fast_enough_to_be_asked_after_every_epoch() -> None:
+    random = np.random.default_rng(0)
+    records = [
+        ok(cell(f"b{number}"), over_processes(1.0 + number / 99, random.normal(1, 0.01, 10).tolist(), seed=number))
+        for number in range(10)
+    ]
+    begun = time.perf_counter()
+    undecided(records)
+    assert time.perf_counter() - begun < 0.5  # 0.03 s on two idle cores
+
+
+def test_no_records_leave_nothing_undecided() -> None:
+    assert undecided([]) == []
+    assert undecided([failed(cell("onnx"), Status.OOM, "no memory")]) == []

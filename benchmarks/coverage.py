@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""Which interval holds at 3 to 5 processes, and does the whole procedure, looks included, call whom it should?
+
+Simulated, so that the truth is known. A process is off by a bias of its own for as long as it lives; a round's ratio
+adds noise to the two biases of its processes, and some rounds are disturbed: one side of them is slowed down by up to
+its double. A process is worth the median of its rounds, as in reports/statistics.py.
+
+    python benchmarks/coverage.py
+
+prints three tables in Markdown; docs/method.md has them. The decisions are those of reports/decision.py itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from reports.decision import FEWEST_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
+from reports.schema import Ratio
+from reports.statistics import ratio_over_processes, student_quantile
+
+Array = npt.NDArray[np.float64]
+
+ROUNDS = 12
+ROUND_NOISE = 0.01
+"""Standard deviation of the logarithm of one round's ratio."""
+
+RIVALS = 4
+"""Cells beside the baseline, whose variances the pooled interval takes together."""
+
+RESAMPLES = 400
+MOST_PROCESSES = 10
+RATIOS = (1.0, 1.03, 1.05)
+EQUAL_CELLS = 6
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated. Biases are standard deviations of the logarithm, of one process."""
+
+    name: str
+    bias: float = 0.01
+    other_bias: float = 0.01  # of the cells that do not belong to the pair
+    degrees: float = math.inf  # of the Student's t that biases are drawn from, scaled to the same deviation
+    disturbed: float = 0.0  # share of disturbed rounds
+    slower_kind: float = 0.0  # of half of the processes, by so much
+
+
+PROCEDURES = (
+    *(Scenario(f"{100 * bias:.1f} %", bias=bias) for bias in (0.003, 0.008, 0.01, 0.015, 0.03)),
+    Scenario("1.0 %, heavy-tailed (t, 3 degrees)", degrees=3.0),
+    Scenario("0.3 %, and half of them 4 % slower", bias=0.003, slower_kind=0.04),
+    Scenario("0.3 %, and half of them 8 % slower", bias=0.003, slower_kind=0.08),
+)
+
+SCENARIOS = (
+    Scenario("normal bias"),
+    Scenario("heavy-tailed bias (t, 3 degrees)", degrees=3.0),
+    Scenario("20 % of the rounds disturbed", disturbed=0.2),
+    Scenario("the other cells vary less (0.3 %)", other_bias=0.003),
+)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Shares of trials, and the mean number of processes that they took."""
+
+    right: float
+    wrong: float
+    undecided: float
+    processes: float
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=4)
+    options = parser.parse_args()
+    random = np.random.default_rng(options.seed)
+    sections = [coverage_table(random, options.trials), procedure_table(random, options.trials)]
+    sections.append(equals_table(random, options.trials // 5))
+    print("\n\n".join("\n".join(lines) for lines in sections))  # noqa: T201
+
+
+def coverage_table(random: np.random.Generator, trials: int) -> list[str]:
+    """How often each kind of 95 % interval holds the true ratio, and half its width."""
+    lines = _header("scenario", "processes", *INTERVALS)
+    for scenario in SCENARIOS:
+        for processes in (3, 4, 5):
+            rounds = simulated_rounds(random, scenario, trials, processes)
+            cells = [_coverage(interval(rounds, random)) for interval in INTERVALS.values()]
+            lines.append(_line(scenario.name, str(processes), *cells))
+    return lines
+
+
+def procedure_table(random: np.random.Generator, trials: int) -> list[str]:
+    """What the procedure comes to, for pairs of every bias and true ratio."""
+    lines = _header(
+        "bias of a process", "true ratio", "called right", "called wrong", "undecided", "processes", "wrong at 95 %"
+    )
+    for scenario in PROCEDURES:
+        for true_ratio in RATIOS:
+            estimates = simulated_estimates(random, scenario, trials, MOST_PROCESSES)
+            estimates += math.log(true_ratio)
+            found = outcomes(estimates, true_ratio)
+            naive = _percent(wrong_at_95(estimates)) if true_ratio == 1.0 else "-"
+            lines.append(
+                _line(
+                    scenario.name,
+                    f"{true_ratio:.2f}",
+                    _percent(found.right),
+                    _percent(found.wrong),
+                    _percent(found.undecided),
+                    f"{found.processes:.1f}",
+                    naive,
+                )
+            )
+    return lines
+
+
+def equals_table(random: np.random.Generator, trials: int) -> list[str]:
+    """How often a winner is called among several equal cells, of which the best so far is compared with the rest."""
+    lines = _header("bias of a process", f"winner among {EQUAL_CELLS} equal cells", "undecided", "processes")
+    for scenario in PROCEDURES:
+        logs = _biases(random, scenario, (trials, EQUAL_CELLS, MOST_PROCESSES))
+        logs += random.normal(0, ROUND_NOISE / math.sqrt(ROUNDS), logs.shape)
+        ends = [_contest_of_equals(cells) for cells in logs]
+        called, open_ended = (np.mean([end[place] for end in ends]) for place in (0, 1))
+        taken = np.mean([end[2] for end in ends])
+        lines.append(_line(scenario.name, _percent(float(called)), _percent(float(open_ended)), f"{taken:.1f}"))
+    return lines
+
+
+def simulated_rounds(random: np.random.Generator, scenario: Scenario, trials: int, processes: int) -> Array:
+    """Logarithms of ratios to the baseline, true value 0: trials x `RIVALS` x processes x rounds. The first rival is
+    the one whose interval is asked for."""
+    baseline = _biases(random, scenario, (trials, 1, processes))
+    pair = _biases(random, scenario, (trials, 1, processes))
+    scale = scenario.other_bias / scenario.bias
+    others = scale * _biases(random, scenario, (trials, RIVALS - 1, processes))
+    own = np.concatenate([pair - baseline, others - scale * baseline], axis=1)
+    noise = random.normal(0, ROUND_NOISE, (*own.shape, ROUNDS))
+    hit = random.random(noise.shape) < scenario.disturbed
+    side = random.choice([-1.0, 1.0], noise.shape)
+    slowed = hit * side * np.log(random.uniform(1.0, 2.0, noise.shape))
+    return np.asarray(own[..., np.newaxis] + noise + slowed)
+
+
+def simulated_estimates(random: np.random.Generator, scenario: Scenario, trials: int, processes: int) -> Array:
+    """Logarithms of a pair's ratio as each process estimates it, true value 0: trials x processes."""
+    shape = (trials, processes)
+    own = _biases(random, scenario, shape) - _biases(random, scenario, shape)
+    rounds = own[..., np.newaxis] + random.normal(0, ROUND_NOISE, (*shape, ROUNDS))
+    return np.asarray(np.median(rounds, axis=-1))
+
+
+def outcomes(estimates: Array, true_ratio: float) -> Outcomes:
+    """What becomes of trials (trials x processes): a look after every process from the third on, until decided."""
+    expected = Relation.TIE if true_ratio == 1.0 else Relation.FASTER
+    ends = [_procedure(trial) for trial in estimates.tolist()]
+    calls = [relation(ratio) for ratio in ends]
+    return Outcomes(
+        right=float(np.mean([call is expected for call in calls])),
+        wrong=float(np.mean([call in _winners(true_ratio) for call in calls])),
+        undecided=float(np.mean([not is_decided(ratio) for ratio in ends])),
+        processes=float(np.mean([ratio.processes for ratio in ends])),
+    )
+
+
+def wrong_at_95(estimates: Array) -> float:
+    """How often equals would get a winner if a 95 % interval without 1 and a difference of 2 % were enough."""
+    called = np.zeros(len(estimates), dtype=bool)
+    for processes in range(FEWEST_PROCESSES, estimates.shape[1] + 1):
+        seen = estimates[:, :processes]
+        mean = np.abs(seen.mean(axis=1))
+        called |= (mean > _half_width(seen)) & (mean >= math.log1p(TIE_MARGIN))
+    return float(called.mean())
+
+
+def _winners(true_ratio: float) -> tuple[Relation, ...]:
+    return (Relation.FASTER, Relation.SLOWER) if true_ratio == 1.0 else (Relation.SLOWER,)
+
+
+def _procedure(logs: Sequence[float]) -> Ratio:
+    """The ratio that measuring ends with."""
+    return next((ratio for ratio in _looks(logs) if is_decided(ratio)), ratio_over_processes(logs))
+
+
+def _looks(logs: Sequence[float]) -> Iterator[Ratio]:
+    for processes in range(FEWEST_PROCESSES, len(logs) + 1):
+        yield ratio_over_processes(logs[:processes])
+
+
+def _contest_of_equals(logs: Array) -> tuple[bool, bool, int]:
+    """(a winner was called, it ended undecided, processes taken), from logarithms of cells x processes."""
+    for processes in range(FEWEST_PROCESSES, logs.shape[1] + 1):
+        seen = logs[:, :processes]
+        order = np.argsort(np.median(seen, axis=1))
+        best, *others = (seen[place] for place in order)
+        leads = [ratio_over_processes((other - best).tolist()) for other in others]
+        tied = _first_place(leads)
+        if all(is_decided(lead) for lead in tied):
+            return not tied, False, processes
+    return not tied, True, processes
+
+
+def _first_place(leads: Sequence[Ratio]) -> list[Ratio]:
+    """The best's leads over those that share its place: walking down, all before the first one that is beaten."""
+    beaten = next((place for place, lead in enumerate(leads) if relation(lead) is Relation.FASTER), len(leads))
+    return list(leads[:beaten])
+
+
+def over_processes(rounds: Array, random: np.random.Generator) -> tuple[Array, Array]:
+    """Middle and half width, by trial, of Student's t over the processes of the pair."""
+    estimates = np.median(rounds[:, 0], axis=-1)
+    return estimates.mean(axis=1), _half_width(estimates)
+
+
+def pooled(rounds: Array, random: np.random.Generator) -> tuple[Array, Array]:
+    """The same with the mean of all cells' variances, and all their degrees of freedom."""
+    estimates = np.median(rounds, axis=-1)
+    processes = estimates.shape[-1]
+    deviation = np.sqrt(estimates.var(axis=-1, ddof=1).mean(axis=1))
+    quantile = student_quantile(0.95, RIVALS * (processes - 1))
+    return estimates[:, 0].mean(axis=1), quantile * deviation / math.sqrt(processes)
+
+
+def resampled(rounds: Array, random: np.random.Generator) -> tuple[Array, Array]:
+    """The hierarchical bootstrap's percentiles: processes drawn with replacement, and rounds within each of them."""
+    ends = np.array([_resampled_ends(trial, random) for trial in rounds[:: len(rounds) // 1000 or 1, 0]])
+    return ends.mean(axis=1), (ends[:, 1] - ends[:, 0]) / 2
+
+
+def independent(rounds: Array, random: np.random.Generator) -> tuple[Array, Array]:
+    """Student's t over all rounds of all processes, as if there were no processes."""
+    flat = rounds[:, 0].reshape(len(rounds), -1)
+    return flat.mean(axis=1), _half_width(flat)
+
+
+INTERVALS: dict[str, Callable[[Array, np.random.Generator], tuple[Array, Array]]] = {
+    "t over processes": over_processes,
+    "hierarchical bootstrap": resampled,
+    "t, variance pooled over cells": pooled,
+    "t over rounds, as if independent": independent,
+}
+
+
+def _resampled_ends(rounds: Array, random: np.random.Generator) -> Array:
+    """The 2.5 % and 97.5 % quantiles of resampled means, from processes x rounds."""
+    processes = len(rounds)
+    drawn = random.integers(processes, size=(RESAMPLES, processes, 1))
+    within = random.integers(ROUNDS, size=(RESAMPLES, processes, ROUNDS))
+    means = np.median(rounds[drawn, within], axis=-1).mean(axis=-1)
+    return np.asarray(np.quantile(means, [0.025, 0.975]))
+
+
+def _half_width(values: Array) -> Array:
+    """Of the 95 % t-interval of each row's mean."""
+    count = values.shape[1]
+    return np.asarray(student_quantile(0.95, count - 1) * values.std(axis=1, ddof=1) / math.sqrt(count))
+
+
+def _biases(random: np.random.Generator, scenario: Scenario, shape: tuple[int, ...]) -> Array:
+    kinds = math.log1p(scenario.slower_kind) * (random.random(shape) < 0.5)
+    if math.isinf(scenario.degrees):
+        return np.asarray(kinds + random.normal(0, scenario.bias, shape))
+    scale = scenario.bias / math.sqrt(scenario.degrees / (scenario.degrees - 2))
+    return np.asarray(kinds + scale * random.standard_t(scenario.degrees, shape))
+
+
+def _coverage(interval: tuple[Array, Array]) -> str:
+    middle, half = interval
+    return f"{_percent(float(np.mean(np.abs(middle) <= half)), 1)} (± {_percent(float(half.mean()), 1)})"
+
+
+def _percent(share: float, digits: int = 2) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def _header(*names: str) -> list[str]:
+    return [_line(*names), _line(":--", *("--:" for _ in names[1:]))]
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Does the script that `runner.py reproduce` writes for a cell measure what the report says? The README's 5 %.
+
+    python benchmarks/reproduces.py
+    python benchmarks/reproduces.py --configurations inductor,aotinductor
+    python benchmarks/reproduces.py --device cuda --models mlp --configurations eager,eager/cuda-graph,inductor,onnx
+
+In each repetition a model's cells are measured by the harness, in one process each, and then each by its script, so
+that a machine's drift is in both sides. A ratio is script over report: the geometric mean over repetitions, with a 95 %
+t-interval over them. Equal processes differ too: the last column is the harness's slowest repetition over its fastest.
+It wants a quiet machine: under a neighbour, a call of two threads takes 0.1 ms or a scheduler's quantum, at random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from harness import reproduce
+from reports import writer
+from reports.schema import Report
+
+RUNNER = Path(__file__).parents[1] / "runner.py"
+PRINTED = re.compile(r"median latency (\S+) ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--models", default="mlp,transformer")
+    parser.add_argument("--configurations", default="eager,torchscript,onnx,openvino")
+    parser.add_argument("--repetitions", type=int, default=3, help="at least 2 [3]")
+    options = parser.parse_args()
+    if options.repetitions < 2:
+        parser.error("an interval needs 2 repetitions or more")
+    configurations = options.configurations.split(",")
+    _say("| model | configuration | report (ms) | script (ms) | script / report [95 %] | report / report, at most |")
+    _say("| --- | --- | ---: | ---: | --- | --- |")
+    for model in options.models.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            compare(model, configurations, options.device, options.repetitions, Path(folder))
+
+
+def compare(model: str, configurations: Sequence[str], device: str, repetitions: int, folder: Path) -> None:
+    """Print a row for each of a model's configurations."""
+    told: dict[str, list[float]] = {configuration: [] for configuration in configurations}
+    printed: dict[str, list[float]] = {configuration: [] for configuration in configurations}
+    for number in range(repetitions):
+        report = measured_by_harness(model, configurations, device, folder / str(number))
+        for configuration in configurations:
+            record = reproduce.find_record(report, configuration)
+            if record.latency is None:
+                sys.exit(f"{record.cell.id} has no latency: {record.reason}")
+            told[configuration].append(record.latency.median_ms)
+            printed[configuration].append(measured_by_script(reproduce.script_for(report, record), folder))
+    for configuration in configurations:
+        _say(row(model, configuration, told[configuration], printed[configuration]))
+
+
+def measured_by_harness(model: str, configurations: Sequence[str], device: str, folder: Path) -> Report:
+    """The report of a run whose cells live in one process each, as a script does."""
+    command = [sys.executable, str(RUNNER), "run", "--model", model, "--backends", ",".join(configurations)]
+    command += ["--devices", device, "--processes", "1", "--out", str(folder), "--quiet"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return writer.read(folder)
+
+
+def measured_by_script(script: str, folder: Path) -> float:
+    """The median latency in milliseconds that the script prints. Its compilers find their caches again."""
+    path = folder / "script.py"
+    path.write_text(script)
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+    command = [sys.executable, str(path)]
+    said = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = PRINTED.search(said)
+    if not found:
+        sys.exit(f"the script printed no latency: {said!r}")
+    return float(found[1])
+
+
+def row(model: str, configuration: str, told: Sequence[float], printed: Sequence[float]) -> str:
+    logarithms = [math.log(script / report) for script, report in zip(printed, told, strict=True)]
+    mean, error = statistics.fmean(logarithms), stats.sem(logarithms)
+    half_width = stats.t.ppf(0.975, len(logarithms) - 1) * error
+    low, value, high = (math.exp(mean + sign * half_width) for sign in (-1, 0, 1))
+    numbers = f"{statistics.median(told):.4g} | {statistics.median(printed):.4g} | {value:.2f} [{low:.2f}, {high:.2f}]"
+    return f"| {model} | {configuration} | {numbers} | {max(told) / min(told):.2f} |"
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""One cell of a report as a script of its own: a page that needs torch and the cell's library, and nothing of ours.
+
+The scripts are made of the templates in harness/scripts. They say what a user of the library would write, so each
+backend's set-up stands there once more; tests/harness/test_reproduce.py and benchmarks/reproduces.py hold them against
+the backends. Neither torch nor any compiler is imported here: a script can be written where it could not run.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+import backends
+import models
+from backends import cuda_graph
+from backends.base import QUANTISED
+from backends.inductor import Inductor
+from backends.onnx import PROVIDERS, Onnx
+from backends.openvino import PRECISION_HINTS, OpenVINO
+from harness.plan import check_devices
+from harness.precision import TYPES
+from models.base import INPUT_SETS, Family
+from models.huggingface import HuggingFace
+from models.user import UserModel
+from reports.errors import UsageError, unknown
+from reports.schema import Cell, Record, Report
+from reports.spelling import median, one_line, percent
+from reports.verdict import spell_ms, title_of
+from reports.writer import write_atomically
+
+WIDTH = 120
+NAMED_AT_MOST = 6
+
+
+def find_record(report: Report, name: str) -> Record:
+    """The record of the cell that `name` stands for: its id, its label, or the beginning of one.
+
+    Raises UsageError for a name that nothing or more than one cell has; it tells the near or the competing ones.
+    """
+    ids = {record.cell.id: record for record in report.records}
+    if name in ids:
+        return ids[name]
+    named = [record for record in report.records if record.cell.label == name]
+    begun = [record for record in report.records if name and _begins(record.cell, name)]
+    for found in (named, begun):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(
+                f"'{name}' stands for {len(found)} cells: give one of {_some(one.cell.id for one in found)}"
+            )
+    labels = {record.cell.label for record in report.records}
+    raise unknown("cell", name, labels if "_" not in name else ids, f"of {report.run_id}")
+
+
+def script_for(report: Report, record: Record) -> str:
+    """A Python script that builds the record's cell, measures it, and prints its median latency beside the record's.
+
+    Paths of models are made absolute, from the folder that this is called in.
+
+    Raises UsageError for what no script covers, or where the cell's own model is not found from here.
+    """
+    cell = record.cell
+    _check_covered(record)
+    try:
+        family = models.find(cell.model)
+        dimensions = family.resolve(cell.dimensions)
+    except UsageError as error:
+        raise UsageError(f"{error}; reproduce it from the folder that it was measured from") from None
+    model = _model_part(cell, family, dimensions)
+    backend = BACKENDS[cell.backend]
+    kind, _, index = cell.device.partition(":")
+    cuda = kind == "cuda"
+    graph = cell.mode == cuda_graph.MODE
+    # LD_PRELOAD works only on a process that is yet to start: it stands in the heading
+    variables = {name: value for name, value in report.environment.variables.items() if name != "LD_PRELOAD"}
+    imports = [*COMMON_IMPORTS, *model.imports, *backend.imports]
+    if variables or cuda:
+        imports.append("import os")
+    if model.structured:
+        imports.append("from torch.utils import _pytree as pytree")
+    if not graph or cell.backend == "onnx":
+        imports.append("from functools import partial")
+    dtype = f"torch.{TYPES[cell.precision]}" if TYPES[cell.precision] != "float32" else ""
+    return _render(
+        "script.py.jinja",
+        {
+            "heading": _heading(report, record),
+            "standard_imports": _imports(imports, standard=True),
+            "library_imports": _imports(imports, standard=False),
+            "variables": variables,
+            "threads": _threads(report, record),
+            "cuda": cuda,
+            "device_kind": kind,
+            "device_index": int(index or 0),
+            "tf32": cell.precision == "tf32",
+            "device_and_type": ", ".join(filter(None, [json.dumps(cell.device) if cuda else "", dtype])),
+            "device": cell.device,
+            "dtype": dtype,
+            "model": f"models/{model.template}.py.jinja",
+            "structured": model.structured,
+            "dimensions": dimensions,
+            "seed": cell.seed,
+            "input_sets": INPUT_SETS,
+            **model.facts,
+            "backend": f"backends/{cell.backend}.py.jinja",
+            "flat": backend.flat,
+            "as_list": cell.backend == "aotinductor",
+            "lazy": cell.backend in ("torchscript", "inductor"),
+            "graph": graph,
+            **_options(cell),
+            "reported": spell_ms(record.latency.median_ms) if record.latency else "",
+        },
+    )
+
+
+def write(script: str, path: Path) -> None:
+    """Write `script` to `path`. Raises UsageError for a name under which the script would import itself."""
+    nodes = list(ast.walk(ast.parse(script)))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    if path.stem in {name.partition(".")[0] for name in names}:
+        raise UsageError(f"{path}: the script would import itself as '{path.stem}': give the file another name")
+    write_atomically(path, script)
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """What a script says of a model. `structured`: an input set is (args, kwargs); else it is a tuple of one tensor."""
+
+    template: str
+    imports: Sequence[str]
+    structured: bool
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BackendPart:
+    """What a script says of a backend. `flat`: its graphs take tensors only, by position."""
+
+    imports: Sequence[str]
+    flat: bool
+
+
+COMMON_IMPORTS = ("import gc", "import statistics", "from time import perf_counter_ns", "import torch")
+TRANSFORMER_IMPORTS = ("from torch import Tensor, nn", "from torch.nn import functional")
+USER_IMPORTS = ("import importlib.util", "import sys", "from collections.abc import Mapping")
+
+BACKENDS = {
+    "eager": BackendPart((), flat=False),
+    "torchscript": BackendPart((), flat=True),
+    "inductor": BackendPart((), flat=False),
+    "aotinductor": BackendPart(("from tempfile import TemporaryDirectory", "import torch._inductor"), flat=True),
+    "onnx": BackendPart(
+        ("from tempfile import TemporaryDirectory", "import onnxruntime", "from onnx import TensorProto"), flat=True
+    ),
+    "openvino": BackendPart(("import openvino",), flat=True),
+}
+"""Those that have a template in harness/scripts/backends."""
+
+ONNX_PROVIDERS = ("cpu", "cuda")
+"""Those of ONNX Runtime's that the template sets up."""
+
+
+def _check_covered(record: Record) -> None:
+    """Raises UsageError, with the reason, for a cell that no script is made for."""
+    cell = record.cell
+    if record.status.is_absence:
+        raise UsageError(f"{cell.id} has nothing to reproduce: it was {record.status}: {one_line(record.reason)}")
+    check_devices([cell.device])
+    if cell.precision not in TYPES:
+        raise unknown("precision", cell.precision, TYPES)
+    reason = ""
+    if cell.backend not in BACKENDS:
+        reason = f"backend {cell.backend}: there is one for each of {', '.join(BACKENDS)}"
+    elif cell.mode not in backends.create(cell.backend).modes:
+        reason = f"mode {cell.label}, which this version does not have"
+    elif cell.backend == "onnx" and _provider(cell) not in ONNX_PROVIDERS:
+        reason = f"mode {cell.label}: of ONNX Runtime's providers there is one for the CPU's and CUDA's"
+    elif cell.precision in QUANTISED:
+        reason = f"precision {cell.precision}: quantising the model takes more than a page"
+    if reason:
+        raise UsageError(f"no script for {reason}; to measure it again: {one_line(record.command)}")
+
+
+def _model_part(cell: Cell, family: Family, dimensions: dict[str, int | str]) -> ModelPart:
+    if isinstance(family, UserModel):
+        facts: dict[str, Any] = {
+            "folder": str(family.path.parent.resolve()),
+            "path": str(family.path.resolve()),
+            "factory": family.factory,
+            "arguments": {**dimensions, **({"seed": cell.seed} if family.takes_seed else {})},
+        }
+        return ModelPart("user", USER_IMPORTS, structured=True, facts=facts)
+    if isinstance(family, HuggingFace):
+        if not family.architecture.isidentifier():
+            raise UsageError(
+                f"{cell.model}: config.json names the architecture {family.architecture!r}, which is no class"
+            )
+        text = ("import inspect",) if "seq" in dimensions else ()
+        facts = {"folder": str(family.folder.resolve()), "architecture": family.architecture}
+        return ModelPart("huggingface", (*text, "import transformers"), structured=True, facts=facts)
+    if cell.model == "transformer":
+        return ModelPart(
+            "transformer", TRANSFORMER_IMPORTS, structured=False, facts={"layers_source": _layers_source()}
+        )
+    return ModelPart(cell.model, ("from torch import nn",), structured=False, facts={})
+
+
+def _layers_source() -> str:
+    """The classes and functions of models/encoder.py, without what it imports. The file is read and not run."""
+    text = Path(models.__file__).with_name("encoder.py").read_text(encoding="utf-8")
+    first = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+    return "\n".join(text.splitlines()[first.lineno - 1 :])
+
+
+def _options(cell: Cell) -> dict[str, Any]:
+    """What the backend's mode sets, under the names that its template has for it."""
+    if cell.backend == "inductor":
+        return {"options": Inductor.modes[cell.mode]}
+    if cell.backend == "openvino":
+        return {
+            "options": OpenVINO.modes[cell.mode],
+            "hint": PRECISION_HINTS[cell.precision],
+            "bfloat16": cell.precision == "bf16",
+        }
+    if cell.backend == "onnx":
+        mode = Onnx.modes[cell.mode]
+        return {
+            "options": mode.get("options", {}),
+            "opset": mode.get("opset"),
+            "provider": PROVIDERS[_provider(cell)],
+            "onnx_type": TYPES[cell.precision].upper().replace("FLOAT32", "FLOAT"),
+        }
+    return {}
+
+
+def _provider(cell: Cell) -> str:
+    """Key of ONNX Runtime's provider in `PROVIDERS`; the default mode's is the device's own."""
+    return str(Onnx.modes[cell.mode].get("provider", cell.device.partition(":")[0]))
+
+
+def _threads(report: Report, record: Record) -> int:
+    """Those that the cell had; a cell that died before it told had the run's."""
+    told = record.settings.get("threads", report.environment.torch_threads)
+    if not isinstance(told, int):
+        raise UsageError(f"{report.run_id} does not say how many threads {record.cell.id} had: measure it again")
+    return told
+
+
+def _heading(report: Report, record: Record) -> list[str]:
+    """Where the number comes from, as lines of text."""
+    machine = report.environment
+    preload = machine.variables.get("LD_PRELOAD")
+    gpus = [f"{gpu.name}, driver {gpu.driver}" for gpu in machine.gpus]
+    facts = {
+        "Command": record.command,
+        "Run": f"{report.run_id}, begun {record.started_at}, Bakeoff at commit {machine.git_commit or 'unknown'}",
+        "Machine": ", ".join(
+            [machine.hostname, machine.os, machine.cpu, f"{machine.usable_cores} usable cores"]
+            + (gpus if record.cell.device != "cpu" else [])
+        ),
+        "Versions": _pairs({"python": machine.python, **record.versions}),
+        "Flags": _pairs({**record.settings, **record.precision_in_force}),
+        "Result": _result(record),
+        "Preload": f"LD_PRELOAD={preload} was set; set it before Python starts" if preload else "",
+    }
+    title = f"{record.cell.label}: {title_of(record.cell)}. One cell of a Bakeoff report, standing alone."
+    lines = textwrap.wrap(one_line(title), WIDTH - 2)
+    for name, text in facts.items():
+        if text:
+            lines += textwrap.wrap(f"{name + ':':10}{one_line(text)}", WIDTH - 2, subsequent_indent=" " * 10)
+    return lines
+
+
+def _result(record: Record) -> str:
+    latency = record.latency
+    if latency is None:
+        return f"{record.status}: {record.reason}"
+    said = f"median latency {median(latency)} ms over {latency.calls} calls"
+    said += f" in {latency.processes} processes" if latency.processes > 1 else " in one process"
+    if latency.process_spread is not None:
+        said += f", the slowest {percent(latency.process_spread)} % over the fastest"
+    return said
+
+
+def _pairs(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def _imports(lines: Iterable[str], standard: bool) -> str:
+    """Those of the standard library, or the others, as isort would have them: `import` first, then `from`."""
+    chosen = {line for line in lines if (line.split()[1].partition(".")[0] in sys.stdlib_module_names) == standard}
+    return "\n".join(sorted(chosen, key=lambda line: (line.startswith("from "), line)))
+
+
+def _render(template: str, facts: dict[str, Any]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("scripts")),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["literal"] = _literal
+    return environment.get_template(template).render(facts)
+
+
+def _literal(value: object) -> str:
+    """`value` as Python source: a report may come from anybody, and none of its text may become code."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_literal(key)}: {_literal(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _begins(cell: Cell, name: str) -> bool:
+    return cell.id.startswith(name) or cell.label.startswith(name)
+
+
+def _some(ids: Iterable[str]) -> str:
+    names = list(ids)
+    more = f" and {len(names) - NAMED_AT_MOST} more" if len(names) > NAMED_AT_MOST else ""
+    return ", ".join(names[:NAMED_AT_MOST]) + more

@@ -1,0 +1,180 @@
+"""Many reports as one history: the median of every cell from run to run, and where the machine or its software changed.
+
+A history shows, it does not judge: two runs share no rounds, and what lies between them is what `compare` is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from reports import environments, spelling, writer
+from reports.environments import Difference
+from reports.errors import UsageError
+from reports.markdown import details, escape, table_line
+from reports.schema import Environment, Record, Report, Status
+from reports.spelling import NONE, one_line
+from reports.verdict import title_of
+
+HISTORY_MD = "history.md"
+
+RUNS_SHOWN = 6
+"""Columns of the tables: the last so many runs. The figure shows all."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One report of a history, without its samples."""
+
+    run_id: str
+    at: datetime  # aware
+    environment: Environment
+    records: dict[str, Record]  # by the cell's id
+    changes: list[Difference]  # to the run before, of what bears on speed
+
+    @property
+    def day(self) -> str:
+        return self.at.astimezone(UTC).strftime("%Y-%m-%d")
+
+
+@dataclass(frozen=True)
+class History:
+    runs: list[Run]  # the oldest first; at least one
+    skipped: list[str]  # why a report is not among them
+
+    @property
+    def contests(self) -> dict[str, list[Record]]:
+        """Per contest the newest record of each of its cells, in the order in which they first appear."""
+        newest: dict[str, Record] = {}
+        for run in self.runs:
+            newest |= run.records
+        grouped: dict[str, list[Record]] = {}
+        for record in newest.values():
+            grouped.setdefault(record.cell.contest_id, []).append(record)
+        return grouped
+
+
+def write(folder: Path, out: Path | None = None) -> tuple[History, Path]:
+    """Reads every report below `folder`, and writes `history.md` and its figure into `out`, or into `folder` itself.
+
+    Returns the history and where its page is. Raises UsageError where there is no folder or no report in it.
+    """
+    from reports.history_figure import draw  # matplotlib takes a while to import
+
+    history = read(folder)
+    target = out or folder
+    target.mkdir(parents=True, exist_ok=True)
+    drawn = draw(history, target)
+    return history, writer.write_atomically(target / HISTORY_MD, to_markdown(history, drawn))
+
+
+def read(folder: Path) -> History:
+    """The reports below `folder` in the order of time. One that cannot be read is named among the skipped.
+
+    Raises UsageError where there is no folder, or no report in it that can be read.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder: give one that holds runs, such as results")
+    dated: dict[tuple[datetime, str], Report] = {}
+    skipped = []
+    for path in _find(folder):
+        try:
+            report = writer.read(path)
+            key = (_moment(report.created_at), report.run_id)
+        except UsageError as error:
+            skipped.append(str(error))
+            continue
+        if key in dated:
+            skipped.append(f"{path} is the run {report.run_id} once more")
+        else:
+            dated[key] = _without_samples(report)
+    if not dated:
+        why = f": {'; '.join(skipped)}" if skipped else ""
+        raise UsageError(f"no report below {folder} can be read{why}; runner.py run makes one")
+    return History(_runs(dated), skipped)
+
+
+def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
+    """The whole history. `figures` are files beside it; those that are PNG are embedded."""
+    count = "1 run" if len(history.runs) == 1 else f"{len(history.runs)} runs"
+    first, last = history.runs[0].day, history.runs[-1].day
+    sections = [f"# History: {count}, {first if first == last else f'{first} to {last}'}"]
+    sections += [f"![Median latency from run to run]({path.name})" for path in figures if path.suffix == ".png"]
+    sections.append(
+        "Medians in ms with their 95 % intervals; a line is a cell, a column a run. An interval knows nothing of what "
+        "lies between two runs: `runner.py compare` judges two of them."
+    )
+    for records in history.contests.values():
+        sections += [f"## {escape(title_of(records[0].cell))}", _contest_table(history, records)]
+    sections += ["## Runs", _runs_table(history)]
+    if history.skipped:
+        skipped = "\n".join(f"- {escape(reason)}" for reason in history.skipped)
+        sections.append(details(f"{len(history.skipped)} reports left out", skipped))
+    return "\n\n".join(sections) + "\n"
+
+
+def _find(folder: Path) -> list[Path]:
+    """The folders below `folder`, itself included, that hold a report, whichever way it is packed."""
+    names = (writer.REPORT_JSON, f"{writer.REPORT_JSON}.gz")
+    return sorted({path.parent for name in names for path in folder.rglob(name)})
+
+
+def _moment(text: str) -> datetime:
+    """Raises UsageError where it is no date of ISO 8601. Without a zone it is UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"a report was made at {one_line(text, 40)!r}, which is no date: it has no place") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _without_samples(report: Report) -> Report:
+    """Hundreds of reports must fit into memory."""
+    light = [record.model_copy(update={"bursts": [], "log_tail": ""}) for record in report.records]
+    return report.model_copy(update={"records": light})
+
+
+def _runs(dated: dict[tuple[datetime, str], Report]) -> list[Run]:
+    runs: list[Run] = []
+    for (at, run_id), report in sorted(dated.items(), key=lambda item: item[0]):
+        changes = environments.bear_on_speed(runs[-1].environment, report.environment) if runs else []
+        records = {record.cell.id: record for record in report.records}
+        runs.append(Run(run_id, at, report.environment, records, changes))
+    return runs
+
+
+def _contest_table(history: History, records: Sequence[Record]) -> str:
+    numbers = range(max(0, len(history.runs) - RUNS_SHOWN), len(history.runs))
+    marks = [f"run {number + 1}{' *' if history.runs[number].changes else ''}" for number in numbers]
+    lines = [table_line(["cell", "runs", *map(escape, marks)]), table_line([":--", "--:", *["--:"] * len(marks)])]
+    for record in records:
+        ends = [history.runs[number].records.get(record.cell.id) for number in numbers]
+        present = sum(record.cell.id in run.records for run in history.runs)
+        lines.append(table_line([escape(record.cell.label), str(present), *(_median(end) for end in ends)]))
+    return "\n".join(lines)
+
+
+def _median(record: Record | None) -> str:
+    """What a failed cell ended as is marked, with whatever numbers it kept."""
+    if record is None:
+        return NONE
+    median = spelling.median(record.latency) if record.latency else ""
+    if record.status.is_failure:
+        return f"{median} **{record.status}**".strip()
+    return median or (NONE if record.status is Status.OK else record.status.value)
+
+
+def _runs_table(history: History) -> str:
+    lines = [
+        "`*` in a table marks a run before which the machine or its software changed.\n",
+        table_line(["run", "made", "id", "commit", "what changed before it"]),
+        table_line(["--:", ":--", ":--", ":--", ":--"]),
+    ]
+    for number, run in enumerate(history.runs, 1):
+        changes = "; ".join(f"{each.what}: {each.base} → {each.new}" for each in run.changes)
+        commit = (run.environment.git_commit or NONE)[:10]
+        made = run.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+        lines.append(table_line([str(number), made, escape(run.run_id), escape(commit), escape(changes)]))
+    return "\n".join(lines)

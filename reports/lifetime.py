@@ -1,0 +1,259 @@
+"""What a deployment costs over its life, in tables and sentences: Markdown and the terminal only lay them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports import spelling
+from reports.contests import ContestView, Row
+from reports.costs import HORIZON, STARTS, BreakEven, Cheapest, Leg, Outcome, Start
+from reports.spelling import NONE
+
+NOT_ESTABLISHED = "not established"
+
+NOTE = (
+    "The first call is one of the calls counted. Building and the first call were timed once for each start; intervals "
+    "are those of the steady latencies alone."
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Plain text throughout: nothing is escaped yet."""
+
+    title: str
+    text_columns: Sequence[str]  # set to the left; they come first
+    number_columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    is_folded: bool = False
+
+
+def tables(contest: ContestView) -> list[Table]:
+    """Those that have something to show, in the order of reading."""
+    if not _starts(contest):
+        return []
+    outcomes = [_outcomes(contest, contest.calls)] if contest.calls and contest.baseline else []
+    found = [_start_table(contest), _cheapest_table(contest), *outcomes, *_break_even_tables(contest)]
+    return [table for table in found if table.rows]
+
+
+def sentences(contest: ContestView) -> list[str]:
+    """Who is the cheapest from which call on, what nothing dominates, and what energy was counted."""
+    found = [_who_is_cheapest(contest, start) for start in _starts(contest)]
+    if len(contest.contenders) > 1:
+        found.append(_what_nothing_dominates(contest))
+    sources = {row.record.energy.source for row in contest.rows if row.record.energy}
+    return [*found, *(f"Energy is that of {source}, beyond what it takes idle." for source in sorted(sources))]
+
+
+def plain_verdicts(contest: ContestView) -> list[str]:
+    """One sentence for each configuration and start over the number of calls asked for; none where none was."""
+    return [
+        f"{outcome.label} over {_number_of_calls(outcome.calls)} from a {start} start: {outcome_sentence(outcome)}"
+        for start, outcome in _each_outcome(contest, contest.calls or 0)
+    ]
+
+
+def in_the_end_or(contest: ContestView, start: Start) -> str:
+    """` (or eager: not established)`, where others may cost as little as the last of the legs; else nothing.
+
+    Where its own crossing is not established, that alone is said.
+    """
+    last_leg = contest.costs.legs(start, contest.contenders)[-1]
+    if doubt := _doubt_of_crossing(last_leg):
+        return doubt
+    found = [contest.costs.cheapest(calls, start, contest.contenders) for calls in HORIZON]
+    there = [each for each in found if each and each.calls >= last_leg.first_call]
+    rivals = dict.fromkeys(line.label for each in there for line in each.rivals)
+    return f" (or {spelling.some(list(rivals), shown=3)}: {NOT_ESTABLISHED})" if rivals else ""
+
+
+def outcome_sentence(outcome: Outcome) -> str:
+    """`onnx wins, 1.63x overall, 2.26x steady; pays from call 15 on`."""
+    speeds = f"{spelling.ratio(outcome.total_speedup)}x overall, {spelling.ratio(outcome.steady.value)}x steady"
+    pays = _when_it_pays(outcome.break_even)
+    if outcome.winner == outcome.label:
+        return f"{outcome.label} wins, {speeds}; {pays}"
+    if outcome.winner == outcome.baseline:
+        return f"{outcome.baseline} wins, {outcome.label} is {speeds}; {pays}"
+    return f"neither wins, {outcome.label} is {speeds}; {pays}"
+
+
+def spell_break_even(found: BreakEven | None) -> str:
+    """`302 [280, 330]`, `from the start`, `never` or `not established`."""
+    if found is None:
+        return NONE
+    if not found.is_established:
+        return NOT_ESTABLISHED
+    if found.calls is None:
+        return "never"
+    return "from the start" if found.calls == 0 else _calls(found)
+
+
+def _start_table(contest: ContestView) -> Table:
+    rows = [row for row in contest.rows if row.record.latency and row.record.phases]
+    is_warm = "warm" in _starts(contest)
+    has_energy = any(row.record.energy for row in rows)
+    columns = ["build, cold (s)", "first answer, cold (s)"]
+    columns += ["build, warm (s)", "first answer, warm (s)"] if is_warm else []
+    columns += ["artefact (MiB)", *(["energy per call (mJ)"] if has_energy else [])]
+    return Table(
+        title="Cold and warm start" if is_warm else "Cold start",
+        text_columns=["backend"],
+        number_columns=columns,
+        rows=[[row.label, *_start_cells(row, is_warm, has_energy)] for row in rows],
+    )
+
+
+def _start_cells(row: Row, is_warm: bool, has_energy: bool) -> list[str]:
+    record, warm = row.record, row.record.warm_start
+    first_call_s = record.first_call_s
+    cells = [
+        spelling.seconds(record.build_s),
+        NONE if first_call_s is None else spelling.seconds(record.build_s + first_call_s),
+    ]
+    if is_warm:
+        cells += [spelling.seconds(warm.build_s), spelling.seconds(warm.first_answer_s)] if warm else [NONE, NONE]
+    cells.append(spelling.mebibytes(record.memory.artifact_bytes if record.memory else None))
+    if has_energy:
+        cells.append(f"{1e3 * record.energy.joules_per_call:.3g}" if record.energy else NONE)
+    return cells
+
+
+def _cheapest_table(contest: ContestView) -> Table:
+    starts = _starts(contest)
+    columns = [[contest.costs.cheapest(calls, start, contest.contenders) for calls in HORIZON] for start in starts]
+    return Table(
+        title="Who costs least, building and first call included",
+        text_columns=["calls", *(f"from a {start} start" for start in starts)],
+        number_columns=[],
+        rows=[
+            [spelling.count(calls), *map(_spell_cheapest, found)]
+            for calls, *found in zip(HORIZON, *columns, strict=True)
+        ],
+    )
+
+
+def _spell_cheapest(found: Cheapest | None) -> str:
+    if found is None:
+        return NONE
+    text = f"{found.line.label}, {spelling.seconds(found.line.total_s(found.calls))} s"
+    if not found.rivals:
+        return text
+    rivals = spelling.some([line.label for line in found.rivals], shown=3)
+    return f"{text} (or {rivals}: {NOT_ESTABLISHED})"
+
+
+def _outcomes(contest: ContestView, calls: int) -> Table:
+    rows = [
+        [outcome.label, start, outcome_sentence(outcome), *_outcome_numbers(outcome)]
+        for start, outcome in _each_outcome(contest, calls)
+    ]
+    return Table(
+        title=f"Over {_number_of_calls(calls)}, against {contest.baseline}",
+        text_columns=["backend", "start", "verdict"],
+        number_columns=["warm-up overhead (s)", "steady speed-up [95 %]", "total speed-up"],
+        rows=rows,
+    )
+
+
+def _each_outcome(contest: ContestView, calls: int) -> list[tuple[Start, Outcome]]:
+    baseline = contest.baseline
+    if not calls or baseline is None:
+        return []
+    others = [label for label in contest.contenders if label != baseline]
+    found = [(start, contest.costs.outcome(label, baseline, calls, start)) for label in others for start in STARTS]
+    return [(start, outcome) for start, outcome in found if outcome]
+
+
+def _outcome_numbers(outcome: Outcome) -> list[str]:
+    overhead = "-" if outcome.overhead_s < 0 else ""
+    steady = outcome.steady
+    return [
+        f"{overhead}{spelling.seconds(abs(outcome.overhead_s))}",
+        f"{spelling.ratio(steady.value)}x {spelling.ratio_interval(steady.ci95)}".rstrip(),
+        f"{spelling.ratio(outcome.total_speedup)}x",
+    ]
+
+
+def _break_even_tables(contest: ContestView) -> list[Table]:
+    """From which call on a row has paid against a column."""
+    found = []
+    for start in _starts(contest):
+        labels = [line.label for line in contest.costs.lines(start)]
+        rows = [[ours, *(_one_against_another(contest, ours, theirs, start) for theirs in labels)] for ours in labels]
+        title = f"Break-even from a {start} start: the call from which a row has paid against a column"
+        found.append(Table(title, ["backend"], labels, rows, is_folded=True))
+    return [table for table in found if len(table.rows) > 1]
+
+
+def _one_against_another(contest: ContestView, ours: str, theirs: str, start: Start) -> str:
+    """As `spell_break_even`, but for one that is overtaken it says up to which call it is ahead."""
+    found, reverse = contest.costs.break_even(ours, theirs, start), contest.costs.break_even(theirs, ours, start)
+    if found and found.is_established and found.calls is None and reverse and reverse.calls:
+        return f"up to {reverse.calls - 1:,}"
+    return spell_break_even(found)
+
+
+def _who_is_cheapest(contest: ContestView, start: Start) -> str:
+    legs = contest.costs.legs(start, contest.contenders)
+    doubt = in_the_end_or(contest, start)
+    if len(legs) == 1:
+        many = f"however many calls (up to {HORIZON[-1]:,})"
+        return f"From a {start} start {legs[0].line.label} costs least, {many}{doubt}."
+    first, *others = legs
+    last_call = others[0].first_call - 1
+    until = "for a single call" if last_call == 1 else f"up to call {last_call:,}"
+    doubts = [*(_doubt_of_crossing(leg) for leg in others[:-1]), doubt]
+    texts = [f"{leg.line.label} {_from_when(leg)}{doubt}" for leg, doubt in zip(others, doubts, strict=True)]
+    further = ", then ".join(texts)
+    return f"From a {start} start {first.line.label} costs least {until}, then {further}."
+
+
+def _doubt_of_crossing(leg: Leg) -> str:
+    return f" ({NOT_ESTABLISHED})" if leg.crossing and not leg.crossing.is_established else ""
+
+
+def _from_when(leg: Leg) -> str:
+    if leg.crossing is None or not leg.crossing.is_established:
+        return f"from about call {leg.first_call:,} on"
+    return f"from call {_calls(leg.crossing)} on"
+
+
+def _what_nothing_dominates(contest: ContestView) -> str:
+    front = contest.front
+    text = f"Nothing dominates {_listed(front.labels)} in {_listed(front.aims)}."
+    if front.left_out:
+        text += f" Not every configuration has a value of {_listed(front.left_out)}: left out."
+    return text
+
+
+def _when_it_pays(found: BreakEven) -> str:
+    if not found.is_established:
+        return f"when it pays is {NOT_ESTABLISHED}"
+    if found.calls is None:
+        return "never pays"
+    return "ahead from the first call on" if found.calls == 0 else f"pays from call {found.calls:,} on"
+
+
+def _calls(found: BreakEven) -> str:
+    """`302 [280, 330]`."""
+    if found.low == found.high:
+        return spelling.count(found.calls)
+    return f"{spelling.count(found.calls)} [{spelling.count(found.low)},\u00a0{spelling.count(found.high)}]"
+
+
+def _number_of_calls(calls: int) -> str:
+    return f"{calls:,} call{'s' if calls > 1 else ''}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "none"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _starts(contest: ContestView) -> list[Start]:
+    """Those that a contender was measured in."""
+    return [start for start in STARTS if contest.costs.legs(start, contest.contenders)]

@@ -1,0 +1,37 @@
+"""The workflow that docs/gate.md offers can be read by GitHub, by bash, and by our command line."""
+
+import re
+import subprocess
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import runner
+from harness.launcher import ROOT
+
+PAGE = (ROOT / "docs/gate.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def steps() -> list[dict[str, Any]]:
+    yaml = pytest.importorskip("yaml")
+    (workflow,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    found: list[dict[str, Any]] = yaml.safe_load(workflow)["jobs"]["gate"]["steps"]
+    return found
+
+
+def test_every_step_is_an_action_or_a_script_that_bash_can_read(steps: list[dict[str, Any]]) -> None:
+    for step in steps:
+        assert ("uses" in step) != ("run" in step)
+        script = re.sub(r"\$\{\{.*?\}\}", "x", step.get("run", ""))
+        assert subprocess.run(["bash", "-n"], input=script, text=True, timeout=20).returncode == 0, script
+
+
+def test_the_options_of_compare_and_history_on_the_page_exist() -> None:
+    commands: dict[str, Any] = get_command(runner.app).commands  # type: ignore[attr-defined]
+    used = re.findall(r"runner\.py (compare|history)((?: [^\n|#]+)?)", PAGE)
+    assert {name for name, _ in used} == {"compare", "history"}
+    for name, arguments in used:
+        known = {option for parameter in commands[name].params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", arguments)) <= known

@@ -1,0 +1,103 @@
+"""What is read around a burst: by a process that is left alone, and by one that another keeps from its core."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness import conditions
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's accounts in /proc")
+
+
+def spin(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+@linux
+def test_a_neighbour_on_the_same_core_shows_as_waiting_and_as_switches() -> None:
+    watch = conditions.Watch("cpu")
+    before = os.sched_getaffinity(0)
+    core = {min(before)}
+    os.sched_setaffinity(0, core)
+    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # inherits the core
+    try:
+        time.sleep(0.2)
+        watch.begin()
+        spin(0.5)
+        seen = watch.end()
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+        os.sched_setaffinity(0, before)
+    assert seen.wait_share is not None and seen.wait_share > 0.2
+    assert seen.involuntary_switches is not None and seen.involuntary_switches > 5
+    assert seen.steal_share is not None and seen.load is not None
+
+
+@linux
+def test_a_process_that_sleeps_waits_for_no_core() -> None:
+    watch = conditions.Watch("cpu")
+    watch.begin()
+    time.sleep(0.2)
+    seen = watch.end()
+    assert seen.wait_share is not None and seen.wait_share < 0.2
+
+
+def test_the_calibrating_work_is_fixed_and_takes_milliseconds_at_most() -> None:
+    fastest_ms = min(conditions.calibrate_ms() for _ in range(20))
+    assert 0.05 < fastest_ms < 50
+
+
+def test_a_cpu_has_no_gpu_to_read() -> None:
+    seen = conditions.Watch("cpu").end()
+    assert (seen.sm_clock_mhz, seen.temperature_c, seen.throttle_reasons) == (None, None, [])
+    assert conditions.GpuWatch(None).processes() is None
+    assert conditions.GpuWatch(None).energy_j() is None
+
+
+class Nvml:
+    """The part of pynvml that is read, of a card that does not tell its temperature."""
+
+    NVML_CLOCK_SM = 1
+    NVML_TEMPERATURE_GPU = 0
+    nvmlClocksEventReasonSwPowerCap = 0x4
+    nvmlClocksThrottleReasonHwThermalSlowdown = 0x40
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: object) -> int:
+        return 0x1 | 0x40  # idle, which is no throttling, and hot
+
+    def nvmlDeviceGetClockInfo(self, handle: object, kind: int) -> int:
+        return 1200
+
+    def nvmlDeviceGetTemperature(self, handle: object, kind: int) -> int:
+        raise self.NVMLError
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[Any]:
+        return [SimpleNamespace(pid=1), SimpleNamespace(pid=2)]
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:
+        return 2500
+
+
+def test_a_gpu_tells_its_clock_and_why_it_is_slow_and_what_it_does_not_tell_is_none() -> None:
+    watch = conditions.GpuWatch(None)
+    watch._library, watch._handle = Nvml(), object()
+    assert watch.read() == {
+        "sm_clock_mhz": 1200,
+        "temperature_c": None,
+        "throttle_reasons": ["hardware thermal slowdown"],
+    }
+    assert watch.processes() == 2
+    assert watch.energy_j() == 2.5

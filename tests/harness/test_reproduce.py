@@ -1,0 +1,382 @@
+"""A script made of a report's cell runs without Bakeoff, computes what the cell did, and takes as long."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import models
+import runner
+from harness import precision, reproduce
+from harness.worker import load, place, run_eager
+from reports import writer
+from reports.errors import UsageError
+from reports.schema import Cell, Environment, Gpu, Record, Report, Status
+from reports.verdict import spell_ms
+from tests.harness.measuring import by_label, measure
+from tests.reports import samples
+
+ROOT = Path(__file__).parents[2]
+ON_CPU = ["eager", "torchscript", "onnx", "onnx/opset-23", "openvino"]
+COMPILING = ["inductor", "inductor/freezing", "inductor/max-autotune", "aotinductor"]
+ON_CUDA = [
+    "eager",
+    "eager/cuda-graph",
+    "torchscript/cuda-graph",
+    "inductor",
+    "inductor/reduce-overhead",
+    "aotinductor",
+    "aotinductor/cuda-graph",
+    "onnx",
+    "onnx/cuda-graph",
+]
+SMALL = {
+    "mlp": {"batch": 2, "features": 8, "hidden": 16},
+    "conv": {"batch": 1, "size": 8, "width": 4},
+    "transformer": {"seq": 4, "dim": 8, "ffn": 16, "heads": 2},
+}
+TWO_HEADS = f"{ROOT}/examples/two_heads.py:factory"
+AGREEMENT = 1.25
+"""A gross error is a factor of 1.5 and more; docs/method.md has the true agreement, measured on a quiet machine."""
+ATTEMPTS = 4
+
+# Imports script.py, which then builds its cell and measures nothing.
+IMPORT = """
+import sys, torch
+sys.path.insert(0, "")
+import script
+"""
+# Calls every input set, and keeps what came out.
+CALL = f"""{IMPORT}
+found = []
+with torch.inference_mode():
+    for index in range(len(script.input_sets)):
+        returned = script.bind(index)()
+        leaves = torch.utils._pytree.tree_leaves(getattr(script, "outputs", returned))
+        found.append([leaf.clone() for leaf in leaves])
+taken = [name for name in ("backends", "harness", "models", "reports", "runner") if name in sys.modules]
+assert not taken, taken
+torch.save(found, "kept.pt")
+"""
+KEEP_MODEL = f"""{IMPORT}
+torch.save([dict(script.model.state_dict()), script.input_sets], "kept.pt")
+"""
+
+
+def cell_of(model: str, label: str, **fields: object) -> Cell:
+    backend, _, mode = label.partition("/")
+    dimensions = models.find(model).resolve(SMALL.get(model, {}))
+    return Cell.model_validate(
+        {"model": model, "dimensions": dimensions, "backend": backend, "mode": mode or "default", **fields}
+    )
+
+
+def report_on(*records: Record, **environment: object) -> Report:
+    machine = Environment.model_validate(
+        {
+            "hostname": "box",
+            "os": "Linux 6.1",
+            "cpu": "EPYC",
+            "physical_cores": 2,
+            "logical_cores": 2,
+            "usable_cores": 2,
+            "governor": None,
+            "memory_bytes": None,
+            "torch_threads": 1,
+            "python": "3.11.9",
+            "gpus": [Gpu(index=0, name="H100", driver="570.1")],
+            **environment,
+        }
+    )
+    return Report(
+        run_id="20260501-mlp-cpu",
+        created_at="2026-05-01",
+        complete=True,
+        planned=len(records),
+        command="runner.py",
+        request={},
+        environment=machine,
+        records=list(records),
+        verdicts=[],
+    )
+
+
+def record_of(cell: Cell, **fields: object) -> Record:
+    made = {"settings": {"threads": 1}, "versions": {"torch": "2.13.0"}, **fields}
+    return samples.ok(cell, samples.bursts(0.139), **made)
+
+
+def script_of(cell: Cell, **environment: object) -> str:
+    record = record_of(cell)
+    return reproduce.script_for(report_on(record, **environment), record)
+
+
+def run_python(folder: Path, *arguments: object, limit_s: float = 240) -> str:
+    """In `folder`, which is not ours, with compilers' caches of its own."""
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    environment.pop("PYTHONPATH", None)
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit_s)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def kept_by(folder: Path, script: str, code: str = CALL) -> Any:
+    """What `code` keeps of the script, in a process that never sees Bakeoff: its outputs for each input set."""
+    (folder / "script.py").write_text(script)
+    run_python(folder, "-c", code)
+    return torch.load(folder / "kept.pt")
+
+
+def expected_of(cell: Cell) -> list[list[torch.Tensor]]:
+    precision.apply(cell.precision)
+    with torch.inference_mode():
+        return [list(outputs) for outputs in run_eager(*place(load(cell), cell))]
+
+
+def assert_same_outputs(folder: Path, cell: Cell) -> None:
+    torch.testing.assert_close(kept_by(folder, script_of(cell)), expected_of(cell))
+
+
+# --- what a script computes
+
+
+@pytest.mark.parametrize("label", ON_CPU)
+@pytest.mark.parametrize("model", models.DEFAULT)
+def test_it_computes_what_the_model_does_on_every_input_set(tmp_path: Path, model: str, label: str) -> None:
+    assert_same_outputs(tmp_path, cell_of(model, label, seed=7))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", COMPILING)
+def test_it_compiles_as_the_backend_does(tmp_path: Path, label: str) -> None:
+    assert_same_outputs(tmp_path, cell_of("transformer", label))
+
+
+@pytest.mark.parametrize("model", models.DEFAULT)
+def test_weights_and_inputs_are_the_models_own_bit_for_bit(tmp_path: Path, model: str) -> None:
+    cell = cell_of(model, "eager", seed=3)
+    weights, inputs = kept_by(tmp_path, script_of(cell), KEEP_MODEL)
+    loaded = load(cell)
+    torch.testing.assert_close(weights, dict(loaded.module.state_dict()), rtol=0, atol=0)
+    torch.testing.assert_close(inputs, [one.args for one in loaded.inputs], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("label", ["eager", "torchscript", "onnx", "openvino"])
+def test_a_users_own_model_is_imported_from_its_file(tmp_path: Path, label: str) -> None:
+    assert_same_outputs(tmp_path, cell_of(TWO_HEADS, label))
+
+
+@pytest.mark.parametrize("label", ["eager", "torchscript", "onnx"])
+def test_a_hugging_face_folder_is_read_by_transformers(tmp_path: Path, label: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(**tiny, vocab_size=40, max_position_embeddings=32)
+    transformers.BertModel(config).save_pretrained(tmp_path / "bert")
+    assert_same_outputs(tmp_path, cell_of(f"hf:{tmp_path}/bert", label))
+
+
+@pytest.mark.parametrize("label", ["eager", "openvino"])
+def test_bfloat16_is_cast_as_the_harness_casts_it(tmp_path: Path, label: str) -> None:
+    cell = cell_of("mlp", label, precision="bf16")
+    found, expected = kept_by(tmp_path, script_of(cell)), expected_of(cell)
+    assert found[0][0].dtype is torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("label", ON_CUDA)
+def test_it_computes_the_same_on_cuda(tmp_path: Path, label: str) -> None:
+    cell = cell_of("mlp", label, device="cuda")
+    found = [[tensor.cpu() for tensor in one] for one in kept_by(tmp_path, script_of(cell))]
+    torch.testing.assert_close(found, [[tensor.cpu() for tensor in one] for one in expected_of(cell)])
+
+
+# --- what it takes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", ["eager", "torchscript", "inductor", "onnx", "openvino"])
+def test_its_latency_is_the_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str) -> None:
+    """Within 25 % in one of four attempts: one machine, other loads. One thread, which a neighbour disturbs least."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    ratios = []
+    for attempt in range(ATTEMPTS):
+        report = measure(tmp_path / str(attempt), label, min_time_s=0.5)
+        record = by_label(report)[label]
+        assert record.latency is not None
+        (tmp_path / "script.py").write_text(reproduce.script_for(report, record))
+        said = run_python(tmp_path, "script.py")
+        found = re.fullmatch(r"median latency (\S+) ms; in the report (\S+) ms\n", said)
+        assert found
+        ratios.append(float(found[1]) / record.latency.median_ms)
+        if 1 / AGREEMENT < ratios[-1] < AGREEMENT:
+            return
+    pytest.fail(f"script / report: {ratios}")
+
+
+# --- what a script says
+
+EVERY_CELL = [
+    *((label, "cpu", "fp32") for label in (*ON_CPU, *COMPILING)),
+    *((label, "cuda", "tf32") for label in ON_CUDA),
+    *((label, "cuda:1", "fp16") for label in ON_CUDA),
+]
+
+
+@pytest.mark.parametrize("model", [*models.DEFAULT, TWO_HEADS])
+def test_every_script_is_python_that_ruff_leaves_as_it_is(tmp_path: Path, model: str) -> None:
+    for number, (label, device, cell_precision) in enumerate(EVERY_CELL):
+        script = script_of(cell_of(model, label, device=device, precision=cell_precision))
+        (tmp_path / f"script_{number}.py").write_text(script)
+    ruff = [sys.executable, "-m", "ruff"]
+    subprocess.run([*ruff, "check", "--isolated", "--line-length=120", "--select=E,F,I", tmp_path], check=True)
+    subprocess.run([*ruff, "format", "--isolated", "--line-length=120", "--diff", tmp_path], check=True)
+
+
+@pytest.mark.parametrize("label", [*ON_CPU, *COMPILING])
+def test_it_is_about_a_page(label: str) -> None:
+    assert len(script_of(cell_of("mlp", label)).splitlines()) <= 90
+
+
+def test_its_heading_says_where_the_number_comes_from() -> None:
+    fields = {"command": "python runner.py run --model mlp", "precision_in_force": {"use_tf32": "0"}}
+    record = record_of(cell_of("mlp", "onnx"), **fields)
+    script = reproduce.script_for(report_on(record, git_commit="abc123", variables={"LD_PRELOAD": "x.so"}), record)
+    heading = [line for line in script.splitlines() if line.startswith("# ")]
+    for said in (
+        "python runner.py run --model mlp",
+        "abc123",
+        "EPYC",
+        "torch 2.13.0",
+        "use_tf32 0",
+        "960 calls",
+        "x.so",
+    ):
+        assert any(said in line for line in heading), said
+    assert record.latency is not None
+    assert f"in the report {spell_ms(record.latency.median_ms)}" in script
+
+
+def test_only_a_gpu_cell_says_anything_of_gpus() -> None:
+    assert "H100" in script_of(cell_of("mlp", "eager", device="cuda"))
+    for said in ("H100", "cuda", "stream", "synchronize"):
+        assert said not in script_of(cell_of("mlp", "eager"))
+
+
+def test_variables_that_bear_on_speed_are_set_before_torch_is_imported() -> None:
+    script = script_of(cell_of("mlp", "eager"), variables={"OMP_NUM_THREADS": "1", "LD_PRELOAD": "x.so"})
+    assert script.index('os.environ["OMP_NUM_THREADS"] = "1"') < script.index("import torch\n")
+    assert 'os.environ["LD_PRELOAD"]' not in script
+
+
+def test_a_hostile_report_puts_no_code_into_the_script() -> None:
+    hostile = "x\nraise SystemExit(1)\r\u2028\"\"\"'''\\"
+    record = record_of(cell_of("mlp", "eager"), command=hostile, versions={hostile: hostile}, started_at=hostile)
+    script = reproduce.script_for(report_on(record, hostname=hostile, variables={f"OMP_{hostile}": hostile}), record)
+    harmless = script_of(cell_of("mlp", "eager"), variables={"OMP_": ""})
+    assert [type(node) for node in ast.parse(script).body] == [type(node) for node in ast.parse(harmless).body]
+
+
+def test_a_cell_that_died_can_be_reproduced_too() -> None:
+    record = Record(cell=cell_of("mlp", "eager"), status=Status.CRASH, reason="died of signal 11", command="runner.py")
+    script = reproduce.script_for(report_on(record), record)
+    assert "crash: died of signal 11" in script
+    assert "in the report" not in script
+    assert "torch.set_num_threads(1)" in script
+
+
+def test_a_script_is_written_without_torch() -> None:
+    code = "import sys, harness.reproduce; assert not {'torch', 'onnxruntime', 'openvino'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("label", "fields", "said"),
+    [
+        ("tensorrt", {"device": "cuda"}, "no script for backend tensorrt: there is one for each of eager, torchscript"),
+        ("onnx/tensorrt-ep", {"device": "cuda"}, "no script for mode onnx/tensorrt-ep: of ONNX Runtime's providers"),
+        ("inductor/gone", {}, "no script for mode inductor/gone, which this version does not have"),
+        ("eager", {"precision": "int8"}, "no script for precision int8: quantising the model takes more than a page"),
+        ("eager", {"precision": "fp31"}, "unknown precision 'fp31': did you mean 'fp32'?"),
+        ("eager", {"device": "tpu"}, "unknown device 'tpu'"),
+        ("eager", {"model": "mine.py:factory"}, "reproduce it from the folder that it was measured from"),
+        ("eager", {"dimensions": {"batch": "print()"}}, "dimension 'batch' takes a whole number"),
+    ],
+)
+def test_what_no_script_covers_is_refused_with_the_reason(label: str, fields: dict[str, Any], said: str) -> None:
+    cell = cell_of("mlp", label).model_copy(update=fields)
+    record = record_of(cell, command="runner.py run")
+    with pytest.raises(UsageError, match=re.escape(said)):
+        reproduce.script_for(report_on(record), record)
+
+
+def test_a_cell_that_was_never_measured_has_nothing_to_reproduce() -> None:
+    record = Record(cell=cell_of("mlp", "openvino"), status=Status.UNAVAILABLE, reason="openvino is not installed")
+    with pytest.raises(UsageError, match=r"it was unavailable: openvino is not installed$"):
+        reproduce.script_for(report_on(record), record)
+
+
+# --- which cell
+
+
+def found_as(name: str, *records: Record) -> str:
+    return reproduce.find_record(report_on(*records), name).cell.label
+
+
+def test_a_cell_is_named_by_its_id_its_label_or_the_beginning_of_one() -> None:
+    records = [record_of(cell_of("mlp", label)) for label in ("onnx", "onnx/opset-23", "openvino", "eager")]
+    assert found_as("onnx", *records) == "onnx"  # a whole label, though another begins so
+    assert found_as("onnx/o", *records) == "onnx/opset-23"
+    assert found_as("op", *records) == "openvino"
+    for record in records:
+        assert found_as(record.cell.id, *records) == record.cell.label
+
+
+def test_a_name_of_several_cells_is_refused_with_their_ids() -> None:
+    records = [record_of(cell_of(model, "eager")) for model in ("mlp", "conv")]
+    with pytest.raises(UsageError, match="'eager' stands for 2 cells: give one of") as refused:
+        found_as("eager", *records)
+    assert all(record.cell.id in str(refused.value) for record in records)
+    assert found_as("mlp_", *records) == "eager"
+
+
+@pytest.mark.parametrize(("name", "near"), [("egaer", "eager"), ("", "known: eager, onnx")])
+def test_an_unknown_cell_is_refused_with_a_near_one(name: str, near: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown cell '{name}': .*{near}"):
+        found_as(name, record_of(cell_of("mlp", "eager")), record_of(cell_of("mlp", "onnx")))
+
+
+# --- the command
+
+
+def test_the_command_writes_the_script_to_a_file_or_prints_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restored_signals: None
+) -> None:
+    record = record_of(cell_of("mlp", "eager"))
+    report = report_on(record)
+    (tmp_path / "report.json").write_text(writer.to_json(report))
+    command = ["runner.py", "reproduce", str(tmp_path / "report.json"), "eager"]
+    for arguments in (command, [*command, "--out", str(tmp_path / "eager.py")]):
+        monkeypatch.setattr(sys, "argv", arguments)
+        assert runner.main() == 0
+    expected = reproduce.script_for(report, record)
+    assert capsys.readouterr().out == expected
+    assert (tmp_path / "eager.py").read_text() == expected
+
+
+def test_a_file_name_that_hides_the_library_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the script would import itself as 'onnx': give the file another name"):
+        reproduce.write(script_of(cell_of("mlp", "onnx")), tmp_path / "onnx.py")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,155 @@
+"""Many reports as one history: found, put in order, drawn, and told where the machine changed."""
+
+import gzip
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from reports import history
+from reports.errors import UsageError
+from reports.history import RUNS_SHOWN
+from reports.history_figure import draw
+from reports.schema import Environment, Record, Report, Status
+from reports.writer import to_json
+from tests.reports.samples import HOSTILE, bursts, cell, constant, environment, failed, hostile_on_cpu, ok, report
+
+
+def made(day: int, records: list[Record], where: Environment | None = None, zone: str = "+00:00") -> Report:
+    return report(
+        records, run_id=f"run-{day}", created_at=f"2026-05-{day:02}T10:00:00{zone}", environment=where or environment()
+    )
+
+
+def medians(*medians_ms: float) -> list[Record]:
+    names = ["eager", "onnx", "openvino"]
+    return [ok(cell(name), constant([median] * 8)) for name, median in zip(names, medians_ms, strict=False)]
+
+
+def keep(found: Report, folder: Path, packed: bool = False) -> None:
+    folder.mkdir(parents=True)
+    text = to_json(found)
+    if packed:
+        (folder / "report.json.gz").write_bytes(gzip.compress(text.encode()))
+    else:
+        (folder / "report.json").write_text(text, encoding="utf-8")
+
+
+def rows(text: str, label: str) -> list[list[str]]:
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith(f"| {label} |")]
+    return [[cell.strip() for cell in line] for line in lines]
+
+
+def test_runs_are_found_at_any_depth_and_told_in_the_order_of_time(tmp_path: Path) -> None:
+    keep(made(3, medians(1.0, 0.7)), tmp_path / "a")
+    keep(made(1, medians(1.2, 0.5)), tmp_path / "b" / "deep", packed=True)
+    keep(made(2, medians(1.1, 0.6)), tmp_path / "c")
+    found, page = history.write(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert [run.run_id for run in found.runs] == ["run-1", "run-2", "run-3"]
+    assert text.startswith("# History: 3 runs, 2026-05-01 to 2026-05-03\n")
+    assert rows(text, "onnx") == [["onnx", "3", "0.500 [0.500,\u00a00.500]", "0.600 [0.600,\u00a00.600]",
+                                   "0.700 [0.700,\u00a00.700]"]]  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"history.md", "history.png", "history.svg"}
+    assert "](history.png)" in text
+
+
+def test_time_is_compared_and_not_its_spelling(tmp_path: Path) -> None:
+    keep(made(2, medians(1.0), zone="+14:00"), tmp_path / "a")  # 20:00 of the day before, in UTC
+    keep(made(1, medians(1.0), zone=""), tmp_path / "b")
+    keep(made(1, medians(1.0), zone="Z").model_copy(update={"run_id": "early"}), tmp_path / "c")
+    assert [run.run_id for run in history.read(tmp_path).runs] == ["early", "run-1", "run-2"]
+
+
+def test_a_change_of_the_environment_is_marked_and_a_new_commit_is_not(tmp_path: Path) -> None:
+    renewed = environment().model_copy(update={"versions": {"torch": "2.10.0", "onnxruntime": "1.23.0"}})
+    elsewhere = renewed.model_copy(update={"git_commit": "fff0000", "hostname": "other"})
+    for day, where in enumerate([environment(), renewed, elsewhere], 1):
+        keep(made(day, medians(1.0), where), tmp_path / str(day))
+    found, page = history.write(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert [len(run.changes) for run in found.runs] == [0, 1, 0]
+    assert "| run 1 | run 2 \\* | run 3 |" in text
+    assert "torch: 2.9.0 → 2.10.0" in text
+    assert "environment changed" in (tmp_path / "history.svg").read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> None:
+    keep(made(1, medians(1.0)), tmp_path / "good")
+    keep(made(1, medians(1.0)), tmp_path / "good-again")
+    keep(made(1, medians(1.0)).model_copy(update={"created_at": "yesterday"}), tmp_path / "undated")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "report.json").write_text("{", encoding="utf-8")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "report.json").write_text(json.dumps({"schema_version": "9.0.0"}), encoding="utf-8")
+    found, page = history.write(tmp_path)
+    assert len(found.runs) == 1
+    said = "\n".join(found.skipped)
+    for part in ("broken/report.json is not JSON", "has schema 9.0.0", "'yesterday'", "is the run run-1 once more"):
+        assert part in said
+    assert "4 reports left out" in page.read_text(encoding="utf-8")
+
+
+def test_a_folder_without_a_report_that_can_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no report below"):
+        history.read(tmp_path)
+    with pytest.raises(UsageError, match="is no folder"):
+        history.read(tmp_path / "nowhere")
+    (tmp_path / "report.json").write_text("{", encoding="utf-8")
+    with pytest.raises(UsageError, match="is not JSON"):
+        history.read(tmp_path)
+
+
+def test_a_cell_that_failed_is_marked_and_is_a_gap_in_the_figure(tmp_path: Path) -> None:
+    keep(made(1, [*medians(1.0), failed(cell("onnx"), Status.UNAVAILABLE, "no")]), tmp_path / "1")
+    keep(made(2, [*medians(1.1), failed(cell("onnx"), Status.CRASH, "died")]), tmp_path / "2")
+    keep(made(3, medians(1.2)), tmp_path / "3")
+    _, page = history.write(tmp_path)
+    assert rows(page.read_text(encoding="utf-8"), "onnx") == [["onnx", "2", "unavailable", "**crash**", "-"]]
+    svg = (tmp_path / "history.svg").read_text(encoding="utf-8")
+    assert ">eager<" in svg and ">onnx<" not in svg
+
+
+def test_the_tables_hold_the_last_runs_and_the_figure_all(tmp_path: Path) -> None:
+    for day in range(1, RUNS_SHOWN + 4):
+        keep(made(day, medians(1.0 + day)), tmp_path / str(day))
+    _, page = history.write(tmp_path)
+    (row,) = rows(page.read_text(encoding="utf-8"), "eager")
+    assert len(row) == 2 + RUNS_SHOWN
+    assert row[1] == str(RUNS_SHOWN + 3)
+    ticks = [node.text for node in ElementTree.parse(tmp_path / "history.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert str(RUNS_SHOWN + 3) in ticks
+    assert f"eager moved most, to {(1 + RUNS_SHOWN + 3) / 2:.2f}x its first latency: conv on cpu, fp32" in ticks
+
+
+def test_another_folder_can_be_named(tmp_path: Path) -> None:
+    keep(made(1, medians(1.0)), tmp_path / "runs" / "1")
+    _, page = history.write(tmp_path / "runs", tmp_path / "new" / "place")
+    assert page == tmp_path / "new" / "place" / "history.md"
+    assert not (tmp_path / "runs" / "history.md").exists()
+    assert (tmp_path / "new" / "place" / "history.png").stat().st_size > 5_000
+
+
+def test_many_contests_go_to_further_pages(tmp_path: Path) -> None:
+    records = [ok(cell(model=f"m{number}"), constant([1.0, 200.0] * 4)) for number in range(14)]
+    keep(made(1, records), tmp_path / "1")
+    files = draw(history.read(tmp_path), tmp_path)
+    assert [path.name for path in files] == ["history.png", "history.svg", "history-2.png", "history-2.svg"]
+
+
+def test_without_any_latency_there_is_a_page_and_no_figure(tmp_path: Path) -> None:
+    keep(made(1, [failed(cell(), Status.ERROR, "no")]), tmp_path / "1")
+    _, page = history.write(tmp_path)
+    assert "history.png" not in page.read_text(encoding="utf-8")
+
+
+def test_text_from_reports_is_never_markup(tmp_path: Path) -> None:
+    where = environment().model_copy(update={"cpu": HOSTILE, "git_commit": HOSTILE})
+    hostile = made(1, hostile_on_cpu()).model_copy(update={"run_id": HOSTILE})
+    keep(hostile, tmp_path / "1")
+    keep(made(2, [*hostile_on_cpu(), ok(cell(), bursts(1.0))], where), tmp_path / "2")
+    _, page = history.write(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    for markup in ("<b>", "<net>", "\x1b", "[e](http"):
+        assert markup not in text

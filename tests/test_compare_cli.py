@@ -1,0 +1,102 @@
+"""`runner.py compare` and `history`, from what a user types to the exit status."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import runner
+from reports import writer
+from reports.schema import Burst, Status
+from tests.reports.samples import cell, failed, ok, report
+
+CommandLine = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restored_signals: None
+) -> CommandLine:
+    """`runner.py` in this process, in a folder with the runs `base`, `slower` and `crashed`."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["runner.py", *arguments])
+        status = runner.main()
+        said = capsys.readouterr()
+        assert "Traceback" not in said.out + said.err
+        return status, said.out, said.err
+
+    for place, (name, onnx_ms) in enumerate({"base": 0.9, "slower": 1.08}.items(), 1):
+        records = [ok(cell(), in_three_processes(1.7)), ok(cell("onnx"), in_three_processes(onnx_ms))]
+        found = report(records, run_id=name, created_at=f"2026-05-0{place}T10:00:00Z")
+        writer.write(found, tmp_path / name, figures=False)
+    records = [ok(cell(), in_three_processes(1.7)), failed(cell("onnx"), Status.CRASH, "died in load, signal 11")]
+    found = report(records, run_id="crashed", created_at="2026-05-03T10:00:00Z")
+    writer.write(found, tmp_path / "crashed", figures=False)
+    return call
+
+
+def in_three_processes(median_ms: float) -> list[Burst]:
+    return [
+        Burst(group=process, round=0, started_s=0, samples_ns=[round(median_ms * 1e6 * off)] * 3, process=process)
+        for process, off in enumerate((1.0, 1.01, 0.99))
+    ]
+
+
+def test_a_run_compared_with_itself_passes(command_line: CommandLine) -> None:
+    status, out, err = command_line("compare", "base", "base/report.json")
+    assert (status, err) == (0, "")
+    assert out.startswith("**No regression over 5 % was found: 2 same.**\n")
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ("slower", "**1 regression: onnx on conv on cpu, fp32 is slower, +20 %"),
+        ("crashed", "**1 regression: onnx on conv on cpu, fp32: ok -&gt; crash: died in load, signal 11.**"),
+    ],
+)
+def test_a_regression_ends_in_4(command_line: CommandLine, new: str, said: str) -> None:
+    status, out, err = command_line("compare", "base", new)
+    assert (status, err) == (4, "")
+    assert out.startswith(said)
+
+
+def test_what_is_allowed_can_be_said(command_line: CommandLine) -> None:
+    status, out, _ = command_line("compare", "base", "slower", "--fail-above", "25%")
+    assert status == 0
+    assert "| slower | onnx |" in out
+
+
+def test_the_comparison_goes_into_a_file_too(command_line: CommandLine, tmp_path: Path) -> None:
+    status, out, _ = command_line("compare", "base", "slower", "--out", "new/comparison.md")
+    assert status == 4
+    assert (tmp_path / "new" / "comparison.md").read_text(encoding="utf-8") == out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare", "base"], "new"),
+        (["compare", "base", "nowhere"], "no report at nowhere"),
+        (["compare", "base", "base", "--fail-above", "0.05"], "--fail-above 0.05: write a percentage over 0"),
+        (["history"], "folder"),
+        (["history", "nowhere"], "nowhere is no folder"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_ends_in_2(command_line: CommandLine, arguments: list[str], said: str) -> None:
+    status, out, err = command_line(*arguments)
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("error: ") and said in line
+
+
+def test_a_history_is_written_and_what_it_left_out_is_named(command_line: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "report.json").write_text("{", encoding="utf-8")
+    status, out, err = command_line("history", ".", "--out", "told")
+    assert (status, out) == (0, "History: told/history.md\n")
+    assert err.startswith("left out: ") and "is not JSON" in err
+    assert "| onnx | 3 | 0.900" in (tmp_path / "told" / "history.md").read_text(encoding="utf-8")

@@ -1,0 +1,69 @@
+"""`runner.py report`, which renders what is there: also by other requirements, or over another number of calls."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import runner
+from reports import writer
+from tests.reports.samples import conv_on_cpu, report
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_signals: None) -> Path:
+    """Holds a report; no figures are drawn, which would take longer than all else."""
+    write = writer.write
+    monkeypatch.setattr(writer, "write", lambda found, folder: write(found, folder, figures=False))
+    writer.write(report(conv_on_cpu()), tmp_path)
+    return tmp_path
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["runner.py", "report", *map(str, arguments)])
+    return runner.main()
+
+
+def test_requirements_judge_a_report_anew_and_none_judge_it_as_before(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = writer.read(folder)
+    assert before.verdicts[0].winner == "onnx"
+    assert call(monkeypatch, folder, "--require", "median_ms<2, build_s>5") == 0
+    after = writer.read(folder)
+    assert after.verdicts[0].winner == "inductor/max-autotune"
+    assert after.records == before.records and after.request["require"] == "median_ms<2, build_s>5"
+    said = capsys.readouterr().out
+    assert "- onnx may not win: build_s is 0.9, not > 5" in said
+    assert call(monkeypatch, folder, "--require", "") == 0
+    assert writer.read(folder).verdicts == before.verdicts
+
+
+def test_costs_are_told_over_so_many_calls(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, folder, "--calls", 100_000) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "= onnx over 100,000 calls from a cold start: onnx wins, 1.8" in said
+    assert "Over 100,000 calls, against eager:" in (folder / "report.md").read_text(encoding="utf-8")
+    assert call(monkeypatch, folder) == 0  # the number is kept
+    assert "onnx wins, 1.8" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [("--calls", "0", "'--calls'"), ("--require", "p9_ms<5", "did you mean 'p99_ms'?")],
+)
+def test_what_cannot_be_asked_is_refused_and_nothing_is_written(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    value: str,
+    said: str,
+) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert call(monkeypatch, folder, option, value) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and said in line
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
