@@ -28,6 +28,10 @@ ACCOUNT = "placement.json"
 SHARED_LIBSTDCXX = "libstdc++.so.6"
 
 
+LINKED = "aot_inductor.custom_op_libs"
+"""Inductor's option for further libraries of a package. In a record's settings where it was needed."""
+
+
 class AOTInductor(AheadOfTime):
     name = "aotinductor"
     description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"
@@ -62,6 +66,7 @@ class AOTInductor(AheadOfTime):
             "engines": generated_and_called(),
             "fallbacks": log.kept_by_pytorch,
             "layers": prepared.layers,
+            "linked": ", ".join(linker_options().get(LINKED, [])),
         }
         (context.workspace / ACCOUNT).write_text(json.dumps(account))
 
@@ -120,7 +125,8 @@ class Loaded(Compiled):
         return dict(self._account["layers"])
 
     def settings(self) -> Settings:
-        return {"called_through": "AOTIModelPackageLoader.run"}
+        linked = self._account["linked"]
+        return {"called_through": "AOTIModelPackageLoader.run", **({LINKED: linked} if linked else {})}
 
     def close(self) -> None:
         self._tensors, self._outputs = [], []
@@ -146,7 +152,7 @@ def linker_options() -> dict[str, Any]:
     """
     if sys.platform != "linux" or _finds_shared_libstdcxx():
         return {}
-    return {"aot_inductor.custom_op_libs": [f":{SHARED_LIBSTDCXX}"]}
+    return {LINKED: [f":{SHARED_LIBSTDCXX}"]}
 
 
 def _finds_shared_libstdcxx() -> bool:

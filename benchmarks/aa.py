@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--mode", default="default", help="of eager: default or cuda-graph")
     parser.add_argument("--trials", type=int, default=100, help="of each model, those already in --out included")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no trial begins")
+    parser.add_argument("--planted", default="1,1.03,1.05", help="how many times slower the second copy is made")
     parser.add_argument("--neighbour", action="store_true")
     parser.add_argument("--usual", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/aa"))
@@ -62,19 +63,20 @@ def main() -> None:
             missing = options.trials - (len(path.read_text().splitlines()) if path.exists() else 0)
             measure = usual if options.usual else ours
             with path.open("a") as file:
-                for line in measure(model, options.device, options.mode, missing, left_s):
+                for line in measure(model, options, missing, left_s):
                     file.write(line + "\n")
                     file.flush()
             report(path, model, options.mode)
 
 
-def ours(model: str, device: str, mode: str, trials: int, limit_s: float) -> Iterator[str]:
-    for trial in selfcheck.run(model, device, mode, trials, Silent(), limit_s):
+def ours(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:
+    planted = [float(factor) for factor in options.planted.split(",")]
+    for trial in selfcheck.run(model, options.device, options.mode, trials, Silent(), limit_s, planted):
         yield selfcheck.to_json(trial)
 
 
-def usual(model: str, device: str, mode: str, trials: int, limit_s: float) -> Iterator[str]:
-    for trial in selfcheck.usual_method(model, device, mode, trials, limit_s):
+def usual(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:
+    for trial in selfcheck.usual_method(model, options.device, options.mode, trials, limit_s):
         yield json.dumps({"gap": trial.gap, "seconds": trial.seconds})
 
 

@@ -21,6 +21,7 @@ import jinja2
 import backends
 import models
 from backends import cuda_graph
+from backends.aotinductor import LINKED
 from backends.base import QUANTISED
 from backends.inductor import Inductor
 from backends.onnx import PROVIDERS, Onnx
@@ -114,6 +115,7 @@ def script_for(report: Report, record: Record) -> str:
             "backend": f"backends/{cell.backend}.py.jinja",
             "flat": backend.flat,
             "as_list": cell.backend == "aotinductor",
+            "linked": json.dumps({LINKED: [record.settings[LINKED]]}) if LINKED in record.settings else "",
             "lazy": cell.backend in ("torchscript", "inductor"),
             "graph": graph,
             **_options(cell),

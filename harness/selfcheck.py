@@ -82,7 +82,13 @@ class Summary:
 
 
 def run(
-    model: str, device: str, mode: str, trials: int, progress: Progress, limit_s: float = float("inf")
+    model: str,
+    device: str,
+    mode: str,
+    trials: int,
+    progress: Progress,
+    limit_s: float = float("inf"),
+    planted: Sequence[float] = PLANTED,
 ) -> Iterator[Trial]:
     """Yield `trials` trials, or as many as begin within `limit_s` seconds, each in servers and processes of its own."""
     cells = tuple(_cell(model, device, backend, mode) for backend in (FIRST, AGAIN))
@@ -93,15 +99,16 @@ def run(
         for number in range(trials):
             if time.monotonic() - begun > limit_s:
                 return
-            yield _trial(contest, Path(folder) / str(number), golden, progress)
+            yield _trial(contest, Path(folder) / str(number), golden, progress, planted)
 
 
 def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[Answer]]) -> list[Summary]:
-    """One line for each of `PLANTED`, from the answers of each trial."""
-    return [
-        _summary(model, mode, [answer for answers in trials for answer in answers if answer.planted == planted])
-        for planted in PLANTED
-    ]
+    """One line for each planted slowdown, from the answers of each trial."""
+    by_planted: dict[float, list[Answer]] = {}
+    for answers in trials:
+        for answer in answers:
+            by_planted.setdefault(answer.planted, []).append(answer)
+    return [_summary(model, mode, by_planted[planted]) for planted in sorted(by_planted)]
 
 
 def _summary(model: str, mode: str, answers: Sequence[Answer]) -> Summary:
@@ -196,13 +203,13 @@ def _condensed(burst: Burst) -> dict[str, object]:
     }
 
 
-def _trial(contest: Contest, folder: Path, golden: Path, progress: Progress) -> Trial:
+def _trial(contest: Contest, folder: Path, golden: Path, progress: Progress, planted: Sequence[float]) -> Trial:
     begun = time.monotonic()
     ends_s: list[float] = []
 
     def undecided_for_any(records: Sequence[Record]) -> list[tuple[str, str]]:
         ends_s.append(time.monotonic() - begun)
-        return [pair for planted in PLANTED for pair in undecided(_slowed(records, planted))]
+        return [pair for factor in planted for pair in undecided(_slowed(records, factor))]
 
     request = Request(models=(contest.cells[0].cell.model,), devices=(contest.cells[0].cell.device,))
     ids = [planned.cell.id for planned in contest.cells]
@@ -224,7 +231,7 @@ def _trial(contest: Contest, folder: Path, golden: Path, progress: Progress) -> 
     shutil.rmtree(folder)
     first = next(record for record in records if record.cell.backend == FIRST)
     again = next(record for record in records if record.cell.backend == AGAIN)
-    answers = tuple(_answer([first, again], planted, ends_s, plan.processes) for planted in PLANTED)
+    answers = tuple(_answer([first, again], factor, ends_s, plan.processes) for factor in planted)
     return Trial(answers=answers, records=(first, again))
 
 

@@ -352,6 +352,7 @@ def _serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         right = accuracy.check(_outputs(compiled, sets, clock), golden, precision_asked)
     plan = sampling.SamplingPlan(**bench.job["sampling"])
     with phases.announced("warm-up"):
+        sampling.freeze_garbage()
         warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s)
     device_memory.sample()
     link.send(

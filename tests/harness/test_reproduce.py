@@ -15,6 +15,7 @@ import torch
 
 import models
 import runner
+from backends.aotinductor import LINKED, linker_options
 from harness import precision, reproduce
 from harness.worker import load, place, run_eager
 from reports import writer
@@ -122,7 +123,9 @@ def script_of(cell: Cell, **environment: object) -> str:
 def run_python(folder: Path, *arguments: object, limit_s: float = 240) -> str:
     """In `folder`, which is not ours, with compilers' caches of its own."""
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONPATH", None)
+    # libraries may come from there, Bakeoff may not
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    environment["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry and Path(entry).resolve() != ROOT)
     command = [sys.executable, *map(str, arguments)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit_s)
     assert done.returncode == 0, done.stderr
@@ -196,8 +199,21 @@ def test_bfloat16_is_cast_as_the_harness_casts_it(tmp_path: Path, label: str) ->
 @pytest.mark.parametrize("label", ON_CUDA)
 def test_it_computes_the_same_on_cuda(tmp_path: Path, label: str) -> None:
     cell = cell_of("mlp", label, device="cuda")
-    found = [[tensor.cpu() for tensor in one] for one in kept_by(tmp_path, script_of(cell))]
+    settings: dict[str, object] = {"threads": 1}
+    if cell.backend == "aotinductor" and linker_options():
+        settings[LINKED] = linker_options()[LINKED][0]
+    record = record_of(cell, settings=settings)
+    script = reproduce.script_for(report_on(record), record)
+    found = [[tensor.cpu() for tensor in one] for one in kept_by(tmp_path, script)]
     torch.testing.assert_close(found, [[tensor.cpu() for tensor in one] for one in expected_of(cell)])
+
+
+def test_a_library_that_a_package_had_to_be_linked_with_is_named_and_only_then() -> None:
+    cell = cell_of("mlp", "aotinductor")
+    record = record_of(cell, settings={"threads": 1, LINKED: ":libstdc++.so.6"})
+    told = 'inductor_configs={"aot_inductor.custom_op_libs": [":libstdc++.so.6"]}'
+    assert told in reproduce.script_for(report_on(record), record)
+    assert "inductor_configs" not in script_of(cell)
 
 
 # --- what it takes
