@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,33 @@ class Watch:
             load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
             **self._gpu.read(),
         )
+
+
+def usable_cores() -> list[int]:
+    """Cores that this process may run on; empty where a thread cannot be put on one."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+@contextlib.contextmanager
+def beginning_on(core: int | None) -> Iterator[None]:
+    """Inside it the calling thread runs on `core`; afterwards where it likes again, which at first is there.
+
+    Where the threads of a process happen to lie decides, for as long as nobody moves them, whether two-threaded calls of
+    150 µs take 250: left alone, processes differ by that for seconds.
+    """
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {core})
+    except OSError:  # it was taken from us since it was asked for
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 class GpuWatch:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import backends
 from harness import groundwork, memory, precision
-from harness.conditions import GpuWatch, calibrate_ms
+from harness.conditions import GpuWatch, calibrate_ms, usable_cores
 from harness.launcher import CAN_PAUSE, Launchers
 from harness.live import Live, Over, Setting, common_fields
 from harness.plan import Contest, PlannedCell
@@ -20,6 +20,9 @@ from reports.errors import BakeoffError
 from reports.schema import Conditions, Record, Status
 from reports.statistics import undisturbed_rounds
 from reports.verdict import BASELINE, undecided
+
+CALM_ENOUGH = 0.75
+"""Of the rounds planned must have been undisturbed for a cell; what is missing is made up for."""
 
 MEMORY_RESERVE = 1.3
 """A further cell is started beside those alive only if this many times the largest one's peak is still free."""
@@ -176,7 +179,9 @@ class Measurement:
         while alive and number < 2 * self._sampling.rounds:
             if number >= self._sampling.rounds and self._has_enough(alive):
                 break
-            around = Conditions(calibration_ms=calibrate_ms(), foreign_gpu_processes=self._foreign(alive))
+            around = Conditions(
+                calibration_ms=calibrate_ms(), core=self._core(number), foreign_gpu_processes=self._foreign(alive)
+            )
             # the order is random against drift within a round, and seeded so that a run can be repeated
             for live in random.Random(f"{self._group}/{number}").sample(alive, len(alive)):
                 try:
@@ -191,7 +196,12 @@ class Measurement:
 
     def _has_enough(self, alive: Sequence[Live]) -> bool:
         bursts = [[burst for burst in live.bursts if burst.group == self._group] for live in alive]
-        return undisturbed_rounds(bursts) >= self._sampling.rounds
+        return undisturbed_rounds(bursts) >= CALM_ENOUGH * self._sampling.rounds
+
+    def _core(self, number: int) -> int | None:
+        """Where calling threads begin this round: cells of a round alike, and rounds over all cores in turn."""
+        cores = usable_cores()
+        return random.Random(self._group).sample(cores, len(cores))[number % len(cores)] if cores else None
 
     def _foreign(self, alive: Sequence[Live]) -> int | None:
         """How many processes that are not ours use the GPU."""

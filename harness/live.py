@@ -128,7 +128,7 @@ class Live:
         if self._phase != "measure":
             self._phase = "measure"
             self._setting.progress.phase(self.cell, self._phase)
-        self._send("burst")
+        self._send("burst", core=around.core)
         message = self._await("burst")
         known = {name: value for name, value in around.model_dump().items() if value not in (None, [])}
         self.bursts.append(

@@ -370,7 +370,8 @@ def _serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     compilations = compiled.compilations()
     watch = conditions.Watch(bench.cell.device)
     while (command := link.receive(connection))["kind"] == "burst":
-        sampling.rewarm(compiled, sets, clock)
+        with conditions.beginning_on(command.get("core")):
+            sampling.rewarm(compiled, sets, clock)
         watch.begin()
         samples_ns = sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls)
         link.send(connection, "burst", samples_ns=samples_ns, conditions=watch.end().model_dump(mode="json"))

@@ -95,7 +95,7 @@ def _contest(contest: ContestView) -> str:
     parts = [f"## {escape(contest.title)}"]
     if contest.roofline:
         parts.append(f"Floor: {escape(spelling.floor(contest.roofline))}.")
-    parts += [_contest_table(contest), _where_it_ran(contest)]
+    parts += [_contest_table(contest), _processes(contest), _where_it_ran(contest)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -184,6 +184,29 @@ def _placement(placement: Placement | None) -> str:
     elsewhere = escape(spelling.some([one_line(name, _NAME_LIMIT) for name in placement.fallbacks]))
     shares = escape(spelling.some(spelling.time_shares(placement.time_share)))
     return f"{extent}{f': {elsewhere}' if elsewhere else ''}{f' ({shares})' if shares else ''}"
+
+
+def _processes(contest: ContestView) -> str:
+    """The medians of each cell's processes, side by side; nothing where no cell had two."""
+    rows = [
+        [
+            escape(row.label),
+            str(len(medians)),
+            spelling.percent(row.record.latency.process_spread),
+            ", ".join(spelling.milliseconds(median) for median in medians),
+        ]
+        for row in contest.rows
+        if row.record.latency and len(medians := _medians_ms(row.record)) > 1
+    ]
+    if not rows:
+        return ""
+    header = ["backend", "processes", "slowest over fastest (%)", "median of each (ms), the cold one first"]
+    table = "\n".join(table_line(cells) for cells in [header, [":--", "--:", "--:", ":--"], *rows])
+    return details("Each process of each cell", table)
+
+
+def _medians_ms(record: Record) -> list[float]:
+    return [process.median_ms for process in record.processes if process.median_ms is not None]
 
 
 def _where_it_ran(contest: ContestView) -> str:

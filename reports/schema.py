@@ -103,6 +103,7 @@ class Conditions(Frozen):
     sm_clock_mhz: int | None = None
     temperature_c: int | None = None
     throttle_reasons: list[str] = Field(default_factory=list)  # why the GPU's clock was held down, in NVML's words
+    core: int | None = None  # that the calling thread was put on before the burst, the same for all cells of a round
     foreign_gpu_processes: int | None = None  # that use the same GPU and are not of this run
 
 

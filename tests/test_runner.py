@@ -19,7 +19,20 @@ import runner
 from reports import writer
 from reports.schema import Report, Status
 
-TINY = ("--model", "mlp", "--set", "features=8", "--set", "hidden=8", "--devices", "cpu", "--min-time", "0.02")
+TINY = (
+    "--model",
+    "mlp",
+    "--set",
+    "features=8",
+    "--set",
+    "hidden=8",
+    "--devices",
+    "cpu",
+    "--min-time",
+    "0.02",
+    "--processes",
+    "1",
+)
 
 CommandLine = Callable[..., tuple[int, str, str]]
 
@@ -132,7 +145,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_anything_is_measured(
     def start(*_: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("harness.run.launcher", start)
+    monkeypatch.setattr("harness.run.Launchers", start)
     Path("file").write_text("")
     Path("full").mkdir()
     Path("full", "precious").write_text("")

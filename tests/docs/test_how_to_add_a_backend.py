@@ -61,7 +61,7 @@ def follow(command: list[str], folder: Path, **environment: str) -> subprocess.C
 
 
 def test_the_run_measures_the_new_backend(checkout: Path, tmp_path: Path) -> None:
-    tiny = ["--set", "batch=2", "--set", "features=16", "--set", "hidden=16", "--min-time", "0.02"]
+    tiny = ["--set", "batch=2", "--set", "features=16", "--set", "hidden=16", "--min-time", "0.02", "--processes", "1"]
     done = follow([*RUN, *tiny, "--out", str(tmp_path / "run")], checkout)
     assert done.returncode == 0, done.stdout + done.stderr
     records = {record.cell.backend: record for record in writer.read(tmp_path / "run").records}

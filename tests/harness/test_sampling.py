@@ -66,6 +66,14 @@ def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     return fake
 
 
+@pytest.fixture(autouse=True, scope="module")
+def frozen_garbage() -> Iterator[None]:
+    """As in a measuring process, collections leave alone what was there before: in a test run that is a great deal."""
+    sampling.freeze_garbage()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def collector() -> Iterator[None]:
     """The garbage collector, on again afterwards."""

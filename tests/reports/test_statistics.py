@@ -220,10 +220,10 @@ def test_where_most_rounds_were_disturbed_all_are_used(robbed: int, value: float
     assert speedup(constant([1.0] * 12), [*disturbed, *calm]).value == pytest.approx(value)
 
 
-def test_undisturbed_rounds_are_those_in_which_no_cell_was_disturbed() -> None:
+def test_undisturbed_rounds_are_those_of_the_cell_that_was_disturbed_most() -> None:
     calm = under(constant([1.0] * 6), wait_share=0.0)
     one = [*calm[:5], *under(calm[5:], wait_share=0.2)]
-    other = [*under(calm[:1], wait_share=0.2), *calm[1:]]
+    other = [*under(calm[:2], wait_share=0.2), *calm[2:]]
     assert undisturbed_rounds([calm, calm]) == 6
     assert undisturbed_rounds([one, other]) == 4
     assert undisturbed_rounds([]) == 0

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""What becomes of the time from a command to its verdict: building, sampling, and what the harness takes for itself.
+
+    python benchmarks/overhead.py --model mlp,conv,transformer --devices cpu
+    python benchmarks/overhead.py --model hf:./bert --set batch=2 --set seq=128 --backends eager,inductor,onnx,openvino
+
+Time is given to the phase that was announced last, by the same calls that move the table on the terminal: nothing is
+measured that a run without this script would not do. *Building* is export, compile, load and the first call, as the
+records have it, and what precedes them in a child: importing the backend's library, loading the model. *Sampling* is
+warm-up, bursts, and throughput, device time and energy with the last check. *Checking* is the golden, the machine's
+ceilings, and the first comparison with it. The rest is the harness's: starting fork servers and children, ending them,
+verdicts, figures and files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+BEGUN = time.monotonic()
+
+from harness import config
+from harness import run as runs
+from harness.plan import Request
+from reports import writer
+from reports.schema import Cell, Record
+
+KINDS = {
+    "probe": "building",
+    "model": "building",
+    "inputs": "building",
+    "export": "building",
+    "compile": "building",
+    "load": "building",
+    "first_call": "building",
+    "check": "checking",
+    "warm-up": "sampling",
+    "measure": "sampling",
+    "finish": "sampling",
+}
+
+
+class Timeline:
+    """A progress that adds up the time between two announcements, by what was under way."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.processes = 0
+        self._kind = "harness"
+        self._since = BEGUN
+
+    def turn_to(self, kind: str) -> None:
+        now = time.monotonic()
+        self.seconds[self._kind] = self.seconds.get(self._kind, 0.0) + now - self._since
+        self._kind, self._since = kind, now
+
+    def planned(self, cells: Sequence[Cell]) -> None:
+        self.turn_to("harness")
+
+    def phase(self, cell: Cell, name: str) -> None:
+        self.processes += name == "probe"
+        self.turn_to(KINDS[name])
+
+    def measured(self, cell: Cell, median_ms: float) -> None:
+        """A burst has ended, and the next one, or the end of the epoch, follows: sampling goes on."""
+
+    def ended(self, record: Record) -> None:
+        self.turn_to("harness")
+
+    def note(self, text: str) -> None:
+        self.turn_to("checking" if "golden" in text or "ceilings" in text else "harness")
+
+    def tick(self) -> None: ...
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="mlp,conv,transformer")
+    parser.add_argument("--backends", default="all")
+    parser.add_argument("--devices", default="cpu")
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    request = Request(
+        models=config.split([options.model]),
+        backends=config.split([options.backends]),
+        devices=config.split([options.devices]),
+        set=config.parse_dimensions(options.set),
+    )
+    timeline = Timeline()
+    with tempfile.TemporaryDirectory() as folder:
+        report, store = runs.run(request, options.out or Path(folder) / "run", "benchmarks/overhead.py", timeline)
+        timeline.turn_to("harness")
+        writer.write(report, store.root)
+        timeline.turn_to("harness")
+    total_s = sum(timeline.seconds.values())
+    _say(f"| {options.model} | {len(report.records)} cells, {timeline.processes} processes | {total_s:.0f} s |")
+    for kind, seconds in sorted(timeline.seconds.items(), key=lambda item: -item[1]):
+        _say(f"| | {kind} | {seconds:.1f} s, {seconds / total_s:.1%} |")
+    for verdict in report.verdicts:
+        _say(f"{'unstable: ' if verdict.unstable else ''}{verdict.sentence}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
