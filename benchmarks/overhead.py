@@ -23,13 +23,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-BEGUN = time.monotonic()
-
 from harness import config
 from harness import run as runs
 from harness.plan import Request
 from reports import writer
 from reports.schema import Cell, Record
+
+BEGUN = time.monotonic() - time.process_time()
+"""When this process was started, but for what it waited for until now."""
 
 KINDS = {
     "probe": "building",

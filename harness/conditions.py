@@ -76,8 +76,8 @@ def usable_cores() -> list[int]:
 def beginning_on(core: int | None) -> Iterator[None]:
     """Inside it the calling thread runs on `core`; afterwards where it likes again, which at first is there.
 
-    Where the threads of a process happen to lie decides, for as long as nobody moves them, whether two-threaded calls of
-    150 µs take 250: left alone, processes differ by that for seconds.
+    Where the threads of a process happen to lie decides, for as long as nobody moves them, whether two-threaded calls
+    of 150 µs take 250: left alone, processes differ by that for seconds.
     """
     if core is None:
         yield

@@ -64,6 +64,28 @@ def test_a_cpu_has_no_gpu_to_read() -> None:
     assert conditions.GpuWatch(None).energy_j() is None
 
 
+@linux
+def test_a_thread_begins_on_the_core_it_was_given_and_is_free_afterwards() -> None:
+    before = os.sched_getaffinity(0)
+    for core in conditions.usable_cores():
+        with conditions.beginning_on(core):
+            assert os.sched_getaffinity(0) == {core}
+        assert os.sched_getaffinity(0) == before
+    with pytest.raises(RuntimeError, match="scripted"), conditions.beginning_on(min(before)):
+        raise RuntimeError("scripted")
+    assert os.sched_getaffinity(0) == before
+
+
+@linux
+def test_a_core_that_is_not_ours_any_more_changes_nothing() -> None:
+    before = os.sched_getaffinity(0)
+    with conditions.beginning_on(100_000):
+        assert os.sched_getaffinity(0) == before
+    with conditions.beginning_on(None):
+        assert os.sched_getaffinity(0) == before
+    assert os.sched_getaffinity(0) == before
+
+
 class Nvml:
     """The part of pynvml that is read, of a card that does not tell its temperature."""
 

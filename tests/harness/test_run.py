@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import conditions
 from harness import contest as contests
 from harness import run as runs
 from harness.launcher import Child, Launcher
@@ -284,6 +285,18 @@ def test_the_conditions_of_every_burst_are_on_record(epochs: Report) -> None:
             assert burst.conditions is not None
             assert burst.conditions.calibration_ms and burst.conditions.calibration_ms > 0.05
             assert burst.conditions.wait_share is not None and burst.conditions.wait_share >= 0
+
+
+def test_cells_of_a_round_begin_on_the_same_core_and_rounds_on_all_of_them_in_turn(epochs: Report) -> None:
+    cores = conditions.usable_cores()
+    by_round: dict[tuple[int, int], set[int | None]] = {}
+    for record in epochs.records:
+        for burst in record.bursts:
+            assert burst.conditions is not None
+            by_round.setdefault((burst.group, burst.round), set()).add(burst.conditions.core)
+    assert all(len(used) == 1 for used in by_round.values())
+    begun = [used.pop() for _, used in sorted(by_round.items())]
+    assert set(begun[: len(cores)]) == set(cores[: len(begun)])
 
 
 def test_more_processes_are_added_while_the_verdict_is_open_and_no_longer(

@@ -12,6 +12,7 @@ from tests.reports.samples import (
     hostile_on_cpu,
     mlp_on_cuda,
     ok,
+    over_processes,
     report,
     strictly_on_cpu,
 )
@@ -91,6 +92,17 @@ def test_what_ran_elsewhere_is_marked_and_never_ranked_under_strict() -> None:
     partly = tables(to_markdown(report(mlp_on_cuda())))[0]
     torch_tensorrt = next(row for row in partly if row[1] == "torch-tensorrt")
     assert torch_tensorrt[partly[0].index("placement")] == "**partial**: gelu, sort"
+
+
+def test_each_process_of_each_cell_is_folded_below_its_table_where_there_are_several() -> None:
+    measured = ok(cell("eager"), over_processes(1.0, (1.0, 1.1, 0.95)))
+    markdown = to_markdown(report([measured, failed(cell("onnx"), Status.ERROR, "no")]))
+    fold = markdown.split("<details><summary>Each process of each cell</summary>")[1].split("</details>")[0]
+    ((_, _, row),) = tables(fold)
+    assert row[:3] == ["eager", "3", "16"]
+    assert len(row[3].split(", ")) == 3
+    single = ok(cell("eager"), bursts_of(1.0))
+    assert "Each process" not in to_markdown(report([single]))
 
 
 def test_where_each_row_ran_is_folded_below_its_table() -> None:
