@@ -55,8 +55,8 @@ class BuildContext:
     cell: Cell
     phase: PhaseTimer
     workspace: Path
-    """The cell's own folder; what is written here counts as its artefact. Empty in the cell's first process; in later ones
-    it holds what the first one left, and a backend that can start from that does."""
+    """The cell's own folder; what is written here counts as its artefact. Empty in the cell's first process; in later
+    ones it holds what the first one left, and a backend that can start from that does."""
     threads: int  # intra-operator threads, the same for every backend of a contest
     calibration: tuple[Inputs, ...] = ()  # the model's own input sets, for precisions that need their ranges
 
