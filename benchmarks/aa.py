@@ -8,25 +8,39 @@ Each trial is a whole contest of eager with itself, in fork servers of its own (
 burns one core beside it, on and off for random times of half a second on average. `--usual` measures the same two
 copies as most scripts do: each in a process of its own, one after the other, medians of 100 calls, a gap over 2 % taken
 for a difference. Trials are appended to files in `--out`, so that a run can be broken off and gone on with.
+
+    python benchmarks/aa.py --resample results/aa/bakeoff-mlp-cpu-default-quiet.jsonl
+
+draws contests from the pairs of processes that those trials measured, with either sign, as many as a contest takes, and
+decides them as the harness would: what the procedure comes to where processes differ as they really do. It says more
+than so few trials can, and is no substitute for them: pairs are drawn as if nothing held neighbouring ones together.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import json
+import math
+import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import selfcheck
 from harness.progress import Silent
+from harness.sampling import MAX_PROCESSES
+from reports.decision import Relation, is_decided, relation
+from reports.statistics import ratio_over_processes
 
+RESAMPLES = 3000
 MEAN_S = 0.5
 BURN = f"""
 import random, time
@@ -49,7 +63,14 @@ def main() -> None:
     parser.add_argument("--neighbour", action="store_true")
     parser.add_argument("--usual", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/aa"))
+    parser.add_argument("--resample", type=Path, nargs="+", help="files of earlier trials, .jsonl or .jsonl.gz")
     options = parser.parse_args()
+    if options.resample:
+        _say("| pairs of processes from | pairs | spread (sd) | planted | winner called | undecided | processes |")
+        _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+        for path in options.resample:
+            resample(path)
+        return
     options.out.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     _say("| trials | planted | of | winner called | at most (95 %) | half-width | processes | s per trial |")
@@ -92,6 +113,41 @@ def report(path: Path, model: str, mode: str) -> None:
     for row in selfcheck.summarise_trials(model, mode, [selfcheck.answers_of(line) for line in lines]):
         called = f"{row.winners / row.trials:.1%} | {row.upper:.1%} | {row.half_width:.2%}"
         _say(f"| {path.stem} | {row.planted:.2f} | {row.trials} | {called} | {row.processes:.1f} | {row.seconds:.1f} |")
+
+
+def resample(path: Path) -> None:
+    """Print one row for each planted slowdown."""
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    pairs = [log for line in text.splitlines() for log in pair_logs(json.loads(line)["bursts"])]
+    middle = statistics.mean(pairs)
+    draw = random.Random(0)
+    for planted in selfcheck.PLANTED:
+        called = undecided = processes = 0
+        for _ in range(RESAMPLES):
+            logs = [
+                (draw.choice(pairs) - middle) * draw.choice((1, -1)) + math.log(planted) for _ in range(MAX_PROCESSES)
+            ]
+            ratio = next(
+                (seen for count in range(3, MAX_PROCESSES) if is_decided(seen := ratio_over_processes(logs[:count]))),
+                ratio_over_processes(logs),
+            )
+            called += relation(ratio) in (Relation.FASTER, Relation.SLOWER)
+            undecided += not is_decided(ratio)
+            processes += ratio.processes
+        shares = f"{called / RESAMPLES:.2%} | {undecided / RESAMPLES:.2%} | {processes / RESAMPLES:.1f}"
+        name = path.name.partition(".")[0]
+        _say(f"| {name} | {len(pairs)} | {statistics.stdev(pairs):.2%} | {planted:.2f} | {shares} |")
+
+
+def pair_logs(bursts: Sequence[Sequence[Mapping[str, Any]]]) -> list[float]:
+    """For each pair of processes that lived together the median over rounds of log(again / first)."""
+    first, again = (
+        {(burst["process"], burst["round"]): burst["twentieths_ns"][10] for burst in side} for side in bursts
+    )
+    logs: dict[int, list[float]] = {}
+    for process, number in first.keys() & again.keys():
+        logs.setdefault(process, []).append(math.log(again[process, number] / first[process, number]))
+    return [statistics.median(each) for each in logs.values()]
 
 
 @contextlib.contextmanager
