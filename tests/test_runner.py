@@ -238,7 +238,7 @@ def test_strict_fails_what_ran_elsewhere(command_line: CommandLine, without_figu
 
 def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: CommandLine, without_figures: None) -> None:
     asked = (*TINY, "--backends", "eager,null", "--calls", "50", "--require", "peak_device_bytes<1GB")
-    status, out, _ = command_line(*asked, "--out", "run")
+    status, out, _ = command_line(*asked, "--processes", "2", "--out", "run")  # the second one starts warm
     assert status == 0
     report = writer.read(Path("run"))
     assert (report.request["calls"], report.request["require"]) == (50, "peak_device_bytes<1GB")

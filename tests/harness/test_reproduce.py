@@ -153,7 +153,9 @@ def assert_same_outputs(folder: Path, cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("label", ON_CPU)
-@pytest.mark.parametrize("model", models.DEFAULT)
+@pytest.mark.parametrize(
+    "model", [model if model == "mlp" else pytest.param(model, marks=pytest.mark.slow) for model in models.DEFAULT]
+)
 def test_it_computes_what_the_model_does_on_every_input_set(tmp_path: Path, model: str, label: str) -> None:
     assert_same_outputs(tmp_path, cell_of(model, label, seed=7))
 
@@ -178,6 +180,7 @@ def test_a_users_own_model_is_imported_from_its_file(tmp_path: Path, label: str)
     assert_same_outputs(tmp_path, cell_of(TWO_HEADS, label))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["eager", "torchscript", "onnx"])
 def test_a_hugging_face_folder_is_read_by_transformers(tmp_path: Path, label: str) -> None:
     transformers = pytest.importorskip("transformers")
