@@ -70,7 +70,7 @@ def run(
     devices: Annotated[
         list[str] | None, typer.Option("--devices", help="cpu,cuda[:N] [cuda if there is one, else cpu]")
     ] = None,
-    precision: Annotated[list[str] | None, typer.Option(help="fp32,tf32,bf16,fp16 [fp32]")] = None,
+    precision: Annotated[list[str] | None, typer.Option(help="fp32,tf32,bf16,fp16,int8,fp8 [fp32]")] = None,
     task: Annotated[str | None, typer.Option(help="What is measured [inference]")] = None,
     dimensions: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE[,VALUE...] of the model; several values sweep")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness import progress
 from harness import run as runs
 from harness.plan import Request
 from reports.schema import Cell, Record, Report
 
 
-class Silent:
+class Silent(progress.Silent):
     """A progress that keeps what it was told."""
 
     def __init__(self) -> None:
@@ -21,17 +22,11 @@ class Silent:
     def planned(self, cells: Sequence[Cell]) -> None:
         self.cells = cells
 
-    def phase(self, cell: Cell, name: str) -> None: ...
-
-    def measured(self, cell: Cell, median_ms: float) -> None: ...
-
     def ended(self, record: Record) -> None:
         self.ended_labels.append(record.cell.label)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-
-    def tick(self) -> None: ...
 
 
 def measure(folder: Path, *backends: str, **fields: object) -> Report:
