@@ -69,4 +69,4 @@ def test_naming_the_runtime_links_it_and_the_package_still_runs(
     with built(Cell(model="own", backend="aotinductor"), tmp_path, loaded(nn.Linear(4, 4))) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
         compiled: Any = one.compiled
-        assert compiled.settings()["called_through"] == "AOTIModelPackageLoader.run"
+        assert compiled.settings()["loaded_and_called_through"] == "AOTIModelPackageLoader"
