@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from typer.core import TyperGroup
 
-from harness import config, listing, reproduce, selfcheck
+from harness import config, doctor, listing, reproduce, selfcheck
 from harness import run as runs
 from harness.config import Options
 from harness.progress import Silent
@@ -24,7 +24,9 @@ from reports import history as histories
 from reports import writer
 from reports.compare_markdown import to_markdown
 from reports.contests import judged_anew
+from reports.doctor_terminal import print_diagnosis
 from reports.errors import BakeoffError, UsageError, unknown
+from reports.html import comparison_to_html
 from reports.schema import Report
 from reports.terminal import LiveTable, print_report
 from reports.verdict import spell_ratio
@@ -95,7 +97,14 @@ def run(
     require: Annotated[
         str | None, typer.Option(help="What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'")
     ] = None,
+    surgical: Annotated[
+        list[str] | None,
+        typer.Option(help="What inductor/surgical compiles: 'layers.*.rope,norm' [what the model names]"),
+    ] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="TOML file with these options as keys")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="A file of presets/, without its ending; what is typed beside it wins")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
 ) -> int:
     """Compare backends on models, and write the report (the default command)."""
@@ -115,9 +124,11 @@ def run(
         "strict": strict or None,
         "calls": calls,
         "require": require,
+        "surgical": surgical and config.split(surgical),
     }
     typed = Options({name: value for name, value in fields.items() if value is not None}, out, quiet)
     options = typed.over(config.read_config(config_file)) if config_file else typed
+    options = options.over(config.read_preset(preset)) if preset else options
     with LiveTable(stdout, quiet=options.quiet) as progress:
         report, store = runs.run(options.to_request(), options.out, shlex.join(["runner.py", *sys.argv[1:]]), progress)
     return _conclude(report, store, options.quiet)
@@ -139,14 +150,26 @@ def report(
     paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")],
     calls: Annotated[int | None, typer.Option(min=1, help="Compare the costs of so many calls instead")] = None,
     require: Annotated[str | None, typer.Option(help="Judge again by what may win; '' requires nothing")] = None,
+    figures: Annotated[
+        bool, typer.Option("--figures", help="Only the figures, of all these reports together, for a paper")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the figures [figures/ beside a single report]")] = None,
 ) -> int:
     """Render reports again from their JSON."""
+    if figures:
+        found_all = [judged_anew(writer.read(path), calls, require) for path in paths]
+        folder = writer.draw_together(found_all, paths, out)
+        stdout.print(f"Figures: {folder}", soft_wrap=True, highlight=False, markup=False)
+        return 0
+    if out:
+        raise UsageError("--out: names the folder of the figures, so give --figures too")
     for path in paths:
         found = judged_anew(writer.read(path), calls, require)
         folder = path if path.is_dir() else path.parent
         writer.write(found, folder)
         print_report(found, stdout)
         stdout.print(f"Report: {folder / 'report.md'}", soft_wrap=True, highlight=False)
+        stdout.print(f"Page: {folder / 'report.html'}", soft_wrap=True, highlight=False)
     return 0
 
 
@@ -156,6 +179,7 @@ def compare(
     new: Annotated[Path, typer.Argument(help="report.json of the run after, or its folder")],
     fail_above: Annotated[str, typer.Option(help="A cell slower by more than this is a regression")] = "5%",
     out: Annotated[Path | None, typer.Option(help="File for the comparison as Markdown")] = None,
+    html: Annotated[Path | None, typer.Option(help="File for the comparison as a page")] = None,
 ) -> int:
     """What became faster, slower or broken from one run to another; exit status 4 on a regression (docs/gate.md)."""
     share = comparing.parse_share(fail_above)
@@ -163,6 +187,9 @@ def compare(
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         writer.write_atomically(out, to_markdown(found))
+    if html:
+        html.parent.mkdir(parents=True, exist_ok=True)
+        writer.write_atomically(html, comparison_to_html(found))
     if stdout.is_terminal:
         stdout.print(Markdown(to_markdown(found, folds=False)))
     else:
@@ -220,6 +247,31 @@ def list_known(
     return 0
 
 
+@app.command("doctor")
+def examine_machine(
+    backends: Annotated[
+        list[str] | None, typer.Option("--backends", help="NAME[/MODE][,...], NAME/all, all [all]")
+    ] = None,
+    devices: Annotated[
+        list[str] | None, typer.Option("--devices", help="cpu,cuda[:N] [cpu, and cuda if there is one]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON, and nothing else")] = False,
+) -> int:
+    """Say what is wrong with this machine: every backend builds and runs a tiny model; known traps are looked for.
+
+    Exit status 1 if a backend or a device that was named does not work (docs/troubleshooting.md).
+    """
+    with stderr.status("") as status:
+        found = doctor.examine(
+            config.split(backends) if backends else (), config.split(devices) if devices else (), status.update
+        )
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        print_diagnosis(found, stdout)
+    return found.exit_status
+
+
 @app.command("reproduce")
 def reproduce_cell(
     path: Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report.json, or a folder that holds one")],
@@ -245,6 +297,7 @@ def _conclude(found: Report, store: Store, quiet: bool) -> int:
     else:
         print_report(found, stdout)
     stdout.print(f"Report: {written['report.md']}", soft_wrap=True, highlight=False, markup=False)
+    stdout.print(f"Page: {written['report.html']}", soft_wrap=True, highlight=False, markup=False)
     if not found.complete:
         stderr.print(
             f"Interrupted. To measure the rest: python runner.py resume {shlex.quote(str(store.root))}",

@@ -17,9 +17,11 @@ TABLE: dict[str, str] = {
     "inductor": "backends.inductor:Inductor",
     "onnx": "backends.onnx:Onnx",
     "aotinductor": "backends.aotinductor:AOTInductor",
+    "hotpath": "backends.hotpath:HotPath",
     "openvino": "backends.openvino:OpenVINO",
     "tensorrt": "backends.tensorrt:TensorRT",
     "torch-tensorrt": "backends.torch_tensorrt:TorchTensorRT",
+    "triton": "backends.triton:Triton",
 }
 FOR_TESTS: dict[str, str] = {
     "null": "backends.null:Null",
@@ -33,13 +35,21 @@ ALIASES: dict[str, str] = {
     "torch_compile": "inductor",
     "onnxruntime": "onnx",
 }
+ONLY_BY_NAME = frozenset({"hotpath"})
+"""In every list but `all`: it answers calls for a minute before it has chosen what to run."""
+
 ENTRY_POINTS = "bakeoff.backends"
 """Third parties' distributions add a backend through this entry-point group: NAME = "module:Class"."""
 
 
 def names() -> list[str]:
-    """Every backend that `all` stands for: the table's, then third parties' in alphabetical order."""
+    """Every backend there is: the table's, then third parties' in alphabetical order."""
     return [*TABLE, *sorted(_third_party().keys() - TABLE.keys())]
+
+
+def in_all() -> list[str]:
+    """Those that `all` stands for."""
+    return [name for name in names() if name not in ONLY_BY_NAME]
 
 
 def canonical(name: str) -> str:

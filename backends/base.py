@@ -8,7 +8,7 @@ missing library is an `Availability` with a reason.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from reports.schema import Cell, Placement
 if TYPE_CHECKING:
     import torch
 
+    from backends.training import Training
     from models.base import Inputs
 
 
@@ -37,6 +38,12 @@ YES = Availability()
 
 QUANTISED = ("int8", "fp8")
 """Precisions that casting weights and inputs does not give."""
+
+INFERENCE, FORWARD_BACKWARD, TRAIN_STEP = TASKS = ("inference", "forward_backward", "train_step")
+"""What a call is: the module's outputs; a loss and its gradients; these and a step of AdamW."""
+
+SURGICAL = "surgical"
+"""The mode that compiles the targets of a model and leaves the rest of it eager."""
 
 Settings = dict[str, str | int | float | bool | None]
 """Fits into a record as it is."""
@@ -59,6 +66,12 @@ class BuildContext:
     ones it holds what the first one left, and a backend that can start from that does."""
     threads: int  # intra-operator threads, the same for every backend of a contest
     calibration: tuple[Inputs, ...] = ()  # the model's own input sets, for precisions that need their ranges
+    padded_axis: int | None = None  # along which inputs may be padded: `models.base.LoadedModel`
+    training: Training | None = None
+    """None for inference. Else what a call is: `step(*args, **kwargs)`, to run or to compile, whole or in its parts
+    (`backends.training.Steps`). Its `module` is the one given to `build`, and `restore` puts all of it back."""
+    targets: tuple[str, ...] = ()
+    """Patterns of module names: what to compile where a mode compiles parts of a model. The model's, or the user's."""
 
 
 class Compiled(ABC):
@@ -74,7 +87,18 @@ class Compiled(ABC):
 
     @abstractmethod
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        """The last call's outputs, flat, as tensors of their own that no later call overwrites."""
+        """The last call's outputs, flat, as tensors of their own that no later call overwrites.
+
+        Of a training task they are `Training.results`, and those of the first call after `restore` are checked.
+        """
+
+    def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
+        """The parts of a call by name, in order, where they can be run and timed apart: together they do what `run`
+        does. Nothing where a call is one whole."""
+        return ()
+
+    def restore(self) -> None:  # noqa: B027 - inference changes nothing
+        """Put back, in place, whatever calls change: a training task's parameters, optimiser state and buffers."""
 
     def placement(self) -> Placement | None:
         """Where the work really ran, or None where the library does not tell. Asked once, after the warm-up."""
@@ -83,6 +107,13 @@ class Compiled(ABC):
     def compilations(self) -> int:
         """How often anything was compiled so far. It must have stopped growing before measuring starts."""
         return 0
+
+    def is_settled(self) -> bool:
+        """Whether how it runs is final. What goes on choosing while it answers calls is called until it is."""
+        return True
+
+    def settle(self) -> None:  # noqa: B027 - most have nothing to choose
+        """Stay with how it runs now: no more time is given to choosing."""
 
     def precision(self) -> Settings:
         """The library's own switches that bear on precision, and what its layers compute in, as they stand."""
@@ -119,11 +150,23 @@ class Wrapped(Compiled):
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return self._inner.outputs()
 
+    def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
+        return self._inner.stages()
+
+    def restore(self) -> None:
+        self._inner.restore()
+
     def placement(self) -> Placement | None:
         return self._inner.placement()
 
     def compilations(self) -> int:
         return self._inner.compilations()
+
+    def is_settled(self) -> bool:
+        return self._inner.is_settled()
+
+    def settle(self) -> None:
+        self._inner.settle()
 
     def precision(self) -> Settings:
         return self._inner.precision()
@@ -145,9 +188,15 @@ class Backend(ABC):
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
     """Distributions whose versions belong into the record."""
     spelled_out: ClassVar[frozenset[str]] = frozenset()
-    """Modes that only name what `default` does on one kind of device: `NAME/all` leaves them out."""
+    """Modes that only name what `default` does on one kind of device, or of model: `NAME/all` leaves them out."""
+    tasks: ClassVar[tuple[str, ...]] = (INFERENCE,)
+    """Those that `build` does. One that does training takes `context.training` for what a call is."""
+    takes_streams: ClassVar[bool] = False
+    """Whether one build serves inputs of several lengths: `context.calibration` then has all of them."""
     quantises: ClassVar[bool] = False
     """Whether `build` reads `cell.precision` for int8 and fp8: one that does not would measure floating point."""
+    trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
+    """The model, with its dimensions, that `runner.py doctor` tries it with: a small one that it can build."""
     caveat: ClassVar[str] = ""
     """What a reader must know of every number of this backend. Stands in `list`, and as a doubt in each record."""
 
@@ -157,8 +206,12 @@ class Backend(ABC):
 
     def supports(self, cell: Cell) -> Availability:
         """Does this precision, task and mode make sense? Pure: imports nothing, touches nothing."""
-        if cell.task != "inference":
-            return Availability(f"{self.name} does not do task '{cell.task}'")
+        if cell.task not in self.tasks:
+            return Availability(
+                f"{self.name} does not do task '{cell.task}': its graph is inference's and has no backward"
+            )
+        if cell.task != INFERENCE and cell.precision in QUANTISED:
+            return Availability(f"nothing is trained in {cell.precision}: what it rounds has no gradient")
         if cell.precision in QUANTISED and not self.quantises:
             return Availability(f"{self.name} does not do precision {cell.precision}")
         return YES
@@ -169,7 +222,8 @@ class Backend(ABC):
 
     @abstractmethod
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        """Compile `module` (on the cell's device, in its precision) for `inputs`.
+        """Compile `module` (on the cell's device, in its precision) for `inputs`, or a step of its training where
+        `context.training` is there: `module` is then in train mode, and gradients are on.
 
         Nothing is left to compile when it returns. Each stage runs inside `with context.phase(NAME)`: `export` makes
         a graph, `compile` makes code of it (lazy compilers are triggered here), `load` reads an artefact back.

@@ -25,6 +25,16 @@ def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
     return tensors
 
 
+def sampled(tensor: torch.Tensor, at_most: int) -> torch.Tensor:
+    """A copy of the tensor's elements, flat; of one with more than `at_most`, so many at random places, which its size
+    decides."""
+    flat = tensor.detach().reshape(-1)
+    if flat.numel() <= at_most:
+        return flat.clone()
+    generator = torch.Generator().manual_seed(flat.numel())
+    return flat[torch.randint(flat.numel(), (at_most,), generator=generator).to(flat.device)]
+
+
 class FlatModule(torch.nn.Module):
     """`module` with tensors in and a tuple of tensors out; whatever else its arguments hold is a constant of it."""
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from backends.base import YES, Availability, Compiled, Settings, Wrapped
+from models.base import of_each_shape
 from reports.errors import Unsupported
 from reports.schema import Cell
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from models.base import Inputs
 
 MODE = "cuda-graph"
@@ -28,16 +31,19 @@ def supports_capture(cell: Cell) -> Availability:
     return YES
 
 
-def capture(compiled: Compiled, example: Inputs) -> Compiled:
+def capture(compiled: Compiled, example: Inputs, sets: Sequence[Inputs] = ()) -> Compiled:
     """`compiled`, captured on the current stream, which must not be the default one, over buffers of its own.
 
-    Raises Unsupported, with the library's reason, where its call cannot be captured.
+    Raises Unsupported, with the library's reason, where its call cannot be captured, and where `sets`, all of which it
+    is to be called with, have several shapes.
     """
     import torch
 
+    if len(of_each_shape(sets)) > 1:
+        raise Unsupported("a CUDA graph has one shape, and these inputs have several")
     # ordinary tensors, as the harness's are: for inference tensors Inductor would compile once more
     with torch.inference_mode(False):
-        static = example.map(lambda tensor: tensor.clone())
+        static = example.map(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
     compiled.bind(static)
     for _ in range(WARMING_CALLS):
         compiled.run()
@@ -62,10 +68,13 @@ class Captured(Wrapped):
 
     def bind(self, inputs: Inputs) -> None:
         for buffer, tensor in zip(self._buffers, inputs.tensors(), strict=True):
-            buffer.copy_(tensor)
+            buffer.detach().copy_(tensor.detach())
 
     def run(self) -> None:
         self._graph.replay()
+
+    def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
+        return ()
 
     def settings(self) -> Settings:
         return {**super().settings(), "cuda_graph": True}

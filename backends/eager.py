@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from backends import cuda_graph, quantising
-from backends.base import YES, Availability, Backend, BuildContext, Compiled
+from backends.base import TASKS, YES, Availability, Backend, BuildContext, Compiled
 from reports.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
     import torch
 
+    from backends.training import Training
     from models.base import Inputs
 
 
 class Eager(Backend):
     name = "eager"
     description = "PyTorch eager, torch.inference_mode"
+    tasks = TASKS
+    takes_streams = True
     quantises = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
@@ -32,12 +35,24 @@ class Eager(Backend):
         return super().supports(cell) and cuda_graph.supports_capture(cell)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        if context.training is not None:
+            return self._build_training(context.training, inputs, context)
         prepared = quantising.prepare(module, inputs, context, lower=True)
         compiled = prepared.adapt(Callables(prepared.sparing(prepared.module)))
         if context.cell.mode != cuda_graph.MODE:
             return compiled
         with context.phase("compile"):
-            return cuda_graph.capture(compiled, inputs)
+            return cuda_graph.capture(compiled, inputs, context.calibration)
+
+    def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
+        from backends.training import Steps
+
+        steps = Steps(training)
+        if context.cell.mode != cuda_graph.MODE:
+            return steps
+        training.make_capturable()
+        with context.phase("compile"):
+            return cuda_graph.capture(steps, inputs, context.calibration)
 
 
 class EagerAgain(Eager):

@@ -9,19 +9,40 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from backends import cuda_graph, quantising
-from backends.base import YES, Availability, Backend, BuildContext, Compiled
+from backends import cuda_graph, quantising, surgical
+from backends.base import (
+    INFERENCE,
+    QUANTISED,
+    SURGICAL,
+    TASKS,
+    TRAIN_STEP,
+    YES,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    Wrapped,
+)
 from backends.eager import Callables, torch_available
+from models.base import of_each_shape
+from reports.errors import Unsupported
 from reports.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch
 
+    from backends.training import Training
     from models.base import Inputs
 
 TRIGGERING_CALLS = 3
 """The first call compiles; with CUDA graphs the second warms up on the graph's pool and the third is recorded."""
 
+
+OPTIMIZER_INSIDE = "optimizer-inside"
+"""Of a training step: the optimiser is compiled, too."""
+
+BUCKETS = "buckets"
+"""Inputs are padded to the next power of two, so that a stream of lengths is one of a few shapes."""
 
 ATTENTION = "aten._scaled_dot_product"
 """Inductor leaves fused attention to PyTorch's kernels by design: counted, and not called a fallback."""
@@ -38,7 +59,15 @@ class Inductor(Backend):
         "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
         "freezing": {"options": {"freezing": True}},
         cuda_graph.MODE: {},
+        OPTIMIZER_INSIDE: {},
+        SURGICAL: {},
+        "static": {"dynamic": False},
+        "dynamic": {"dynamic": True},
+        BUCKETS: {"dynamic": False},
     }
+    spelled_out = frozenset({"static", "dynamic", BUCKETS})
+    takes_streams = True
+    tasks = TASKS
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
 
     def available(self, device: str) -> Availability:
@@ -57,6 +86,14 @@ class Inductor(Backend):
             return Availability(f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune")
         if not cell.device.startswith("cuda") and cell.precision == "int8" and cell.mode == "freezing":
             return Availability(f"on {cell.device}, int8 is always frozen: use inductor")
+        if cell.mode == OPTIMIZER_INSIDE and cell.task != TRAIN_STEP:
+            return Availability(f"task {cell.task} has no optimiser to compile: use inductor")
+        if cell.mode == "freezing" and cell.task != INFERENCE:
+            return Availability("freezing makes constants of the weights, and training changes them: use inductor")
+        if cell.mode == SURGICAL and (cell.task != INFERENCE or cell.precision in QUANTISED):
+            return Availability(
+                f"{SURGICAL} compilation is of inference, in a precision that casting gives: use inductor"
+            )
         return cuda_graph.supports_capture(cell)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
@@ -66,34 +103,100 @@ class Inductor(Backend):
         import torch._dynamo
         import torch._inductor.config
 
+        if context.training is not None:
+            return self._build_training(context.training, inputs, context)
+        if context.cell.mode == SURGICAL:
+            return self._build_surgical(module, inputs, context)
         prepared = quantising.prepare(module, inputs, context, lower=False)
         # torch.compile is lazy: it compiles in the first call, so that call belongs into this phase
         with context.phase("compile"), prepared.compiling(), InductorLog() as log:
             options = self.modes[context.cell.mode]
             # `dynamic` stays at its default: any other value is entered and left as a context in every call (5 µs)
             compiled = torch.compile(prepared.module, backend="inductor", **options)  # type: ignore[call-overload]
-            example = prepared.example()
-            for _ in range(TRIGGERING_CALLS):
-                compiled(*example.args, **example.kwargs)
+            if context.cell.mode == BUCKETS:
+                compiled = padded_to_buckets(compiled, context.padded_axis)
+            others = of_each_shape([inputs, *context.calibration])[1:]
+            if others and prepared.layers:
+                raise Unsupported("what is quantised here has one shape, and these inputs have several")
+            for example in [prepared.example(), *others]:
+                for _ in range(TRIGGERING_CALLS):
+                    compiled(*example.args, **example.kwargs)
             optimised = prepared.adapt(Optimised(prepared.sparing(compiled), context.cell.device, log))
-            return cuda_graph.capture(optimised, inputs) if context.cell.mode == cuda_graph.MODE else optimised
+            return (
+                cuda_graph.capture(optimised, inputs, context.calibration)
+                if context.cell.mode == cuda_graph.MODE
+                else optimised
+            )
+
+    def _build_surgical(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        """Only the targets are compiled, each alone; the module's own `forward` calls them."""
+        targets = surgical.find_targets(module, context.targets)
+        outside = surgical.operators_outside(module, targets, inputs)
+        with context.phase("compile"), InductorLog() as log:
+            surgical.compile_parts(targets)
+            for _ in range(TRIGGERING_CALLS):
+                module(*inputs.args, **inputs.kwargs)
+            return surgical.Operated(Optimised(module, context.cell.device, log), targets, outside)
+
+    def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
+        """The forward pass and its loss are compiled together, and with them the backward pass; the optimiser's step is
+        a graph of its own, or PyTorch's."""
+        import torch
+
+        from backends.training import Steps
+
+        mode = context.cell.mode
+        with context.phase("compile"), InductorLog() as log:
+            forward = torch.compile(training.forward, backend="inductor", **self.modes[mode])  # type: ignore[call-overload]
+            optimise = None
+            if mode == OPTIMIZER_INSIDE:
+                assert training.optimiser is not None
+                optimise = torch.compile(training.optimiser.step, backend="inductor")
+            if context.cell.device.startswith("cuda") and mode in (cuda_graph.MODE, OPTIMIZER_INSIDE):
+                # compiled, a step count on the host would be a kernel of its own there for every parameter
+                training.make_capturable()
+            steps = OptimisedSteps(Steps(training, forward, optimise), context.cell.device, log)
+            steps.bind(inputs)
+            steps.compile()
+            for _ in range(TRIGGERING_CALLS - 1):
+                steps.run()
+            return cuda_graph.capture(steps, inputs, context.calibration) if mode == cuda_graph.MODE else steps
 
 
-class Optimised(Callables):
-    """What torch.compile made. CUDA-graph modes hand out memory that the next call overwrites, so `outputs` clones."""
+def padded_to_buckets(function: Callable[..., torch.Tensor], axis: int | None) -> Callable[..., torch.Tensor]:
+    """`function` of one tensor, called with zeros behind the tensor along `axis`, up to the next power of two; of what
+    it returns, what is left without them. Raises Unsupported where the model has no such axis."""
+    import torch
 
-    def __init__(self, function: Callable[..., object], device: str, log: InductorLog) -> None:
-        super().__init__(function)
-        self._device = device
-        self._log = log
-        self._compiled_before: int | None = None  # when placement was asked first: after the warm-up
+    if axis is None:
+        raise Unsupported("this model names no dimension that its inputs may be padded along: use inductor/dynamic")
+
+    def on_padded(tensor: torch.Tensor) -> torch.Tensor:
+        length = tensor.shape[axis]
+        missing = (1 << (length - 1).bit_length()) - length
+        padding = [0, 0] * (tensor.dim() - 1 - axis) + [0, missing]
+        return function(torch.nn.functional.pad(tensor, padding)).narrow(axis, 0, length)
+
+    return on_padded
+
+
+class FromCounters(Compiled):
+    """Tells where it ran from what Dynamo and Inductor count and log in the cell's process."""
+
+    _device: str
+    _log: InductorLog
+    _breaks_by_design: Counter[str]  # graph breaks that leave nothing outside
+    _compiled_before: int | None = None  # when placement was asked first: after the warm-up
 
     def placement(self) -> Placement:
         """Read off Dynamo's and Inductor's own counters, which start at zero in the cell's process, and their logs."""
         from torch._dynamo.utils import counters
 
         graphs = counters["stats"]["unique_graphs"]
-        broken = [f"graph break: {_title_and_explanation(reason)}" for reason in counters["graph_break"]]
+        broken = [
+            f"graph break: {_title_and_explanation(reason)}"
+            for reason in counters["graph_break"] - self._breaks_by_design
+        ]
         broken += self._log.kept_by_pytorch
         skipped = counters["inductor"]["cudagraph_skips"]
         # max-autotune asks for them on every device, and counts a CPU's having none as a skip
@@ -122,6 +225,39 @@ class Optimised(Callables):
         return int(counters["stats"]["unique_graphs"]) + int(
             counters["inductor"]["cudagraph_recorded_non_static_inputs"]
         )
+
+
+class Optimised(FromCounters, Callables):
+    """What torch.compile made. CUDA-graph modes hand out memory that the next call overwrites, so `outputs` clones."""
+
+    def __init__(self, function: Callable[..., object], device: str, log: InductorLog) -> None:
+        super().__init__(function)
+        self._device = device
+        self._log = log
+        self._breaks_by_design = Counter()
+
+
+class OptimisedSteps(FromCounters, Wrapped):
+    """Steps of training, parts of which torch.compile made."""
+
+    def __init__(self, steps: Compiled, device: str, log: InductorLog) -> None:
+        super().__init__(steps)
+        self._device = device
+        self._log = log
+        self._breaks_by_design = Counter()
+
+    def compile(self) -> None:
+        """The first call. Torch's optimisers break the graph around their own step on purpose, with nothing of the step
+        outside: that is no fallback."""
+        from torch._dynamo.utils import counters
+
+        for name, part in self.stages():
+            before = Counter(counters["graph_break"])
+            part()
+            if name == "optimizer":
+                asked_for = {reason for reason in counters["graph_break"] if "torch._dynamo.graph_break()" in reason}
+                found = counters["graph_break"] - before
+                self._breaks_by_design = Counter({reason: found[reason] for reason in asked_for})
 
 
 def generated_and_called() -> dict[str, int]:

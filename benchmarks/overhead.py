@@ -41,6 +41,7 @@ KINDS = {
     "load": "building",
     "first_call": "building",
     "check": "checking",
+    "settle": "building",
     "warm-up": "sampling",
     "measure": "sampling",
     "finish": "sampling",

@@ -8,13 +8,18 @@ For int8 and fp8 the yardstick is eager with what its layers multiply rounded to
 every device can compute and which owes nothing to any library that is measured. Three times its RMSE is allowed,
 because backends choose ranges in their own ways, but never more than NOISIEST of the output: however badly a model
 takes to quantisation, the rule can still fail.
+
+Outputs of a training task are a loss and gradients, or changes of parameters (`backends.training`). They are of any
+size: gradients of a millionth are common, which an absolute tolerance of 1e-5 would pass whatever they were. There the
+absolute tolerance is a share of the output's own root mean square.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +46,16 @@ NOISIEST = {"int8": 10**-0.5, "fp8": 10**-0.5}
 """The largest RMSE relative to the golden's root mean square: noise of a tenth of the signal's power (10 dB). All zeros
 would be at 1, unrelated values at 1.4; torchao's own tests ask 20 dB of one or two layers."""
 
+TRAINING_SHARE = 1e-4
+"""The absolute tolerance of a training task, relative to the root mean square of the golden's output."""
+
+SMALLEST_SHARE = 1e-2
+"""Of the root mean square of all a training task's outputs of one kind; a smaller one counts as this large. Where a
+gradient is zero but for rounding (a bias that a normalisation cancels), there is nothing else to measure it by."""
+
+PIECE = 2**18
+"""So many values are compared at once: what that takes beside them stays in a CPU's cache (four times as fast)."""
+
 Outputs = tuple["torch.Tensor", ...]
 
 
@@ -50,18 +65,22 @@ class Golden:
 
     outputs: tuple[Outputs, ...]
     eager_rmse: tuple[float, ...]
+    computed_in: str = "float64"  # less, where there was no memory for that
 
     def save(self, path: Path) -> None:
         """Write it as safetensors, appearing at `path` whole or not at all."""
         from safetensors.torch import save_file
 
         tensors = {
-            f"{index}.{number}": tensor.contiguous().clone()  # two outputs may be one tensor, which safetensors refuses
+            f"{index}.{number}": tensor.to(
+                "cpu", copy=True
+            ).contiguous()  # two outputs may be one tensor, which safetensors refuses
             for index, outputs in enumerate(self.outputs)
             for number, tensor in enumerate(outputs)
         }
         partial = path.with_suffix(".partial")
-        save_file(tensors, partial, metadata={"eager_rmse": json.dumps(self.eager_rmse)})
+        known = {"eager_rmse": json.dumps(self.eager_rmse), "computed_in": self.computed_in}
+        save_file(tensors, partial, metadata=known)
         partial.replace(path)
 
     @classmethod
@@ -73,13 +92,13 @@ class Golden:
             for key in file.keys():  # noqa: SIM118 - not a mapping
                 index, number = map(int, key.split("."))
                 sets.setdefault(index, {})[number] = file.get_tensor(key)
-            eager_rmse = json.loads(file.metadata()["eager_rmse"])
+            known = file.metadata()
         outputs = tuple(tuple(sets[index][number] for number in sorted(sets[index])) for index in sorted(sets))
-        return cls(outputs, tuple(eager_rmse))
+        return cls(outputs, tuple(json.loads(known["eager_rmse"])), known.get("computed_in", "float64"))
 
 
-def check(outputs: Sequence[Outputs], golden: Golden, precision: str) -> Accuracy:
-    """Compare the outputs of every input set with the golden's."""
+def check(outputs: Sequence[Outputs], golden: Golden, precision: str, names: Sequence[str] = ()) -> Accuracy:
+    """Compare the outputs of every input set with the golden's; `names` are those of a training task's outputs."""
     rtol, atol = TOLERANCES[precision]
     problem = _shape_problem(outputs, golden)
     if problem:
@@ -94,14 +113,16 @@ def check(outputs: Sequence[Outputs], golden: Golden, precision: str) -> Accurac
             passed=False,
             rule=problem,
         )
-    columns = [_Column.of(number, outputs, golden) for number in range(len(golden.outputs[0]))]
+    columns = _columns(outputs, golden.outputs, rtol)
     factor = TIMES_EAGER[precision]
     # an eager that overflows excuses nothing
     limits = [factor * eager if math.isfinite(eager) else 0.0 for eager in golden.eager_rmse]
     noisiest = NOISIEST.get(precision, math.inf)
     # a column of zeros has no signal to compare noise with
     limits = [min(limit, noisiest * c.scale) if c.scale else limit for limit, c in zip(limits, columns, strict=True)]
-    close = [column.is_close(rtol, atol) for column in columns]
+    scales = _yardsticks(columns, names) if names else [column.scale for column in columns]
+    tolerances = [TRAINING_SHARE * scale if names else atol for scale in scales]
+    close = [column.is_close(tolerance) for column, tolerance in zip(columns, tolerances, strict=True)]
     near_eager = [column.rmse <= limit for column, limit in zip(columns, limits, strict=True)]
     wrong = [number for number in range(len(columns)) if not (close[number] or near_eager[number])]
     broken = sum(column.not_finite for column in columns)
@@ -109,8 +130,9 @@ def check(outputs: Sequence[Outputs], golden: Golden, precision: str) -> Accurac
         rule = f"{broken} value(s) not finite where the golden's are"
     elif wrong:
         worst = max(wrong, key=lambda number: _excess(columns[number].rmse, limits[number]))
+        name = names[worst] if names else f"output {worst}"
         rule = (
-            f"output {worst}: rmse {columns[worst].rmse:.2g}, eager's {golden.eager_rmse[worst]:.2g}; "
+            f"{name}: rmse {columns[worst].rmse:.2g}, eager's {golden.eager_rmse[worst]:.2g}; "
             f"neither allclose nor within {factor:g}x"
         )
         if limits[worst] < factor * golden.eager_rmse[worst] < math.inf:
@@ -119,12 +141,14 @@ def check(outputs: Sequence[Outputs], golden: Golden, precision: str) -> Accurac
         rule = "allclose" if all(close) else f"rmse <= {factor:g}x eager"
     return Accuracy(
         rmse=_pool([column.rmse for column in columns]),
-        relative_rmse=max(column.rmse / column.scale if column.scale else column.rmse for column in columns),
+        relative_rmse=max(
+            column.rmse / scale if scale else column.rmse for column, scale in zip(columns, scales, strict=True)
+        ),
         max_abs_error=max(column.max_abs_error for column in columns),
         eager_rmse=_pool(golden.eager_rmse),
         allclose=all(close),
         rtol=rtol,
-        atol=atol,
+        atol=max(tolerances),
         passed=not broken and not wrong,
         rule=rule,
     )
@@ -132,69 +156,98 @@ def check(outputs: Sequence[Outputs], golden: Golden, precision: str) -> Accurac
 
 def rmse_per_output(outputs: Sequence[Outputs], golden: Sequence[Outputs]) -> tuple[float, ...]:
     """RMSE of each output over all input sets."""
-    reference = Golden(tuple(golden), ())
-    return tuple(_Column.of(number, outputs, reference).rmse for number in range(len(golden[0])))
+    return tuple(column.rmse for column in _columns(outputs, golden))
 
 
-@dataclass(frozen=True)
+def _columns(outputs: Sequence[Outputs], golden: Sequence[Outputs], rtol: float = 0.0) -> list[_Column]:
+    columns = [_Column(rtol) for _ in golden[0]]
+    for ours, theirs in zip(outputs, golden, strict=True):
+        for column, one, other in zip(columns, ours, theirs, strict=True):
+            column.add(one, other)
+    return columns
+
+
+@dataclass
 class _Column:
-    """One output over all input sets, flat, in float64 on the CPU."""
+    """One output over all input sets: what its errors come to, in float64. Values that are not finite count apart."""
 
-    ours: torch.Tensor
-    golden: torch.Tensor
+    rtol: float
+    errors: int = 0
+    squares: float = 0.0
+    largest: float = 0.0
+    beyond_rtol: float = 0.0  # the largest excess of an error over what rtol grants: allclose is a bound to it
+    golden_values: int = 0
+    golden_squares: float = 0.0
+    not_finite: int = 0  # NaN or infinite where the golden's are not, or another kind of it
 
-    @classmethod
-    def of(cls, number: int, outputs: Sequence[Outputs], golden: Golden) -> _Column:
-        return cls(
-            _flat(one[number] for one in outputs),
-            _flat(one[number] for one in golden.outputs),
-        )
+    def add(self, ours: torch.Tensor, golden: torch.Tensor) -> None:
+        """Compare where `ours` lies, a piece at a time: outputs may fill most of a device, and a host is slow."""
+        ours, golden = ours.detach().reshape(-1), golden.detach().reshape(-1)
+        for start in range(0, ours.numel(), PIECE):
+            self._add_piece(ours[start : start + PIECE], golden[start : start + PIECE])
 
-    @property
-    def _errors(self) -> torch.Tensor:
+    def _add_piece(self, ours: torch.Tensor, golden: torch.Tensor) -> None:
         import torch
 
-        finite = torch.isfinite(self.golden) & torch.isfinite(self.ours)
-        return (self.ours - self.golden)[finite]
+        golden = golden.to(ours.device, torch.float64)
+        ours = ours.to(torch.float64)
+        is_known = torch.isfinite(golden)
+        is_compared = is_known & torch.isfinite(ours)
+        error = torch.where(is_compared, ours - golden, 0.0).abs_()
+        known = torch.where(is_known, golden, 0.0).abs_()
+        is_same = is_compared | (ours == golden) | (torch.isnan(ours) & torch.isnan(golden))
+        found = (
+            is_compared.sum(),
+            error.square().sum(),
+            error.max(),
+            (error - self.rtol * known).max(),
+            is_known.sum(),
+            known.square().sum(),
+            (~is_same).sum(),
+        )
+        # one transfer: each is a synchronisation of the device
+        errors, squares, largest, beyond, values, golden_squares, strange = torch.stack(
+            [value.double() for value in found]
+        ).tolist()
+        self.errors += int(errors)
+        self.squares += squares
+        self.largest = max(self.largest, largest)
+        self.beyond_rtol = max(self.beyond_rtol, beyond)
+        self.golden_values += int(values)
+        self.golden_squares += golden_squares
+        self.not_finite += int(strange)
 
     @property
     def rmse(self) -> float:
         if self.not_finite:
             return math.inf
-        return float(self._errors.square().mean().sqrt()) if self._errors.numel() else 0.0
+        return math.sqrt(self.squares / self.errors) if self.errors else 0.0
 
     @property
     def scale(self) -> float:
-        import torch
-
-        finite = self.golden[torch.isfinite(self.golden)]
-        return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+        """Root mean square of the golden."""
+        return math.sqrt(self.golden_squares / self.golden_values) if self.golden_values else 0.0
 
     @property
     def max_abs_error(self) -> float:
-        if self.not_finite:
-            return math.inf
-        return float(self._errors.abs().max()) if self._errors.numel() else 0.0
+        return math.inf if self.not_finite else self.largest
 
-    @property
-    def not_finite(self) -> int:
-        """Values that are NaN or infinite where the golden's are not, or another kind of it."""
-        import torch
-
-        same = (self.ours == self.golden) | (torch.isnan(self.ours) & torch.isnan(self.golden))
-        strange = ~torch.isfinite(self.ours) | ~torch.isfinite(self.golden)
-        return int((strange & ~same).sum())
-
-    def is_close(self, rtol: float, atol: float) -> bool:
-        import torch
-
-        return torch.allclose(self.ours, self.golden, rtol=rtol, atol=atol, equal_nan=True)
+    def is_close(self, atol: float) -> bool:
+        """What torch.allclose says of all values, with `rtol` as given."""
+        return not self.not_finite and self.beyond_rtol <= atol
 
 
-def _flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    import torch
-
-    return torch.cat([tensor.detach().to("cpu", torch.float64).reshape(-1) for tensor in tensors])
+def _yardsticks(columns: Sequence[_Column], names: Sequence[str]) -> list[float]:
+    """What the errors of each output are measured by: its root mean square, or a share of that of all of its kind. The
+    kind is the first word of its name."""
+    kinds = [name.partition(" ")[0] for name in names]
+    pooled = {
+        kind: math.sqrt(
+            statistics.fmean(column.scale**2 for column, own in zip(columns, kinds, strict=True) if own == kind)
+        )
+        for kind in set(kinds)
+    }
+    return [max(column.scale, SMALLEST_SHARE * pooled[kind]) for column, kind in zip(columns, kinds, strict=True)]
 
 
 def _shape_problem(outputs: Sequence[Outputs], golden: Golden) -> str:

@@ -13,7 +13,14 @@ from pydantic import ValidationError
 from harness.plan import Request
 from reports.errors import UsageError, unknown
 
-LISTS = {"model": "models", "models": "models", "backends": "backends", "devices": "devices", "precision": "precision"}
+LISTS = {
+    "model": "models",
+    "models": "models",
+    "backends": "backends",
+    "devices": "devices",
+    "precision": "precision",
+    "surgical": "surgical",
+}
 SCALARS = {
     "task": "task",
     "seed": "seed",
@@ -26,6 +33,10 @@ SCALARS = {
     "require": "require",
 }
 FLAGS = {"strict": "strict"}
+OF_A_RUN = ("model", "models", "backends", "precision", "task", "set")
+"""Keys that a `[[run]]` may have; all others are the whole file's."""
+
+PRESETS = Path(__file__).resolve().parents[1] / "presets"
 OPTION_OF = {target: option for option, target in (LISTS | SCALARS | FLAGS).items()}
 
 
@@ -41,7 +52,15 @@ class Options:
         """These options with `other`'s where these say nothing."""
         dimensions = other.request.get("set", {}) | self.request.get("set", {})
         request = other.request | self.request | ({"set": dimensions} if dimensions else {})
+        if "runs" in other.request and "runs" not in self.request:
+            request["runs"] = tuple(self._over_run(run) for run in other.request["runs"])
         return Options(request, self.out or other.out, self.quiet or other.quiet)
+
+    def _over_run(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """What is left of one run of several: what is said here is said for all of them."""
+        typed = self.request.get("set", {})
+        left = {name: value for name, value in run.items() if name not in self.request or name == "set"}
+        return left | {"set": {key: values for key, values in run.get("set", {}).items() if key not in typed}}
 
     def to_request(self) -> Request:
         """Raises UsageError, in one line, for a value that is not of its option's kind or range."""
@@ -64,6 +83,33 @@ def read_config(path: Path) -> Options:
         raise UsageError(f"--config {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--config {path}: not TOML: {error}") from None
+    runs = document.pop("run", None)
+    options = _options_of(document, path)
+    if runs is not None:
+        options.request["runs"] = _runs(runs, path)
+    return options
+
+
+def read_preset(name: str) -> Options:
+    """The options of one of `PRESETS`. Raises UsageError for a name that none of its files has."""
+    known = sorted(path.stem for path in PRESETS.glob("*.toml"))
+    if name not in known:
+        raise unknown("preset", name, known, "or --config FILE for one of your own")
+    return read_config(PRESETS / f"{name}.toml")
+
+
+def _runs(tables: Any, path: Path) -> tuple[dict[str, Any], ...]:
+    """What each `[[run]]` says of its own. Raises UsageError for a key that is one of the whole only."""
+    if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables) or not tables:
+        raise UsageError(f"--config {path}: 'run' is a list of tables: write [[run]] above each")
+    for table in tables:
+        for key in table:
+            if key not in OF_A_RUN:
+                raise unknown("key of a [[run]]", key, OF_A_RUN, f"in {path}")
+    return tuple(_options_of(table, path).request for table in tables)
+
+
+def _options_of(document: Mapping[str, Any], path: Path) -> Options:
     options = Options()
     for key, value in document.items():
         name = key.replace("_", "-")
@@ -82,7 +128,7 @@ def read_config(path: Path) -> Options:
         elif name in ("out", "quiet") or name in SCALARS or name in FLAGS:
             raise UsageError(f"--config {path}: '{key}' cannot be {value!r}")
         else:
-            raise unknown("key", key, [*LISTS, *SCALARS, *FLAGS, "set", "out", "quiet"], f"in {path}")
+            raise unknown("key", key, [*LISTS, *SCALARS, *FLAGS, "set", "out", "quiet", "run"], f"in {path}")
     return options
 
 

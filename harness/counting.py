@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,6 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from backends.calling import flatten_outputs
 from harness.roofline import Work
 from models.base import Inputs
+
+if TYPE_CHECKING:
+    from backends.training import Training
 
 ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu",
@@ -30,7 +33,7 @@ LOOKUPS = ("embedding", "index_select", "index", "gather")
 """Operators whose output is what they read of their table."""
 
 
-def count(module: nn.Module, inputs: Inputs, precision: str) -> Work:
+def count(module: nn.Module, inputs: Inputs, precision: str, training: Training | None = None) -> Work:
     """What one eager call takes, which is made here. Raises whatever that call raises.
 
     Operations: those of matrix products, convolutions and attention, where a multiplication and an addition are two and
@@ -39,9 +42,14 @@ def count(module: nn.Module, inputs: Inputs, precision: str) -> Work:
     Bytes: the weights (parameters and buffers) that the call uses, its inputs and its outputs, each once. Of a table
     only what is looked up counts. In int8 and fp8 a floating-point weight has one byte per element, whatever it has
     here.
+
+    Of a training task forward and backward are called. They write each gradient once; with an optimiser's step, which
+    is not called, each parameter and both its moments are read and written instead: gradients need not leave the chip.
     """
     aten = torch.ops.aten
     attention = {getattr(aten, name): _attention_flops for name in ATTENTION if hasattr(aten, name)}
+    backward = [f"{name}_backward" for name in ATTENTION if hasattr(aten, f"{name}_backward")]
+    attention |= {getattr(aten, name): _attention_backward_flops for name in backward}
     reads = _Reads(module, weight_bytes=1 if precision in ("int8", "fp8") else None)
     # the counter is the inner one: it takes composite operators apart before `reads` sees them
     with (
@@ -49,9 +57,24 @@ def count(module: nn.Module, inputs: Inputs, precision: str) -> Work:
         reads,
         FlopCounterMode(display=False, custom_mapping=attention) as counter,
     ):
-        outputs = flatten_outputs(module(*inputs.args, **inputs.kwargs))
+        outputs = _train(training, inputs) if training else flatten_outputs(module(*inputs.args, **inputs.kwargs))
     moved = reads.bytes_read + sum(_bytes(tensor) for tensor in (*inputs.tensors(), *outputs))
     return Work(flops=counter.get_total_flops(), bytes_moved=moved)
+
+
+def _train(training: Training, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    """Forward and backward. Returns tensors as large as what a step writes."""
+    training.forget_gradients(inputs)
+    loss = training.forward(*inputs.args, **inputs.kwargs)
+    training.backward(loss)
+    asking = [tensor for tensor in inputs.tensors() if tensor.requires_grad]
+    if training.optimiser is None:
+        written = [*training.module.parameters(), *asking]
+    else:
+        states = [tensor for state in training.optimiser.state.values() for tensor in state.values()]
+        written = [*training.module.parameters(), *states, *states, *asking]
+    training.forget_gradients(inputs)
+    return (loss.detach(), *written)
 
 
 class _Reads(TorchDispatchMode):
@@ -115,6 +138,13 @@ def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> in
     batch, heads, queries, width = query
     *_rest, keys, value_width = value
     return int(2 * batch * heads * queries * keys * (width + value_width))
+
+
+def _attention_backward_flops(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> int:
+    """Five products where the forward has two: the scores again, and the gradients of value, scores, query and key."""
+    batch, heads, queries, width = query
+    *_rest, keys, value_width = value
+    return int(2 * batch * heads * queries * keys * (3 * width + 2 * value_width))
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -39,7 +39,7 @@ def capture(torch_facts: Mapping[str, Any]) -> Environment:
         physical_cores=psutil.cpu_count(logical=False),
         logical_cores=psutil.cpu_count(),
         usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-        governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        governor=governor(),
         memory_bytes=psutil.virtual_memory().total,
         torch_threads=torch_facts.get("threads"),
         gpus=_gpus(),
@@ -48,7 +48,7 @@ def capture(torch_facts: Mapping[str, Any]) -> Environment:
         cuda=torch_facts.get("cuda"),
         git_commit=git[0],
         git_dirty=git[1],
-        container=_container(),
+        container=container(),
         variables={
             name: value
             for name, value in isolation.allowed(os.environ).items()
@@ -148,7 +148,13 @@ def _output(*command: str) -> str:
     return result.stdout.strip()
 
 
-def _container() -> str | None:
+def governor() -> str | None:
+    """What decides the CPU's clock."""
+    return _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def container() -> str | None:
+    """The kind of container that this runs in."""
     return next((name for mark, name in CONTAINER_MARKS.items() if os.path.exists(mark)), None)
 
 

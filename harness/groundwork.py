@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness import roofline
 from harness.launcher import ChildEnded, DeadlinePassed, Launcher
-from harness.live import cause_of_death
+from harness.live import cause_of_death, products_of
 from harness.plan import Contest
 from harness.progress import Progress
 from harness.store import Store
@@ -50,13 +50,14 @@ def golden(contest: Contest, launcher: Launcher, store: Store, progress: Progres
 
 
 def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> None:
-    """Measure what the machine can do on the cell's device in its precision, unless this run has done so."""
-    if store.ceilings(cell.device, cell.precision):
+    """Measure what the machine can do on the cell's device in its products' precision, unless this run has done so."""
+    precision = products_of(cell)
+    if store.ceilings(cell.device, precision):
         return
-    where = f"on {cell.device} in {cell.precision}"
+    where = f"on {cell.device} in {precision}"
     progress.note(f"measuring the machine's ceilings {where}")
-    log = store.log(f"ceilings-{cell.device.replace(':', '')}-{cell.precision}")
-    child = launcher.start("ceilings", log, device=cell.device, precision=cell.precision)
+    log = store.log(f"ceilings-{cell.device.replace(':', '')}-{precision}")
+    child = launcher.start("ceilings", log, device=cell.device, precision=precision)
     try:
         message = child.receive(time.monotonic() + limit_s)
     except (ChildEnded, DeadlinePassed) as error:
@@ -67,4 +68,4 @@ def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Pro
     if message["kind"] != "finished":
         store.note(f"no roofline {where}: measuring the machine's ceilings failed: {message['reason']}")
         return
-    store.save_ceilings(cell.device, cell.precision, roofline.Ceilings.model_validate(message["ceilings"]))
+    store.save_ceilings(cell.device, precision, roofline.Ceilings.model_validate(message["ceilings"]))

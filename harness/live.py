@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import backends
+import models
 from backends.base import AheadOfTime
 from harness import link, roofline
 from harness.launcher import Child, ChildEnded, DeadlinePassed, Launcher
@@ -113,7 +114,9 @@ class Live:
             self.first_ready = self.ready
         self._checks.append((epoch, Accuracy.model_validate(self.ready["accuracy"])))
         self._doubt_its_warm_up()
-        self.processes.append(Process(index=epoch, warm=bool(self.processes), phases=self._phases))
+        self.processes.append(
+            Process(index=epoch, warm=bool(self.processes), phases=self._phases, settling=self.ready["settling"])
+        )
 
     def pause(self) -> None:
         if self._child is not None:
@@ -173,6 +176,8 @@ class Live:
         """The record as it stands: of a cell whose processes so far have all come to their end."""
         status, reason, accuracy = self._judged()
         caveat = [self.first_ready["caveat"]] if self.first_ready["caveat"] else []
+        if (computed_in := self.first_ready["reference"]) != "float64":
+            caveat.append(f"checked against eager in {computed_in}: there was no memory for float64")
         latency = summarise(self.bursts)
         return self._record(
             status,
@@ -181,7 +186,9 @@ class Live:
             roofline=self._roofline(latency),
             accuracy=accuracy,
             doubts=[*caveat, *self._doubts],
-            **{name: self._first_finished[name] for name in ("throughput", "device_time", "energy", "memory")},
+            **{
+                name: self._first_finished[name] for name in ("throughput", "device_time", "energy", "memory", "stages")
+            },
             placement=self._first_finished["placement"],
         )
 
@@ -211,7 +218,7 @@ class Live:
         return Status.INCORRECT, f"right at first, wrong after measuring: {after.rule}", accuracy
 
     def _doubt_its_warm_up(self) -> None:
-        if not self.ready["warm_up"]["steady"]:
+        if not self.processes and not self.ready["warm_up"]["steady"]:
             self._doubts["its warm-up did not become steady within 2 %"] = None
 
     def _fork(self, launcher: Launcher, role: str, workspace: Path | None) -> Child:
@@ -224,6 +231,8 @@ class Live:
             golden=str(self._setting.golden.resolve()),
             sampling=asdict(self._setting.sampling),
             cell_folder=str(self._folder),
+            further=bool(self.processes),
+            surgical=self.planned.surgical,
         )
 
     def _send(self, kind: str, **fields: Any) -> None:
@@ -308,13 +317,21 @@ class Live:
 
     def _roofline(self, latency: Latency | None) -> Roofline | None:
         store, cell = self._setting.store, self.cell
-        work, ceilings = store.work(cell.contest_id), store.ceilings(cell.device, cell.precision)
+        work, ceilings = store.work(cell.contest_id), store.ceilings(cell.device, products_of(cell))
         return roofline.of(work, ceilings, latency) if work and ceilings and latency else None
 
 
 def common_fields(planned: PlannedCell) -> dict[str, Any]:
     """Fields that every record has, whether or not the cell was ever started."""
-    return {"asked_by_name": planned.asked_by_name, "command": command_for(planned.cell, planned.strict)}
+    return {
+        "asked_by_name": planned.asked_by_name,
+        "command": command_for(planned.cell, planned.strict, planned.surgical),
+    }
+
+
+def products_of(cell: Cell) -> str:
+    """The precision that the cell's matrix products have: its own, unless its model has products of another."""
+    return models.find(cell.model).products or cell.precision
 
 
 def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, str]:

@@ -69,6 +69,14 @@ class DeviceMemory:
         self.peak_bytes = max(self.peak_bytes or 0, now)
 
 
+def return_unused(device: str) -> None:
+    """Have torch give the driver back what it holds of the device's memory without using it."""
+    import torch
+
+    if device != "cpu":
+        torch.cuda.empty_cache()
+
+
 def device_free_bytes(index: int) -> int | None:
     """Free memory of a CUDA device, or None without NVML."""
     with nvml() as library:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,13 +13,12 @@ from pydantic import Field
 
 import backends
 import models
+from backends.base import INFERENCE, SURGICAL, TASKS
 from reports.constraints import Requirements
 from reports.errors import BakeoffError, UsageError, unknown
 from reports.schema import Cell, Frozen
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8", "fp8")
-TASKS = ("inference", "forward_backward", "train_step")
-TASKS_BUILT = ("inference",)
 ALL = "all"
 
 Schedule = Literal["interleaved", "sequential"]
@@ -33,7 +32,7 @@ class Request(Frozen):
     backends: tuple[str, ...] = (ALL,)
     devices: tuple[str, ...] = ()  # empty: cuda if there is one, else cpu
     precision: tuple[str, ...] = ("fp32",)
-    task: str = "inference"
+    task: str = INFERENCE
     set: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     seed: int = Field(default=0, ge=0, lt=2**32)
     time_limit_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
@@ -47,6 +46,29 @@ class Request(Frozen):
     """Over so many calls the report compares each configuration's whole cost with eager's."""
     require: str = ""
     """What a configuration must keep to in order to win: `reports.constraints`."""
+    surgical: tuple[str, ...] = ()
+    """What surgical modes compile, as patterns of module names, instead of what the model itself names."""
+    runs: tuple[Part, ...] = ()
+    """What is measured, one after the other, where that is more than one product of models, backends and sizes."""
+
+    def parts(self) -> list[Request]:
+        """The requests that this one is made of, each with one product."""
+        return [self.model_copy(update={"runs": (), **part.given(self)}) for part in self.runs] or [self]
+
+
+class Part(Frozen):
+    """What one run of several has of its own; the rest is the request's."""
+
+    models: tuple[str, ...] | None = None
+    backends: tuple[str, ...] | None = None
+    precision: tuple[str, ...] | None = None
+    task: str | None = None
+    set: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+    def given(self, request: Request) -> dict[str, object]:
+        """The fields that it changes. Its dimensions stand beside the request's, and win over them."""
+        own = {name: value for name, value in self if value is not None}
+        return own | {"set": request.set | self.set}
 
 
 @dataclass(frozen=True)
@@ -54,6 +76,7 @@ class PlannedCell:
     cell: Cell
     asked_by_name: bool  # not through `all`
     strict: bool = False  # it must run wholly where it was asked to
+    surgical: tuple[str, ...] = ()  # what a surgical mode compiles, if not what the model names
 
 
 @dataclass(frozen=True)
@@ -69,9 +92,17 @@ def plan(request: Request) -> list[Contest]:
 
     Raises UsageError, in one line, for every name, dimension or value that does not exist.
     """
+    contests: dict[str, dict[str, PlannedCell]] = {}  # by id, so that `batch=1,01` is one cell
+    for part in request.parts():
+        for planned in _cells(part):
+            contests.setdefault(planned.cell.contest_id, {})[planned.cell.id] = planned
+    return [Contest(contest_id, tuple(cells.values())) for contest_id, cells in contests.items()]
+
+
+def _cells(request: Request) -> Iterator[PlannedCell]:
+    """Those of one product of models, sizes, devices, precisions and configurations."""
     _check_names(request)
     configurations = expand_backends(request.backends)
-    contests: dict[str, dict[str, PlannedCell]] = {}  # by id, so that `batch=1,01` is one cell
     for model in request.models:
         family = models.find(model)
         for values in itertools.product(*request.set.values()):
@@ -88,8 +119,8 @@ def plan(request: Request) -> list[Contest]:
                         backend=backend,
                         mode=mode,
                     )
-                    contests.setdefault(cell.contest_id, {})[cell.id] = PlannedCell(cell, asked_by_name, request.strict)
-    return [Contest(contest_id, tuple(cells.values())) for contest_id, cells in contests.items()]
+                    surgical = request.surgical if mode == SURGICAL else ()
+                    yield PlannedCell(cell, asked_by_name, request.strict, surgical)
 
 
 def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
@@ -101,7 +132,7 @@ def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
     for entry in asked:
         name, _, mode = entry.partition("/")
         by_name: bool = name != ALL
-        for backend in [backends.canonical(name)] if by_name else backends.names():
+        for backend in [backends.canonical(name)] if by_name else backends.in_all():
             known = _modes_of(backend, by_name)
             if mode and mode != ALL and mode not in known:
                 if not by_name:
@@ -131,17 +162,19 @@ def _modes_of(backend: str, by_name: bool) -> list[str]:
         return ["default"]
 
 
-def command_for(cell: Cell, strict: bool = False) -> str:
+def command_for(cell: Cell, strict: bool = False, surgical: Sequence[str] = ()) -> str:
     """The command that measures `cell` again, beside its baseline."""
     label = f"{cell.backend}/{cell.mode}" if cell.mode != "default" else cell.backend
     both = label if label == "eager" else f"eager,{label}"
     parts = ["python runner.py run", f"--model {shlex.quote(cell.model)}"]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.dimensions.items()]
     parts += [f"--backends {both}", f"--devices {cell.device}", f"--precision {cell.precision}", f"--seed {cell.seed}"]
-    if cell.task != "inference":
+    if cell.task != INFERENCE:
         parts.append(f"--task {cell.task}")
     if strict:
         parts.append("--strict")
+    if surgical:
+        parts.append(f"--surgical {shlex.quote(','.join(surgical))}")
     return " ".join(parts)
 
 
@@ -160,8 +193,6 @@ def _check_names(request: Request) -> None:
             raise unknown("precision", precision, PRECISIONS)
     if request.task not in TASKS:
         raise unknown("task", request.task, TASKS)
-    if request.task not in TASKS_BUILT:
-        raise UsageError(f"task '{request.task}' is not built yet: use --task {TASKS_BUILT[0]}")
     named: tuple[tuple[str, Sequence[str]], ...] = (
         ("model", request.models),
         ("backend", request.backends),

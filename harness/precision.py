@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import models
 from backends.quantising import BASE_TYPES
 from reports.errors import Unsupported
 from reports.schema import Cell
@@ -32,6 +33,8 @@ TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "floa
 
 def unsupported_reason(cell: Cell) -> str:
     """Why no backend can do this cell's precision, or an empty string. Pure."""
+    if reason := models.find(cell.model).precision_reason(cell.precision):
+        return reason
     if cell.precision == "tf32" and not cell.device.startswith("cuda"):
         return "TF32 is a mode of NVIDIA's matrix units, and this is the CPU"
     if cell.precision == "fp8" and not cell.device.startswith("cuda"):

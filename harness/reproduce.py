@@ -22,8 +22,8 @@ import backends
 import models
 from backends import cuda_graph
 from backends.aotinductor import LINKED
-from backends.base import QUANTISED
-from backends.inductor import Inductor
+from backends.base import INFERENCE, QUANTISED, SURGICAL
+from backends.inductor import BUCKETS, Inductor
 from backends.onnx import PROVIDERS, Onnx
 from backends.openvino import PRECISION_HINTS, OpenVINO
 from harness.plan import check_devices
@@ -168,6 +168,11 @@ BACKENDS = {
 }
 """Those that have a template in harness/scripts/backends."""
 
+MODELS = ("mlp", "conv", "transformer")
+"""Those of ours that have a template in harness/scripts/models."""
+
+UNCOVERED_MODES = (BUCKETS, SURGICAL)
+
 ONNX_PROVIDERS = ("cpu", "cuda")
 """Those of ONNX Runtime's that the template sets up."""
 
@@ -187,6 +192,12 @@ def _check_covered(record: Record) -> None:
         reason = f"mode {cell.label}, which this version does not have"
     elif cell.backend == "onnx" and _provider(cell) not in ONNX_PROVIDERS:
         reason = f"mode {cell.label}: of ONNX Runtime's providers there is one for the CPU's and CUDA's"
+    elif cell.mode in UNCOVERED_MODES:
+        reason = f"mode {cell.label}: which parts or paddings are compiled takes more than a page"
+    elif cell.model in models.TABLE and cell.model not in MODELS:
+        reason = f"model {cell.model}: there is one for each of {', '.join(MODELS)}, and for your own"
+    elif cell.task != INFERENCE:
+        reason = f"task {cell.task}: there is one for {INFERENCE} only"
     elif cell.precision in QUANTISED:
         reason = f"precision {cell.precision}: quantising the model takes more than a page"
     if reason:

@@ -163,7 +163,8 @@ def _measure(
 
 
 def _default_folder(request: Request) -> Path:
-    names = "-".join([*request.models, *request.devices])
+    models = [model for part in request.parts() for model in part.models]
+    names = "-".join([*dict.fromkeys(models), *request.devices])
     slug = re.sub(r"[^A-Za-z0-9]+", "-", names).strip("-")[:60]
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{slug}"
     folder = Path("results") / stem

@@ -12,12 +12,20 @@ from dataclasses import dataclass
 from backends.base import Compiled
 from harness.clock import Clock, now_ns
 from models.base import Inputs
-from reports.schema import DeviceTime, Throughput, WarmUp
+from reports.schema import DeviceTime, Settling, Stage, Throughput, WarmUp
 
 WARM_UP_CALLS = 10
 WARM_UP_WINDOWS = 3
 WARM_UP_AGREEMENT = 0.02
 WARM_UP_LIMIT_S = 30.0
+FURTHER_WARM_UP_LIMIT_S = 5.0
+"""Of a cell's further processes: whether it becomes steady is the first one's to tell, and on a machine that never is,
+each would take the longer limit."""
+
+SETTLE_LIMIT_S = 180.0
+"""A configuration that goes on choosing has so long to come to an end: a compilation or two beside its calls."""
+
+SETTLE_WINDOW_S = 0.5
 REWARM_S = 0.01
 """Untimed calls at the head of a burst: a process that was stopped comes back to cold caches and sleeping threads."""
 
@@ -33,6 +41,9 @@ ROUNDS = 12
 LONGEST_BURST_S = 0.1
 CALLS = 100
 """Of each cell, at least, over all its processes."""
+
+STAGES_S = 0.5
+STAGES_CALLS = 20
 
 THROUGHPUT_BLOCKS = 3
 THROUGHPUT_BLOCK_S = 0.1
@@ -69,13 +80,31 @@ class SamplingPlan:
         )
 
 
-def warm_up(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, at_least_s: float) -> WarmUp:
+def settle(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> Settling | None:
+    """Call until how it runs is final, or have it stay as it is after `SETTLE_LIMIT_S`; None where it always was."""
+    if compiled.is_settled():
+        return None
+    samples_ns: list[int] = []
+    end_ns = now_ns() + int(SETTLE_LIMIT_S * 1e9)
+    while not compiled.is_settled():
+        if now_ns() >= end_ns:
+            compiled.settle()
+            break
+        compiled.restore()
+        samples_ns += burst(compiled, sets, clock, SETTLE_WINDOW_S, 1)
+    return Settling(calls=len(samples_ns), seconds=sum(samples_ns) / 1e9)
+
+
+def warm_up(
+    compiled: Compiled, sets: Sequence[Inputs], clock: Clock, at_least_s: float, is_first: bool = True
+) -> WarmUp:
     """Call until it is steady: three windows whose medians agree within 2 %, with nothing compiled meanwhile.
 
-    At least 10 calls and `at_least_s` seconds; at most 30 seconds, or `at_least_s` if that is more.
+    At least 10 calls and `at_least_s` seconds; at most 30 seconds (5 in a process that is not the cell's
+    first), or `at_least_s` if that is more.
     """
     start_ns = now_ns()
-    limit_s = max(WARM_UP_LIMIT_S, at_least_s)
+    limit_s = max(WARM_UP_LIMIT_S if is_first else FURTHER_WARM_UP_LIMIT_S, at_least_s)
     window_s = at_least_s / (WARM_UP_WINDOWS + 1)
     medians: list[float] = []
     compilations: list[int] = []
@@ -176,6 +205,34 @@ def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, calls:
         clock.synchronise()
         times_ms.append(start.elapsed_time(stop))
     return DeviceTime(median_ms=statistics.median(times_ms), calls=calls)
+
+
+def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[Stage]:
+    """Each part of a call timed apart, over half a second and twenty calls at least; nothing where a call is one whole.
+
+    The device is waited for between the parts, so that one does not run on into the next one's time.
+    """
+    parts = compiled.stages()
+    times_ms: dict[str, list[float]] = {name: [] for name, _ in parts}
+    with _no_garbage_collection():
+        end_ns, calls = now_ns() + int(STAGES_S * 1e9), 0
+        while parts and (calls < STAGES_CALLS or now_ns() < end_ns):
+            compiled.bind(sets[calls % len(sets)])
+            for name, part in parts:
+                with clock.timed() as seconds:
+                    part()
+                times_ms[name].append(1e3 * seconds[0])
+            calls += 1
+    return [
+        Stage(
+            name=name,
+            calls=len(times),
+            median_ms=statistics.median(times),
+            mean_ms=statistics.fmean(times),
+            std_ms=statistics.stdev(times),
+        )
+        for name, times in times_ms.items()
+    ]
 
 
 def freeze_garbage() -> None:

@@ -9,26 +9,45 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
+import importlib
 import os
 import random
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import backends
 import models
-from backends.base import AheadOfTime, Backend, BuildContext, Compiled
-from harness import accuracy, conditions, energy, isolation, link, memory, precision, roofline, sampling, simulation
+from backends.base import INFERENCE, AheadOfTime, Backend, BuildContext, Compiled, Settings, Wrapped
+from harness import (
+    accuracy,
+    conditions,
+    energy,
+    isolation,
+    link,
+    memory,
+    precision,
+    reference,
+    roofline,
+    sampling,
+    simulation,
+)
 from harness.clock import Clock
-from models.base import Inputs, LoadedModel
+from harness.reference import run_eager, thinned
+from models.base import Inputs, LoadedModel, of_each_shape
 from reports.errors import BakeoffError, Unavailable, Unsupported
 from reports.schema import Cell, Status
+
+if TYPE_CHECKING:
+    from backends.training import Training
 
 
 def main(connection: Connection, job: dict[str, Any]) -> None:
@@ -104,24 +123,46 @@ def measure_packaged(connection: Connection, job: dict[str, Any]) -> None:
 
 def golden(connection: Connection, job: dict[str, Any]) -> None:
     """Compute a contest's outputs in float64, and eager's error to them in the contest's precision, into a file."""
-    import torch
-
     cell = Cell.model_validate(job["cell"])
     precision.apply(cell.precision)
-    model = load(cell)
-    os.chdir(job["workspace"])
     clock = Clock(cell.device)
-    with clock.on_stream(), torch.inference_mode():
-        module, sets = place(model, cell, torch.float64)
-        exact = run_eager(module, sets)
-        # the module was cast in place: a fresh one has the float32 weights that every cell starts from
-        module, sets = place(load(cell, Path(job["cwd"])), cell)
+    with clock.on_stream(), gradients(cell.task):
+        exact, computed_in = _exact(cell, job)
+        # that module was cast in place: a fresh one has the weights that every cell starts from
+        model = _load_in(cell, job)
+        module, sets = place(model, cell)
+        training = training_of(model, cell)
         with simulation.rounded(cell.precision, module, sets):
-            eager = run_eager(module, sets)
-        work, uncounted = _count(module, sets[0], cell.precision)
+            eager = run_eager(module, sets, training)
+        work, uncounted = _count(model, module, sets[0], cell.precision, training)
         clock.synchronise()
-    accuracy.Golden(exact, accuracy.rmse_per_output(eager, exact)).save(Path(job["golden"]))
+    known = accuracy.Golden(exact, accuracy.rmse_per_output(eager, exact), computed_in)
+    known.save(Path(job["golden"]))
     link.send(connection, "finished", work=work.model_dump() if work else None, uncounted=uncounted)
+
+
+def _exact(cell: Cell, job: dict[str, Any]) -> tuple[tuple[accuracy.Outputs, ...], str]:
+    """The outputs in the widest type that there is memory for, and that type's name."""
+    import torch
+
+    *wider, last = reference.widths(cell.precision)
+    for name in wider:
+        try:
+            return reference.compute(_load_in(cell, job), cell, getattr(torch, name)), name
+        except Exception as error:
+            if explain(error)[0] is not Status.OOM:
+                raise
+            traceback.print_exc()
+        gc.collect()
+        if cell.device != "cpu":
+            torch.cuda.empty_cache()
+    return reference.compute(_load_in(cell, job), cell, getattr(torch, last)), last
+
+
+def _load_in(cell: Cell, job: dict[str, Any]) -> LoadedModel:
+    model = load(cell, Path(job["cwd"]))
+    os.chdir(job["workspace"])
+    return model
 
 
 def ceilings(connection: Connection, job: dict[str, Any]) -> None:
@@ -152,6 +193,17 @@ def availability(connection: Connection, job: dict[str, Any]) -> None:
     link.send(connection, "finished", reason=available.reason)
 
 
+def importing(connection: Connection, job: dict[str, Any]) -> None:
+    """Whether a module imports here. Built against another version of its neighbours, it may take its process along."""
+    try:
+        importlib.import_module(job["module"])
+    except Exception as error:  # a library's own way to say that its libraries are missing may be of any type
+        traceback.print_exc()
+        link.send(connection, "finished", reason=explain(error)[1])
+    else:
+        link.send(connection, "finished", reason="")
+
+
 ROLES: dict[str, Callable[[Connection, dict[str, Any]], None]] = {
     "measure": measure,
     "package": package,
@@ -160,6 +212,7 @@ ROLES: dict[str, Callable[[Connection, dict[str, Any]], None]] = {
     "ceilings": ceilings,
     "probe": probe,
     "availability": availability,
+    "importing": importing,
 }
 
 
@@ -175,6 +228,10 @@ class Bench:
     clock: Clock
     device_memory: memory.DeviceMemory
     threads: int
+    training: Training | None = None
+    targets: tuple[str, ...] = ()
+    padded_axis: int | None = None
+    parameters: int | None = None  # None in a process that never sees the module
 
     @classmethod
     def begin(cls, connection: Connection, job: dict[str, Any]) -> Self:
@@ -197,18 +254,34 @@ class Bench:
         """Module and input sets on the cell's device, in its precision. From here on the workspace is where we are."""
         with self.phases.announced("model"):
             model = load(self.cell)
+            if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
+                raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
+            self.padded_axis = model.padded_axis
+            self.targets = tuple(self.job.get("surgical") or model.surgical_targets)
             os.chdir(self.workspace)
-            return place(model, self.cell)
+            placed = place(model, self.cell)
+            self.parameters = sum(weight.numel() for weight in model.module.parameters())
+            with self.clock.on_stream():
+                self.training = training_of(model, self.cell)
+            memory.return_unused(self.cell.device)
+            return placed
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        import torch
-
-        with self.clock.on_stream(), torch.inference_mode():
+        with self.clock.on_stream(), gradients(self.cell.task):
             yield
 
     def context(self, sets: tuple[Inputs, ...]) -> BuildContext:
-        return BuildContext(self.cell, self.phases, self.artifact, self.threads, sets)
+        return BuildContext(
+            self.cell,
+            self.phases,
+            self.artifact,
+            self.threads,
+            sets,
+            padded_axis=self.padded_axis,
+            training=self.training,
+            targets=self.targets,
+        )
 
     @property
     def workspace(self) -> Path:
@@ -227,6 +300,9 @@ class Bench:
     def _shared(self) -> Path:
         """Folder of what the cell's processes share; a process that was started for itself has it in its workspace."""
         return Path(self.job.get("cell_folder") or self.workspace)
+
+    def counted(self) -> Settings:
+        return {} if self.parameters is None else {"parameters": self.parameters}
 
     def memory(self) -> dict[str, Any]:
         # the caches of a process that built ahead of time went with it, and are not counted
@@ -265,31 +341,59 @@ def load(cell: Cell, cwd: Path | None = None) -> LoadedModel:
     """The cell's model, found from the folder that the user stood in."""
     if cwd is not None:
         os.chdir(cwd)
-    return models.find(cell.model).load(cell.dimensions, cell.seed)
+    family = models.find(cell.model)
+    drawn = family.load_on(cell.dimensions, cell.seed, cell.device, precision.dtype_of(cell.precision))
+    if drawn is not None and cell.device != "cpu":
+        import torch
+
+        torch.cuda.synchronize(cell.device)  # what is read on the cell's own stream was drawn on another
+    return drawn or family.load(cell.dimensions, cell.seed)
 
 
 def place(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
-    """Module and inputs on the cell's device, floating-point tensors in `dtype` (default: the cell's precision)."""
+    """Module and inputs on the cell's device, floating-point tensors in `dtype` (default: the cell's precision).
+
+    The module is in eval mode for inference, else in train mode.
+    """
     wanted = dtype or precision.dtype_of(cell.precision)
+    trained = cell.task != INFERENCE
 
     def moved(tensor: Any) -> Any:
-        return tensor.to(cell.device, wanted if tensor.is_floating_point() else tensor.dtype)
+        is_cast = tensor.is_floating_point() and tensor.element_size() > 1  # float8 is a model's own choice
+        tensor = tensor.detach().to(cell.device, wanted if is_cast else tensor.dtype)
+        return tensor.requires_grad_(trained and model.input_gradients and tensor.is_floating_point())
 
-    return model.module.to(cell.device, wanted).eval(), tuple(one.map(moved) for one in model.inputs)
-
-
-def run_eager(module: Any, sets: tuple[Inputs, ...]) -> tuple[accuracy.Outputs, ...]:
-    from backends.calling import flatten_outputs
-
-    return tuple(flatten_outputs(module(*one.args, **one.kwargs)) for one in sets)
+    return model.module.to(cell.device, wanted).train(trained), tuple(one.map(moved) for one in model.inputs)
 
 
-def _count(module: Any, inputs: Inputs, cell_precision: str) -> tuple[roofline.Work | None, str]:
+def training_of(model: LoadedModel, cell: Cell) -> Training | None:
+    """A training task's step of a model that was placed; None for inference. Called where gradients are on."""
+    if cell.task == INFERENCE:
+        return None
+    from backends.training import Training, without_dropout
+
+    without_dropout(model.module)
+    return Training(model.module, model.loss, cell.task)
+
+
+def gradients(task: str) -> AbstractContextManager[object]:
+    """What `task` runs under: inference mode, or with gradients."""
+    import torch
+
+    return torch.inference_mode() if task == INFERENCE else torch.enable_grad()
+
+
+def _count(
+    model: LoadedModel, module: Any, inputs: Inputs, cell_precision: str, training: Training | None
+) -> tuple[roofline.Work | None, str]:
     """What one call takes, or why that cannot be counted: a model whose golden there is can be compared without."""
     from harness import counting
 
+    if model.work is not None:
+        flops, bytes_moved = model.work
+        return roofline.Work(flops=flops, bytes_moved=bytes_moved), ""
     try:
-        return counting.count(module, inputs, cell_precision), ""
+        return counting.count(module, inputs, cell_precision, training), ""
     except Exception as error:
         traceback.print_exc()
         return None, explain(error)[1]
@@ -342,34 +446,45 @@ def _serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     """The first call, the check, the warm-up; then bursts as the parent asks for them."""
     connection, phases, clock, device_memory = bench.connection, bench.phases, bench.clock, bench.device_memory
     precision_asked = bench.cell.precision
+    names = bench.training.names(sets[0]) if bench.training else ()
     golden = accuracy.Golden.load(Path(bench.job["golden"]))
     device_memory.sample()
+    single, every = compiled, sets
+    if len(of_each_shape(sets)) > 1:
+        compiled, sets = Stream(compiled, sets), sets[:1]
     compiled.bind(sets[0])
     with phases("first_call"):
         compiled.run()
     device_memory.sample()
     with phases.announced("check"):
-        right = accuracy.check(_outputs(compiled, sets, clock), golden, precision_asked)
+        right = accuracy.check(_outputs(single, every, clock), golden, precision_asked, names)
+        memory.return_unused(bench.cell.device)  # what checking took is not the cell's
     plan = sampling.SamplingPlan(**bench.job["sampling"])
+    with phases.announced("settle"):
+        settling = sampling.settle(compiled, sets, clock)
     with phases.announced("warm-up"):
         sampling.freeze_garbage()
-        warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s)
+        is_first = not bench.job.get("further", False)
+        warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, is_first)
     device_memory.sample()
     link.send(
         connection,
         "ready",
         accuracy=right.model_dump(mode="json"),
+        settling=settling.model_dump(mode="json") if settling else None,
         warm_up=warm_up.model_dump(mode="json"),
         placement=_placement(compiled),
         memory=bench.memory(),
         precision_in_force={**precision.in_force(), **compiled.precision()},
-        settings={"threads": bench.threads, **compiled.settings()},
+        settings={"threads": bench.threads, **bench.counted(), **compiled.settings()},
         versions=versions_of(bench.backend),
         caveat=bench.backend.caveat_of(bench.cell.mode),
+        reference=golden.computed_in,
     )
     compilations = compiled.compilations()
     watch = conditions.Watch(bench.cell.device)
     while (command := link.receive(connection))["kind"] == "burst":
+        compiled.restore()
         with conditions.beginning_on(command.get("core")):
             sampling.rewarm(compiled, sets, clock)
         watch.begin()
@@ -386,10 +501,11 @@ def _serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
                 "throughput": sampling.throughput(compiled, sets, clock).model_dump(mode="json"),
                 "device_time": device_time.model_dump(mode="json") if device_time else None,
                 "energy": used.model_dump(mode="json") if used else None,
+                "stages": [one.model_dump(mode="json") for one in sampling.stages(compiled, sets, clock)],
             }
-        # once more, with everything warm: a graph that replays over freed memory shows up here
-        after = accuracy.check(_outputs(compiled, sets, clock), golden, precision_asked)
         device_memory.sample()
+        # once more, with everything warm: a graph that replays over freed memory shows up here
+        after = accuracy.check(_outputs(single, every, clock), golden, precision_asked, names)
     link.send(
         connection,
         "finished",
@@ -401,18 +517,41 @@ def _serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     )
 
 
+class Stream(Wrapped):
+    """Calls with each of several inputs in turn, as one call: what is timed where lengths differ from call to call."""
+
+    def __init__(self, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
+        super().__init__(compiled)
+        self._sets = sets
+
+    def bind(self, inputs: Inputs) -> None:
+        """Nothing: `run` binds one after the other."""
+
+    def run(self) -> None:
+        for one in self._sets:
+            self._inner.bind(one)
+            self._inner.run()
+
+    def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
+        return ()
+
+    def settings(self) -> Settings:
+        return {**super().settings(), "inputs of one call": len(self._sets)}
+
+
 def _placement(compiled: Compiled) -> dict[str, Any] | None:
     placement = compiled.placement()
     return placement.model_dump(mode="json") if placement else None
 
 
 def _outputs(compiled: Compiled, sets: tuple[Inputs, ...], clock: Clock) -> list[accuracy.Outputs]:
-    """The outputs for every input set, each taken before the next call."""
+    """The outputs for every input set, each taken before the next call, and from where training began."""
     found = []
     for one in sets:
+        compiled.restore()
         compiled.bind(one)
         clock.synchronise()
         compiled.run()
         clock.synchronise()
-        found.append(compiled.outputs())
+        found.append(thinned(compiled.outputs()))
     return found

@@ -14,6 +14,17 @@ TABLE: dict[str, str] = {
     "mlp": "models.mlp:MLP",
     "conv": "models.conv:Conv",
     "transformer": "models.transformer:Transformer",
+    "attention": "models.attention:Attention",
+    "transformer_lm": "models.transformer_lm:TransformerLM",
+    "matmul_chain": "models.matmul_chain:MatmulChain",
+    "attention_block": "models.attention_block:AttentionBlock",
+    "mixed_ops": "models.mixed_ops:MixedOps",
+    "rope": "models.rope:Rope",
+    "fp8_transformer": "models.fp8_transformer:Fp8Transformer",
+    "fused_add_relu_mul": "models.kernel_workloads:FusedAddReluMul",
+    "tma_copy": "models.kernel_workloads:TmaCopy",
+    "matmul_fp16": "models.kernel_workloads:MatmulFp16",
+    "matmul_fp8": "models.kernel_workloads:MatmulFp8",
 }
 DEFAULT = ("mlp", "conv", "transformer")
 

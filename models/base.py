@@ -6,7 +6,7 @@ This file and the families import torch only inside functions: the parent proces
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,16 +69,40 @@ class Inputs:
         return Inputs(args, kwargs)
 
 
+def of_each_shape(sets: Sequence[Inputs]) -> list[Inputs]:
+    """The first of `sets` of each combination of shapes."""
+    found: dict[tuple[torch.Size, ...], Inputs] = {}
+    for one in sets:
+        found.setdefault(tuple(tensor.shape for tensor in one.tensors()), one)
+    return list(found.values())
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A module in eval mode and float32 on the CPU, with `INPUT_SETS` sets of inputs of equal shapes and types.
 
     Floating-point weights and inputs are float32; the harness casts them to the cell's precision and moves them to its
-    device. Inputs are not constant and, as far as the batch allows (`models.user`), do not repeat one another.
+    device. What is float8 already stays so: a model that quantises itself may have such inputs. Inputs are not constant
+    and, as far as the batch allows (`models.user`), do not repeat one another.
     """
 
     module: torch.nn.Module
     inputs: tuple[Inputs, ...]
+    loss: Callable[..., torch.Tensor] | None = None
+    """For training: `loss(outputs, *args, **kwargs)` is a scalar of the module's outputs and the call's arguments. None
+    stands for the mean of the squares of all floating-point outputs."""
+    input_gradients: bool = False
+    """Whether training makes gradients of the floating-point inputs, too."""
+    is_layerwise: bool = False
+    """Whether each weight is used by the part of the module that owns it and no other. Such a model is computed in
+    float64 part by part, beside its weights as they are."""
+    padded_axis: int | None = None
+    """A dimension of every input and output along which zeros may be put behind an input without changing the outputs
+    before them, as in a causal model. Such a model may have sets of inputs of unequal lengths along it: a stream."""
+    surgical_targets: tuple[str, ...] = ()
+    """What to compile where not the whole is compiled: patterns of module names, as `layers.*.rope`."""
+    work: tuple[int, int] | None = None
+    """Floating-point operations and bytes of one call, where `harness.counting` cannot see them (another library's)."""
 
 
 class Family(ABC):
@@ -87,6 +111,12 @@ class Family(ABC):
     name: str
     description: str
     dimensions: Mapping[str, Dimension]
+    products: str = ""
+    """The precision that its matrix products have whatever the cell's is: the machine's ceiling is that one's."""
+
+    def precision_reason(self, precision: str) -> str:
+        """Why this model makes no sense in `precision`, or an empty string. Pure."""
+        return ""
 
     def resolve(self, given: Mapping[str, str | int]) -> dict[str, int | str]:
         """All dimensions of one cell: the defaults, with `given` over them.
@@ -113,3 +143,12 @@ class Family(ABC):
 
         Called in a child process, with torch's global generator free to be seeded.
         """
+
+    def load_on(
+        self, dimensions: Mapping[str, int | str], seed: int, device: str, dtype: torch.dtype
+    ) -> LoadedModel | None:
+        """The same, drawn on `device` in `dtype` at once: for models that a host cannot hold in float32, or would take
+        minutes to draw. The weights drawn are then the model: in another type or on another device it is another one.
+        None: there is only `load`.
+        """
+        return None

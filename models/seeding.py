@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from models.base import INPUT_SETS, Inputs
+
+if TYPE_CHECKING:
+    import torch
 
 
 @contextmanager
@@ -24,3 +28,16 @@ def normal_inputs(*shape: int) -> tuple[Inputs, ...]:
     import torch
 
     return tuple(Inputs((torch.randn(shape),)) for _ in range(INPUT_SETS))
+
+
+def normal_inputs_on(device: str, dtype: torch.dtype, seed: int, *shapes: tuple[int, ...]) -> tuple[Inputs, ...]:
+    """`INPUT_SETS` sets of one standard normal tensor of each shape, drawn where and as they are used: for
+    `Family.load_on`, where a host would draw and cast hundreds of megabytes for every process."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def drawn(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
+
+    return tuple(Inputs(tuple(drawn(shape) for shape in shapes)) for _ in range(INPUT_SETS))

@@ -10,6 +10,8 @@ The factory is a top-level function of the file that returns `(module, example_i
 - Torch's generator for the CPU is seeded before the file is imported, so a factory that only draws from it need not
   care about seeds.
 - The module is put into eval mode, on the CPU; floating-point weights and inputs become float32.
+- The module's attribute `surgical_targets`, where it has one, is a list of patterns of its parts' names: what the mode
+  `surgical` of Inductor compiles.
 - The example inputs are a tensor, a tuple or list of positional arguments, or a dict of keyword arguments. Tensors may
   sit in nested tuples, lists and dicts; numbers, booleans, strings and None are constants of the call.
 - The other sets of inputs are the example with the rows of every batched tensor rolled by 1, 2, ...: a tensor is
@@ -59,7 +61,8 @@ class UserModel(Family):
         with seeded(seed), _importable(self.path.parent):
             returned = getattr(self._import(), self.factory)(**arguments)
         module, example = _unpack(self.name, returned)
-        return LoadedModel(module.to("cpu").float().eval(), _input_sets(_inputs(self.name, example)))
+        sets = _input_sets(_inputs(self.name, example))
+        return LoadedModel(module.to("cpu").float().eval(), sets, surgical_targets=_targets(self.name, module))
 
     def _import(self) -> Any:
         module_name = f"bakeoff_user_{self.path.stem}"
@@ -147,6 +150,14 @@ def _unpack(model: str, returned: object) -> tuple[torch.nn.Module, object]:
     if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[0], nn.Module):
         raise UsageError(f"{model} returned {_describe(returned)}: expected (nn.Module, example inputs)")
     return returned[0], returned[1]
+
+
+def _targets(model: str, module: torch.nn.Module) -> tuple[str, ...]:
+    """Raises UsageError where they are named in another way than as a list of patterns."""
+    named = getattr(module, "surgical_targets", ())
+    if not isinstance(named, tuple | list) or not all(isinstance(pattern, str) for pattern in named):
+        raise UsageError(f"{model}: surgical_targets is {_describe(named)}: expected names like ['layers.*.rope']")
+    return tuple(named)
 
 
 def _inputs(model: str, example: object) -> Inputs:

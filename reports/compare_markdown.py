@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from reports import spelling
-from reports.compare import CellChange, Change, Comparison, Control, Outcome
-from reports.environments import Bearing, Difference
-from reports.markdown import REASON_LIMIT, details, escape, table_line
-from reports.schema import Record, Report
+from reports.compare import CellChange, Change, Comparison
+from reports.compare_words import REASON_LIMIT, headline, method, spell_change, warnings
+from reports.environments import Difference
+from reports.markdown import details, escape, table_line
+from reports.schema import Record
 from reports.spelling import NONE
 from reports.verdict import BASELINE, title_of
 
 COMMENT_LIMIT = 60_000
 """Characters. GitHub refuses a comment of over 65,536; what is folded away goes first."""
-
-REGRESSIONS_NAMED = 3
-"""More than these are counted in the verdict and named in the table only."""
-
-_TOLD = {Outcome.SLOWER, Outcome.FASTER, Outcome.SAME}
 
 
 def to_markdown(comparison: Comparison, folds: bool = True) -> str:
@@ -38,72 +33,10 @@ def to_markdown(comparison: Comparison, folds: bool = True) -> str:
     return _joined([*told, "Everything else was left out: it would not fit into a comment."])
 
 
-def headline(comparison: Comparison) -> str:
-    """Whether anything regressed, in one sentence."""
-    regressions = comparison.regressions
-    if not regressions:
-        counts = Counter(cell.outcome for cell in comparison.cells)
-        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-        if not any(cell.outcome in _TOLD for cell in comparison.cells):
-            return f"Whether anything regressed cannot be told: {told}."
-        return f"No regression over {_percentage(comparison.fail_above)} was found: {told}."
-    named = "; ".join(_spell_regression(cell) for cell in regressions[:REGRESSIONS_NAMED])
-    more = len(regressions) - REGRESSIONS_NAMED
-    count = "1 regression" if len(regressions) == 1 else f"{len(regressions)} regressions"
-    return f"{count}: {named}{f'; and {more} more' if more > 0 else ''}."
-
-
-def spell_change(change: Change) -> str:
-    """`+8.2 % [+5.1, +11.4]`: how much longer the new run takes, with its 95 % interval."""
-    interval = change.ci95
-    limits = f" [{_signed(interval.low - 1)},\u00a0{_signed(interval.high - 1)}]" if interval else ""
-    return f"{_signed(change.value - 1)} %{limits}"
-
-
-def _spell_regression(cell: CellChange) -> str:
-    name = f"{cell.cell.label} on {title_of(cell.cell)}"
-    if cell.outcome is Outcome.BROKEN or cell.raw is None:
-        return f"{name}: {spelling.one_line(cell.reason, REASON_LIMIT)}"
-    return f"{name} is slower, {spell_change(cell.raw)}"
-
-
 def _warnings(comparison: Comparison) -> list[str]:
-    """What could make all of it mean something else: said before any number."""
-    lines = []
-    machine = _listed(comparison.differences, Bearing.MACHINE)
-    if machine:
-        lines.append(f"**Another machine**, and any change may come from that: {machine}.")
-    speed = _listed(comparison.differences, Bearing.SPEED)
-    if speed:
-        lines.append(f"**Other settings or versions that bear on speed**: {speed}.")
-    lines += [_moved(comparison, contest) for contest, control in comparison.controls.items() if control.moved]
-    for name, report in (("base", comparison.base), ("new", comparison.new)):
-        if not report.complete:
-            ended = f"{len(report.records)} of {report.planned} cells have ended"
-            lines.append(f"The {name} run was interrupted before all was measured: {ended}.")
-        lines += [
-            f"In the {name} run measuring ended before its intervals were decided: {escape(verdict.title)}."
-            for verdict in report.verdicts
-            if verdict.unstable
-        ]
+    """In a box before any number."""
+    lines = [f"**{lead}**{rest}" if lead else rest for lead, rest in warnings(comparison, escape)]
     return ["\n>\n".join(["> [!WARNING]", *(f"> {line}" for line in lines)])] if lines else []
-
-
-def _moved(comparison: Comparison, contest_id: str) -> str:
-    control = comparison.controls[contest_id]
-    title = next(title_of(cell.cell) for cell in comparison.cells if cell.cell.contest_id == contest_id)
-    direction = "slower" if control.change.log > 0 else "faster"
-    return (
-        f"**{BASELINE} itself became {direction}**, {spell_change(control.change)}, on {escape(title)}: the machine or "
-        f"torch changed. Latencies count only where their ratio to {BASELINE} says the same.{_calibration(control)}"
-    )
-
-
-def _calibration(control: Control) -> str:
-    """What a fixed piece of work outside of torch says of the machine alone."""
-    if control.calibration is None:
-        return ""
-    return f" A fixed piece of work without torch, on one core, took {spell_change(control.calibration)}."
 
 
 def _table_per_contest(cells: Sequence[CellChange]) -> list[str]:
@@ -188,42 +121,7 @@ def _environment(differences: Sequence[Difference]) -> str:
 
 
 def _method(comparison: Comparison) -> str:
-    limit = _percentage(comparison.fail_above)
-    return "\n".join(
-        [
-            f"- base: {_run(comparison.base)}",
-            f"- new: {_run(comparison.new)}",
-            "- A change is of the geometric mean over processes, with Welch's 95 % interval over them, widened by what "
-            f"{BASELINE}'s own change leaves open. Above 0, the new run takes longer.",
-            f"- A regression is a cell that is slower by over {limit}, its interval without 0, or that was ok and is "
-            f"not any more. Where {BASELINE} itself moved, the change relative to it must say the same.",
-        ]
-    )
-
-
-def _run(report: Report) -> str:
-    commit = report.environment.git_commit
-    return escape(f"{report.run_id}, {report.created_at}{f', commit {commit}' if commit else ''}")
-
-
-def _listed(differences: Sequence[Difference], bearing: Bearing) -> str:
-    return "; ".join(
-        f"{escape(each.what)} {escape(each.base, REASON_LIMIT)} → {escape(each.new, REASON_LIMIT)}"
-        for each in differences
-        if each.bearing is bearing
-    )
-
-
-def _signed(share: float) -> str:
-    """`+8.2`, `-12`, `+0.0`: percent, without the sign for it."""
-    percent = 100 * share
-    if abs(percent) >= 9.95:
-        return f"{percent:+,.0f}"
-    return f"{round(percent, 1) + 0.0:+.1f}"  # -0.0 becomes 0.0
-
-
-def _percentage(share: float) -> str:
-    return f"{100 * share:.4g} %"
+    return "\n".join(f"- {line}" for line in method(comparison, escape))
 
 
 def _under_heading(title: str, body: str) -> str:

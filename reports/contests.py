@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from reports.constraints import Requirements
@@ -102,6 +103,16 @@ def contests_of(report: Report) -> list[ContestView]:
     ]
 
 
+def contests_of_all(reports: Sequence[Report]) -> list[ContestView]:
+    """Those of all reports in a row. One that is in several of them carries the name of its run in its title."""
+    found = [(report, contest) for report in reports for contest in contests_of(report)]
+    counts = Counter(contest.verdict.contest_id for _, contest in found)
+    return [
+        _of_run(contest, report.run_id) if counts[contest.verdict.contest_id] > 1 else contest
+        for report, contest in found
+    ]
+
+
 def judged_anew(report: Report, calls: int | None = None, require: str | None = None) -> Report:
     """The same records, compared over another number of calls, or judged by other requirements; None leaves as it is.
 
@@ -112,6 +123,10 @@ def judged_anew(report: Report, calls: int | None = None, require: str | None = 
         return report.model_copy(update={"request": request})
     verdicts = judge(report.records, Requirements.parse(require))
     return report.model_copy(update={"request": request | {"require": require}, "verdicts": verdicts})
+
+
+def _of_run(contest: ContestView, run_id: str) -> ContestView:
+    return replace(contest, verdict=contest.verdict.model_copy(update={"title": f"{contest.title}, {run_id}"}))
 
 
 def _judge(records: Sequence[Record], report: Report) -> Verdict:

@@ -2,7 +2,8 @@
 
 A cell's total over n calls is a straight line: building, the first call, and n - 1 calls at the steady latency. The
 first call is one of the n. It starts `cold`, from empty caches, or `warm`, from the caches and the artefact of an
-earlier process.
+earlier process. A cell that went on choosing while it answered calls paid for that beside building: what these calls
+took beyond steady ones is added.
 
 Building and the first call are measured once per start, so nothing here has an interval for them; the intervals are
 those of the steady latencies' ratio.
@@ -228,11 +229,15 @@ def envelope(lines: Sequence[Line], last_call: int) -> list[tuple[Line, int]]:
 
 def line_of(record: Record, start: Start) -> Line | None:
     """The cell's line, or None where it has no latency, or no start of this kind whose first call was timed."""
-    warm_phases = record.warm_start.phases if record.warm_start else []
-    setup_s = _setup_s(record.phases if start == "cold" else warm_phases)
+    warm = record.warm_start
+    setup_s = _setup_s(record.phases if start == "cold" else warm.phases if warm else [])
     if setup_s is None or record.latency is None:
         return None
-    return Line(record.cell.label, setup_s, record.latency.median_ms / 1e3)
+    steady_s = record.latency.median_ms / 1e3
+    settling = record.settling if start == "cold" else warm.settling if warm else None
+    # the line is exact from the call on from which nothing was chosen any more; for fewer calls it is too high
+    searching_s = max(0.0, settling.seconds - settling.calls * steady_s) if settling else 0.0
+    return Line(record.cell.label, setup_s + searching_s, steady_s)
 
 
 def _lines(records: Iterable[Record], start: Start) -> dict[str, Line]:

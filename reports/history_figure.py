@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import textwrap
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from reports import spelling
-from reports.figures import PANELS_PER_FIGURE, STYLE, WIDTH_IN, Looks, number_axis, save
+from reports.figure_style import WIDTH_IN, Looks, new_figure, number_axis, save, styled
+from reports.figures.panels import PANELS_PER_FIGURE
 from reports.history import History
 from reports.schema import Latency, Record, Status
 from reports.verdict import title_of
@@ -31,11 +29,9 @@ def draw(history: History, folder: Path) -> list[Path]:
     Returns the files written: none where no run has a latency. The folder must exist.
     """
     shown = [records for records in history.contests.values() if any(_points(history, record) for record in records)]
-    looks = Looks(record for records in shown for record in records)
+    looks = Looks(record.cell.label for records in shown for record in records)
     files: list[Path] = []
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # a model may be named in a script that the font lacks: a box in its place is no reason to fail
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+    with styled():
         for page, start in enumerate(range(0, len(shown), PANELS_PER_FIGURE), 1):
             stem = "history" if page == 1 else f"history-{page}"
             files += save(_figure(history, shown[start : start + PANELS_PER_FIGURE], looks), folder / stem)
@@ -45,8 +41,7 @@ def draw(history: History, folder: Path) -> list[Path]:
 def _figure(history: History, contests: Sequence[Sequence[Record]], looks: Looks) -> Figure:
     columns = 1 if len(contests) <= 3 else 2
     rows = math.ceil(len(contests) / columns)
-    figure = Figure(figsize=(WIDTH_IN, PANEL_HEIGHT_IN * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(PANEL_HEIGHT_IN * rows, WIDTH_IN)
     grid = figure.subplots(rows, columns, squeeze=False)
     legend: dict[str, Any] = {}
     for axes, records in zip(grid.flat, contests, strict=False):
@@ -69,7 +64,7 @@ def _paint(axes: Axes, history: History, records: Sequence[Record], looks: Looks
         points = _points(history, record)
         if not points:
             continue
-        look = looks(record)
+        look = looks(record.cell.label)
         medians_ms = [points[number].median_ms if number in points else math.nan for number in _numbers(history)]
         style: dict[str, Any] = {"color": look.colour, "marker": look.marker, "ms": 4, "lw": 1.1}
         axes.plot(_numbers(history), medians_ms, mec="black", mew=0.3, **style)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from reports import spelling
 from reports.contests import ContestView, Row
-from reports.costs import HORIZON, STARTS, BreakEven, Cheapest, Leg, Outcome, Start
+from reports.costs import HORIZON, STARTS, BreakEven, Cheapest, Leg, Line, Outcome, Start
 from reports.spelling import NONE
 
 NOT_ESTABLISHED = "not established"
+
+WARM_UP_CALLS = 5
+"""Of the calls asked for, so many count with building as warm-up, and the rest as steady."""
 
 NOTE = (
     "The first call is one of the calls counted. Building and the first call were timed once for each start; intervals "
@@ -33,7 +36,8 @@ def tables(contest: ContestView) -> list[Table]:
     """Those that have something to show, in the order of reading."""
     if not _starts(contest):
         return []
-    outcomes = [_outcomes(contest, contest.calls)] if contest.calls and contest.baseline else []
+    outcomes = [_spent_table(contest, contest.calls)] if contest.calls else []
+    outcomes += [_outcomes(contest, contest.calls)] if contest.calls and contest.baseline else []
     found = [_start_table(contest), _cheapest_table(contest), *outcomes, *_break_even_tables(contest)]
     return [table for table in found if table.rows]
 
@@ -49,10 +53,15 @@ def sentences(contest: ContestView) -> list[str]:
 
 def plain_verdicts(contest: ContestView) -> list[str]:
     """One sentence for each configuration and start over the number of calls asked for; none where none was."""
-    return [
-        f"{outcome.label} over {_number_of_calls(outcome.calls)} from a {start} start: {outcome_sentence(outcome)}"
-        for start, outcome in _each_outcome(contest, contest.calls or 0)
-    ]
+    found = []
+    for start, outcome in _each_outcome(contest, contest.calls or 0):
+        lines = {line.label: line for line in contest.costs.lines(start)}
+        spent = ", ".join(
+            f"{label} {_spent(lines[label], outcome.calls)}" for label in (outcome.label, outcome.baseline)
+        )
+        over = f"{outcome.label} over {_number_of_calls(outcome.calls)} from a {start} start"
+        found.append(f"{over}: {outcome_sentence(outcome)}; {spent}")
+    return found
 
 
 def in_the_end_or(contest: ContestView, start: Start) -> str:
@@ -103,6 +112,7 @@ def _start_table(contest: ContestView) -> Table:
         text_columns=["backend"],
         number_columns=columns,
         rows=[[row.label, *_start_cells(row, is_warm, has_energy)] for row in rows],
+        is_folded=True,
     )
 
 
@@ -132,6 +142,7 @@ def _cheapest_table(contest: ContestView) -> Table:
             [spelling.count(calls), *map(_spell_cheapest, found)]
             for calls, *found in zip(HORIZON, *columns, strict=True)
         ],
+        is_folded=True,
     )
 
 
@@ -156,6 +167,38 @@ def _outcomes(contest: ContestView, calls: int) -> Table:
         number_columns=["warm-up overhead (s)", "steady speed-up [95 %]", "total speed-up"],
         rows=rows,
     )
+
+
+def _spent_table(contest: ContestView, calls: int) -> Table:
+    """What becomes of the time, in seconds; empty where there is nobody to compare."""
+    rows = []
+    for start in _starts(contest) if _each_outcome(contest, calls) else []:
+        for line in contest.costs.lines(start):
+            pays = "-" if contest.baseline in (None, line.label) else _pays_from(contest, line.label, start)
+            rows.append([line.label, start, *map(spelling.seconds, _parts_s(line, calls)), pays])
+    return Table(
+        title=f"What {_number_of_calls(calls)} take, {min(calls, WARM_UP_CALLS)} of them warm-up",
+        text_columns=["backend", "start"],
+        number_columns=["warm-up, building included (s)", "steady (s)", "total (s)", "break-even (calls)"],
+        rows=rows,
+    )
+
+
+def _pays_from(contest: ContestView, label: str, start: Start) -> str:
+    assert contest.baseline is not None
+    return spell_break_even(contest.costs.break_even(label, contest.baseline, start))
+
+
+def _parts_s(line: Line, calls: int) -> tuple[float, float, float]:
+    """Warm-up, steady and total, in seconds."""
+    warm_up_s, total_s = line.total_s(min(calls, WARM_UP_CALLS)), line.total_s(calls)
+    return warm_up_s, total_s - warm_up_s, total_s
+
+
+def _spent(line: Line, calls: int) -> str:
+    """`1.9 s (1.8 warm-up, 0.1 steady)`."""
+    warm_up, steady, total = map(spelling.seconds, _parts_s(line, calls))
+    return f"{total} s ({warm_up} warm-up, {steady} steady)"
 
 
 def _each_outcome(contest: ContestView, calls: int) -> list[tuple[Start, Outcome]]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from reports import lifetime, spelling
+from reports import described, lifetime, spelling
 from reports.contests import ContestView, Row, contests_of
-from reports.schema import Environment, Extent, Gpu, Phase, Placement, Record, Report, Status
-from reports.spelling import MEBIBYTE, NONE, one_line
+from reports.schema import Environment, Extent, Phase, Placement, Record, Report, Status
+from reports.spelling import NONE, one_line
 
 REASON_LIMIT = 160
 """Longest reason in a table, in characters; the whole one stands under the tables."""
@@ -25,6 +25,9 @@ DOUBTS_SHOWN = 5
 _NAME_LIMIT = 60
 """Longest name of a fallback in a table."""
 
+_SHOWN_FIGURES = {"latency", "sweep-latency", "sweep-speedup"}
+"""The others fold away."""
+
 _FIGURE_CAPTIONS = {
     "latency": "Median latency with its 95 % interval",
     "speedup": "Speed-up over eager with its 95 % interval",
@@ -33,7 +36,11 @@ _FIGURE_CAPTIONS = {
     "samples": "Distribution of the latency of single calls",
     "costs": "Total time over n calls from a cold start",
     "costs-warm": "Total time over n calls from a warm start",
+    "sweep-latency": "Median latency over the sizes that were swept",
+    "sweep-speedup": "Speed-up over eager over the sizes that were swept",
     "pareto": "Latency against build time, and what nothing dominates",
+    "sweep-seq": "Speed-up of compiled attention over the length of a sequence",
+    "sweep-size": "Speed-up of compiled language models over their size",
 }
 
 
@@ -64,8 +71,8 @@ def escape(text: str, limit: int | None = None) -> str:
 
 def _head(report: Report) -> str:
     lines = [f"# Bakeoff: {escape(report.run_id)}"]
-    if not report.complete:
-        lines.append(f"**Incomplete: {len(report.records)} of {report.planned} cells have ended.**")
+    if incomplete := described.incomplete(report):
+        lines.append(f"**{incomplete}**")
     return "\n\n".join(lines)
 
 
@@ -74,7 +81,7 @@ def _verdicts(contests: Sequence[ContestView]) -> str:
     if not contests:
         lines.append("No cell has ended yet.")
     for contest in contests:
-        lines.append(f"**{escape(contest.verdict.sentence)}**")
+        lines.append(_sentence(contest))
         doubts = [f"- {escape(doubt, 2 * REASON_LIMIT)}" for doubt in contest.verdict.doubts]
         shown, folded = doubts[:DOUBTS_SHOWN], doubts[DOUBTS_SHOWN:]
         if shown:
@@ -82,6 +89,14 @@ def _verdicts(contests: Sequence[ContestView]) -> str:
         if folded:
             lines.append(details(f"{len(folded)} more", "\n".join(folded)))
     return "\n\n".join(lines)
+
+
+def _sentence(contest: ContestView) -> str:
+    """What was found in bold, behind what it was found on."""
+    found = contest.verdict.sentence.removeprefix(f"{contest.title}: ")
+    return (
+        f"**{escape(found)}**" if found == contest.verdict.sentence else f"{escape(contest.title)}: **{escape(found)}**"
+    )
 
 
 @dataclass(frozen=True)
@@ -95,7 +110,7 @@ def _contest(contest: ContestView) -> str:
     parts = [f"## {escape(contest.title)}"]
     if contest.roofline:
         parts.append(f"Floor: {escape(spelling.floor(contest.roofline))}.")
-    parts += [_contest_table(contest), _processes(contest), _where_it_ran(contest)]
+    parts += [_contest_table(contest), _stages(contest), _processes(contest), _where_it_ran(contest)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -104,12 +119,13 @@ def _contest_table(contest: ContestView) -> str:
     kinds = {kind for row in contest.rows for kind in [spelling.peak_memory(row.record)[1]] if kind}
     peak = f"peak {kinds.copy().pop()} memory (MiB)" if len(kinds) == 1 else "peak memory (MiB)"
     share = _Column("of floor (%)", False, lambda row: _floor_share(row.record))
+    rate = _Column("achieved", False, lambda row: spelling.achieved(row.record))
     columns = [
         _Column("rank", False, lambda row: str(row.standing.rank) if row.standing else NONE),
         _Column("backend", True, lambda row: escape(row.label)),
         _Column("median latency (ms) [95 %]", False, lambda row: _latency(row.record)[0]),
         _Column("p99 (ms)", False, lambda row: _latency(row.record)[1]),
-        *([share] if contest.roofline else []),
+        *([share, rate] if contest.roofline else []),
         _Column(f"speed-up over {escape(baseline or 'eager')} [95 %]", False, _speedup),
         _Column("break-even (calls) [95 %]", False, lambda row: _break_even(row, contest)),
         _Column("export / compile / load (s)", False, lambda row: _phases(row.record.phases)),
@@ -186,6 +202,22 @@ def _placement(placement: Placement | None) -> str:
     return f"{extent}{f': {elsewhere}' if elsewhere else ''}{f' ({shares})' if shares else ''}"
 
 
+def _stages(contest: ContestView) -> str:
+    """The parts of a training step, timed apart; nothing where no cell has any."""
+    rows = [
+        [escape(row.label), escape(stage.name), *map(spelling.milliseconds, (stage.median_ms, stage.mean_ms)),
+         spelling.milliseconds(stage.std_ms), str(stage.calls)]
+        for row in contest.rows
+        for stage in row.record.stages
+    ]  # fmt: skip
+    if not rows:
+        return ""
+    header = ["backend", "part of a call", "median (ms)", "mean (ms)", "standard deviation (ms)", "calls"]
+    table = "\n".join(table_line(cells) for cells in [header, [":--", ":--", "--:", "--:", "--:", "--:"], *rows])
+    note = "The device is waited for after each part: together they take longer than a call."
+    return details("Forward, backward and optimiser, timed apart", f"{note}\n\n{table}")
+
+
 def _processes(contest: ContestView) -> str:
     """The medians of each cell's processes, side by side; nothing where no cell had two."""
     rows = [
@@ -211,11 +243,20 @@ def _medians_ms(record: Record) -> list[float]:
 
 def _where_it_ran(contest: ContestView) -> str:
     """What the column has no room for: every engine, every fallback, what it was read from, and the precision."""
-    rows = [item for row in contest.rows for item in _where_a_row_ran(row)]
+    shared = _shared_precision(contest)
+    rows = [item for row in contest.rows for item in _where_a_row_ran(row, shared)]
+    if shared:
+        rows.append(f"- precision in force, the same for all of them: {_precision(shared)}")
     return details("Where it ran, and in what precision", "\n".join(rows)) if rows else ""
 
 
-def _where_a_row_ran(row: Row) -> list[str]:
+def _shared_precision(contest: ContestView) -> Mapping[str, JsonValue]:
+    """The precision in force of several cells, where it is the same for all that tell; else nothing."""
+    told = [row.record.precision_in_force for row in contest.rows if row.record.precision_in_force]
+    return told[0] if len(told) > 1 and all(each == told[0] for each in told) else {}
+
+
+def _where_a_row_ran(row: Row, shared: Mapping[str, JsonValue]) -> list[str]:
     """A list item with the facts that are known below it; nothing where none is."""
     placement, precision = row.record.placement, row.record.precision_in_force
     facts: dict[str, Sequence[str]] = {}
@@ -226,11 +267,16 @@ def _where_a_row_ran(row: Row) -> list[str]:
             "elsewhere": placement.fallbacks,
             "read from": placement.evidence,
         }
-    facts["precision in force"] = [f"{name} {_plain(value)}" for name, value in precision.items()]
     known = [f"  - {name}: {'; '.join(map(escape, texts))}" for name, texts in facts.items() if texts]
+    if precision and not shared:
+        known.append(f"  - precision in force: {_precision(precision)}")
     if not placement and not known:
         return []
     return [f"- **{escape(row.label)}**: {placement.extent if placement else 'does not tell where it ran'}", *known]
+
+
+def _precision(switches: Mapping[str, JsonValue]) -> str:
+    return "; ".join(escape(f"{name} {_plain(value)}") for name, value in switches.items())
 
 
 def _plain(value: JsonValue) -> str:
@@ -265,7 +311,16 @@ def _figures(figures: Sequence[Path | str]) -> str:
     pictures = [Path(figure) for figure in figures if Path(figure).suffix == ".png"]
     if not pictures:
         return ""
-    return "\n\n".join(["## Figures", *(f"![{_caption(path.stem)}](figures/{path.name})" for path in pictures)])
+    first = [path for path in pictures if path.stem in _SHOWN_FIGURES]
+    others = [path for path in pictures if path not in first]
+    parts = ["## Figures", *map(_picture, first)]
+    if others:
+        parts.append(details("All the others", "\n\n".join(map(_picture, others))))
+    return "\n\n".join(parts)
+
+
+def _picture(path: Path) -> str:
+    return f"![{_caption(path.stem)}](figures/{path.name})"
 
 
 def _caption(stem: str) -> str:
@@ -297,59 +352,16 @@ def _reproduce(report: Report) -> str:
 
 
 def _method(report: Report) -> str:
-    made = f"{escape(report.created_at)} in {spelling.seconds(report.elapsed_s)} s"
-    lines = [f"- {escape(note)}" for note in report.notes]
-    lines += [
-        f"- Made {made}; schema {escape(report.schema_version)}.",
-        "- Latency is the median over bursts of each burst's median; a ratio is one of bursts of the same round.",
-        "- A percentile that the sample is too small to hold is n/a; no sample is deleted as an outlier.",
-    ]
-    if any(record.roofline for record in report.records):
-        lines.append(
-            "- The floor is the least time that the machine's ceilings leave for a call: its floating-point operations "
-            "at the rate of a large matrix product in that precision, or its weights, inputs and outputs at that of a "
-            "large copy, whichever takes longer. What stays in a cache can come out under it, over 100 %."
-        )
+    lines = [f"- {escape(line)}" for line in (*report.notes, *described.method(report))]
     request = json.dumps(report.request, indent=1, ensure_ascii=False)
     return "\n\n".join(["## How it was measured", "\n".join(lines), details("Request", _fenced(request, "json"))])
 
 
 def _environment(environment: Environment) -> str:
-    cores = (environment.physical_cores, environment.logical_cores, environment.usable_cores)
-    commit = environment.git_commit
-    facts = {
-        "host": environment.hostname,
-        "system": environment.os,
-        "container": environment.container,
-        "CPU": environment.cpu,
-        "cores (physical / logical / usable)": " / ".join("?" if core is None else str(core) for core in cores),
-        "governor": environment.governor,
-        "memory (MiB)": spelling.mebibytes(environment.memory_bytes) if environment.memory_bytes else None,
-        "torch threads": environment.torch_threads,
-        **{f"GPU {gpu.index}": _gpu(gpu) for gpu in environment.gpus},
-        "CUDA": environment.cuda,
-        "Python": environment.python,
-        **dict(sorted(environment.versions.items())),
-        "commit": f"{commit}{' with uncommitted changes' if environment.git_dirty else ''}" if commit else None,
-        **dict(sorted(environment.variables.items())),
-    }
-    lines = [table_line([escape(name), escape(str(value))]) for name, value in facts.items() if value is not None]
-    return "\n".join(["## Environment", "", table_line(["what", "value"]), table_line([":--", ":--"]), *lines])
-
-
-def _gpu(gpu: Gpu) -> str:
-    facts = [
-        gpu.name,
-        gpu.memory_bytes and f"{gpu.memory_bytes / MEBIBYTE:,.0f} MiB",
-        gpu.driver and f"driver {gpu.driver}",
-        gpu.sm_clock_mhz and f"SM {gpu.sm_clock_mhz} of {gpu.max_sm_clock_mhz or '?'} MHz",
-        gpu.memory_clock_mhz and f"memory {gpu.memory_clock_mhz} MHz",
-        gpu.power_limit_w and f"limit {gpu.power_limit_w:.0f} W",
-        gpu.temperature_c is not None and f"{gpu.temperature_c} °C",
-        gpu.persistence_mode is False and "persistence mode off",
-        gpu.other_processes and f"{gpu.other_processes} other processes",
-    ]
-    return ", ".join(str(fact) for fact in facts if fact)
+    facts = described.environment(environment)
+    lines = [table_line([escape(name), escape(value)]) for name, value in facts.items()]
+    table = "\n".join([table_line(["what", "value"]), table_line([":--", ":--"]), *lines])
+    return f"## Environment\n\n{details(described.machine(environment), table)}"
 
 
 def table_line(cells: Iterable[str]) -> str:

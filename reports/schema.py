@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-SCHEMA_VERSION = "1.2.0"
+SCHEMA_VERSION = "1.3.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0)]
@@ -119,6 +119,13 @@ class Burst(Frozen):
     conditions: Conditions | None = None
 
 
+class Settling(Frozen):
+    """The calls of a configuration that goes on choosing, until how it runs was final. They answered all the same."""
+
+    calls: int  # after the first one
+    seconds: Seconds  # in these calls
+
+
 class Process(Frozen):
     """One of the processes that a cell was measured in. The first one builds cold; the others start warm, from its
     caches and its artefact."""
@@ -128,6 +135,7 @@ class Process(Frozen):
     phases: list[Phase]
     calls: int = 0
     median_ms: float | None = None  # median over its bursts of the burst's median
+    settling: Settling | None = None  # where it was not what it is now from its first call on
 
     @property
     def build_s(self) -> float:
@@ -176,6 +184,17 @@ class DeviceTime(Frozen):
 
     median_ms: float
     calls: int
+
+
+class Stage(Frozen):
+    """One part of a call, timed apart: synchronise, read, run the part, synchronise, read. The parts of a call together
+    take longer than the call, which synchronises once."""
+
+    name: str  # "forward", "backward", "optimizer"
+    calls: int
+    median_ms: float
+    mean_ms: float
+    std_ms: float
 
 
 class Energy(Frozen):
@@ -260,6 +279,7 @@ class Record(Frozen):
     latency: Latency | None = None
     throughput: Throughput | None = None
     device_time: DeviceTime | None = None
+    stages: list[Stage] = Field(default_factory=list)  # a training task's, where a call is not one whole
     energy: Energy | None = None
     accuracy: Accuracy | None = None
     memory: Memory | None = None
@@ -282,6 +302,11 @@ class Record(Frozen):
     @property
     def first_call_s(self) -> float | None:
         return next((phase.seconds for phase in self.phases if phase.name == "first_call"), None)
+
+    @property
+    def settling(self) -> Settling | None:
+        """Of the first process, which started cold."""
+        return self.processes[0].settling if self.processes else None
 
     @property
     def warm_start(self) -> Process | None:

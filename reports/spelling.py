@@ -100,6 +100,17 @@ def floor(roofline: Roofline) -> str:
     return f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"
 
 
+def achieved(record: Record) -> str:
+    """The rate at which a cell did the work that bounds it: `1.21 PFLOP/s` or `3.95 TB/s`, by its median latency."""
+    roofline = record.roofline
+    if roofline is None or record.latency is None or not record.latency.median_ms:
+        return NONE
+    seconds = record.latency.median_ms / 1e3
+    if roofline.bound == "compute":
+        return quantity(roofline.flops / seconds, "FLOP/s")
+    return quantity(roofline.bytes_moved / seconds, "B/s")
+
+
 def some(names: Sequence[str], shown: int = 2) -> str:
     """`gelu, sort and 3 more`."""
     text = ", ".join(names[:shown])

@@ -29,6 +29,9 @@ WIDE = 104
 ROOMY = 116
 """Columns from which there is room for the share of the floor beside them."""
 
+RATED = 130
+"""Columns from which there is room for the rate that this is, too."""
+
 
 class LiveTable:
     """What a run is at, one line per cell. A context manager; every method may be called in any order within it.
@@ -183,7 +186,7 @@ _STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence
 def print_report(report: Report, console: Console) -> None:
     """Per contest a ranked table, what became of the cells that are not in it, then the verdict and its doubts."""
     for contest in contests_of(report):
-        console.print(_table(contest, is_wide=console.width >= WIDE, is_roomy=console.width >= ROOMY))
+        console.print(_table(contest, console.width))
         if contest.roofline:
             console.print(Text(f"floor {spelling.floor(contest.roofline)}"), highlight=False)
         told = []
@@ -212,12 +215,13 @@ def _is_told_by_a_row(doubt: str, contest: ContestView) -> bool:
     )
 
 
-def _table(contest: ContestView, is_wide: bool, is_roomy: bool) -> Table:
+def _table(contest: ContestView, width: int) -> Table:
     """One line per cell, or two where the terminal is narrow: then intervals and modes go to the second.
 
     A `~` before a name: it ran elsewhere, wholly or in part.
     """
-    has_share = is_roomy and contest.roofline is not None
+    has_share = width >= ROOMY and contest.roofline is not None
+    has_rate = width >= RATED and has_share
     kinds = {kind for row in contest.rows for kind in [spelling.peak_memory(row.record)[1]] if kind}
     peak = "peak" if len(kinds) != 1 else "peak\ndevice" if "device" in kinds else "peak\nRSS"
     table = Table(
@@ -235,12 +239,14 @@ def _table(contest: ContestView, is_wide: bool, is_roomy: bool) -> Table:
         table.add_column(header, justify="right", no_wrap=True)
     if has_share:
         table.add_column("of\nfloor\n%", justify="right", no_wrap=True)
+    if has_rate:
+        table.add_column("rate", justify="right", no_wrap=True)
     for row in contest.rows:
-        table.add_row(*_cells(row, is_wide, has_share))
+        table.add_row(*_cells(row, width >= WIDE, has_share, has_rate))
     return table
 
 
-def _cells(row: Row, is_wide: bool, has_share: bool) -> list[Text]:
+def _cells(row: Row, is_wide: bool, has_share: bool, has_rate: bool) -> list[Text]:
     record, standing = row.record, row.standing
     ratio = standing.speedup_over_baseline if standing else None
     label = f"{'~' if doubts_of_placement(record) else ''}{one_line(row.label)}"
@@ -262,6 +268,7 @@ def _cells(row: Row, is_wide: bool, has_share: bool) -> list[Text]:
         spelling.mebibytes(spelling.peak_memory(record)[0]),
         spelling.error(record.accuracy.relative_rmse) if record.accuracy else NONE,
         *([spelling.percent(record.roofline.share if record.roofline else None)] if has_share else []),
+        *([spelling.achieved(record)] if has_rate else []),
     ]
     return [Text(column, style="" if standing else _STYLES[record.status]) for column in columns]
 

@@ -71,9 +71,10 @@ def test_what_is_allowed_can_be_said(command_line: CommandLine) -> None:
 
 
 def test_the_comparison_goes_into_a_file_too(command_line: CommandLine, tmp_path: Path) -> None:
-    status, out, _ = command_line("compare", "base", "slower", "--out", "new/comparison.md")
+    status, out, _ = command_line("compare", "base", "slower", "--out", "new/comparison.md", "--html", "page/new.html")
     assert status == 4
     assert (tmp_path / "new" / "comparison.md").read_text(encoding="utf-8") == out
+    assert "onnx on conv on cpu, fp32 is slower" in (tmp_path / "page" / "new.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 import runner
 from reports import writer
-from tests.reports.samples import conv_on_cpu, report
+from reports.schema import Report, Status
+from tests.reports.samples import cell, conv_on_cpu, failed, report
 
 
 @pytest.fixture
@@ -67,3 +68,43 @@ def test_what_cannot_be_asked_is_refused_and_nothing_is_written(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and said in line
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_figures_of_several_reports_go_together_into_a_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn: list[tuple[list[str], Path]] = []
+
+    def draw(reports: list[Report], target: Path) -> list[Path]:
+        drawn.append(([each.run_id for each in reports], target))
+        return [target / "latency.png"]
+
+    monkeypatch.setattr("reports.figures.draw", draw)
+    name = writer.read(folder).run_id
+    assert call(monkeypatch, folder, "--figures") == 0
+    assert call(monkeypatch, folder, folder / "report.json", "--figures", "--out", folder / "paper") == 0
+    assert drawn == [([name], folder / "figures"), ([name, name], folder / "paper")]
+    assert f"Figures: {folder / 'paper'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--figures"], "name a folder for them by --out"), (["--out", "paper"], "so give --figures too")],
+)
+def test_a_folder_of_figures_is_asked_for_where_it_is_needed_and_nowhere_else(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    said: str,
+) -> None:
+    assert call(monkeypatch, folder, folder, *options) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_report_with_nothing_to_draw_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restored_signals: None
+) -> None:
+    writer.write(report([failed(cell("onnx"), Status.CRASH, "signal 11")]), tmp_path, figures=False)
+    assert call(monkeypatch, tmp_path, "--figures") == 2
+    assert "nothing to draw" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from backends.base import Backend, BuildContext, Compiled
 from backends.calling import flatten_outputs
 from harness import precision
 from harness.clock import Clock
-from harness.worker import load, place
+from harness.worker import gradients, load, place, training_of
 from models.base import Inputs, LoadedModel
 from reports.schema import Cell
 
@@ -69,10 +69,12 @@ def built(cell: Cell, workspace: Path, model: LoadedModel | None = None) -> Iter
             pytest.skip(f"{cell.label} on {cell.device}: {answer.reason}")
     with _own_process(cell):
         clock = Clock(cell.device)
-        module, sets = place(model or load(cell), cell)
+        model = model or load(cell)
+        module, sets = place(model, cell)
         phases = RecordingPhases()
-        context = BuildContext(cell, phases, workspace, torch.get_num_threads(), sets)
-        with clock.on_stream(), torch.inference_mode():
+        with clock.on_stream(), gradients(cell.task):
+            training = training_of(model, cell)
+            context = BuildContext(cell, phases, workspace, torch.get_num_threads(), sets, training=training, targets=model.surgical_targets)
             before = tuple(tensor.clone() for tensor in tensors_of(module, sets[0]))
             with backend.build(module, sets[0], context) as compiled:
                 compiled.bind(sets[0])

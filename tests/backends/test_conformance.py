@@ -12,13 +12,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import backends
 import models
-from backends.base import Availability
+from backends.base import TRAIN_STEP, Availability
+from harness import accuracy
+from harness.worker import load, place, run_eager, training_of
 from models.base import Inputs
 from reports.errors import Unavailable, Unsupported
 from reports.schema import Cell, Extent, Placement
@@ -174,6 +177,59 @@ def test_run_takes_its_turn_on_the_current_stream(one: Built) -> None:
     outputs = one.compiled.outputs()
     one.clock.synchronise()
     same(outputs, one.eager(values), "run() did not wait for what the stream held before it")
+
+
+IN_CI = ("eager", "inductor/optimizer-inside")
+"""Whose training is proved on the CPU every time: of Inductor the mode that compiles all there is to compile."""
+
+
+def trained() -> Iterator[Any]:
+    for backend, mode in configurations():
+        for task in backends.create(backend).tasks[1:]:
+            for device in ("cpu", "cuda"):
+                label = backend if mode == "default" else f"{backend}/{mode}"
+                marks = [pytest.mark.gpu] if device == "cuda" else [] if label in IN_CI else [pytest.mark.slow]
+                yield pytest.param(backend, mode, device, task, id=f"{label}-{device}-{task}", marks=marks)
+
+
+@pytest.mark.parametrize(("backend", "mode", "device", "task"), list(trained()))
+def test_training_gives_what_float64_does(backend: str, mode: str, device: str, task: str, tmp_path: Path) -> None:
+    cell = cell_of(backend, mode, device).model_copy(update={"task": task})
+    with built(cell, tmp_path) as one:
+        training = one.context.training
+        assert training is not None and training.module is one.module and one.module.training
+        names = training.names(one.sets[0])
+        compilations = one.compiled.compilations()
+        checks = [accuracy.check(restored(one), (known := golden_of(one)), "fp32", names)]
+        for inputs in one.sets * 2:
+            one.call(inputs)
+        checks.append(accuracy.check(restored(one), known, "fp32", names))
+        assert [check.passed for check in checks] == [True, True], checks
+        assert one.compiled.compilations() == compilations
+        assert one.compiled.settings().get("optimizer") == ("AdamW" if task == TRAIN_STEP else None)
+        placement = one.compiled.placement()
+        assert placement is None or (placement.extent, placement.fallbacks) == (Extent.FULL, [])
+        for name, part in one.compiled.stages():
+            assert name in ("forward", "backward", "optimizer")
+            part()
+
+
+def restored(one: Built) -> list[accuracy.Outputs]:
+    """The results for every input set, each from where training began."""
+    found = []
+    for inputs in one.sets:
+        one.compiled.restore()
+        found.append(one.call(inputs))
+    one.compiled.restore()
+    return found
+
+
+def golden_of(one: Built) -> accuracy.Golden:
+    outputs = []
+    for dtype in (torch.float64, torch.float32):
+        model = load(one.cell)
+        outputs.append(run_eager(*place(model, one.cell, dtype), training_of(model, one.cell)))
+    return accuracy.Golden(outputs[0], accuracy.rmse_per_output(outputs[1], outputs[0]))
 
 
 @pytest.mark.parametrize("name", NAMES)

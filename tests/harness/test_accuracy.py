@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import harness.accuracy
 from harness.accuracy import TIMES_EAGER, Golden, Outputs, check, rmse_per_output
 from harness.plan import PRECISIONS
 from reports.schema import Accuracy
@@ -205,3 +206,30 @@ def test_outputs_may_pass_by_different_rules() -> None:
     assert found.passed
     assert not found.allclose
     assert found.rule == "rmse <= 2x eager"
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 1000])
+def test_what_is_compared_in_pieces_is_compared_as_a_whole(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness.accuracy, "PIECE", piece)
+    generator = torch.Generator().manual_seed(0)
+    golden = torch.randn(8, 8, dtype=torch.float64, generator=generator)
+    error = 1e-3 * torch.randn(8, 8, dtype=torch.float64, generator=generator)
+    found = check([(golden + error,), ((2 * golden).t(),)], Golden(((golden,), ((2 * golden).t(),)), (1.0,)), "bf16")
+    assert found.rmse == pytest.approx(float(error.square().sum().div(128).sqrt()))
+    assert found.relative_rmse == pytest.approx(found.rmse / float(golden.square().mul(5).sum().div(128).sqrt()))
+    assert found.max_abs_error == pytest.approx(float(error.abs().max()))
+    assert found.allclose == torch.allclose(golden + error, golden, rtol=found.rtol, atol=found.atol)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 40, 63])
+def test_one_strange_value_is_found_in_whichever_piece(
+    value: float, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness.accuracy, "PIECE", 16)
+    strange = EXACT.clone()
+    strange[place] = value
+    assert checked(strange).rule == "1 value(s) not finite where the golden's are"
+    assert checked(strange, golden=(strange.clone(),)).passed
+    opposite = torch.where(torch.isfinite(strange), strange, -1.0 if math.isnan(value) else -value)
+    assert not checked(opposite, golden=(strange,)).passed

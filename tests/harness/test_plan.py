@@ -50,7 +50,8 @@ def test_name_slash_all_is_every_mode_and_only_the_default_was_asked_for_by_name
 
 def test_all_is_the_default_mode_of_every_backend_but_those_for_tests() -> None:
     expanded = expand_backends(["all"])
-    assert expanded == [(name, "default", False) for name in backends.names()]
+    assert expanded == [(name, "default", False) for name in backends.in_all()]
+    assert expand_backends(["hotpath"]) == [("hotpath", "default", True)] and "hotpath" not in backends.in_all()
     assert "null" not in [backend for backend, _, _ in expanded]
 
 
@@ -63,7 +64,7 @@ def test_a_mode_that_spells_out_the_default_can_be_named_and_is_not_measured_twi
 def test_all_slash_all_is_every_mode_of_every_backend() -> None:
     expected = [
         (name, mode, False)
-        for name in backends.names()
+        for name in backends.in_all()
         for mode in backends.create(name).modes
         if mode not in backends.create(name).spelled_out
     ]
@@ -157,7 +158,6 @@ def test_dimensions_not_given_are_the_models_defaults() -> None:
         ({"devices": ("cuda:x",)}, "unknown device 'cuda:x'"),
         ({"precision": ("fp23",)}, "unknown precision 'fp23': did you mean 'fp32'?"),
         ({"task": "inferense"}, "unknown task 'inferense': did you mean 'inference'?"),
-        ({"task": "train_step"}, "task 'train_step' is not built yet"),
         ({"set": {"bach": ("1",)}}, "unknown dimension of mlp 'bach': did you mean 'batch'?"),
         ({"set": {"batch": ("0",)}}, "must be at least 1, not 0"),
         ({"set": {"batch": ("two",)}}, "takes a whole number, not 'two'"),
@@ -235,6 +235,18 @@ def test_ids_are_distinct_and_safe_as_file_names(tmp_path: Path) -> None:
         assert len(ids) == 2 * 2 * 3 * 2 * (len(backends.create("null").modes) + len(backends.create("inductor").modes))
         assert len(set(ids)) == len(ids)
         assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,149}", name) for name in ids)
+
+
+def test_targets_are_those_of_surgical_cells_and_stand_in_their_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = ("layers.*.rope", "norm")
+    (contest,) = plan(request(backends=("inductor", "inductor/surgical"), surgical=targets))
+    found = {planned.cell.label: planned.surgical for planned in contest.cells}
+    assert found == {"inductor": (), "inductor/surgical": targets}
+    (cell,) = (planned.cell for planned in contest.cells if planned.cell.label == "inductor/surgical")
+    command = command_for(cell, surgical=targets)
+    assert command.endswith("--surgical 'layers.*.rope,norm'")
+    (again,) = plan(commanded(command, monkeypatch))
+    assert {planned.cell.label: planned.surgical for planned in again.cells} == {"eager": (), cell.label: targets}
 
 
 def test_the_seed_tells_contests_apart() -> None:

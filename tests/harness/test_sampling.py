@@ -177,6 +177,13 @@ def test_compilations_that_go_on_keep_it_from_being_steady(time: FakeTime, monke
     assert settled.calls > 700 + 2 * 125
 
 
+def test_a_further_process_is_given_less_time_to_become_steady(time: FakeTime) -> None:
+    drifting = Scripted(time, lambda call: 1.0 * 1.0005**call)
+    warm_up = sampling.warm_up(drifting, SETS, CLOCK, 0.5, is_first=False)
+    assert not warm_up.steady
+    assert warm_up.seconds < 6.0 < sampling.WARM_UP_LIMIT_S
+
+
 def test_a_longer_warm_up_than_the_limit_is_granted(time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 0.1)
     warm_up = warmed(Scripted(time), at_least_s=1.0)

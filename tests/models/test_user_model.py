@@ -157,6 +157,15 @@ def test_other_returns_are_refused(write: Write, returned: str, message: str) ->
         load(write(returning(returned)))
 
 
+def test_a_module_may_name_what_surgical_compilation_compiles(write: Write) -> None:
+    body = "    net = nn.Sequential(nn.Linear(3, 3), nn.GELU())\n    {}\n    return net, torch.randn(batch, 3)"
+    factory = f"def factory(batch: int = 5):\n{body}"
+    assert load(write(factory.format("pass"))).surgical_targets == ()
+    assert load(write(factory.format("net.surgical_targets = ['1']"))).surgical_targets == ("1",)
+    with pytest.raises(UsageError, match=r"surgical_targets is a value of type str: expected names like \['layers"):
+        load(write(factory.format("net.surgical_targets = '1'")))
+
+
 def test_seeds(write: Write) -> None:
     code = "def factory(seed, batch: int = 2):\n    return nn.Linear(2, 2), (torch.randn(batch, 2), seed)"
     name = write(f"drawn_while_importing = torch.rand(1)\n{code}")

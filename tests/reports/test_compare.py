@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from reports.compare import CellChange, Change, Comparison, Outcome, compare, parse_share, process_ratios
 from reports.compare import unpaired_change as change_of
-from reports.compare_markdown import COMMENT_LIMIT, headline, spell_change, to_markdown
+from reports.compare_markdown import COMMENT_LIMIT, to_markdown
+from reports.compare_words import headline, spell_change
 from reports.errors import UsageError
 from reports.schema import Burst, Conditions, Environment, Extent, Placement, Record, Report, Status, Verdict
 from tests.reports.samples import HOSTILE, accuracy, cell, conv_on_cpu, environment, failed, ok, report

@@ -123,7 +123,18 @@ def test_over_a_number_of_calls_each_configuration_has_a_plain_verdict() -> None
     assert [row[:2] for row in found.rows] == [
         [label, start] for label in contest.contenders if label != "eager" for start in ("cold", "warm")
     ]
+    spent = table(contest, "What 10,000 calls take, 5 of them warm-up")
+    parts = {(row[0], row[1]): row[2:] for row in spent.rows}
+    assert {label for label, _ in parts} == set(contest.contenders)
+    for warm_up, steady, total, _ in parts.values():
+        assert float(warm_up) + float(steady) == pytest.approx(float(total), rel=0.1)
+    assert parts["eager", "cold"][3] == "-" and re.match(r"[\d,]+", parts["onnx", "cold"][3])
     assert len(lifetime.plain_verdicts(contest)) == 4
+    assert all(
+        re.search(r"; onnx \S+ s \(\S+ warm-up, \S+ steady\), eager \S+ s", told)
+        for told in lifetime.plain_verdicts(contest)
+        if told.startswith("onnx")
+    )
     told = {sentence.split(": ")[0] for sentence in lifetime.plain_verdicts(contest)}
     assert {"onnx over 10,000 calls from a cold start", "onnx over 10,000 calls from a warm start"} < told
     assert lifetime.plain_verdicts(view()) == []

@@ -125,6 +125,7 @@ def test_the_share_of_the_floor_stands_beside_what_the_floor_is_made_of() -> Non
     markdown = to_markdown(report(strictly_on_cpu()))
     header, _, *rows = tables(markdown)[0]
     assert [row[header.index("of floor (%)")] for row in rows] == ["8.9", "151", "19", "-"]
+    assert [row[header.index("achieved")] for row in rows] == ["3.98 GB/s", "7.49 GB/s", "8.45 GB/s", "-"]
     floor = "Floor: 0.151 ms, bound by memory (872 MFLOP at 19.9 TFLOP/s, 6.84 MB at 45.2 GB/s)."
     assert markdown.index("## conv") < markdown.index(floor) < markdown.index("| rank |")
     assert "over 100 %" in markdown

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from reports.schema import Status
-from reports.terminal import ROOMY, WIDE, LiveTable, print_report
+from reports.terminal import RATED, ROOMY, WIDE, LiveTable, print_report
 from tests.reports.samples import cell, constant, conv_on_cpu, failed, mlp_on_cuda, ok, report, strictly_on_cpu
 
 
@@ -206,6 +206,16 @@ def test_the_floor_has_a_line_and_where_there_is_room_a_column(width: int) -> No
     assert "floor 0.151 ms, bound by memory (872 MFLOP at 19.9 TFLOP/s, 6.84 MB at 45.2 GB/s)" in " ".join(text.split())
     last = re.findall(r"^ *[\dx] ~?(?:eager|onnx|openvino|inductor) .*?(\S+) *$", text.split("floor 0.151")[0], re.M)
     assert last == (["8.9", "151", "19", "-"] if width >= ROOMY else ["1.3e-07", "1.3e-07", "1.3e-07", "-"])
+
+
+def test_the_rate_stands_beside_the_share_where_there_is_more_room() -> None:
+    console, file = plain(RATED)
+    wide = ok(cell("inductor", "max-autotune-no-cudagraphs"), constant([123.4, 234.5, 345.6] * 4))
+    print_report(report([*strictly_on_cpu(), wide]), console)
+    text = file.getvalue()
+    assert all(len(line) <= RATED for line in text.splitlines()) and "…" not in text
+    # 6.84 MB in 1.72 ms
+    assert re.search(r"^ *1 eager .* 8\.9 3\.98 GB/s *$", text, re.M)
 
 
 def test_without_a_floor_nothing_is_said_of_it() -> None:

@@ -18,7 +18,7 @@ SHOWCASE = Path(__file__).parents[2] / "docs" / "showcase"
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     made = report()
     written = write(made, tmp_path / "new" / "run", figures=False)
-    assert list(written) == ["report.json", "cells.csv", "report.md"]
+    assert list(written) == ["report.json", "cells.csv", "report.html", "report.md"]
     assert read(tmp_path / "new" / "run") == read(written["report.json"]) == made
     assert (tmp_path / "new" / "run" / "report.md").read_text(encoding="utf-8").startswith("# Bakeoff")
     assert list((tmp_path / "new" / "run").glob(".*")) == []
@@ -133,7 +133,7 @@ def test_the_schema_describes_what_is_written() -> None:
     assert {"enum": ["NaN", "Infinity", "-Infinity"]} in schema["$defs"]["Accuracy"]["properties"]["rmse"]["anyOf"]
 
 
-@pytest.mark.parametrize("folder", ["cpu", "h200", "h200-transformer", "h200-encoder"])
+@pytest.mark.parametrize("folder", ["cpu", "h200", "h200-conv", "h200-transformer", "h200-encoder"])
 def test_a_showcase_is_still_read_and_rendered(folder: str, tmp_path: Path) -> None:
     found = read(SHOWCASE / folder)
     written = write(found, tmp_path, figures=False)

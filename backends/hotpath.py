@@ -1,0 +1,96 @@
+"""Eager at first; what is hot is compiled beside the calls, and taken up once it is ready and faster.
+
+The library is `hotpath/`, which a training loop uses without Bakeoff: docs/hot-paths.md.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from backends.base import TASKS, Availability, Backend, BuildContext, Compiled, Settings, Wrapped
+from backends.eager import Callables, torch_available
+from reports.schema import Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from hotpath.enabling import HotPaths
+    from models.base import Inputs
+
+COMPILERS = ("c++", "g++", "clang++")
+
+
+class HotPath(Backend):
+    name = "hotpath"
+    description = "starts eager, compiles what is hot in another process, switches when that is ready and faster"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {"hot_threshold": 10}}
+    tasks = TASKS
+
+    def available(self, device: str) -> Availability:
+        # not by importing the compiler, as others do: this process is to know nothing of it
+        if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), *COMPILERS)):
+            return Availability("hotpath compiles with a C++ compiler, and none was found: install g++ or set CXX")
+        return torch_available(device)
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        from hotpath import enable_hot_path_detection
+
+        threshold = self.modes[context.cell.mode]["hot_threshold"]
+        assert isinstance(threshold, int)
+        hot = enable_hot_path_detection(module, threshold, cache=context.workspace / "hotpath")
+        if context.training is None:
+            return Hot(Callables(module), hot, threshold)
+        from backends.training import Steps
+
+        return Hot(Steps(context.training), hot, threshold)
+
+
+class Hot(Wrapped):
+    """Calls of a model whose forward is eager's or a compiled one, whichever is faster by now."""
+
+    def __init__(self, inner: Compiled, hot: HotPaths, threshold: int) -> None:
+        super().__init__(inner)
+        self._hot = hot
+        self._threshold = threshold
+
+    def compilations(self) -> int:
+        return self._hot.compilations
+
+    def is_settled(self) -> bool:
+        return self._hot.is_settled
+
+    def settle(self) -> None:
+        self._hot.settle()
+
+    def placement(self) -> Placement:
+        """What runs now, and why. Eager by choice is no fallback; eager because compiling failed is one."""
+        found = self._hot.report()
+        failures = [str(report) for report in found if report.has_failed]
+        compiled = sum(report.runs == "compiled" for report in found)
+        extent = Extent.FULL if not failures else Extent.PARTIAL if compiled else Extent.FALLBACK
+        engines = {"inductor graphs": compiled, "eager modules": len(found) - compiled}
+        return Placement(
+            extent=extent,
+            engines={name: count for name, count in engines.items() if count},
+            fallbacks=failures,
+            evidence=[str(report) for report in found],
+        )
+
+    def settings(self) -> Settings:
+        """As far as it has come: what was tried, and from which call on it was compiled."""
+        settings: Settings = {"hot_threshold": self._threshold, "watched_calls": 0}
+        for report in self._hot.report():
+            settings["watched_calls"] = report.watched_calls
+            settings["watching_s"] = round(report.watching_s, 6)
+            settings["switched_at_call"] = report.switched_at_call
+            settings["compile_s"] = report.compile_s
+            settings["load_s"] = report.load_s
+            settings["burden"] = report.burden
+        return settings
+
+    def close(self) -> None:
+        self._hot.close()
+        super().close()

@@ -1,0 +1,53 @@
+"""The hand-written Triton kernels, by the model they compute. Imports nothing: a kernel's file imports Triton.
+
+A kernel's file has
+
+    VARIANTS                          the few configurations that are tried, the first one being the fallback
+    prepare(module, inputs, variant)  the launch of one of them for these inputs, with outputs of its own
+
+and computes what the model's module computes, in the type of its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+Variant = Mapping[str, int | bool | str]
+"""Block sizes, warps and the like. `loads` says how tiles come from memory: by `pointer` or by `descriptor`."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where a model's kernel is, and the ways of loading that it has variants for."""
+
+    module: str
+    loads: tuple[str, ...]
+
+
+TABLE: dict[str, Row] = {
+    "fused_add_relu_mul": Row("backends.kernels.fused_add_relu_mul", ("pointer",)),
+    "matmul_fp16": Row("backends.kernels.matmul", ("descriptor",)),
+    "matmul_fp8": Row("backends.kernels.matmul", ("descriptor",)),
+    "rope": Row("backends.kernels.rope", ("pointer",)),
+    "tma_copy": Row("backends.kernels.tma_copy", ("pointer", "descriptor")),
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with everything it is launched with. `run` enqueues it on the current stream."""
+
+    run: Callable[[], object]
+    outputs: tuple[torch.Tensor, ...]
+
+
+def processors(tensor: torch.Tensor) -> int:
+    """Multiprocessors of the GPU that has `tensor`; 1 on the CPU, where kernels are interpreted."""
+    import torch
+
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 1

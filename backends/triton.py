@@ -1,0 +1,190 @@
+"""Hand-written Triton kernels (backends/kernels): what compilers and the vendor's library leave to be gained."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from backends import cuda_graph, kernels
+from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
+from backends.eager import torch_available
+from backends.kernels import Launch, Variant
+from reports.errors import BakeoffError, Unavailable
+from reports.schema import Cell, Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.base import Inputs
+
+DESCRIPTOR = "descriptor"
+DESCRIPTOR_CAPABILITY = (9, 0)
+"""The first compute capability with the copy engine (TMA) that tensor descriptors are for: Hopper."""
+
+FLOAT8_CAPABILITY = (8, 9)
+
+CHOSEN = "variant.json"
+"""In the artefact: what the first process found to be the fastest. Later ones start from it."""
+
+WARM_UP_MS, REPEAT_MS = 10, 40
+"""Of each variant that is tried."""
+
+
+class Triton(Backend):
+    name = "triton"
+    description = "hand-written Triton kernels, for the models that have one"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {},
+        "pointer": {"loads": "pointer"},
+        DESCRIPTOR: {"loads": DESCRIPTOR},
+        cuda_graph.MODE: {},
+    }
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "triton")
+    trial: ClassVar[tuple[str, Mapping[str, str]]] = ("fused_add_relu_mul", {"elements": "65536"})
+
+    def available(self, device: str) -> Availability:
+        if not (available := torch_available(device)):
+            return available
+        if not device.startswith("cuda") and os.environ.get("TRITON_INTERPRET") != "1":
+            return Availability(
+                "Triton's kernels run on CUDA (TRITON_INTERPRET=1 interprets them on the CPU, for tests)"
+            )
+        try:
+            import triton.tools.tensor_descriptor  # noqa: F401
+        except ImportError as error:
+            return Availability(f"the kernels need Triton 3.4 or later: {error}")
+        return YES
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)):
+            return supported
+        row = kernels.TABLE.get(cell.model)
+        if row is None:
+            return Availability(f"no hand-written kernel for {cell.model}: there are for {', '.join(kernels.TABLE)}")
+        loads = self.modes[cell.mode].get("loads")
+        if loads and len(row.loads) == 1:
+            return Availability(f"the kernel of {cell.model} loads by {row.loads[0]} only: use {self.name}")
+        return cuda_graph.supports_capture(cell)
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        row = kernels.TABLE[context.cell.model]
+        kernel = importlib.import_module(row.module)
+        variants = _possible(kernel.VARIANTS, self.modes[context.cell.mode].get("loads"), context.cell)
+        with context.phase("compile"):
+            chosen, settings = _choose(kernel.prepare, variants, module, inputs, context)
+            handwritten = Handwritten(row.module, kernel.prepare, module, chosen, settings)
+            if context.cell.mode == cuda_graph.MODE:
+                return cuda_graph.capture(handwritten, inputs)
+            return handwritten
+
+
+class Handwritten(Compiled):
+    """One variant of a kernel. Binding allocates its outputs and describes its tensors; a call is one launch."""
+
+    def __init__(
+        self,
+        where: str,
+        prepare: Callable[[torch.nn.Module, Sequence[torch.Tensor], Variant], Launch],
+        module: torch.nn.Module,
+        variant: Variant,
+        settings: Settings,
+    ) -> None:
+        self._where = where
+        self._prepare = prepare
+        self._module = module
+        self._variant = variant
+        self._settings = settings
+        self._launch: Launch | None = None
+
+    def bind(self, inputs: Inputs) -> None:
+        self._launch = self._prepare(self._module, inputs.tensors(), self._variant)
+
+    def run(self) -> None:
+        assert self._launch is not None
+        self._launch.run()
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        assert self._launch is not None
+        return tuple(tensor.clone() for tensor in self._launch.outputs)
+
+    def placement(self) -> Placement:
+        return Placement(
+            extent=Extent.FULL, engines={"hand-written kernels": 1}, evidence=[f"the launch itself ({self._where})"]
+        )
+
+    def settings(self) -> Settings:
+        return {**self._settings, **self._variant}
+
+    def close(self) -> None:
+        self._launch = None
+
+
+def _possible(variants: Sequence[Variant], loads: object, cell: Cell) -> list[Variant]:
+    """The variants of a kernel that load as the mode says and that this GPU can run. Raises Unavailable for none."""
+    found = [variant for variant in variants if loads in (None, variant["loads"])]
+    if cell.device.startswith("cuda"):
+        import torch
+
+        capability = torch.cuda.get_device_capability(cell.device)
+        if capability < DESCRIPTOR_CAPABILITY:
+            found = [variant for variant in found if variant["loads"] != DESCRIPTOR]
+        if not found:
+            raise Unavailable(
+                f"its tensor descriptors need compute capability {_dotted(DESCRIPTOR_CAPABILITY)}, "
+                f"and {cell.device} has {_dotted(capability)}"
+            )
+    return found
+
+
+def _choose(
+    prepare: Callable[[torch.nn.Module, Sequence[torch.Tensor], Variant], Launch],
+    variants: Sequence[Variant],
+    module: torch.nn.Module,
+    inputs: Inputs,
+    context: BuildContext,
+) -> tuple[Variant, Settings]:
+    """The fastest variant for these inputs, compiled, and how it was chosen.
+
+    Raises BakeoffError where none of them compiles and runs.
+    """
+    remembered = context.workspace / CHOSEN
+    if remembered.exists():
+        chosen = json.loads(remembered.read_text(encoding="utf-8"))
+        prepare(module, inputs.tensors(), chosen).run()
+        return chosen, {"chosen": "by the cell's first process"}
+    if not context.cell.device.startswith("cuda"):
+        return variants[0], {"chosen": "interpreted: the first one, no time means anything"}
+    import torch
+    import triton
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    milliseconds: list[tuple[float, int]] = []
+    failed: list[str] = []
+    for number, variant in enumerate(variants):
+        launch = prepare(module, inputs.tensors(), variant)
+        try:
+            launch.run()
+        except (OutOfResources, PTXASError, RuntimeError) as error:
+            failed.append(f"{_spelled(variant)}: {type(error).__name__}")
+            continue
+        taken = triton.testing.do_bench(launch.run, warmup=WARM_UP_MS, rep=REPEAT_MS, return_mode="median")
+        milliseconds.append((float(taken), number))
+    torch.cuda.empty_cache()  # what do_bench cleared the L2 with is not the cell's memory
+    if not milliseconds:
+        raise BakeoffError(f"no variant of its kernel runs: {'; '.join(failed)}")
+    chosen = dict(variants[min(milliseconds)[1]])
+    remembered.write_text(json.dumps(chosen), encoding="utf-8")
+    tried = ", ".join(f"{taken:.4g} ms for {_spelled(variants[number])}" for taken, number in sorted(milliseconds))
+    settings: Settings = {"chosen": f"the fastest of {len(variants)}", "tried": tried}
+    return chosen, {**settings, **({"failed": "; ".join(failed)} if failed else {})}
+
+
+def _spelled(variant: Variant) -> str:
+    return " ".join(f"{name}={value}" for name, value in variant.items())
+
+
+def _dotted(version: tuple[Any, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,395 @@
+#!/usr/bin/env python3
+"""What n calls cost in all: eager, Inductor, and hot path detection, which has to choose without knowing n.
+
+    python benchmarks/hot_paths.py --device cpu
+    python benchmarks/hot_paths.py --device cuda --out results/hot-paths-h200
+    python benchmarks/hot_paths.py --workloads mixed_ops --set mixed_ops.batch=8192 --quick
+
+Each contender makes its calls in a fresh process and notes how much time has passed after 1, 10, 100, ... of them: none
+knows how many there will be, so that one process answers for every n. The clock starts with the module on its device
+and the compiler's modules imported where they are used; building is in it. `inductor` and `hotpath` start from empty
+caches; `inductor again` and `hotpath again` from what those have left. After its last call `hotpath` goes on, untimed,
+until it has settled, so that there is something to be learned.
+
+The ratio is to the better of eager and Inductor for that n, of the same kind of start. What tracking costs is measured
+beside it: a module that is watched, and never compiled, against the same module without, in turns. Leaves a table,
+`hot-paths.json` and a figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import backends
+import models
+from backends.base import BuildContext, Compiled
+from reports.schema import Cell
+
+if TYPE_CHECKING:
+    from harness.clock import Clock
+
+TASKS = {
+    "matmul_chain": "inference",
+    "mlp": "train_step",
+    "attention_block": "inference",
+    "mixed_ops": "inference",
+}
+CONTENDERS = ("eager", "inductor", "inductor again", "hotpath", "hotpath again")
+RIVALS = {"hotpath": ("eager", "inductor"), "hotpath again": ("eager", "inductor again")}
+TARGET = 1.25
+SETTLE_S = 180.0
+BLOCK = 50
+"""Calls of a turn, where watched and plain modules alternate."""
+
+Setup = dict[str, Any]
+
+
+def main() -> None:
+    options = _parse()
+    out: Path = options.out or Path("results") / f"hot-paths-{options.device}"
+    out.mkdir(parents=True, exist_ok=True)
+    marks = _marks(options.calls)
+    found: Setup = {"machine": None, "calls": options.calls, "workloads": {}}
+    with tempfile.TemporaryDirectory(prefix="hot-paths-") as temporary:
+        for name in options.workloads.split(","):
+            setup: Setup = {
+                "model": name,
+                "task": TASKS[name],
+                "device": options.device,
+                "dimensions": models.find(name).resolve(options.set.get(name, {})),
+                "marks": marks,
+                "threads": options.threads,
+            }
+            measured: Setup = {**setup, "seconds": {}}
+            for contender in CONTENDERS:
+                folder = Path(temporary) / name / contender.removesuffix(" again")
+                told = in_fresh_process(measure_calls, {**setup, "contender": contender, "folder": str(folder)})
+                measured["seconds"][contender] = told["seconds"]
+                measured[f"of {contender}"] = told["about"]
+                found["machine"] = told["machine"]
+                _say(f"{name}, {contender}: {told['seconds'][-1]:.2f} s for {marks[-1]} calls; {told['about']}")
+            measured["tracking"] = in_fresh_process(
+                measure_tracking,
+                {**setup, "folder": str(Path(temporary) / name / "tracking"), "turn_s": options.turn_s},
+            )
+            found["workloads"][name] = measured
+            # after each workload, since a later one may fail
+            (out / "hot-paths.json").write_text(json.dumps(found, indent=1))
+    table = to_markdown(found)
+    (out / "hot-paths.md").write_text(table)
+    draw(found, out / "hot-paths")
+    _say(table)
+
+
+def in_fresh_process(work: Callable[[Setup], Setup], setup: Setup) -> Setup:
+    """What `work` returns in a process of its own, forked from one that has torch imported and nothing else done."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_carry_out, args=(work, setup, theirs))
+    process.start()
+    theirs.close()
+    try:
+        found: Setup = ours.recv()
+    except EOFError:
+        process.join()
+        raise SystemExit(f"{setup['model']}: its process ended with status {process.exitcode}") from None
+    process.join()
+    return found
+
+
+def measure_calls(setup: Setup) -> Setup:
+    """The seconds that have passed after each of `marks` calls, building included."""
+    compiled_by = setup["contender"].removesuffix(" again")
+    marks: list[int] = setup["marks"]
+    with _placed(setup) as (build, sets, clock):
+        if compiled_by == "inductor":
+            import torch._inductor.compile_fx  # noqa: F401 - and Dynamo with it
+        if compiled_by == "hotpath":
+            import hotpath.enabling  # noqa: F401 - as the compiler's: imports are in nobody's time
+        seconds: list[float] = []
+        clock.synchronise()
+        begun = time.perf_counter()
+        with build(compiled_by) as compiled:
+            for number in range(1, marks[-1] + 1):
+                _call(compiled, sets[number % len(sets)], clock)
+                if number == marks[len(seconds)]:
+                    seconds.append(time.perf_counter() - begun)
+            about = {"placement": _placement(compiled), **compiled.settings()} if compiled_by == "hotpath" else {}
+            end = time.perf_counter() + SETTLE_S
+            while not compiled.is_settled() and time.perf_counter() < end:
+                compiled.restore()
+                _call(compiled, sets[0], clock)
+            if compiled_by == "hotpath":
+                about["in the end"] = _placement(compiled)
+    return {"seconds": seconds, "about": about, "machine": _machine(setup["device"])}
+
+
+def measure_tracking(setup: Setup) -> Setup:
+    """What being watched, and having been watched, adds to a call: as a share of eager's time."""
+    from hotpath import enable_hot_path_detection
+
+    turn_s: float = setup["turn_s"]
+    # the second one's stream is the current one for both
+    with _placed(setup) as (build, sets, _), build("eager") as plain, _placed(setup) as (build_too, sets_too, clock):
+        module = build_too.module
+        hot = enable_hot_path_detection(module, cache=Path(setup["folder"]), compiler=NeverFree())
+        with build_too("eager") as watched:
+            while_watching = _in_turns(plain, watched, sets, sets_too, clock, turn_s)
+            (path,) = hot.report()
+            hot.settle()
+            afterwards = _in_turns(plain, watched, sets, sets_too, clock, turn_s)
+        hot.close()
+    return {
+        "watching": while_watching,
+        "recording alone": path.watching_s / while_watching["plain_s"],
+        "watched_calls": path.watched_calls,
+        "settled": afterwards,
+    }
+
+
+class NeverFree:
+    """A compiler that is always busy: the module is watched, and nothing else."""
+
+    def is_free(self) -> bool:
+        return False
+
+    def start(self, call: Any, folder: Path) -> Any:
+        raise AssertionError("it is never free")
+
+    def load(self, folder: Path, tensors: Any) -> Any:
+        raise AssertionError("it compiles nothing")
+
+
+def _in_turns(plain: Compiled, watched: Compiled, sets: Any, sets_too: Any, clock: Clock, turn_s: float) -> Setup:
+    """Both called in blocks that alternate; the shares are of whole times, and of the typical block's."""
+    blocks: tuple[list[float], list[float]] = ([], [])
+    for which, given in ((plain, sets), (watched, sets_too)):
+        for _ in range(BLOCK):
+            _call(which, given[0], clock)
+    end = time.perf_counter() + 2 * turn_s
+    while time.perf_counter() < end:
+        for which, given, seconds in ((plain, sets, blocks[0]), (watched, sets_too, blocks[1])):
+            which.restore()
+            clock.synchronise()
+            begun = time.perf_counter()
+            for number in range(BLOCK):
+                _call(which, given[number % len(given)], clock)
+            seconds.append(time.perf_counter() - begun)
+    plain_s, watched_s = sum(blocks[0]), sum(blocks[1])
+    typical = [two / one for one, two in zip(*blocks, strict=True)]
+    return {
+        "plain_s": plain_s,
+        "calls": BLOCK * len(blocks[0]),
+        "share": watched_s / plain_s - 1,
+        "typical_share": statistics.median(typical) - 1,
+    }
+
+
+@contextlib.contextmanager
+def _placed(setup: Setup) -> Iterator[tuple[Any, Any, Clock]]:
+    """How to build the workload by a backend's name, its input sets, and the clock of its device."""
+    import torch
+
+    from harness import precision
+    from harness.clock import Clock
+    from harness.worker import gradients, load, place, training_of
+
+    folder = Path(setup["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+    cell = Cell(
+        model=setup["model"],
+        dimensions=setup["dimensions"],
+        task=setup["task"],
+        device=setup["device"],
+        backend="eager",
+    )
+    precision.apply(cell.precision)
+    if setup["threads"]:
+        torch.set_num_threads(setup["threads"])
+    clock = Clock(cell.device)
+    model = load(cell)
+    module, sets = place(model, cell)
+    with clock.on_stream(), gradients(cell.task):
+        training = training_of(model, cell)
+
+        def build(name: str) -> Compiled:
+            named = cell.model_copy(update={"backend": name})
+            context = BuildContext(named, _Untimed(), folder, torch.get_num_threads(), training=training)
+            return backends.create(name).build(module, sets[0], context)
+
+        build.module = module  # type: ignore[attr-defined]
+        yield build, sets, clock
+
+
+class _Untimed:
+    def __call__(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def _call(compiled: Compiled, inputs: Any, clock: Clock) -> None:
+    compiled.bind(inputs)
+    compiled.run()
+    clock.synchronise()
+
+
+def to_markdown(found: Setup) -> str:
+    """Tables: the ratios for each n, and what tracking costs."""
+    decades = [n for n in _marks(found["calls"]) if str(n).strip("0") == "1"]
+    lines = [
+        f"{found['machine']}. Seconds for n calls, building included; in brackets how many times those of the better "
+        "of eager and Inductor from the same kind of start.",
+        "",
+        f"| workload | | {' | '.join(f'{n:,}' for n in decades)} |",
+        f"| --- | --- | {' | '.join('---:' for _ in decades)} |",
+    ]
+    for name, measured in found["workloads"].items():
+        for contender in CONTENDERS:
+            cells = [_cell(measured, contender, n) for n in decades]
+            lines.append(f"| {name}, {measured['task']} | {contender} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| workload | watched, all in all | watched, typical block | recording alone | settled, still in place |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, measured in found["workloads"].items():
+        told = measured["tracking"]
+        shares = [told["watching"]["share"], told["watching"]["typical_share"], told["recording alone"]]
+        lines.append(
+            f"| {name} | {' | '.join(f'{share:+.1%}' for share in [*shares, told['settled']['typical_share']])} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _cell(measured: Setup, contender: str, n: int) -> str:
+    at = measured["marks"].index(n)
+    seconds = measured["seconds"][contender][at]
+    if contender not in RIVALS:
+        return f"{seconds:.3g}"
+    ratio = seconds / min(measured["seconds"][rival][at] for rival in RIVALS[contender])
+    text = f"{seconds:.3g} ({ratio:.2f})"
+    return text if ratio <= TARGET else f"**{text}**"
+
+
+def draw(found: Setup, stem: Path) -> None:
+    """Cumulative time over the number of calls, a panel for each workload."""
+    from reports.figure_style import WIDTH_IN, new_figure, number_axis, save, styled
+
+    looks = {
+        "eager": ("#444444", "-"),
+        "inductor": ("#d55e00", "-"),
+        "inductor again": ("#d55e00", "--"),
+        "hotpath": ("#0072b2", "-"),
+        "hotpath again": ("#0072b2", "--"),
+    }
+    with styled():
+        figure = new_figure(4.6, WIDTH_IN)
+        panels = figure.subplots(2, 2, squeeze=False).flat
+        for panel, (name, measured) in zip(panels, found["workloads"].items(), strict=False):
+            for contender, (colour, line) in looks.items():
+                seconds = measured["seconds"][contender]
+                panel.plot(measured["marks"], seconds, line, color=colour, label=contender, linewidth=1.2)
+            panel.set_xscale("log")
+            panel.set_yscale("log")
+            number_axis(panel.xaxis, 1, measured["marks"][-1], True, 8)
+            reached = [second for seconds in measured["seconds"].values() for second in seconds]
+            number_axis(panel.yaxis, min(reached), max(reached), True, 8)
+            panel.set_title(f"{name}, {measured['task']}")
+            panel.set_xlabel("calls")
+            panel.set_ylabel("seconds so far")
+            panel.grid(True)
+        for panel in list(panels)[len(found["workloads"]) :]:
+            panel.set_visible(False)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        save(figure, stem)
+
+
+def _marks(most: int) -> list[int]:
+    """1, 2, 5, 10, 20, ... up to `most`, and `most` itself."""
+    found = [factor * 10**power for power in range(8) for factor in (1, 2, 5)]
+    return sorted({*(n for n in found if n <= most), most})
+
+
+def _placement(compiled: Compiled) -> str:
+    placement = compiled.placement()
+    return "; ".join(placement.evidence) if placement else ""
+
+
+def _machine(device: str) -> str:
+    import torch
+
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else _cpu()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = f"{cores} cores, {torch.get_num_threads()} of them for an operator"
+    return f"{name}, {threads}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _carry_out(work: Callable[[Setup], Setup], setup: Setup, connection: Connection) -> None:
+    connection.send(work(setup))
+    connection.close()
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--workloads", default=",".join(TASKS))
+    parser.add_argument("--set", action="append", default=[], help="WORKLOAD.KEY=VALUE of its dimensions")
+    parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--threads", type=int, help="intra-operator threads of every contender [torch's choice]")
+    parser.add_argument("--turn-s", type=float, default=3.0, help="seconds that tracking is measured for, of each kind")
+    parser.add_argument("--quick", action="store_true", help="1,000 calls, and a second for tracking")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    for name in options.workloads.split(","):
+        if name not in TASKS:
+            parser.error(f"--workloads: '{name}' is none of {', '.join(TASKS)}")
+    if options.quick:
+        options.calls, options.turn_s = 1_000, 1.0
+    options.set = _dimensions(parser, options.set)
+    return options
+
+
+def _dimensions(parser: argparse.ArgumentParser, entries: Sequence[str]) -> dict[str, dict[str, str | int]]:
+    found: dict[str, dict[str, str | int]] = {}
+    for entry in entries:
+        where, equals, value = entry.partition("=")
+        name, dot, key = where.partition(".")
+        if not (equals and dot):
+            parser.error(f"--set {entry}: write WORKLOAD.KEY=VALUE")
+        found.setdefault(name, {})[key] = value
+    return found
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""The process that compiles a call: `python -m hotpath.child FOLDER`.
+
+FOLDER holds `task.pkl`; it gets `forward.pt2`, for training `backward.pt2`, and last `result.json`, whatever happened.
+It runs at a low priority, and ends with everything it started when its standard input is closed: its parent is gone, or
+has no more use for it.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing.spawn
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotpath.knowledge import write_atomically
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+    from hotpath.handover import Task
+
+TASK, SCRIPT, RESULT = "task.pkl", "script.json", "result.json"
+FORWARD, BACKWARD = "forward.pt2", "backward.pt2"
+NICENESS = 10
+TRIAL_S = 0.2
+"""Each version is called for so long, in turns with the other, to see which one is faster."""
+
+ACCURACY = 0.02
+"""Relative error beyond which a compiled version has computed something else. 16-bit types lose up to a per cent."""
+
+
+def main(folder: Path) -> None:
+    begun = time.perf_counter()
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    os.nice(NICENESS)
+    try:
+        result = {"ok": True, **_compile(folder), "seconds": time.perf_counter() - begun}
+    except Exception as error:
+        traceback.print_exc()
+        first_line = str(error).strip().partition("\n")[0]
+        result = {"ok": False, "reason": f"{type(error).__name__}: {first_line}"[:300]}
+    write_atomically(folder / RESULT, json.dumps(result))
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """What is compiled: functions of flat tensors. `backward` takes what `forward` saved, then gradients."""
+
+    forward: ExportedProgram
+    outputs: int  # of the forward's results, which come first; the rest is saved for the backward
+    backward: ExportedProgram | None = None
+    gradients: Sequence[int] = ()  # which of the forward's inputs each result of the backward belongs to
+    tangents: Sequence[Sequence[int]] = ()  # strides that the backward expects of the outputs' gradients
+
+
+def _compile(folder: Path) -> dict[str, Any]:
+    script = json.loads((folder / SCRIPT).read_text())
+    if script:
+        multiprocessing.spawn.prepare({"init_main_from_path": script})
+    from hotpath import handover
+    from hotpath.flattening import Flat, Weights, tensors_in
+
+    task = handover.read(folder / TASK)
+    task.apply_switches()
+    weights = Weights(task.module)
+    flat = Flat(task.module, weights.names, task.args, task.kwargs)
+    tensors = [*(weights.current() or ()), *tensors_in(task.args, task.kwargs)]
+    expected = _reference(flat, tensors, task.is_training)
+    graphs = _training_graphs(flat, tensors) if task.is_training else _inference_graphs(flat, tensors)
+    _package(graphs.forward, folder / FORWARD)
+    if graphs.backward is not None:
+        _package(graphs.backward, folder / BACKWARD)
+    account = {"outputs": graphs.outputs, "gradients": list(graphs.gradients), "tangents": list(graphs.tangents)}
+    return {"account": account, **_try_out(folder, account, task, flat, tensors, expected)}
+
+
+def _inference_graphs(flat: torch.nn.Module, tensors: list[torch.Tensor]) -> Graphs:
+    program = _export(flat, tuple(tensors))
+    mutated = {**program.graph_signature.user_inputs_to_mutate, **program.graph_signature.buffers_to_mutate}
+    if mutated:
+        raise ValueError("its forward writes into its inputs or buffers")
+    return Graphs(program, outputs=len(program.graph_signature.user_outputs))
+
+
+def _training_graphs(flat: torch.nn.Module, tensors: list[torch.Tensor]) -> Graphs:
+    """Forward and backward as AOTAutograd splits them; it keeps what is cheaper to store than to compute again."""
+    import torch
+    from torch._functorch.aot_autograd import aot_function
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    caught: dict[str, torch.fx.GraphModule] = {}
+
+    def catch(name: str) -> Any:
+        def keep(graph: torch.fx.GraphModule, example: Any) -> Any:
+            caught[name] = graph
+            return graph
+
+        return keep
+
+    traced = aot_function(
+        flat,
+        fw_compiler=catch("forward"),
+        bw_compiler=catch("backward"),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    outputs = traced(*tensors)
+    if not all(output.requires_grad for output in outputs):
+        raise ValueError("it has outputs without gradients")
+    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+    forward, backward = caught["forward"], caught["backward"]
+    results = _results(backward)
+    gradients = [place for place, result in enumerate(results) if result is not None]
+    _keep_results(backward, [results[place] for place in gradients])
+    example = _example_of(backward)
+    return Graphs(
+        _export(forward, tuple(tensor.detach() for tensor in tensors)),
+        len(outputs),
+        _export(backward, example),
+        gradients,
+        [list(tangent.stride()) for tangent in example[len(example) - len(outputs) :]],
+    )
+
+
+def _export(graph: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> ExportedProgram:
+    import torch
+
+    with torch.no_grad():
+        return torch.export.export(graph, example, strict=False)
+
+
+def _results(graph: torch.fx.GraphModule) -> list[Any]:
+    output = next(node for node in graph.graph.nodes if node.op == "output")
+    return list(output.args[0])
+
+
+def _keep_results(graph: torch.fx.GraphModule, kept: list[Any]) -> None:
+    output = next(node for node in graph.graph.nodes if node.op == "output")
+    output.args = (tuple(kept),)
+    graph.recompile()
+
+
+def _example_of(graph: torch.fx.GraphModule) -> tuple[torch.Tensor, ...]:
+    """Tensors of the kinds that a traced graph takes. Raises ValueError where it takes a number."""
+    import torch
+
+    found = []
+    for node in graph.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        kind = node.meta["val"]
+        if not isinstance(kind, torch.Tensor):
+            raise ValueError(f"its backward takes the number {kind} from its forward")
+        found.append(
+            torch.zeros_like(torch.empty_strided(kind.shape, kind.stride(), dtype=kind.dtype, device=kind.device))
+        )
+    return tuple(found)
+
+
+def _package(program: ExportedProgram, file: Path) -> None:
+    import torch
+    import torch._inductor
+
+    from backends.aotinductor import linker_options
+
+    with torch.no_grad():
+        torch._inductor.aoti_compile_and_package(program, package_path=str(file), inductor_configs=linker_options())
+
+
+def _reference(flat: torch.nn.Module, tensors: list[torch.Tensor], is_training: bool) -> list[torch.Tensor]:
+    """Eager's outputs and, for training, gradients. Raises ValueError for a module that changes what it is given."""
+    before = [tensor._version for tensor in tensors]
+    found = _answer(flat, tensors, is_training)
+    if before != [tensor._version for tensor in tensors]:
+        raise ValueError("its forward writes into its inputs or buffers")
+    return found
+
+
+def _answer(call: Callable[..., Any], tensors: list[torch.Tensor], is_training: bool) -> list[torch.Tensor]:
+    import torch
+
+    if not is_training:
+        with torch.no_grad():
+            return list(call(*tensors))
+    outputs = list(call(*tensors))
+    wanted = [tensor for tensor in tensors if tensor.requires_grad]
+    ones = [torch.ones_like(output) for output in outputs]
+    gradients = torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+    return [*(output.detach() for output in outputs), *(each for each in gradients if each is not None)]
+
+
+def _try_out(
+    folder: Path,
+    account: dict[str, Any],
+    task: Task,
+    flat: torch.nn.Module,
+    tensors: list[torch.Tensor],
+    expected: list[torch.Tensor],
+) -> dict[str, Any]:
+    """Load the packages, check them against eager, and time both in turns. Raises ValueError for other numbers."""
+    from hotpath import packages
+
+    begun = time.perf_counter()
+    loaded = packages.load(folder, account, tensors)
+    found = _answer(lambda *given: loaded(list(given)), tensors, task.is_training)
+    load_s = time.perf_counter() - begun
+    if error := difference(found, expected):
+        raise ValueError(f"the compiled version computes something else: {error}")
+    eager_s, compiled_s = _in_turns(
+        lambda: _answer(flat, tensors, task.is_training),
+        lambda: _answer(lambda *given: loaded(list(given)), tensors, task.is_training),
+        tensors,
+    )
+    return {"load_s": load_s, "eager_s": eager_s, "compiled_s": compiled_s}
+
+
+def difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str:
+    """In what the tensors differ by more than rounding; empty where they do not."""
+    import torch
+
+    if len(found) != len(expected):
+        return f"{len(found)} tensors instead of {len(expected)}"
+    for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            return f"tensor {number} is {ours.dtype} {list(ours.shape)} instead of {theirs.dtype} {list(theirs.shape)}"
+        if not theirs.dtype.is_floating_point:
+            if not torch.equal(ours, theirs):
+                return f"tensor {number} has other values"
+            continue
+        exact, near = theirs.double(), ours.double()
+        error = torch.linalg.vector_norm(torch.nan_to_num(near - exact))
+        if error > ACCURACY * torch.linalg.vector_norm(torch.nan_to_num(exact)) + 1e-6:
+            return f"tensor {number} is off by {float(error):.2g} (norm)"
+        if not torch.equal(near.isnan(), exact.isnan()):
+            return f"tensor {number} has other NaNs"
+    return ""
+
+
+def _in_turns(
+    one: Callable[[], object], other: Callable[[], object], tensors: list[torch.Tensor]
+) -> tuple[float, float]:
+    """Median seconds of a call of either, the device's work included."""
+    import torch
+
+    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+    seconds: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + 2 * TRIAL_S
+    while time.perf_counter() < end or len(seconds[0]) < 5:
+        for call, found in zip((one, other), seconds, strict=True):
+            for device in devices:
+                torch.cuda.synchronize(device)
+            begun = time.perf_counter()
+            call()
+            for device in devices:
+                torch.cuda.synchronize(device)
+            found.append(time.perf_counter() - begun)
+    return statistics.median(seconds[0][1:]), statistics.median(seconds[1][1:])
+
+
+def _leave_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    # no exit handlers: a compiler's worker that does not end must not keep the result waiting
+    sys.stdout.flush()
+    os._exit(0)

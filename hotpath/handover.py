@@ -1,0 +1,153 @@
+"""A call, written to a file for a process that compiles it. Large weights are described, not copied. Imports torch."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hotpath.flattening import tensors_in
+
+COPIED_BYTES = 64 * 1024
+"""Weights and inputs up to this size go along as they are. Of larger ones of floating point only the kind matters."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call as the compiling process finds it."""
+
+    module: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    is_training: bool  # gradients are wanted: forward and backward are compiled
+    threads: int
+    matmul_precision: str
+    cudnn_allows_tf32: bool
+
+    def apply_switches(self) -> None:
+        """Have this process compute as the one that the task is from."""
+        torch.set_num_threads(self.threads)
+        torch.set_float32_matmul_precision(self.matmul_precision)
+        torch.backends.cudnn.allow_tf32 = self.cudnn_allows_tf32
+
+
+class CannotHandOver(Exception):
+    """The module does not get into another process, and why."""
+
+
+def write(
+    file: Path, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], is_training: bool
+) -> None:
+    """Raises CannotHandOver for a module or an argument that cannot be pickled, or not be found by another process."""
+    task = Task(
+        module,
+        args,
+        kwargs,
+        is_training,
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.allow_tf32,
+    )
+    known = {id(tensor) for tensor in (*module.parameters(), *module.buffers(), *tensors_in(args, kwargs))}
+    try:
+        with file.open("wb") as stream:
+            _Writer(stream, known).dump(task)
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
+        raise CannotHandOver(f"{type(module).__name__} cannot be pickled: {_first_line(error)}") from error
+
+
+def read(file: Path) -> Task:
+    """Raises whatever unpickling raises."""
+    with file.open("rb") as stream:
+        task: Task = _Reader(stream).load()
+    return task
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, stream: Any, known: set[int]) -> None:
+        super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL)
+        self._known = known
+        self._numbers: dict[int, int] = {}
+
+    def persistent_id(self, obj: Any) -> Any:
+        if not isinstance(obj, torch.Tensor):
+            return None
+        number = self._numbers.setdefault(id(obj), len(self._numbers))
+        about = (number, obj.device, obj.requires_grad, isinstance(obj, torch.nn.Parameter))
+        may_describe = id(obj) in self._known and (obj.is_floating_point() or obj.is_complex())
+        if may_describe and obj.nbytes > COPIED_BYTES:
+            return ("described", *about, obj.dtype, tuple(obj.shape), obj.stride())
+        # as NumPy has no bfloat16, values go as bytes of what lies in memory
+        values = torch.empty_strided(obj.shape, obj.stride(), dtype=obj.dtype)
+        values.copy_(obj.detach())
+        storage = values.untyped_storage()
+        return ("copied", *about, obj.dtype, tuple(obj.shape), obj.stride(), bytes(storage))
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._tensors: dict[int, torch.Tensor] = {}
+        self._generator = torch.Generator().manual_seed(0)
+
+    def persistent_load(self, pid: Any) -> Any:
+        number = pid[1]
+        if number not in self._tensors:
+            self._tensors[number] = self._make(pid[0], *pid[2:])
+        return self._tensors[number]
+
+    def _make(
+        self,
+        how: str,
+        device: torch.device,
+        requires_grad: bool,
+        is_parameter: bool,
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        stored: bytes = b"",
+    ) -> torch.Tensor:
+        if how == "copied":
+            flat = torch.frombuffer(bytearray(stored), dtype=dtype) if stored else torch.empty(0, dtype=dtype)
+            values = flat.as_strided(shape, stride)
+        else:
+            values = torch.empty_strided(shape, stride, dtype=dtype)
+            # small, as trained weights are, so that a deep model's outputs stay finite
+            values.copy_(0.02 * torch.randn(shape, generator=self._generator))
+        placed = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+        placed.copy_(values)
+        if is_parameter:
+            return torch.nn.Parameter(placed, requires_grad)
+        return placed.requires_grad_(requires_grad)
+
+
+def main_script(module: torch.nn.Module) -> str | None:
+    """The script that another process has to read before it knows the module's classes; None where there is none.
+
+    Raises CannotHandOver where reading it would run it: what a script does stands under `if __name__ == "__main__":`.
+    """
+    mine = [type(part).__name__ for part in module.modules() if type(part).__module__ == "__main__"]
+    if not mine:
+        return None
+    script: str | None = getattr(sys.modules["__main__"], "__file__", None)
+    if script is None or not _has_guard(Path(script)):
+        raise CannotHandOver(
+            f"{mine[0]} is defined in the main script, which another process can only read if what it does stands "
+            "under `if __name__ == '__main__':`; or move the class into a module"
+        )
+    return script
+
+
+def _has_guard(script: Path) -> bool:
+    tree = ast.parse(script.read_text())
+    tests = [ast.unparse(statement.test) for statement in tree.body if isinstance(statement, ast.If)]
+    return any("__name__" in test and "__main__" in test for test in tests)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

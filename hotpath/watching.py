@@ -1,0 +1,155 @@
+"""Recording what a call executes, for a bounded share of the time. Imports torch."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hotpath.detector import HotPathDetector
+
+LARGEST_CONSTANT = 256
+"""Elements of a tensor of unknown origin whose values still are written into a path."""
+
+
+class Recorder(TorchDispatchMode):
+    """Inside it, every operator that PyTorch executes in this thread is recorded, for the detector by name and shapes.
+
+    `fingerprint` tells more: for each operation which earlier results it takes (by number), and its constants. Two
+    calls with the same fingerprint and the same kinds of inputs compute the same function. `known` are the tensors
+    that have a name beforehand: weights and inputs.
+    """
+
+    def __init__(self, detector: HotPathDetector, known: Iterable[tuple[str, torch.Tensor]]) -> None:
+        super().__init__()
+        self._detector = detector
+        # by id, which a later tensor may have again: a reference tells whether it is still the same one. Keeping all
+        # of them alive instead would have each come from fresh pages, at ten times the time
+        self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        for name, tensor in known:
+            self._name(tensor, name)
+        self._all = hashlib.sha256()
+        self.operations = 0
+        self.draws_random_numbers = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to have Dynamo skip a mode, torch imports it, for seconds. A compiled call is never recorded anyway."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        leaves = pytree.tree_leaves((args, kwargs or {}))
+        # before it runs: an operator that works in place changes what its input is
+        spelled = [self._spell(leaf) for leaf in leaves]
+        shapes = tuple(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor))
+        outputs = func(*args, **(kwargs or {}))
+        self._detector.record_operation(str(func), shapes)
+        self._all.update(f"{func}({', '.join(spelled)}){shapes};".encode())
+        for place, output in enumerate(pytree.tree_leaves(outputs)):
+            if isinstance(output, torch.Tensor):
+                self._name(output, f"%{self.operations}.{place}")
+        self.operations += 1
+        self.draws_random_numbers |= torch.Tag.nondeterministic_seeded in func.tags
+        return outputs
+
+    @property
+    def fingerprint(self) -> str:
+        """The same in every process."""
+        return self._all.hexdigest()[:24]
+
+    def _spell(self, leaf: object) -> str:
+        if isinstance(leaf, torch.Tensor):
+            reference, name = self._names.get(id(leaf), (None, ""))
+            return name if reference is not None and reference() is leaf else self._spell_stranger(leaf)
+        return repr(leaf)
+
+    def _spell_stranger(self, tensor: torch.Tensor) -> str:
+        """A tensor that is neither weight, input nor result: a constant of the program, told by its values."""
+        values = "large"
+        if tensor.numel() <= LARGEST_CONSTANT and not tensor.is_meta:
+            values = repr(tensor.tolist())
+        return f"constant {tensor.dtype} {values}"
+
+    def _name(self, tensor: torch.Tensor, name: str) -> None:
+        self._names[id(tensor)] = weakref.ref(tensor), name
+
+
+class WatchBudget:
+    """Decides which iterations are watched, so that watching costs at most `share` of the time of those that are not.
+
+    Watching every operator of a small model takes several times as long as the model. So iterations are sampled: one,
+    then another after 2, 4, 8, ... more, and each only when the time that has passed unwatched pays for it. What a
+    watched iteration costs beyond a plain one is measured; before the first it is taken to be `dearest` plain ones.
+    """
+
+    def __init__(self, share: float = 0.05, dearest: float = 4.0) -> None:
+        if not 0 < share < 1:
+            raise ValueError(f"share must be between 0 and 1, not {share}")
+        self.share = share
+        self.plain_s = 0.0
+        """Seconds in iterations that were not watched."""
+        self.extra_s = 0.0
+        """Seconds that watched iterations took beyond plain ones."""
+        self.watched = 0
+        self._dearest = dearest
+        self._calls_since = 0
+        self._gap = 1
+        self._usual_s: float | None = None
+
+    def wants_to_watch(self) -> bool:
+        """Whether the next iteration should be watched."""
+        if self._usual_s is None or self._calls_since < self._gap:
+            return False
+        each_s = self.extra_s / self.watched if self.watched else self._dearest * self._usual_s
+        return self.extra_s + each_s <= self.share * self.plain_s
+
+    def add_plain(self, seconds: float, iterations: int = 1) -> None:
+        """`iterations` that were not watched took `seconds` together."""
+        each_s = seconds / iterations
+        # the first calls of a process are slow for other reasons: the fastest one is what is usual
+        self._usual_s = each_s if self._usual_s is None else min(self._usual_s, each_s)
+        self.plain_s += seconds
+        self._calls_since += iterations
+
+    def add_watched(self, seconds: float) -> None:
+        """A watched iteration took `seconds`."""
+        self.extra_s += max(0.0, seconds - (self._usual_s or 0.0))
+        self.plain_s += min(seconds, self._usual_s or 0.0)
+        self.watched += 1
+        self._calls_since = 0
+        self._gap *= 2
+
+
+def tensors_known(module: torch.nn.Module, inputs: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that a call begins with: weights and buffers by their names, inputs by their places."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+    for place, leaf in enumerate(pytree.tree_leaves(inputs)):
+        if isinstance(leaf, torch.Tensor):
+            yield f"input {place} {leaf.dtype} {leaf.device.type}", leaf
+
+
+def record(
+    detector: HotPathDetector, module: torch.nn.Module, function: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[Any, Recorder]:
+    """`function(*args, **kwargs)` as an iteration of the detector, and what was recorded.
+
+    An iteration that raises is not counted.
+    """
+    recorder = Recorder(detector, tensors_known(module, (args, kwargs)))
+    detector.begin_iteration()
+    try:
+        with recorder:
+            outputs = function(*args, **kwargs)
+    except BaseException:
+        detector.abandon_iteration()
+        raise
+    detector.end_iteration()
+    return outputs, recorder

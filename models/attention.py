@@ -1,0 +1,35 @@
+"""Softmax attention alone, written out or fused: what its scores cost, whose number grows with the square of seq."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel
+from models.seeding import seeded
+
+
+class Attention(Family):
+    """Queries, keys and values, each (batch, seq, d_model) -> (batch, seq, d_model). One head, no mask, no weights.
+
+    Training makes the gradients of all three.
+    """
+
+    name = "attention"
+    description = "single-head softmax attention, written out (naive) or scaled_dot_product_attention (sdpa)"
+    dimensions: Mapping[str, Dimension] = {
+        "batch": Dimension(8, "sequences per call"),
+        "seq": Dimension(1024, "positions of a sequence"),
+        "d_model": Dimension(64, "width of the head"),
+        "variant": Dimension("naive", "how it is computed", choices=("naive", "sdpa")),
+    }
+
+    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+        import torch
+
+        from models.attention_layers import ATTENTIONS
+
+        shape = [int(dimensions[name]) for name in ("batch", "seq", "d_model")]
+        module = ATTENTIONS[str(dimensions["variant"])]()
+        with seeded(seed):
+            sets = tuple(Inputs(tuple(torch.randn(shape) for _ in range(3))) for _ in range(INPUT_SETS))
+        return LoadedModel(module.eval(), sets, input_gradients=True)

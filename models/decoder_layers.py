@@ -1,0 +1,75 @@
+"""What stands between a decoder's matrix products, written as models' own files write it. Imports torch.
+
+Each is a module, so that it can be compiled alone (`--surgical`) beside layers that a compiler cannot look into.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+ROPE_BASE = 10_000.0
+
+
+class RotaryEmbedding(nn.Module):
+    """Queries and keys, each (batch, seq, heads, width) -> both, turned by their positions.
+
+    Source: Su et al., "RoFormer", 2021; the pairs are (i, i + width / 2), as in GPT-NeoX and in Hugging Face's Llama,
+    whose `apply_rotary_pos_emb` this follows.
+    """
+
+    cosines: Tensor
+    sines: Tensor
+
+    def __init__(self, seq: int, width: int) -> None:
+        super().__init__()
+        frequencies = ROPE_BASE ** -(torch.arange(0, width, 2) / width)
+        angles = torch.outer(torch.arange(seq), frequencies).repeat(1, 2)[:, None, :]
+        self.register_buffer("cosines", angles.cos(), persistent=False)  # (seq, 1, width)
+        self.register_buffer("sines", angles.sin(), persistent=False)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        return self._turned(queries), self._turned(keys)
+
+    def _turned(self, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, dim=-1)
+        return x * self.cosines + torch.cat((-second, first), dim=-1) * self.sines
+
+
+class QkvSplit(nn.Module):
+    """(batch, seq, 3 * heads * width) -> queries, keys and values, each (batch, seq, heads, width)."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def forward(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        queries, keys, values = projected.unflatten(-1, (3, self.heads, -1)).unbind(dim=2)
+        return queries, keys, values
+
+
+class RMSNorm(nn.Module):
+    """(..., dim) -> (..., dim), in float32 whatever comes in, as Hugging Face's `LlamaRMSNorm` does it.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+
+    def __init__(self, dim: int, epsilon: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(dim))
+        nn.init.normal_(self.weight, mean=1.0, std=0.2)  # as after training: dropping ones would not show
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        precise = x.to(torch.promote_types(x.dtype, torch.float32))
+        scale = torch.rsqrt(precise.pow(2).mean(dim=-1, keepdim=True) + self.epsilon)
+        return self.weight * (precise * scale).to(x.dtype)
+
+
+class SwiGLU(nn.Module):
+    """(..., 2 * ffn) -> (..., ffn): the first half through SiLU, times the second. Source: Shazeer, 2020."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return functional.silu(gate) * up

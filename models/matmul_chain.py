@@ -1,0 +1,27 @@
+"""A chain of matrix products and nothing else: what a vendor's library already does best, so compiling gains little."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from models.base import Dimension, Family, LoadedModel
+from models.seeding import normal_inputs, seeded
+
+
+class MatmulChain(Family):
+    """(batch, size) -> (batch, size): x @ W1 @ W2 ... The module is in models/small_layers.py."""
+
+    name = "matmul_chain"
+    description = "a chain of square matrix products"
+    dimensions: Mapping[str, Dimension] = {
+        "batch": Dimension(64, "rows per call"),
+        "size": Dimension(256, "rows and columns of each matrix"),
+        "length": Dimension(4, "matrices in the chain"),
+    }
+
+    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+        from models.small_layers import Chain
+
+        batch, size, length = (int(dimensions[name]) for name in self.dimensions)
+        with seeded(seed):
+            return LoadedModel(Chain(size, length).eval(), normal_inputs(batch, size))

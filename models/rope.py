@@ -1,0 +1,44 @@
+"""The rotary embedding of attention, alone: as many bytes as a layer's queries and keys, and hardly any arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from models.base import Dimension, Family, LoadedModel
+from models.seeding import normal_inputs_on
+from reports.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Rope(Family):
+    """Queries and keys, each (batch, seq, heads, width) -> both, turned by their positions."""
+
+    name = "rope"
+    description = "rotary embedding (RoPE) of queries and keys"
+    dimensions: Mapping[str, Dimension] = {
+        "batch": Dimension(8, "sequences per call"),
+        "seq": Dimension(2048, "positions of a sequence"),
+        "heads": Dimension(16, "attention heads"),
+        "width": Dimension(128, "width of a head, an even number"),
+    }
+
+    def check(self, dimensions: Mapping[str, int | str]) -> None:
+        if int(dimensions["width"]) % 2:
+            raise UsageError(
+                f"{self.name}: width={dimensions['width']} is odd, and is turned in pairs: set an even one"
+            )
+
+    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+        import torch
+
+        return self.load_on(dimensions, seed, "cpu", torch.float32)
+
+    def load_on(self, dimensions: Mapping[str, int | str], seed: int, device: str, dtype: torch.dtype) -> LoadedModel:
+        from models.decoder_layers import RotaryEmbedding
+
+        shape = tuple(int(dimensions[name]) for name in self.dimensions)
+        _, seq, _, width = shape
+        return LoadedModel(RotaryEmbedding(seq, width).eval(), normal_inputs_on(device, dtype, seed, shape, shape))

@@ -1,0 +1,71 @@
+"""The modules of matmul_chain, attention_block and mixed_ops. Imports torch: import it inside functions only."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+
+class Chain(nn.Module):
+    """(batch, size) -> (batch, size). The matrices keep a unit variance, however many there are."""
+
+    def __init__(self, size: int, length: int) -> None:
+        super().__init__()
+        self.matrices = nn.ParameterList(torch.randn(size, size) / math.sqrt(size) for _ in range(length))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        for matrix in self.matrices:
+            rows = rows @ matrix
+        return rows
+
+
+class WrittenOutAttention(nn.Module):
+    """(batch, seq, dim) -> (batch, seq, dim), by softmax(QKᵀ / √d)V and not by the fused operator."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(dim, dim)
+        self.key = nn.Linear(dim, dim)
+        self.value = nn.Linear(dim, dim)
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        query, key, value = (self._by_head(layer(positions)) for layer in (self.query, self.key, self.value))
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+        attended = torch.softmax(scores, dim=-1) @ value
+        return attended.transpose(1, 2).reshape(positions.shape)
+
+    def _by_head(self, projected: torch.Tensor) -> torch.Tensor:
+        """(batch, seq, dim) -> (batch, heads, seq, dim / heads)."""
+        batch, seq, dim = projected.shape
+        return projected.view(batch, seq, self.heads, dim // self.heads).transpose(1, 2)
+
+
+class Mixed(nn.Module):
+    """(batch, features) -> (batch, features): a gate of two small products around a standardised, normalised row."""
+
+    def __init__(self, features: int, rank: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(features, rank)
+        self.up = nn.Linear(rank, features)
+        self.norm = _layer_norm(features)
+        self.scale = nn.Parameter(1 + 0.1 * torch.randn(features))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        centred = rows - rows.mean(dim=-1, keepdim=True)
+        standardised = centred * torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + 1e-5)
+        gate = torch.sigmoid(self.up(torch.tanh(self.down(standardised))))
+        mixed = gate * torch.relu(rows * self.scale) + (1 - gate) * standardised
+        normalised: torch.Tensor = self.norm(rows + mixed)
+        return normalised
+
+
+def _layer_norm(features: int) -> nn.LayerNorm:
+    """One with weights as after training: a fresh one's ones and zeros would hide that they were left out."""
+    norm = nn.LayerNorm(features)
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 1.5)
+        norm.bias.normal_(0.0, 0.2)
+    return norm

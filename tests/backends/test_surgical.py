@@ -1,0 +1,129 @@
+"""Inductor's mode `surgical`: what is named is compiled, and only that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import backends
+from backends import surgical
+from backends.base import SURGICAL
+from backends.surgical import find_targets, operators_outside
+from models.base import INPUT_SETS, Inputs, LoadedModel
+from reports.errors import Unsupported, UsageError
+from reports.schema import Cell, Extent
+from tests.backends.building import Built, built
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.activation = nn.Sequential(nn.GELU(), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        activated: Tensor = self.activation(self.linear(x))
+        return torch.sinh(activated)
+
+
+def blocks() -> nn.Module:
+    return nn.Sequential(Block(), Block()).eval()
+
+
+def loaded() -> LoadedModel:
+    sets = tuple(Inputs((torch.randn(4, 8),)) for _ in range(INPUT_SETS))
+    return LoadedModel(blocks(), sets, surgical_targets=("*.activation",))
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["*.activation"], ["0.activation", "1.activation"]),
+        (["1.linear", "0.linear"], ["1.linear", "0.linear"]),
+        (["0*", "*.linear"], ["0", "1.linear"]),
+    ],
+)
+def test_patterns_find_modules_and_the_outermost_one_holds_its_parts(patterns: list[str], expected: list[str]) -> None:
+    module = blocks()
+    found = find_targets(module, patterns)
+    assert list(found) == expected
+    assert all(found[name] is module.get_submodule(name) for name in found)
+
+
+def test_a_pattern_that_matches_nothing_names_the_nearest_module() -> None:
+    with pytest.raises(UsageError, match=r"module in --surgical '0\.linaer': did you mean '0\.linear'"):
+        find_targets(blocks(), ["*.activation", "0.linaer"])
+
+
+def test_a_model_without_targets_says_how_to_name_them() -> None:
+    with pytest.raises(Unsupported, match=r"--surgical 'layers\.\*\.rope'"):
+        find_targets(blocks(), ())
+
+
+def test_operators_are_counted_where_they_run_outside_of_the_targets() -> None:
+    module = blocks()
+    inputs = Inputs((torch.randn(4, 8),))
+    with torch.inference_mode():
+        outside = operators_outside(module, find_targets(module, ["*.activation"]), inputs)
+        everything = operators_outside(module, {}, inputs)
+    assert "aten.sinh" in outside and outside["aten.sinh"] == 2
+    assert "aten.gelu" not in outside and everything["aten.gelu"] == 2
+    assert outside["aten.addmm"] + outside["aten.linear"] == 2
+    assert not module[0].activation._forward_hooks and not module[0].activation._forward_pre_hooks
+
+
+@pytest.fixture(scope="module")
+def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    cell = Cell(model="mlp", dimensions={}, device="cpu", precision="fp32", backend="inductor", mode=SURGICAL)
+    with built(cell, tmp_path_factory.mktemp("surgical"), loaded()) as one:
+        yield one
+
+
+def test_what_is_compiled_computes_what_it_computed_before(operated: Built) -> None:
+    expected = [blocks_of(operated, inputs) for inputs in operated.sets]
+    for inputs, exact in zip(operated.sets, expected, strict=True):
+        torch.testing.assert_close(operated.call(inputs)[0], exact)
+
+
+def blocks_of(operated: Built, inputs: Inputs) -> Tensor:
+    """The module's own answer, by the classes' `forward`, which nobody compiled."""
+    (x,) = inputs.tensors()
+    assert isinstance(operated.module, nn.Sequential)
+    for block in operated.module:
+        x = torch.sinh(nn.functional.gelu(block.linear(x)).tanh())
+    return x
+
+
+def test_the_record_lists_what_was_compiled_and_what_stayed_out(operated: Built) -> None:
+    assert operated.compiled.settings()["compiled_modules"] == "0.activation, 1.activation"
+    placement = operated.compiled.placement()
+    assert placement is not None and placement.extent is Extent.PARTIAL
+    assert placement.engines["modules compiled"] == 2
+    assert placement.engines["eager operators"] == 4
+    assert "aten.sinh stayed eager (2)" in placement.fallbacks
+    assert not any("gelu" in fallback for fallback in placement.fallbacks)
+
+
+def test_closing_gives_the_parts_their_own_forward_back(tmp_path: Path) -> None:
+    module = blocks()
+    targets = find_targets(module, ["*.activation"])
+    surgical.compile_parts(targets)
+    assert all("forward" in vars(part) for part in targets.values())
+    cell = Cell(model="mlp", dimensions={}, device="cpu", precision="fp32", backend="eager")
+    with built(cell, tmp_path, loaded()) as eager:
+        surgical.Operated(eager.compiled, targets, Counter()).close()
+    assert not any("forward" in vars(part) for part in targets.values())
+
+
+def test_training_and_quantisation_are_unsupported() -> None:
+    base = {"model": "mlp", "dimensions": {}, "device": "cpu", "backend": "inductor", "mode": SURGICAL}
+    inductor = backends.create("inductor")
+    assert inductor.supports(Cell.model_validate({**base, "precision": "bf16"}))
+    for fields in ({"precision": "int8"}, {"precision": "fp32", "task": "train_step"}):
+        answer = inductor.supports(Cell.model_validate({**base, **fields}))
+        assert not answer and "surgical compilation is of inference" in answer.reason

@@ -1,0 +1,60 @@
+"""Follows docs/adding-a-model.md: its file, its row and its commands, in a copy of the checkout."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.launcher import ROOT
+from reports import writer
+from reports.schema import Status
+from tests.docs import commands
+
+PAGE = ROOT / "docs/adding-a-model.md"
+TABLE_STARTS = "TABLE: dict[str, str] = {\n"
+(ROW,) = (line for line in PAGE.read_text().splitlines(keepends=True) if line.startswith('    "gated": '))
+LIST, RUN = (command.text.split() for command in commands.commands(PAGE))
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this one with the page's file and row added."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for folder in ("backends", "harness", "models", "reports"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("runner.py", "pyproject.toml"):
+        shutil.copy(ROOT / file, copy / file)
+    for name, text in commands.files(PAGE).items():
+        (copy / name).write_text(text)
+    table = copy / "models/__init__.py"
+    text = table.read_text()
+    assert text.count(TABLE_STARTS) == 1
+    table.write_text(text.replace(TABLE_STARTS, TABLE_STARTS + ROW))
+    return copy
+
+
+def follow(command: list[str], folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    assert command[0] == "python"
+    words = [sys.executable, *command[1:], *more]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=280)
+
+
+def test_the_run_measures_the_new_model(checkout: Path, tmp_path: Path) -> None:
+    done = follow(RUN, checkout, "--min-time", "0.02", "--processes", "1", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = writer.read(tmp_path / "run").records
+    assert {(record.cell.model, record.cell.dimensions["features"], record.cell.backend) for record in records} == {
+        ("gated", 128, "eager"),
+        ("gated", 128, "torchscript"),
+    }
+    assert {record.status for record in records} == {Status.OK}
+
+
+@pytest.mark.slow
+def test_it_is_listed(checkout: Path) -> None:
+    done = follow(LIST, checkout)
+    assert done.returncode == 0 and "a gated linear unit between two linear layers" in done.stdout, done.stderr

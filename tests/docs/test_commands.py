@@ -1,0 +1,151 @@
+"""Every command in the documents is run, in the order of its page, or there is a reason why not.
+
+A page's commands run in a folder that looks like a checkout and holds the files that the page has its reader write.
+They are as they stand there, but for the time that is measured: `BRIEF` is typed behind those that measure.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runner
+from harness.launcher import ROOT
+from harness.plan import Request, plan
+from tests.docs import commands
+from tests.docs.commands import Command
+
+BRIEF = "--min-time 0.02 --processes 1"
+FEW_TRIALS = "--trials 1"
+GIVEN = {"docs/gate.md": {"results/base": "docs/showcase/cpu", "results/new": "docs/showcase/cpu"}}
+"""Reports that a page takes for granted."""
+
+QUICK = {"docs/gate.md"}
+"""Pages that take seconds; the others are slow tests."""
+
+SHOWN_ONLY = {"README.md"}
+"""Its one real run takes minutes and stands there as it came out: `test_what_measures_can_be_planned` covers it."""
+
+
+class Planned(Exception):
+    """A run would begin now."""
+
+
+def pages() -> list[Any]:
+    found = dict.fromkeys(command.page for command in commands.ALL if not commands.reason(command))
+    return [
+        pytest.param(page, marks=() if page in QUICK else pytest.mark.slow) for page in found if page not in SHOWN_ONLY
+    ]
+
+
+def measures(command: Command) -> bool:
+    """Whether it is the runner's default command."""
+    words = command.text.split()
+    return "runner.py" in words[:3] and (len(words) == 2 or words[words.index("runner.py") + 1].startswith("--"))
+
+
+@pytest.mark.parametrize("page", pages())
+@pytest.mark.timeout(1800)
+def test_a_pages_commands_work(page: str, tmp_path: Path) -> None:
+    checkout = looks_like_a_checkout(tmp_path / "checkout")
+    for target, source in GIVEN.get(page, {}).items():
+        shutil.copytree(ROOT / source, checkout / target)
+    for name, text in commands.files(ROOT / page).items():
+        (checkout / name).write_text(text, encoding="utf-8")
+    for command in commands.ALL:
+        if command.page == page and not commands.reason(command):
+            done = subprocess.run(["bash", "-ec", briefly(command)], cwd=checkout, env=environment(), **CAPTURED)
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 900}
+
+
+def looks_like_a_checkout(folder: Path) -> Path:
+    """A folder with this checkout's code in it, and nothing of its results."""
+    folder.mkdir()
+    for name in ("runner.py", "examples", "docs", "pyproject.toml"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def environment() -> dict[str, str]:
+    """`python` is the one that runs this test."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def briefly(command: Command) -> str:
+    if measures(command):
+        return f"{command.text} {BRIEF}"
+    return f"{command.text} {FEW_TRIALS}" if " selfcheck " in command.text else command.text
+
+
+@pytest.mark.parametrize("command", [one for one in commands.ALL if measures(one)], ids=str)
+def test_what_measures_can_be_planned(
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    restored_signals: None,
+) -> None:
+    """By the runner itself, up to the moment at which it would start the first process."""
+    monkeypatch.chdir(looks_like_a_checkout(tmp_path / "checkout"))
+    for name, text in commands.files(ROOT / command.page).items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+    given: list[Request] = []
+
+    def stop(request: Request, *others: object) -> None:
+        given.append(request)
+        raise Planned
+
+    monkeypatch.setattr("harness.run.run", stop)
+    words = shlex.split(command.text)
+    monkeypatch.setattr(sys, "argv", words[words.index("runner.py") :])
+    with pytest.raises(Planned):
+        runner.main()
+    (request,) = given
+    if "exported" in command.text or "gated" in command.text or "hf:" in command.text:
+        return  # of what the page adds, or of a folder that is not there: the request could be read
+    assert plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))
+
+
+@pytest.mark.parametrize("command", commands.ALL, ids=str)
+def test_a_command_is_run_or_there_is_a_reason(command: Command) -> None:
+    is_run = command.page in {param.values[0] for param in pages()}
+    assert is_run or commands.reason(command) or (command.page in SHOWN_ONLY and measures(command))
+
+
+@pytest.mark.parametrize("pattern", commands.NOT_RUN)
+def test_a_reason_is_of_a_command_that_is_there(pattern: str) -> None:
+    assert any(re.search(pattern, command.text) for command in commands.ALL)
+
+
+def test_every_page_with_commands_is_known() -> None:
+    assert {command.page for command in commands.ALL} >= {"README.md", "docs/recipes.md", "docs/gate.md"}
+    assert set(commands.FOLLOWED) <= {command.page for command in commands.ALL}
+    for reason in commands.FOLLOWED.values():
+        assert (ROOT / reason.split()[0]).exists()
+
+
+def test_commands_are_read_as_they_are_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```console\n$ python runner.py --model mlp   # so\n its output\n```\n"
+        "```sh\nmake bench ARGS=\"-k '#1'\"\n\nfirst \\\n    second\n```\n"
+        "`a.py`:\n\n```python\nx = 1\n```\n"
+    )
+    assert [command.text for command in commands.commands(page)] == [
+        "python runner.py --model mlp",
+        "make bench ARGS=\"-k '#1'\"",
+        "first second",
+    ]
+    assert commands.files(page) == {"a.py": "x = 1\n"}

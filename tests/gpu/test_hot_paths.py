@@ -1,0 +1,85 @@
+"""Hot paths on a GPU: compiled in another process, taken up on this one's stream, for inference and for training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import hotpath.deciding
+import models
+from hotpath import enable_hot_path_detection
+from hotpath.enabling import HotPaths
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty folder; what is compiled in it is compiled at once, and taken up whatever it gains."""
+    monkeypatch.setattr(hotpath.deciding, "COMPILE_IF_UNKNOWN_S", 0.01)
+    monkeypatch.setattr(hotpath.deciding, "FASTER", 0.0)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    return tmp_path / "learned"
+
+
+def placed(name: str) -> tuple[torch.nn.Module, torch.Tensor]:
+    family = models.find(name)
+    loaded = family.load(family.resolve({}), 0)
+    (rows,) = loaded.inputs[0].args
+    return loaded.module.cuda(), rows.cuda()
+
+
+def until_compiled(hot: HotPaths, step: Callable[[], object]) -> None:
+    end = time.monotonic() + 200
+    while not hot.is_settled:
+        assert time.monotonic() < end, hot.report()
+        step()
+    assert [report.runs for report in hot.report()] == ["compiled"], hot.report()
+
+
+@pytest.mark.parametrize("name", ["mixed_ops", "attention_block"])
+def test_inference_on_a_stream_of_its_own(name: str, learned: Path) -> None:
+    module, rows = placed(name)
+    with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
+        expected = module(rows)
+        with enable_hot_path_detection(module, cache=learned) as hot:
+            until_compiled(hot, lambda: module(rows))
+            torch.testing.assert_close(module(rows), expected, rtol=1e-4, atol=1e-5)
+            # its work takes its turn on the current stream: what is queued before it is done before it
+            doubled = torch.empty_like(rows)
+            torch.cuda._sleep(100_000_000)
+            doubled.copy_(rows)
+            found = module(doubled)
+            torch.cuda.current_stream().synchronize()
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_training_forward_and_backward(learned: Path) -> None:
+    module, rows = placed("mlp")
+
+    def gradients() -> list[torch.Tensor]:
+        module.zero_grad()
+        module(rows).square().mean().backward()
+        return [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
+
+    expected = gradients()
+    with enable_hot_path_detection(module, cache=learned) as hot:
+        until_compiled(hot, gradients)
+        for ours, theirs in zip(gradients(), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
+
+
+def test_what_was_learned_is_taken_up_within_a_second(learned: Path) -> None:
+    module, rows = placed("mixed_ops")
+    with torch.inference_mode():
+        with enable_hot_path_detection(module, cache=learned) as hot:
+            until_compiled(hot, lambda: module(rows))
+        begun = time.perf_counter()
+        with enable_hot_path_detection(module, cache=learned) as hot:
+            until_compiled(hot, lambda: module(rows))
+    assert time.perf_counter() - begun < 1

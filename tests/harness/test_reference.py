@@ -1,0 +1,111 @@
+"""What cells are checked against, and what is done where there is no memory for float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from harness import accuracy, reference, worker
+from harness.reference import COMPARED, Outputs
+from models.base import Inputs, LoadedModel
+from reports.schema import Cell
+
+SMALL = {"batch": 2, "features": 8, "hidden": 8}
+
+
+def cell_of(precision: str) -> Cell:
+    return Cell(model="mlp", dimensions=SMALL, precision=precision, backend="eager")
+
+
+def without_room_for(*names: str) -> object:
+    """`reference.compute`, with too little memory for these types."""
+    compute = reference.compute
+
+    def computed(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
+        if str(dtype).removeprefix("torch.") in names:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
+        return compute(model, cell, dtype)
+
+    return computed
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.chdir(tmp_path)
+    return {"cwd": str(tmp_path), "workspace": str(tmp_path)}
+
+
+def test_float64_is_the_reference_where_there_is_room(job: dict[str, str]) -> None:
+    outputs, computed_in = worker._exact(cell_of("bf16"), job)
+    assert (outputs[0][0].dtype, computed_in) == (torch.float64, "float64")
+
+
+def test_beside_16_bits_float32_is_the_next_best(job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "compute", without_room_for("float64"))
+    outputs, computed_in = worker._exact(cell_of("bf16"), job)
+    assert (outputs[0][0].dtype, computed_in) == (torch.float32, "float32")
+
+
+@pytest.mark.parametrize(("precision", "lacking"), [("fp32", ("float64",)), ("bf16", ("float64", "float32"))])
+def test_nothing_is_checked_against_what_is_no_better(
+    precision: str, lacking: tuple[str, ...], job: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "compute", without_room_for(*lacking))
+    with pytest.raises(torch.OutOfMemoryError):
+        worker._exact(cell_of(precision), job)
+
+
+def test_another_error_is_not_taken_for_a_lack_of_memory(job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a shape that does not fit")
+
+    monkeypatch.setattr(reference, "compute", broken)
+    with pytest.raises(RuntimeError, match="does not fit"):
+        worker._exact(cell_of("bf16"), job)
+
+
+def test_the_golden_says_what_it_was_computed_in(tmp_path: Path) -> None:
+    for name in ("float64", "float32"):
+        made = accuracy.Golden(((torch.ones(2),),), (0.5,), name)
+        made.save(tmp_path / name)
+        assert accuracy.Golden.load(tmp_path / name).computed_in == name
+
+
+def test_of_a_huge_output_the_same_places_are_compared() -> None:
+    huge, small = torch.arange(COMPARED + 1), torch.arange(5)
+    first, second = (reference.thinned((huge, small)) for _ in range(2))
+    assert [tensor.numel() for tensor in first] == [COMPARED, 5]
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert first[0].unique().numel() > COMPARED // 2
+
+
+class Tied(nn.Module):
+    """Buffers, and a part that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("offset", torch.rand(3))
+        self.register_buffer("steps", torch.tensor(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(int(self.steps)):
+            x = self.linear(x) + self.offset
+        return x
+
+
+def test_a_layerwise_model_is_exact_beside_its_own_weights() -> None:
+    module = Tied().eval()
+    sets = (Inputs((torch.randn(2, 3),)),)
+    weights = [tensor.clone() for tensor in module.state_dict().values()]
+    cell = cell_of("fp32")
+    with torch.inference_mode():
+        ((found,),) = reference.compute(LoadedModel(module, sets, is_layerwise=True), cell, torch.float64)
+    assert all(torch.equal(one, other) for one, other in zip(module.state_dict().values(), weights, strict=True))
+    with torch.inference_mode():
+        ((expected,),) = reference.compute(LoadedModel(module, sets), cell, torch.float64)
+    assert found.dtype is torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)

@@ -1,0 +1,108 @@
+"""What goes on choosing while it answers calls: how long it is called for, and what that costs it in the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from backends.base import Compiled, Wrapped
+from harness import sampling
+from harness.clock import Clock
+from models.base import Inputs
+from reports.costs import line_of
+from reports.schema import Process, Settling
+from tests.reports.samples import bursts, cell, ok
+
+MS = 1_000_000
+SETS = [Inputs((index,)) for index in range(4)]
+CLOCK = Clock("cpu")
+
+
+@dataclass
+class Choosing(Compiled):
+    """Two milliseconds a call until it has chosen, then one; under a clock that only its calls move."""
+
+    chooses_at_call: int
+    now_ns: int = 0
+    calls: int = 0
+    restored: int = 0
+    was_told: bool = False
+
+    def bind(self, inputs: Inputs) -> None: ...
+
+    def run(self) -> None:
+        self.now_ns += (1 if self.is_settled() else 2) * MS
+        self.calls += 1
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return ()
+
+    def restore(self) -> None:
+        self.restored += 1
+
+    def is_settled(self) -> bool:
+        return self.was_told or self.calls >= self.chooses_at_call
+
+    def settle(self) -> None:
+        self.was_told = True
+
+
+def settle(compiled: Choosing, monkeypatch: pytest.MonkeyPatch) -> Settling | None:
+    monkeypatch.setattr(sampling, "now_ns", lambda: compiled.now_ns)
+    return sampling.settle(compiled, SETS, CLOCK)
+
+
+def test_it_is_called_until_it_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = Choosing(chooses_at_call=1000)
+    found = settle(compiled, monkeypatch)
+    assert found is not None and found.calls == compiled.calls
+    # in windows of half a second, of which the last one may go on after its choice
+    assert 1000 <= found.calls < 1500
+    assert found.seconds == pytest.approx(2.0 + (found.calls - 1000) / 1e3)
+    assert not compiled.was_told and compiled.restored >= 4, "training begins anew with each window"
+
+
+def test_it_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "SETTLE_LIMIT_S", 3.0)
+    compiled = Choosing(chooses_at_call=10**9)
+    found = settle(compiled, monkeypatch)
+    assert found is not None and found.seconds == pytest.approx(3.0)
+    assert compiled.was_told
+
+
+def test_what_has_nothing_to_choose_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = Choosing(chooses_at_call=0)
+    assert settle(compiled, monkeypatch) is None and compiled.calls == 0
+
+
+def test_a_wrapper_answers_for_what_it_wraps() -> None:
+    inner = Choosing(chooses_at_call=10)
+    wrapper = Wrapped(inner)
+    assert not wrapper.is_settled()
+    wrapper.settle()
+    assert wrapper.is_settled() and inner.was_told
+
+
+def test_what_the_calls_took_beyond_steady_ones_is_part_of_its_cost() -> None:
+    record = ok(cell("hotpath"), bursts(1.0))
+    assert record.latency is not None
+    steady_s = record.latency.median_ms / 1e3
+    plain = line_of(record, "cold")
+    chose = record.model_copy(
+        update={"processes": [Process(index=0, warm=False, phases=[], settling=Settling(calls=1000, seconds=2.0))]}
+    )
+    line = line_of(chose, "cold")
+    assert plain is not None and line is not None
+    assert line.setup_s - plain.setup_s == pytest.approx(2.0 - 1000 * steady_s)
+    # the first call, those until it had chosen, and one more
+    assert line.total_s(1002) == pytest.approx(plain.setup_s + 2.0 + steady_s)
+
+
+def test_choosing_is_never_a_gain() -> None:
+    record = ok(cell("hotpath"), bursts(1.0))
+    faster = record.model_copy(
+        update={"processes": [Process(index=0, warm=False, phases=[], settling=Settling(calls=1000, seconds=0.1))]}
+    )
+    assert line_of(faster, "cold") == line_of(record, "cold")

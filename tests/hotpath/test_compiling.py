@@ -1,0 +1,148 @@
+"""The process that compiles: how it ends, what it leaves, and, slowly, that it compiles."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import hotpath.deciding
+import models
+from hotpath import enable_hot_path_detection
+from hotpath.child import difference
+from hotpath.compiling import Call, Compilation, InductorBeside, Job, Outcome
+from hotpath.enabling import HotPaths
+from hotpath.packages import _differentiable
+
+
+class Unreadable(torch.nn.Module):
+    """Pickled without complaint, and refuses to be read."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise ValueError("it was written here and is read there")
+
+
+def outcome_of(job: Job, seconds: float = 120) -> Outcome:
+    end = time.monotonic() + seconds
+    while (outcome := job.poll()) is None:
+        assert time.monotonic() < end, "it goes on"
+        time.sleep(0.02)
+    return outcome
+
+
+def test_what_fails_there_is_told_here(tmp_path: Path) -> None:
+    compiler = InductorBeside()
+    job = compiler.start(Call(Unreadable(), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
+    assert not compiler.is_free()
+    outcome = outcome_of(job)
+    assert outcome.reason == "ValueError: it was written here and is read there"
+    assert compiler.is_free() and list(tmp_path.iterdir()) == []
+
+
+def test_a_compiler_that_dies_leaves_a_reason(tmp_path: Path) -> None:
+    compiler = InductorBeside()
+    job = compiler.start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
+    assert isinstance(job, Compilation)
+    os.kill(job._process.pid, 11)
+    assert outcome_of(job).reason.startswith("the compiler died with status -11")
+
+
+def test_calling_it_off_leaves_nothing_behind(tmp_path: Path) -> None:
+    compiler = InductorBeside()
+    job = compiler.start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
+    assert isinstance(job, Compilation)
+    process = psutil.Process(job._process.pid)
+    job.cancel()
+    assert not process.is_running() and list(tmp_path.iterdir()) == []
+    assert compiler.is_free() and outcome_of(job).reason == "it was called off"
+    job.cancel()
+
+
+def test_rounding_is_no_difference_and_anything_else_is() -> None:
+    ones = torch.ones(4)
+    assert difference([ones * 1.0001], [ones]) == ""
+    assert "1 tensors instead of 2" in difference([ones], [ones, ones])
+    assert "tensor 0 is off by" in difference([ones * 1.1], [ones])
+    assert "has other values" in difference([torch.tensor([1])], [torch.tensor([2])])
+    broken = torch.tensor([float("nan"), 1, 1, 1])
+    assert "other NaNs" in difference([broken], [torch.tensor([0.0, 1, 1, 1])])
+    assert difference([broken], [broken]) == ""
+
+
+def test_two_packages_are_one_function_with_a_gradient() -> None:
+    """x * w: the forward saves both, the backward returns a gradient for w alone."""
+
+    def forward(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        w, x = tensors
+        return [w * x, x]
+
+    seen: list[torch.Tensor] = []
+
+    def backward(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        saved, tangent = tensors
+        seen.append(tangent)
+        return [saved * tangent]
+
+    function = _differentiable(forward, backward, {"outputs": 1, "gradients": [0], "tangents": [[1]]})
+    w, x = torch.ones(3, requires_grad=True), torch.arange(3.0)
+    (output,) = function(w, x)
+    output.sum().backward()
+    assert w.grad is not None and torch.equal(w.grad, x) and x.grad is None
+    assert seen[0].stride() == (1,), "as it was compiled for, and not expanded as the sum's gradient is"
+
+
+@pytest.fixture
+def cheap_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """So that it is compiled at once, and found faster whatever a busy machine says."""
+    monkeypatch.setattr(hotpath.deciding, "COMPILE_IF_UNKNOWN_S", 0.01)
+    monkeypatch.setattr(hotpath.deciding, "FASTER", 0.0)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    return tmp_path / "learned"
+
+
+def until_settled(hot: HotPaths, step: Any) -> None:
+    end = time.monotonic() + 240
+    while not hot.is_settled:
+        assert time.monotonic() < end, hot.report()
+        step()
+
+
+@pytest.mark.slow
+def test_inference_is_compiled_and_computes_the_same(cheap_to_compile: Path) -> None:
+    family = models.find("mixed_ops")
+    loaded = family.load(family.resolve({"layers": 1}), 0)
+    module, (rows,) = loaded.module, loaded.inputs[0].args
+    with torch.no_grad(), enable_hot_path_detection(module, cache=cheap_to_compile) as hot:
+        expected = module(rows)
+        until_settled(hot, lambda: module(rows))
+        assert [report.runs for report in hot.report()] == ["compiled"], hot.report()
+        torch.testing.assert_close(module(rows), expected)
+        for parameter in module.parameters():
+            parameter.mul_(1.5)
+        changed = module(rows)
+    with torch.no_grad():
+        torch.testing.assert_close(changed, module(rows))
+
+
+@pytest.mark.slow
+def test_training_is_compiled_forward_and_backward(cheap_to_compile: Path) -> None:
+    family = models.find("mlp")
+    loaded = family.load(family.resolve({}), 0)
+    module, (rows,) = loaded.module, loaded.inputs[0].args
+
+    def step() -> list[torch.Tensor]:
+        module.zero_grad()
+        module(rows).square().mean().backward()
+        return [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
+
+    with enable_hot_path_detection(module, cache=cheap_to_compile) as hot:
+        expected = step()
+        until_settled(hot, step)
+        assert [(report.runs, report.is_training) for report in hot.report()] == [("compiled", True)], hot.report()
+        for ours, theirs in zip(step(), expected, strict=True):
+            torch.testing.assert_close(ours, theirs)

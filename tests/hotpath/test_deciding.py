@@ -1,0 +1,56 @@
+"""The arithmetic of when a compilation pays."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotpath import deciding
+from hotpath.deciding import Expectation, delay_of_compiling_s
+
+
+def test_a_step_waits_until_as_many_calls_again_would_pay_for_it() -> None:
+    # at 3x, two thirds of each millisecond are saved: 1 s is paid for by 1500 calls, and a fifth of what 5000 take
+    assert not Expectation(4_999, 1e-3, speedup=3.0).is_worth(1.0)
+    assert Expectation(5_001, 1e-3, speedup=3.0).is_worth(1.0)
+    # at 1.1x the saving is what decides: an eleventh of what has been spent
+    assert not Expectation(10_900, 1e-3, speedup=1.1).is_worth(1.0)
+    assert Expectation(11_100, 1e-3, speedup=1.1).is_worth(1.0)
+
+
+def test_what_is_known_to_be_no_faster_is_never_worth_anything() -> None:
+    assert not Expectation(10**9, 1.0, speedup=0.8).is_worth(0.0)
+    assert not Expectation(10**9, 1.0, speedup=1.02).is_worth(0.0)
+
+
+def test_what_nobody_knows_is_assumed() -> None:
+    assert Expectation(1000, 1e-3).saving_s == pytest.approx(deciding.SAVED_IF_UNKNOWN)
+    assert delay_of_compiling_s(None, 0.0, False) == deciding.BURDEN_SHARED * deciding.COMPILE_IF_UNKNOWN_S
+
+
+def test_a_compiler_with_cores_of_its_own_starts_earlier() -> None:
+    busy, spare = (delay_of_compiling_s(20.0, 0.01, has_spare_cores) for has_spare_cores in (False, True))
+    path = Expectation(5_000, 1e-3)
+    assert path.is_worth(spare) and not path.is_worth(busy)
+
+
+def test_how_much_a_compilation_disturbs_is_measured() -> None:
+    assert deciding.burden_of(1e-3, 1.25e-3) == pytest.approx(0.2)
+    assert deciding.burden_of(1e-3, 0.9e-3) == 0.0
+    assert delay_of_compiling_s(20.0, 0.01, False, burden=0.2) == pytest.approx(4.01)
+    assert delay_of_compiling_s(20.0, 0.01, False, burden=0.0) == pytest.approx(0.01)
+
+
+@given(
+    calls=st.integers(0, 10**7),
+    eager_s=st.floats(1e-6, 1.0),
+    speedup=st.none() | st.floats(0.1, 100.0),
+    delay_s=st.floats(0.0, 1e3),
+)
+def test_no_step_costs_more_than_a_share_of_what_was_spent(
+    calls: int, eager_s: float, speedup: float | None, delay_s: float
+) -> None:
+    path = Expectation(calls, eager_s, speedup)
+    if path.is_worth(delay_s):
+        assert path.spent_s + delay_s <= (1 + deciding.REGRET) * path.spent_s + 1e-9

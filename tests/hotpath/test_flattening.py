@@ -1,0 +1,89 @@
+"""From a call to flat tensors and back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hotpath.flattening import Weights, key_of, rebuilder, tensors_in
+from tests.hotpath.fakes import flat_of
+
+
+class Tied(torch.nn.Module):
+    """Two names for one weight, a buffer, a constant argument, and outputs in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(3, 3, bias=False)
+        self.second = torch.nn.Linear(3, 3, bias=False)
+        self.second.weight = self.first.weight
+        self.register_buffer("shift", torch.ones(3))
+
+    def forward(self, rows: torch.Tensor, scale: float = 1.0) -> dict[str, object]:
+        shift = self.get_buffer("shift")
+        return {"hidden": self.first(rows) * scale, "out": (self.second(rows) + shift, "done")}
+
+
+def test_a_flat_module_computes_what_the_module_does() -> None:
+    module, rows = Tied(), torch.randn(2, 3)
+    flat, tensors = flat_of(module, rows)
+    assert len(tensors) == 3, "the tied weight once, the buffer and the input"
+    expected = module(rows)
+    outputs = rebuilder(expected)(list(flat(*tensors)))
+    assert torch.equal(outputs["hidden"], expected["hidden"])
+    assert torch.equal(outputs["out"][0], expected["out"][0]) and outputs["out"][1] == "done"
+
+
+def test_a_flat_module_computes_with_the_weights_it_is_given() -> None:
+    module, rows = Tied(), torch.randn(2, 3)
+    flat, (weight, shift, _) = flat_of(module, rows)
+    hidden, out = flat(2 * weight.detach(), shift, rows)
+    torch.testing.assert_close(hidden, 2 * module(rows)["hidden"])
+    torch.testing.assert_close(out, 2 * module.second(rows) + 1)
+
+
+def test_weights_may_change_and_be_replaced_by_their_like() -> None:
+    module = torch.nn.Linear(2, 2)
+    weights = Weights(module)
+    module.weight.data = torch.zeros(2, 2)
+    module.bias = torch.nn.Parameter(torch.ones(2))
+    current = weights.current()
+    assert current is not None and current[0] is module.weight and current[1] is module.bias
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: module.double(),
+        lambda module: setattr(module, "weight", torch.nn.Parameter(torch.ones(3, 2))),
+        lambda module: setattr(module, "bias", None),
+        lambda module: module.weight.requires_grad_(False),
+    ],
+)
+def test_weights_of_another_kind_are_none(change: object) -> None:
+    module = torch.nn.Linear(2, 2)
+    weights = Weights(module)
+    change(module)  # type: ignore[operator]
+    assert weights.current() is None
+
+
+def test_calls_that_must_not_share_code_have_other_keys() -> None:
+    rows = torch.ones(4, 6)
+    keys = {
+        key_of((one,), {})
+        for one in (rows, rows.t(), rows[:2], rows.double(), rows.clone().requires_grad_(), rows.flatten()[1:5])
+    }
+    assert len(keys) == 6
+    assert key_of((rows, 1), {}) != key_of((rows, 2), {}) != key_of((rows,), {"scale": 2})
+    assert key_of((rows,), {}) == key_of((torch.zeros(4, 6),), {})
+    assert key_of((rows, object.__new__(Unhashable)), {}) is None
+
+
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_tensors_come_in_the_order_of_a_tree() -> None:
+    one, two, three = torch.zeros(1), torch.zeros(2), torch.zeros(3)
+    assert [tensor.numel() for tensor in tensors_in(((one, 5), two), {"x": [three]})] == [1, 2, 3]
+    assert [tensor.numel() for tensor in tensors_in((two, one), {})] == [2, 1]

@@ -1,0 +1,351 @@
+"""From eager to what is faster, with a compiler that compiles nothing."""
+
+from __future__ import annotations
+
+import copy
+import io
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import hotpath.deciding
+from hotpath import enable_hot_path_detection
+from hotpath.compiling import Outcome
+from hotpath.enabling import HotPaths, PathReport, has_spare_cores
+from hotpath.handover import CannotHandOver
+from tests.hotpath.fakes import SLOW_S, FakeCompiler, Slowly
+
+ROWS = torch.arange(4.0)
+
+
+@pytest.fixture(autouse=True)
+def cheap_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it pays after a few calls of two milliseconds."""
+    monkeypatch.setattr(hotpath.deciding, "COMPILE_IF_UNKNOWN_S", 0.05)
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def watched(module: torch.nn.Module, compiler: FakeCompiler, cache: Path, **options: object) -> HotPaths:
+    # half of the time may go into watching, so that a test need not wait for the budget
+    given = {"watch_share": 0.5, "cache": cache, "compiler": compiler, **options}
+    return enable_hot_path_detection(module, **given)  # type: ignore[arg-type]
+
+
+def call_until(done: Callable[[], bool], module: torch.nn.Module, rows: torch.Tensor = ROWS, most: int = 800) -> int:
+    """Calls until `done`; each must give the right answer."""
+    for number in range(1, most + 1):
+        assert torch.equal(module(rows), 2 * rows + 1)
+        if done():
+            return number
+    raise AssertionError(f"not done after {most} calls")
+
+
+def only(hot: HotPaths) -> PathReport:
+    (report,) = hot.report()
+    return report
+
+
+def test_it_starts_eager_and_switches_when_compiled_is_ready_and_faster(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    assert only(hot).runs == "eager" and only(hot).reason == "being compiled"
+    eager_calls = module.calls
+    for _ in range(40):
+        module(ROWS)
+    assert module.calls == eager_calls + 40 and compiler.compiled_calls == 0, "eager goes on meanwhile"
+    compiler.end()
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).runs == "compiled" and "as fast" in only(hot).reason
+    eager_calls = module.calls
+    call_until(lambda: True, module)
+    assert module.calls == eager_calls
+    assert hot.compilations == 1
+
+
+def test_nothing_is_compiled_below_the_threshold(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path, hot_threshold=150)
+    assert call_until(lambda: bool(compiler.started), module) >= 150
+    hot.close()
+
+
+def test_it_goes_back_to_eager_when_compiled_is_slower(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler(SLOW_S)
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    compiler.end()
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).runs == "eager" and "tried, and compiled is 0." in only(hot).reason
+    assert "forward" not in module.__dict__, "nothing is left in the way"
+    compiled_calls = compiler.compiled_calls
+    module(ROWS)
+    assert compiler.compiled_calls == compiled_calls
+
+
+def test_what_the_compiling_process_found_slower_is_not_even_loaded(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    compiler.end(Outcome("", 0.05, 0.0, eager_s=1e-3, compiled_s=2e-3))
+    call_until(lambda: hot.is_settled, module)
+    assert "compiled is 0.50x as fast, as the compiling process measured" in only(hot).reason
+    assert not compiler.loaded
+
+
+def test_a_compilation_that_fails_leaves_it_eager_and_says_why(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    compiler.end(Outcome("LoweringException: no kernel"))
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).runs == "eager" and only(hot).reason == "not compiled: LoweringException: no kernel"
+
+
+def test_a_module_that_cannot_be_handed_over_stays_eager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+
+    def refuse(*_: object) -> None:
+        raise CannotHandOver("Slowly cannot be pickled: why")
+
+    monkeypatch.setattr(compiler, "start", refuse)
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).reason == "Slowly cannot be pickled: why"
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda given: [2 * given[1] + given[0] + 1], "tensor 0 is off by 2"),
+        (lambda given: [given[1], given[0]], "2 tensors instead of 1"),
+        (lambda given: [given[1].double()], "is torch.float64 [4] instead of torch.float32 [4]"),
+    ],
+)
+def test_a_version_that_computes_something_else_is_not_taken_up(
+    made: Callable[[list[torch.Tensor]], list[torch.Tensor]], why: str, tmp_path: Path
+) -> None:
+    module, compiler = Slowly(), FakeCompiler(made=made)
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    compiler.end()
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).runs == "eager" and why in only(hot).reason
+
+
+def test_what_was_learned_spares_the_next_run_the_compilation(tmp_path: Path) -> None:
+    first, compiler = Slowly(), FakeCompiler()
+    hot = watched(first, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), first)
+    compiler.end()
+    call_until(lambda: hot.is_settled, first)
+    second, next_compiler = Slowly(), FakeCompiler()
+    hot = watched(second, next_compiler, tmp_path)
+    call_until(lambda: hot.is_settled, second)
+    assert only(hot).runs == "compiled"
+    assert not next_compiler.started and next_compiler.loaded == compiler.loaded
+
+
+def test_that_compiled_was_slower_is_remembered(tmp_path: Path) -> None:
+    first, compiler = Slowly(), FakeCompiler(SLOW_S)
+    hot = watched(first, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), first)
+    compiler.end()
+    call_until(lambda: hot.is_settled, first)
+    second, next_compiler = Slowly(), FakeCompiler()
+    hot = watched(second, next_compiler, tmp_path)
+    call_until(lambda: hot.is_settled, second)
+    assert only(hot).reason.startswith("an earlier run found: tried, and compiled is 0.")
+    assert not next_compiler.started and not next_compiler.loaded
+
+
+class ByNumber(Slowly):
+    """Every call multiplies by another constant, or takes another way."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        time.sleep(0.002)
+        return rows * float(self.calls)
+
+
+class Random(Slowly):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002)
+        return torch.nn.functional.dropout(rows, 0.5, training=True)
+
+
+@pytest.mark.parametrize(("kind", "why"), [(ByNumber, "differ from call to call"), (Random, "draws random numbers")])
+def test_what_compiled_code_could_not_repeat_stays_eager(kind: type[Slowly], why: str, tmp_path: Path) -> None:
+    module, compiler = kind(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    for _ in range(800):
+        module(ROWS)
+        if hot.is_settled:
+            break
+    assert why in only(hot).reason and not compiler.started
+
+
+def settled(tmp_path: Path) -> tuple[Slowly, FakeCompiler, HotPaths]:
+    module, compiler = Slowly(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    compiler.end()
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).runs == "compiled"
+    return module, compiler, hot
+
+
+def test_weights_that_change_in_place_or_are_replaced_are_seen(tmp_path: Path) -> None:
+    module, _, _ = settled(tmp_path)
+    calls = module.calls
+    module.weight.add_(1)
+    assert torch.equal(module(ROWS), 2 * ROWS + 2)
+    module.weight = torch.nn.Parameter(torch.zeros(4))
+    assert torch.equal(module(ROWS), 2 * ROWS)
+    assert module.calls == calls, "all of that by compiled code"
+
+
+def test_weights_of_another_type_send_it_back_to_eager(tmp_path: Path) -> None:
+    module, _, hot = settled(tmp_path)
+    module.double()
+    assert module(ROWS).dtype == torch.float64
+    assert only(hot).runs == "eager" and "another shape, type or device" in only(hot).reason
+
+
+def test_other_inputs_get_eager_and_a_path_of_their_own(tmp_path: Path) -> None:
+    module, compiler, hot = settled(tmp_path)
+    compiled_calls = compiler.compiled_calls
+    assert torch.equal(module(torch.zeros(3, 4)), torch.ones(3, 4))
+    with torch.enable_grad():
+        assert module(ROWS).requires_grad
+    assert compiler.compiled_calls == compiled_calls
+    assert [report.is_training for report in hot.report()] == [False, False, True]
+    hot.close()
+    assert compiler.started[0].args[0] is ROWS
+
+
+def test_an_iteration_that_raises_is_the_callers_and_counts_for_nothing(tmp_path: Path) -> None:
+    class Refusing(Slowly):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            if self.calls % 3 == 0:
+                raise ValueError("a bad batch")
+            return rows * 2
+
+    module, compiler = Refusing(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    raised = 0
+    for _ in range(60):
+        try:
+            module(ROWS)
+        except ValueError:
+            raised += 1
+    assert raised == 20
+    hot.close()
+
+
+def test_a_model_that_is_copied_or_saved_has_its_own_forward(tmp_path: Path) -> None:
+    module = Slowly()
+    hot = watched(module, FakeCompiler(), tmp_path)
+    twin = copy.deepcopy(module)
+    twin.weight.zero_()
+    assert torch.equal(twin(ROWS), 2 * ROWS) and torch.equal(module(ROWS), 2 * ROWS + 1)
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=False)(ROWS), 2 * ROWS + 1)
+    assert len(hot.report()) == 1
+
+
+def test_closing_calls_off_what_is_under_way_and_gives_the_forward_back(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    with watched(module, compiler, tmp_path):
+        call_until(lambda: bool(compiler.started), module)
+    assert compiler.jobs[0].was_cancelled
+    assert "forward" not in module.__dict__
+    call_until(lambda: True, module)
+
+
+def test_threads_may_call_at_the_same_time(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with torch.no_grad():
+                for _ in range(100):
+                    assert torch.equal(module(ROWS), 2 * ROWS + 1)
+                    if compiler.jobs and compiler.jobs[-1].outcome is None:
+                        compiler.end()
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+    assert len(compiler.started) == 1, "one kind of call is compiled once"
+    hot.close()
+
+
+class TestParts:
+    def test_parts_that_are_equal_share_what_was_compiled(self, tmp_path: Path) -> None:
+        model, compiler = torch.nn.Sequential(Slowly(), Slowly()), FakeCompiler()
+        hot = watched(model, compiler, tmp_path, modules=["*"])
+        expected = 2 * (2 * ROWS + 1) + 1
+        for _ in range(800):
+            assert torch.equal(model(ROWS), expected)
+            if compiler.jobs and compiler.jobs[-1].outcome is None:
+                compiler.end()
+            if hot.is_settled:
+                break
+        assert [(report.module, report.runs) for report in hot.report()] == [("0", "compiled"), ("1", "compiled")]
+        assert len(compiler.started) == 1 and len(compiler.loaded) == 2
+
+    def test_a_part_inside_of_another_one_is_not_followed_twice(self, tmp_path: Path) -> None:
+        model = torch.nn.Sequential(torch.nn.Sequential(Slowly()), Slowly())
+        hot = watched(model, FakeCompiler(), tmp_path, modules=["*"])
+        model(ROWS)
+        assert [report.module for report in hot.report()] == ["0", "1"]
+
+    def test_a_pattern_that_matches_nothing_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"no part of Slowly has a name that matches layers\.\*"):
+            watched(Slowly(), FakeCompiler(), tmp_path, modules=["layers.*"])
+
+
+@pytest.mark.parametrize(
+    ("usable", "cores", "load", "threads", "is_spare"),
+    [
+        (2, 2, 0.1, 2, False),  # every core is the model's
+        (2, 2, 0.9, 1, True),  # one is left
+        (2, 2, 1.9, 1, False),  # somebody else has it
+        (16, 128, 60.0, 4, True),  # the load is that of the whole machine
+        (16, 128, 125.0, 4, False),
+    ],
+)
+def test_a_spare_core_is_one_that_nobody_else_uses(
+    usable: int, cores: int, load: float, threads: int, is_spare: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(usable)), raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+    assert has_spare_cores(Slowly()) is is_spare

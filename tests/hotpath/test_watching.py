@@ -1,0 +1,158 @@
+"""What is recorded of a call, and how often."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hotpath import HotPathDetector
+from hotpath.watching import Recorder, WatchBudget, record
+
+ROOT = Path(__file__).parents[2]
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.function = function
+
+    def forward(self, *rows: torch.Tensor) -> torch.Tensor:
+        return self.function(self.weight, *rows)
+
+
+def recorded(function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> tuple[str | None, Recorder]:
+    """The detector's signature of a call, and what was recorded."""
+    detector, module = HotPathDetector(), Function(function)
+    with torch.no_grad():
+        _, recorder = record(detector, module, module.forward, rows, {})
+    return detector.signature, recorder
+
+
+ONES, TWOS = torch.ones(3), 2 * torch.ones(3)
+
+
+def test_the_same_call_has_the_same_fingerprint_whatever_its_values() -> None:
+    first, second = (recorded(lambda weight, rows: (rows * 2 + weight).relu(), rows) for rows in (ONES, TWOS))
+    assert first[0] == second[0] and first[1].fingerprint == second[1].fingerprint
+    assert first[1].operations == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda weight, one, two: (one * 3 + two) * weight,  # another constant
+        lambda weight, one, two: (two * 2 + one) * weight,  # the other input
+        lambda weight, one, two: (one * 2 + two) * one,  # no weight
+        lambda weight, one, two: (one * 2 + two) * torch.ones(3),  # a constant in its place
+    ],
+)
+def test_what_computes_something_else_has_another_fingerprint(other: Callable[..., torch.Tensor]) -> None:
+    _, first = recorded(lambda weight, one, two: (one * 2 + two) * weight, ONES, TWOS)
+    _, second = recorded(other, ONES, TWOS)
+    assert first.fingerprint != second.fingerprint
+
+
+def test_the_values_of_a_constant_are_part_of_the_fingerprint() -> None:
+    def times(constant: torch.Tensor) -> str:
+        return recorded(lambda weight, rows: rows * constant, ONES)[1].fingerprint
+
+    assert times(torch.tensor([1.0, 2.0, 3.0])) == times(torch.tensor([1.0, 2.0, 3.0]))
+    assert times(torch.tensor([1.0, 2.0, 3.0])) != times(torch.tensor([1.0, 2.0, 4.0]))
+
+
+def test_the_signature_is_of_operators_and_shapes_only() -> None:
+    (first, _), (second, _), (third, _) = (
+        recorded(lambda weight, rows: rows * 2, ONES),
+        recorded(lambda weight, rows: rows * 3, ONES),
+        recorded(lambda weight, rows: rows * 2, torch.ones(4)),
+    )
+    assert first == second != third
+
+
+def test_drawing_random_numbers_is_noticed() -> None:
+    assert recorded(lambda weight, rows: torch.nn.functional.dropout(rows), ONES)[1].draws_random_numbers
+    assert not recorded(lambda weight, rows: rows.relu(), ONES)[1].draws_random_numbers
+
+
+def test_an_iteration_that_raises_is_given_up() -> None:
+    detector, module = HotPathDetector(), Function(lambda weight, rows: rows @ rows[:2])
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        record(detector, module, module.forward, (torch.ones(3, 3),), {})
+    assert detector.signature is None
+    detector.begin_iteration()
+
+
+def test_recording_does_not_import_a_compiler() -> None:
+    code = (
+        "import sys, torch\n"
+        "from hotpath import HotPathDetector\n"
+        "from hotpath.watching import record\n"
+        "module = torch.nn.Linear(2, 2)\n"
+        "with torch.no_grad(): record(HotPathDetector(), module, module.forward, (torch.ones(1, 2),), {})\n"
+        "found = [name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules]\n"
+        "assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+class TestBudget:
+    def test_nothing_is_watched_before_a_plain_call_was_timed(self) -> None:
+        assert not WatchBudget().wants_to_watch()
+
+    def test_the_first_watched_call_is_paid_for_by_those_before_it(self) -> None:
+        budget = WatchBudget(share=0.05, dearest=20)
+        budget.add_plain(1e-3)
+        plain = 1
+        while not budget.wants_to_watch():
+            budget.add_plain(1e-3)
+            plain += 1
+        assert 400 <= plain <= 401  # 20 ms are 5 % of 400 ms, which is no sum of floating-point milliseconds
+
+    def test_a_slow_first_call_pays_too(self) -> None:
+        budget = WatchBudget(share=0.05, dearest=20)
+        budget.add_plain(0.5)
+        budget.add_plain(1e-3)
+        assert budget.wants_to_watch()
+
+    @pytest.mark.parametrize("watched_s", [1.1e-3, 5e-3, 50e-3])
+    def test_the_share_is_kept_however_dear_watching_is(self, watched_s: float) -> None:
+        budget = WatchBudget(share=0.05, dearest=20)
+        plain_s = extra_s = 0.0
+        for _ in range(100_000):
+            if budget.wants_to_watch():
+                budget.add_watched(watched_s)
+                extra_s += watched_s - 1e-3
+            else:
+                budget.add_plain(1e-3)
+                plain_s += 1e-3
+        # the first one was bought before its price was known
+        assert budget.watched > 1 and extra_s - watched_s <= 0.05 * plain_s
+        assert budget.extra_s == pytest.approx(extra_s)
+
+    def test_the_gaps_double(self) -> None:
+        budget = WatchBudget(share=0.5, dearest=1)
+        watched_at = []
+        for number in range(200):
+            if budget.wants_to_watch():
+                budget.add_watched(1e-3)
+                watched_at.append(number)
+            else:
+                budget.add_plain(1e-3)
+        gaps = [later - earlier for earlier, later in itertools.pairwise(watched_at)]
+        assert gaps == sorted(gaps) and gaps[-1] >= 2 * gaps[-2] - 1
+
+    def test_several_calls_timed_together_are_several(self) -> None:
+        budget = WatchBudget(share=0.05, dearest=20)
+        budget.add_plain(0.4, iterations=400)
+        assert budget.wants_to_watch()
+
+    def test_a_share_is_between_nothing_and_all(self) -> None:
+        with pytest.raises(ValueError, match="share must be between 0 and 1, not 1"):
+            WatchBudget(share=1)

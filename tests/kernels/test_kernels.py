@@ -1,0 +1,56 @@
+"""The hand-written kernels, on a machine without a GPU: in Triton's interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from backends import kernels
+
+SCRIPT = Path(__file__).parent / "interpreted.py"
+
+ROUNDING = {"fp32": 2e-6, "fp16": 6e-4, "bf16": 5e-3}
+"""What rounding inputs' tables and outputs to a type costs, relative; a wrong element in a hundred costs more."""
+
+
+def needs_interpreter() -> None:
+    """Skip, with the reason, where Triton's interpreter cannot run these kernels."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed (python3 -m pip install triton; for the CPU, torch comes without it)")
+    triton, numpy = (Version(metadata.version(name)) for name in ("triton", "numpy"))
+    if triton < Version("3.7") and numpy >= Version("2.4"):
+        pytest.skip(f"Triton {triton} does not interpret with numpy {numpy}: it needs 3.7, or numpy before 2.4")
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, float]:
+    needs_interpreter()
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def test_every_variant_of_every_kernel_is_right_in_every_type(errors: dict[str, float]) -> None:
+    wrong = {label: error for label, error in errors.items() if not error <= ROUNDING[label.split()[1]]}
+    assert not wrong
+    assert {label.split()[0] for label in errors} == set(kernels.TABLE)
+
+
+def test_what_is_compared_is_not_what_was_computed_twice(errors: dict[str, float]) -> None:
+    """16 bits round: an error of nothing would mean that kernel and golden are one computation."""
+    assert all(error > 0 for label, error in errors.items() if label.split()[1] != "fp32" and "tma_copy" not in label)

@@ -1,0 +1,259 @@
+"""The page in a real browser: Debian's Chromium, if it is installed (apt-get install chromium chromium-driver)."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.html import comparison_to_html, to_html
+from tests.reports.samples import cell, failed, ok, over_processes, report, roofline
+from tests.reports.test_html import hostile
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (it comes with the test extra)")
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs a browser: apt-get install chromium chromium-driver"
+)
+
+PHONE, DESK = (375, 800), (1280, 900)
+
+
+class Reader:
+    """Whoever reads a page: points, types, and looks at what there is."""
+
+    def __init__(self, driver: Any, folder: Path) -> None:
+        self.driver = driver
+        self.folder = folder
+
+    def opens(self, html: str, size: tuple[int, int] = DESK, dark: bool = False) -> None:
+        file = self.folder / "page.html"
+        file.write_text(html, encoding="utf-8")
+        width, height = size
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
+        self.driver.get(file.as_uri())
+
+    def asks(self, script: str, *arguments: object) -> Any:
+        return self.driver.execute_script(f"return {script}", *arguments)
+
+    def finds(self, selector: str) -> list[Any]:
+        return list(self.driver.find_elements("css selector", selector))
+
+    def clicks(self, selector: str, place: int = 0) -> None:
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", self.finds(selector)[place])
+        self.finds(selector)[place].click()
+
+    def reads(self, selector: str) -> list[str]:
+        return [element.text for element in self.finds(selector) if element.is_displayed()]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the rows that are to be seen."""
+        return self.reads("tr.cell .unfold")
+
+    @property
+    def console(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(executable_path=DRIVER)
+    browser = webdriver.Chrome(options=options, service=service)
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def reader(driver: Any, tmp_path: Path) -> Iterator[Reader]:
+    """Of a page that must not complain on the console."""
+    found = Reader(driver, tmp_path)
+    yield found
+    assert found.console == []
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    records = [
+        ok(cell(), over_processes(2.0), roofline=roofline(2.0)),
+        ok(cell("onnx"), over_processes(1.0, seed=1), build_s=2.0, roofline=roofline(1.0)),
+        ok(cell("inductor"), over_processes(1.5, seed=2), build_s=20.0, roofline=roofline(1.5)),
+        failed(cell("openvino"), "crash", "died in load, signal 11", log_tail="Segmentation fault"),  # type: ignore[arg-type]
+    ]
+    return to_html(report(records))
+
+
+def test_a_header_sorts_up_and_down_and_keeps_what_has_no_value_last(reader: Reader, html: str) -> None:
+    reader.opens(html)
+    assert reader.names == ["onnx", "inductor", "eager", "openvino"]
+    header = "//th[.//span[text()='build']]"
+    button = reader.driver.find_element("xpath", f"{header}//button")
+    button.click()
+    assert reader.names == ["eager", "onnx", "inductor", "openvino"]
+    assert reader.driver.find_element("xpath", header).get_attribute("aria-sort") == "ascending"
+    button.click()
+    assert reader.names == ["inductor", "onnx", "eager", "openvino"]
+    assert [each.get_attribute("aria-sort") for each in reader.finds("th[aria-sort]")] == ["descending"]
+
+
+def test_the_filter_hides_rows_and_counts_them(reader: Reader, html: str) -> None:
+    reader.opens(html)
+    (box,) = reader.finds(".filter")
+    box.send_keys("in")
+    assert reader.names == ["inductor", "openvino"] and reader.reads(".count") == ["2 of 4"]
+    box.clear()
+    reader.finds(".status-filter option")[2].click()
+    assert reader.names == ["openvino"] and reader.reads(".count") == ["1 of 4"]
+
+
+def test_a_row_unfolds_by_keyboard_and_moves_with_its_row(reader: Reader, html: str) -> None:
+    reader.opens(html)
+    assert reader.reads(".unfolded") == []
+    button = reader.finds(".unfold")[3]
+    button.send_keys("\ue007")  # Enter
+    (unfolded,) = reader.reads(".unfolded")
+    assert "Segmentation fault" in unfolded and button.get_attribute("aria-expanded") == "true"
+    reader.clicks(".sort", 1)
+    shown = "[...document.querySelectorAll('tbody tr')].filter(row => !row.hidden)"
+    assert reader.asks(f"{shown}.findIndex(row => row.matches('.unfolded'))") == 4  # the last of them, after its row
+    reader.clicks(".unfold-all")
+    assert len(reader.reads(".unfolded")) == 4
+    reader.finds(".filter")[0].send_keys("onnx")
+    assert len(reader.reads(".unfolded")) == 1
+
+
+def test_the_first_key_leads_past_the_head(reader: Reader, html: str) -> None:
+    reader.opens(html)
+    reader.finds("body")[0].send_keys("\ue004")  # Tab
+    link = reader.driver.switch_to.active_element
+    assert link.text == "Skip to the verdict"
+    link.send_keys("\ue007")
+    assert reader.asks("document.activeElement.id") == "main"
+
+
+def test_the_slider_names_the_cheapest(reader: Reader, html: str) -> None:
+    reader.opens(html)
+    slider = reader.finds("input[type=range]")[0]
+    said = [reader.reads("output")[0]]
+    place = [reader.finds(".cursor")[0].get_attribute("transform")]
+    for key in ("\ue010", "\ue011"):  # End, Home
+        slider.send_keys(key)
+        said.append(reader.reads("output")[0])
+        place.append(reader.finds(".cursor")[0].get_attribute("transform"))
+    assert [text.split(":")[0] for text in said] == [f"{calls} from a cold start" for calls in
+                                                    ("1,000 calls", "10,000,000 calls", "1 call")]  # fmt: skip
+    assert "onnx costs least" in said[1] and "eager costs least" in said[2]
+    assert len(set(place)) == 3
+    assert slider.get_attribute("aria-valuetext") == said[2]
+    assert reader.reads(".totals li")[0].split()[0] == "eager"
+
+
+def test_light_and_dark_follow_the_system_and_the_button(reader: Reader, html: str) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    reader.opens(html)
+    light = reader.asks(background)
+    reader.opens(html, dark=True)
+    dark = reader.asks(background)
+    assert light == "rgb(255, 255, 255)" and dark != light
+    assert reader.reads("#theme") == ["Light theme"]
+    reader.clicks("#theme")
+    assert reader.asks(background) == light and reader.reads("#theme") == ["Dark theme"]
+    reader.opens(html, dark=True)
+    assert reader.asks(background) == light  # it is remembered
+    reader.driver.execute_script("localStorage.clear()")
+
+
+def test_on_a_phone_no_page_is_wider_than_the_screen(reader: Reader, html: str) -> None:
+    pages = [html, to_html(report()), to_html(hostile()), compared()]
+    for page in pages:
+        reader.opens(page, PHONE)
+        reader.clicks(".unfold-all")
+        assert reader.asks("document.documentElement.scrollWidth") == PHONE[0]
+
+
+def test_what_a_mark_says_is_shown_by_pointer_and_by_keyboard(reader: Reader, html: str) -> None:
+    reader.opens(html)
+    assert reader.reads("#tip") == []
+    mark = reader.finds("figure[data-chart=latency] .mark")[0]
+    reader.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", mark)
+    webdriver.ActionChains(reader.driver).move_to_element(mark).perform()
+    (tip,) = reader.reads("#tip")
+    assert tip.startswith("onnx: 1.0") and tip.endswith("2,880 calls in 3 processes")
+    picture = reader.finds("figure[data-chart=roofline] svg")[0]
+    picture.send_keys("\ue015")  # arrow down
+    assert "of a large copy" in reader.reads("#tip")[0]
+    picture.send_keys("\ue015")
+    assert reader.reads("#tip")[0].startswith("onnx: ")
+    picture.send_keys("\ue00c")  # Escape
+    assert reader.reads("#tip") == []
+
+
+def test_the_legend_picks_one_configuration_out_of_all_charts(reader: Reader, html: str) -> None:
+    reader.opens(html)
+    (button,) = (each for each in reader.finds(".legend button") if each.text == "inductor")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    key = button.get_attribute("data-k")
+    lit = reader.asks("[...document.querySelectorAll('.lit .mark.on[data-k]')].map(mark => mark.dataset.k)")
+    assert set(lit) == {key} and len(lit) > 8
+    button.click()
+    assert reader.finds(".lit") == []
+
+
+def test_no_label_of_a_chart_is_written_over_another(reader: Reader, html: str) -> None:
+    overlaps = """(() => {
+        const beside = (a, b) => a.right < b.left + 1 || b.right < a.left + 1;
+        const below = (a, b) => a.bottom < b.top + 4 || b.bottom < a.top + 4;
+        const cross = (a, b) => !beside(a, b) && !below(a, b);
+        const found = [];
+        for (const svg of document.querySelectorAll('.chart svg')) {
+            const texts = [...svg.querySelectorAll('text')];
+            const boxes = texts.map(text => text.getBoundingClientRect());
+            for (let one = 0; one < texts.length; one++)
+                for (let other = one + 1; other < texts.length; other++)
+                    if (cross(boxes[one], boxes[other]))
+                        found.push(`${texts[one].textContent} / ${texts[other].textContent}`);
+        }
+        return found;
+    })()"""
+    for page in (html, to_html(report()), compared()):
+        reader.opens(page)
+        assert reader.asks(overlaps) == []
+
+
+def test_markup_from_outside_runs_nothing(reader: Reader) -> None:
+    made = hostile()
+    for page in (to_html(made), compared()):
+        reader.opens(page)
+        assert reader.asks("window.pwned") is None
+        assert reader.finds("img") == []
+    assert reader.names
+
+
+def test_without_scripts_everything_is_there_and_printed(reader: Reader, html: str) -> None:
+    reader.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        reader.opens(html)
+        assert len(reader.finds(".unfolded")) == 4
+        pdf = reader.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"]
+    finally:
+        reader.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert len(pdf) > 50_000
+
+
+def compared() -> str:
+    """A page that compares two runs, of which the new one is markup in part."""
+    from reports.compare import compare
+
+    base = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(0.9, seed=1))], run_id="base")
+    new = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(1.1, seed=1))], run_id="<img src=x>")
+    return comparison_to_html(compare(base, new))

@@ -1,0 +1,145 @@
+"""The two sweeps' CSV files, with the columns that notebooks read, and their figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from xml.etree import ElementTree
+
+from reports import sweep_csv, sweep_figures, writer
+from reports.markdown import to_markdown
+from reports.schema import Record, Report, Stage, Status
+from reports.sweep_csv import sweep_tables
+from reports.verdict import judge
+from tests.reports import samples
+
+# as the owner's notebooks name them
+ATTENTION = (
+    "batch_size,seq_len,d_model,compiled,forward_mean_ms,forward_std_ms,backward_mean_ms,backward_std_ms,"
+    "total_mean_ms,peak_memory_mb,status"
+)
+TRANSFORMER = (
+    "model_size,context_length,num_params,num_params_millions,forward_vanilla_ms,forward_compiled_ms,forward_speedup,"
+    "fwd_bwd_vanilla_ms,fwd_bwd_compiled_ms,fwd_bwd_speedup,full_step_vanilla_ms,full_step_compiled_ms,"
+    "full_step_speedup"
+)
+
+
+def attention(backend: str, seq: int, median_ms: float, width: int = 16, **more: object) -> Record:
+    dimensions = {"batch": 8, "seq": seq, "d_model": width, "variant": "naive"}
+    measured = samples.cell(backend, model="attention", device="cuda", dimensions=dimensions, task="forward_backward")
+    stages = [
+        Stage(name="forward", calls=20, median_ms=1.0, mean_ms=1.5, std_ms=0.25),
+        Stage(name="backward", calls=20, median_ms=2.0, mean_ms=2.5, std_ms=0.5),
+    ]
+    return samples.ok(measured, samples.over_processes(median_ms), stages=stages, **more)
+
+
+def language(backend: str, task: str, size: str, median_ms: float, context: int = 128) -> Record:
+    dimensions = {"batch": 4, "size": size, "context": context, "attention": "sdpa", "lengths": "fixed"}
+    measured = samples.cell(backend, model="transformer_lm", device="cuda", dimensions=dimensions, task=task)
+    settings = {"parameters": {"small": 128_625_408, "large": 969_411_840}[size]}
+    return samples.ok(measured, samples.over_processes(median_ms), settings=settings)
+
+
+def lost(record: Record, status: Status = Status.OOM) -> Record:
+    return samples.failed(record.cell, status, "OutOfMemoryError: no memory left")
+
+
+def report_of(records: Iterable[Record]) -> Report:
+    records = list(records)
+    made = samples.report()
+    return made.model_copy(update={"records": records, "verdicts": judge(records), "planned": len(records)})
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+SWEPT = [
+    attention("eager", 256, 4.0),
+    attention("inductor", 256, 2.0),
+    lost(attention("eager", 16384, 4.0)),
+    attention("inductor", 16384, 3.0),
+]
+MODELS = [
+    language(backend, task, size, median_ms / (2 if backend == "inductor" else 1))
+    for size, median_ms in (("small", 4.0), ("large", 30.0))
+    for task in ("inference", "forward_backward", "train_step")
+    for backend in ("eager", "inductor")
+]
+
+
+def test_attention_has_the_columns_that_notebooks_read() -> None:
+    (name,), (text,) = zip(*sweep_tables(report_of(SWEPT)).items(), strict=True)
+    assert name == "attention_sweep-naive-cuda-fp32.csv"
+    assert text.splitlines()[0] == ATTENTION == ",".join(sweep_csv.ATTENTION_COLUMNS)
+    first, second, third, fourth = rows(text)
+    assert first["compiled"] == "False" and second["compiled"] == "True"
+    assert (first["batch_size"], first["seq_len"], first["d_model"]) == ("8", "256", "16")
+    assert (first["forward_mean_ms"], first["backward_std_ms"], first["status"]) == ("1.5", "0.5", "ok")
+    assert float(first["peak_memory_mb"]) == 412.0
+    assert 3.5 < float(first["total_mean_ms"]) < 4.5
+    assert third == {**third, "seq_len": "16384", "status": "OOM", "total_mean_ms": "", "forward_mean_ms": ""}
+    assert fourth["status"] == "ok"
+
+
+def test_variants_devices_and_precisions_have_files_of_their_own() -> None:
+    other = SWEPT[0].model_copy(update={"cell": SWEPT[0].cell.model_copy(update={"precision": "bf16"})})
+    fused = {**SWEPT[0].cell.dimensions, "variant": "sdpa"}
+    third = SWEPT[0].model_copy(update={"cell": SWEPT[0].cell.model_copy(update={"dimensions": fused})})
+    assert set(sweep_tables(report_of([SWEPT[0], other, third]))) == {
+        "attention_sweep-naive-cuda-fp32.csv",
+        "attention_sweep-naive-cuda-bf16.csv",
+        "attention_sweep-sdpa-cuda-fp32.csv",
+    }
+
+
+def test_models_have_the_columns_that_notebooks_read() -> None:
+    (name,), (text,) = zip(*sweep_tables(report_of(MODELS)).items(), strict=True)
+    assert name == "transformer_sweep-cuda-fp32.csv"
+    assert text.splitlines()[0] == TRANSFORMER == ",".join(sweep_csv.TRANSFORMER_COLUMNS)
+    small, large = rows(text)
+    assert (small["model_size"], small["context_length"], small["num_params"]) == ("small", "128", "128625408")
+    assert float(small["num_params_millions"]) == 128.625408
+    for column in ("forward", "fwd_bwd", "full_step"):
+        vanilla, compiled = (float(large[f"{column}_{kind}_ms"]) for kind in ("vanilla", "compiled"))
+        assert float(large[f"{column}_speedup"]) == vanilla / compiled
+        assert 1.9 < vanilla / compiled < 2.1
+
+
+def test_a_model_that_ran_out_of_memory_or_was_wrong_is_a_row_without_that_number() -> None:
+    records = [lost(MODELS[0]), MODELS[1], MODELS[2], MODELS[3].model_copy(update={"status": Status.INCORRECT})]
+    (row,) = rows(sweep_tables(report_of(records))["transformer_sweep-cuda-fp32.csv"])
+    assert row["forward_vanilla_ms"] == row["forward_speedup"] == row["fwd_bwd_compiled_ms"] == ""
+    assert float(row["forward_compiled_ms"]) > 0 and float(row["fwd_bwd_vanilla_ms"]) > 0
+    assert row["num_params"] == "128625408"
+
+
+def test_a_report_without_them_has_no_such_file() -> None:
+    assert sweep_tables(samples.report()) == {}
+
+
+def test_figures_have_a_panel_for_each_kind_a_line_for_each_width_and_a_cross_for_what_is_lost(tmp_path: Path) -> None:
+    wider = [attention(backend, seq, 3.0, width=64) for seq in (256, 16384) for backend in ("eager", "inductor")]
+    files = sweep_figures.draw(report_of([*SWEPT, *wider, *MODELS]), tmp_path)
+    assert [file.name for file in files] == ["sweep-seq.png", "sweep-seq.svg", "sweep-size.png", "sweep-size.svg"]
+    texts = "".join(ElementTree.parse(tmp_path / "sweep-seq.svg").getroot().itertext())
+    assert all(text in texts for text in ("naive, cuda, fp32", "d_model 16", "d_model 64", "16384", "sequence length"))
+    texts = "".join(ElementTree.parse(tmp_path / "sweep-size.svg").getroot().itertext())
+    assert all(text in texts for text in ("inference, cuda", "train_step, cuda", "context 128", "small", "large"))
+
+
+def test_a_single_size_is_no_sweep(tmp_path: Path) -> None:
+    assert sweep_figures.draw(report_of(SWEPT[:2]), tmp_path) == []
+
+
+def test_they_are_written_beside_the_report_and_the_parts_of_a_call_stand_in_it(tmp_path: Path) -> None:
+    made = report_of(SWEPT)
+    written = writer.write(made, tmp_path, figures=False)
+    assert written["attention_sweep-naive-cuda-fp32.csv"].read_text(encoding="utf-8") == next(
+        iter(sweep_tables(made).values())
+    )
+    assert "| eager | backward | 2.00 | 2.50 | 0.500 | 20 |" in to_markdown(made)
