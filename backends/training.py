@@ -44,13 +44,14 @@ class Training:
 
     `step` is the whole of a call; `forward`, `backward` and `optimise` are its parts, in that order, after
     `forget_gradients`. Any of them may be compiled. Every call does the same work: gradients are made anew, never
-    added up. Parameters, gradients, moments and step count stay the same tensors from one call to the next, so that a
-    step can be captured, and `restore` puts their first values back in place.
+    added up. Parameters, moments and step count stay the same tensors from one call to the next, so that a step can be
+    captured, and `restore` puts their first values back in place.
     """
 
     def __init__(self, module: nn.Module, loss: Callable[..., Tensor] | None, task: str) -> None:
         """`loss(outputs, *args, **kwargs)` is a scalar of the module's outputs and the call's inputs; None stands for
-        `mean_square`. The module is where it is to be trained, and is not to be changed before this."""
+        `mean_square`. The module is on its device, in its type and in train mode. Raises Unsupported where there is
+        nothing for an optimiser to change."""
         self.module = module
         self.task = task
         self._loss = loss or mean_square

@@ -177,7 +177,7 @@ class Live:
         status, reason, accuracy = self._judged()
         caveat = [self.first_ready["caveat"]] if self.first_ready["caveat"] else []
         if (computed_in := self.first_ready["reference"]) != "float64":
-            caveat.append(f"checked against eager in {computed_in}: there was no memory for float64")
+            caveat.append(f"checked against eager in {computed_in}, since there was no memory for float64")
         latency = summarise(self.bursts)
         return self._record(
             status,

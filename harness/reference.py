@@ -39,6 +39,34 @@ def compute(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs
         return run_eager(module, tuple(one.map(lambda tensor: _cast(tensor, dtype)) for one in sets))
 
 
+def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
+    """Move each weight of `module`, in place, and each input by up to one rounding of its type, at random, the same way
+    each time. Returns the inputs.
+
+    Where eager itself has to be the reference, by how much its outputs change is an estimate of its error to the exact
+    ones: as each operation rounds once, so does this, and the model passes both on.
+    """
+    import torch
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        generator = torch.Generator(tensor.device).manual_seed(tensor.numel())
+        by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator)
+        return tensor + tensor * by * torch.finfo(tensor.dtype).eps
+
+    with torch.no_grad():
+        for weight in module.parameters():
+            if _is_cast(weight):
+                weight.copy_(moved(weight))
+        return tuple(
+            one.map(
+                lambda tensor: (
+                    moved(tensor.detach()).requires_grad_(tensor.requires_grad) if _is_cast(tensor) else tensor
+                )
+            )
+            for one in sets
+        )
+
+
 def run_eager(module: Any, sets: tuple[Inputs, ...], training: Training | None = None) -> tuple[Outputs, ...]:
     """What is compared of the outputs for every set, each of a training task from the same beginning."""
     from backends.calling import flatten_outputs
@@ -95,5 +123,9 @@ def _own(part: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(part.named_parameters(recurse=False)), **dict(part.named_buffers(recurse=False))}
 
 
+def _is_cast(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.element_size() > 1  # float8 is a model's own choice
+
+
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return tensor.to(dtype) if _is_cast(tensor) else tensor

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import backends
 import models
-from backends.base import INFERENCE, AheadOfTime, Backend, BuildContext, Compiled, Settings, Wrapped
+from backends.base import INFERENCE, TRAIN_STEP, AheadOfTime, Backend, BuildContext, Compiled, Settings, Wrapped
 from harness import (
     accuracy,
     conditions,
@@ -135,31 +135,42 @@ def golden(connection: Connection, job: dict[str, Any]) -> None:
         with simulation.rounded(cell.precision, module, sets):
             eager = run_eager(module, sets, training)
         work, uncounted = _count(model, module, sets[0], cell.precision, training)
+        if exact is None:
+            exact = eager
+            sets = reference.jolt(module, sets)
+            eager = run_eager(module, sets, training_of(model, cell))
         clock.synchronise()
     known = accuracy.Golden(exact, accuracy.rmse_per_output(eager, exact), computed_in)
     known.save(Path(job["golden"]))
     link.send(connection, "finished", work=work.model_dump() if work else None, uncounted=uncounted)
 
 
-def _exact(cell: Cell, job: dict[str, Any]) -> tuple[tuple[accuracy.Outputs, ...], str]:
-    """The outputs in the widest type that there is memory for, and that type's name."""
+def _exact(cell: Cell, job: dict[str, Any]) -> tuple[tuple[accuracy.Outputs, ...] | None, str]:
+    """The outputs in the widest type that there is memory for, and that type's name. Without any that is wider than the
+    cell's own: None, and the name of its precision.
+
+    Not for `train_step`: how a weight's type rounds a step is in both of two runs, and their difference does not tell.
+    """
     import torch
 
-    *wider, last = reference.widths(cell.precision)
-    for name in wider:
+    names = reference.widths(cell.precision)
+    for name in names:
         try:
             return reference.compute(_load_in(cell, job), cell, getattr(torch, name)), name
         except Exception as error:
-            if explain(error)[0] is not Status.OOM:
+            if explain(error)[0] is not Status.OOM or (cell.task == TRAIN_STEP and name == names[-1]):
                 raise
             traceback.print_exc()
-        gc.collect()
-        if cell.device != "cpu":
-            torch.cuda.empty_cache()
-    return reference.compute(_load_in(cell, job), cell, getattr(torch, last)), last
+    return None, cell.precision
 
 
 def _load_in(cell: Cell, job: dict[str, Any]) -> LoadedModel:
+    """The model, in the memory that the one before it has left: a large one does not fit beside another."""
+    import torch
+
+    gc.collect()
+    if cell.device != "cpu":
+        torch.cuda.empty_cache()
     model = load(cell, Path(job["cwd"]))
     os.chdir(job["workspace"])
     return model
@@ -380,7 +391,7 @@ def gradients(task: str) -> AbstractContextManager[object]:
     """What `task` runs under: inference mode, or with gradients."""
     import torch
 
-    return torch.inference_mode() if task == INFERENCE else torch.enable_grad()
+    return torch.inference_mode(task == INFERENCE)
 
 
 def _count(

@@ -25,7 +25,7 @@ def enable_hot_path_detection(
     *,
     modules: Sequence[str] | None = None,
     shapes: Shapes = "exact",
-    watch_share: float = 0.05,
+    watch_share: float = 0.03,
     cache: Path | None = None,
     compiler: Compiler | None = None,
 ) -> HotPaths:
@@ -136,7 +136,7 @@ class HotPaths:
 
 
 def has_spare_cores(model: torch.nn.Module) -> bool:
-    """Whether a compiler can run beside the model, and beside what else the machine does, without taking a core from it.
+    """Whether a compiler can run beside the model, and what else the machine does, without taking a core from it.
 
     What others do is told by the load of the last minute, which is that of all cores and not only of those we may use.
     """

@@ -48,11 +48,11 @@ class Knowledge:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._paths = self._read()
+        self._known: dict[str, Learned] | None = None
 
     def of(self, path: str) -> Learned | None:
         with self._lock:
-            return self._paths.get(path)
+            return self._paths().get(path)
 
     def artefact(self, path: str) -> Path:
         """Where the compiled version of a path lies, if it was compiled."""
@@ -71,14 +71,20 @@ class Knowledge:
     def learn(self, path: str, learned: Learned) -> None:
         """Keep it for later runs, in place of what was known of the path. Raises OSError where it cannot be written."""
         with self._lock:
-            self._paths = {**self._read(), path: learned}
-            document = {"format": FORMAT, "paths": {key: dataclasses.asdict(one) for key, one in self._paths.items()}}
+            self._known = {**self._read(), path: learned}
+            document = {"format": FORMAT, "paths": {key: dataclasses.asdict(one) for key, one in self._known.items()}}
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / FILE, json.dumps(document, indent=1))
 
+    def _paths(self) -> dict[str, Learned]:
+        """As they were when one was asked for first, and what was learned since."""
+        if self._known is None:
+            self._known = self._read()
+        return self._known
+
     def _usual(self, name: str) -> float | None:
         with self._lock:
-            known = [value for learned in self._paths.values() if (value := getattr(learned, name)) is not None]
+            known = [value for learned in self._paths().values() if (value := getattr(learned, name)) is not None]
         return statistics.median(known) if known else None
 
     def _read(self) -> dict[str, Learned]:

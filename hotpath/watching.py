@@ -89,7 +89,7 @@ class WatchBudget:
     watched iteration costs beyond a plain one is measured; before the first it is taken to be `dearest` plain ones.
     """
 
-    def __init__(self, share: float = 0.05, dearest: float = 4.0) -> None:
+    def __init__(self, share: float = 0.03, dearest: float = 4.0) -> None:
         if not 0 < share < 1:
             raise ValueError(f"share must be between 0 and 1, not {share}")
         self.share = share

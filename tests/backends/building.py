@@ -74,7 +74,15 @@ def built(cell: Cell, workspace: Path, model: LoadedModel | None = None) -> Iter
         phases = RecordingPhases()
         with clock.on_stream(), gradients(cell.task):
             training = training_of(model, cell)
-            context = BuildContext(cell, phases, workspace, torch.get_num_threads(), sets, training=training, targets=model.surgical_targets)
+            context = BuildContext(
+                cell,
+                phases,
+                workspace,
+                torch.get_num_threads(),
+                sets,
+                training=training,
+                targets=model.surgical_targets,
+            )
             before = tuple(tensor.clone() for tensor in tensors_of(module, sets[0]))
             with backend.build(module, sets[0], context) as compiled:
                 compiled.bind(sets[0])

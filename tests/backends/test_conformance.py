@@ -195,7 +195,8 @@ def trained() -> Iterator[Any]:
 @pytest.mark.parametrize(("backend", "mode", "device", "task"), list(trained()))
 def test_training_gives_what_float64_does(backend: str, mode: str, device: str, task: str, tmp_path: Path) -> None:
     cell = cell_of(backend, mode, device).model_copy(update={"task": task})
-    with built(cell, tmp_path) as one:
+    # the fixture above may still be open, and is inference
+    with torch.inference_mode(False), built(cell, tmp_path) as one:
         training = one.context.training
         assert training is not None and training.module is one.module and one.module.training
         names = training.names(one.sets[0])

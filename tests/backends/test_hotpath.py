@@ -45,6 +45,7 @@ def run_until(done: Callable[[], bool], compiled: Hot) -> None:
 def test_at_first_it_is_eager_by_choice(hot: Callable[[FakeCompiler], Hot]) -> None:
     with hot(FakeCompiler()) as compiled:
         run_until(lambda: True, compiled)
+        run_until(lambda: True, compiled)
         placement = compiled.placement()
         assert (placement.extent, placement.engines) == (Extent.FULL, {"eager modules": 1})
         assert not compiled.is_settled() and compiled.compilations() == 0

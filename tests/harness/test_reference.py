@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,13 +50,47 @@ def test_beside_16_bits_float32_is_the_next_best(job: dict[str, str], monkeypatc
     assert (outputs[0][0].dtype, computed_in) == (torch.float32, "float32")
 
 
-@pytest.mark.parametrize(("precision", "lacking"), [("fp32", ("float64",)), ("bf16", ("float64", "float32"))])
-def test_nothing_is_checked_against_what_is_no_better(
-    precision: str, lacking: tuple[str, ...], job: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reference, "compute", without_room_for(*lacking))
+class Mailbox:
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+
+    def send_bytes(self, message: bytes) -> None:
+        self.kinds.append(json.loads(message)["kind"])
+
+
+def test_a_whole_step_is_not_checked_against_itself(job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "compute", without_room_for("float64"))
     with pytest.raises(torch.OutOfMemoryError):
-        worker._exact(cell_of(precision), job)
+        worker._exact(cell_of("fp32").model_copy(update={"task": "train_step"}), job)
+
+
+@pytest.mark.parametrize("task", ["inference", "forward_backward"])
+@pytest.mark.parametrize(("precision", "lacking"), [("fp32", ("float64",)), ("bf16", ("float64", "float32"))])
+def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_answer_is_still_found(
+    task: str, precision: str, lacking: tuple[str, ...], job: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = cell_of(precision).model_copy(update={"task": task})
+    files = {}
+    for name, compute in (("exact", reference.compute), ("eager", without_room_for(*lacking))):
+        monkeypatch.setattr(reference, "compute", compute)
+        files[name] = Path(job["cwd"]) / name
+        mailbox = Mailbox()
+        worker.golden(mailbox, job | {"cell": cell.model_dump(), "golden": str(files[name])})  # type: ignore[arg-type]
+        assert mailbox.kinds == ["finished"]
+    exact, known = (accuracy.Golden.load(files[name]) for name in ("exact", "eager"))
+    assert (exact.computed_in, known.computed_in) == ("float64", precision)
+    model = worker.load(cell)
+    with worker.gradients(task):
+        placed = worker.place(model, cell)
+        training = worker.training_of(model, cell)
+        outputs = reference.run_eager(*placed, training)
+    names = training.names(placed[1][0]) if training else ()
+    assert accuracy.check(outputs, known, precision, names).passed
+    # the estimate of eager's error is of the size of the true one
+    for estimated, true in zip(known.eager_rmse, exact.eager_rmse, strict=True):
+        assert true / 30 < estimated < 30 * true or max(estimated, true) < 1e-12
+    doubled = [tuple(2 * tensor for tensor in one) for one in outputs]
+    assert not accuracy.check(doubled, known, precision, names).passed
 
 
 def test_another_error_is_not_taken_for_a_lack_of_memory(job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ def graphs(record: Record) -> int:
     return record.placement.engines["inductor graphs"]
 
 
+@pytest.mark.slow
 def test_a_stream_is_checked_input_by_input_and_timed_as_one_call(tmp_path: Path) -> None:
     report = measure(tmp_path / "run", "eager", "onnx", models=["transformer_lm"], set=LM)
     records = by_label(report)

@@ -31,6 +31,9 @@ def test_a_training_cell_ends_as_a_record_with_its_stages(tmp_path: Path) -> Non
     assert eager.roofline.flops == 2 * 2 * 8 * 8 * (3 + 5)
     with pytest.raises(UsageError, match="no script for task train_step"):
         reproduce.script_for(report, eager)
+    other = eager.model_copy(update={"cell": eager.cell.model_copy(update={"model": "attention"})})
+    with pytest.raises(UsageError, match="no script for model attention"):
+        reproduce.script_for(report, other)
 
 
 def test_tasks_are_contests_of_their_own() -> None:

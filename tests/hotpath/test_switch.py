@@ -225,9 +225,10 @@ def test_weights_of_another_type_send_it_back_to_eager(tmp_path: Path) -> None:
 def test_other_inputs_get_eager_and_a_path_of_their_own(tmp_path: Path) -> None:
     module, compiler, hot = settled(tmp_path)
     compiled_calls = compiler.compiled_calls
-    assert torch.equal(module(torch.zeros(3, 4)), torch.ones(3, 4))
-    with torch.enable_grad():
-        assert module(ROWS).requires_grad
+    for _ in range(2):  # one call of a kind may be the only one
+        assert torch.equal(module(torch.zeros(3, 4)), torch.ones(3, 4))
+        with torch.enable_grad():
+            assert module(ROWS).requires_grad
     assert compiler.compiled_calls == compiled_calls
     assert [report.is_training for report in hot.report()] == [False, False, True]
     hot.close()
@@ -264,6 +265,7 @@ def test_a_model_that_is_copied_or_saved_has_its_own_forward(tmp_path: Path) -> 
     torch.save(module, file)
     file.seek(0)
     assert torch.equal(torch.load(file, weights_only=False)(ROWS), 2 * ROWS + 1)
+    module(ROWS)
     assert len(hot.report()) == 1
 
 
@@ -323,6 +325,8 @@ class TestParts:
     def test_a_part_inside_of_another_one_is_not_followed_twice(self, tmp_path: Path) -> None:
         model = torch.nn.Sequential(torch.nn.Sequential(Slowly()), Slowly())
         hot = watched(model, FakeCompiler(), tmp_path, modules=["*"])
+        model(ROWS)
+        assert hot.report() == [], "a call of a kind may be the only one"
         model(ROWS)
         assert [report.module for report in hot.report()] == ["0", "1"]
 
