@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from reports import lifetime, spelling
+from reports import described, lifetime, spelling
 from reports.contests import ContestView, Row, contests_of
 from reports.schema import Cell, Record, Report, Status
 from reports.spelling import NONE, one_line
@@ -203,8 +203,8 @@ def print_report(report: Report, console: Console) -> None:
         for sentence in [*lifetime.plain_verdicts(contest), *lifetime.sentences(contest)]:
             _print_wrapped(console, "= ", sentence)
         console.print()
-    if not report.complete:
-        console.print(Text(f"Incomplete: {len(report.records)} of {report.planned} cells have ended.", style="yellow"))
+    if lacking := described.incomplete(report):
+        console.print(Text(lacking, style="yellow"))
 
 
 def _is_told_by_a_row(doubt: str, contest: ContestView) -> bool:

@@ -218,7 +218,9 @@ def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine
         "null/missing-output": "incorrect",
     }
     assert all(record.reason for record in report.records if record.status is not Status.OK)
-    assert len(out.splitlines()) == 2, "the verdict and where the report is, no more"
+    verdict, *places = out.splitlines()
+    assert "only null could be ranked" in verdict
+    assert [place.partition(":")[0] for place in places] == ["Report", "Page"], "where they are, and no more"
 
 
 @pytest.mark.parametrize("failing", ["wrong", "crash-in-compile"])
@@ -280,7 +282,7 @@ def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(
         "[set]\nfeatures = 8\nhidden = 4\n"
     )
     status, out, _ = command_line("--config", "run.toml", "--backends", "null/again", "--set", "hidden=8")
-    assert status == 0 and len(out.splitlines()) == 2
+    assert status == 0 and len(out.splitlines()) == 3  # the verdict, and where the report and its page are
     (record,) = writer.read(Path("run")).records
     assert (record.cell.label, record.cell.dimensions["hidden"], record.cell.dimensions["features"]) == (
         "null/again",

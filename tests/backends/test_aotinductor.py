@@ -24,6 +24,7 @@ def loaded(module: nn.Module) -> LoadedModel:
     return LoadedModel(module.eval(), tuple(Inputs((torch.randn(4, 4),)) for _ in range(4)))
 
 
+@pytest.mark.slow
 def test_an_operator_that_stays_pytorchs_is_named_after_loading(tmp_path: Path) -> None:
     with built(Cell(model="own", backend="aotinductor"), tmp_path, loaded(WithAKeptOperator())) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
@@ -62,6 +63,7 @@ def test_where_it_finds_one_the_linker_is_left_alone(tmp_path: Path, monkeypatch
     assert linker_options() != {}
 
 
+@pytest.mark.slow
 def test_naming_the_runtime_links_it_and_the_package_still_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def test_the_suite_covers_the_new_backend(checkout: Path) -> None:
     assert passed and int(passed[1]) > 30, done.stdout
 
 
+@pytest.mark.slow
 def test_the_suite_covers_it_as_a_distribution_of_its_own(tmp_path: Path) -> None:
     (points,) = tomllib.loads(ENTRY_POINT)["project"]["entry-points"].items()
     group, ((name, target),) = points[0], points[1].items()

@@ -27,7 +27,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     model: str = request.param
     # AOTInductor takes a minute to build on a GPU machine: once per precision is enough
     names = [name for name in BACKENDS if name != "aotinductor" or model == "mlp"]
-    return measure(
+    report = measure(
         tmp_path_factory.mktemp("precision") / "run",
         *names,
         devices=["cuda"],
@@ -35,6 +35,8 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         set=SIZES[model],
         precision=list(EXPECTED),
     )
+    assert report.complete, "interrupted: what is missing would read as skipped"
+    return report
 
 
 @pytest.mark.parametrize("precision", EXPECTED)

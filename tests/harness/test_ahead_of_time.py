@@ -42,6 +42,7 @@ def test_a_crash_in_either_process_costs_one_row_and_is_known_by_its_phase(
     assert endings["eager"].status is Status.OK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn"])
 def test_spawned_children_do_the_same(tmp_path: Path, start_method: str) -> None:
     (record,) = measure(tmp_path / "run", "null-packaged", start_method=start_method).records

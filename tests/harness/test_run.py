@@ -124,6 +124,7 @@ def test_the_sequential_schedule_shares_no_rounds_and_says_so(tmp_path: Path) ->
     assert any("not measured in the same rounds" in doubt for doubt in report.verdicts[0].doubts)
 
 
+@pytest.mark.slow
 def test_spawned_children_measure_the_same_and_the_report_says_how(tmp_path: Path) -> None:
     report = measure(tmp_path / "run", "eager", "null", "null/crash-in-load", start_method="spawn")
     records = by_label(report)
@@ -190,6 +191,7 @@ def test_resume_measures_only_what_has_no_record(tmp_path: Path) -> None:
     assert any("interrupted and resumed" in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_the_parent_sleeps_while_its_children_work(tmp_path: Path) -> None:
     def parent_cpu_s() -> float:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -314,6 +316,7 @@ def test_more_processes_are_added_while_the_verdict_is_open_and_no_longer(
     assert [len(record.processes) for record in report.records] == [5, 5]
 
 
+@pytest.mark.slow
 def test_a_verdict_that_stays_open_ends_with_the_most_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +326,7 @@ def test_a_verdict_that_stays_open_ends_with_the_most_processes(
     assert [len(record.processes) for record in report.records] == [4, 4]
 
 
+@pytest.mark.slow
 def test_a_cell_without_time_for_another_process_keeps_those_it_had(tmp_path: Path) -> None:
     report = measure(tmp_path / "run", "null", "null/slow-start", processes=3, time_limit_s=4.0)
     record = by_label(report)["null/slow-start"]

@@ -83,6 +83,7 @@ def test_a_trial_measures_eager_against_itself_and_can_be_kept(monkeypatch: pyte
     assert len(json.loads(line)["bursts"][0]) == len(trial.records[0].bursts)
 
 
+@pytest.mark.slow
 def test_the_usual_method_has_a_gap_and_takes_its_time() -> None:
     (trial,) = selfcheck.usual_method("mlp", "cpu", "default", 1)
     assert trial.gap >= 0
