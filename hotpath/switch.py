@@ -31,9 +31,10 @@ MOST_PATHS = 16
 """Kinds of calls of one module that are followed; whoever has more has too many to compile each."""
 
 CLOSE_CALLS = 32
-"""So many calls are looked at one by one; afterwards every `STRIDE`th."""
+"""So many calls are looked at one by one; afterwards one every `LOOK_EVERY_S` of plain calls, within `STRIDES`."""
 
-STRIDE = 16
+LOOK_EVERY_S = 0.005
+STRIDES = 17, 255
 AGREEING = 2
 """So many watched iterations must have taken the same path before it is compiled."""
 
@@ -138,6 +139,8 @@ class Switch:
         self._policy = policy
         self._forward: Callable[..., Any] = module.forward
         self._met_s: dict[Hashable, float] = {}
+        self._unseen = 0
+        """So many calls go to eager without a look at what they are given."""
         self._lock = threading.Lock()
         self._device_type = next((tensor.device.type for tensor in module.parameters()), "cpu")
         module.forward = self
@@ -168,6 +171,9 @@ class Switch:
         return bool(self.paths) and all(path.stage is Stage.SETTLED for path in self.paths.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._unseen > 0:
+            self._unseen -= 1
+            return self._forward(*args, **kwargs)
         key = key_of(args, kwargs)
         path = self.paths.get((key, torch.is_grad_enabled(), self._module.training))
         if path is None:
@@ -219,10 +225,28 @@ class Switch:
                 return self._try_out(path, args, kwargs)
             outputs = self._eager(path, since, args, kwargs)
             self._consider(path, args, kwargs, outputs)
-            path.skipped = path.skip = 0 if path.calls < CLOSE_CALLS or path.is_on_trial else STRIDE - 1
+            self._skip(path)
             return outputs
         finally:
             self._lock.release()
+
+    def _skip(self, path: Path) -> None:
+        """Let calls pass until the next look at this path.
+
+        Where it is the only one, they pass without being told apart: telling takes longer than the rest of it. They
+        are eager's anyway, and a kind of call that comes between is met at a later look.
+        """
+        path.skipped = path.skip = self._unseen = 0
+        if path.calls < CLOSE_CALLS or path.stage in (Stage.TRIAL, Stage.SETTLED):
+            return
+        fewest, most = STRIDES
+        stride = min(most, max(fewest, int(LOOK_EVERY_S / max(path.budget.usual_s or 0.0, 1e-9))))
+        # odd, so that of two kinds that alternate each is met
+        path.skipped = (stride | 1) - 1
+        if len(self._met_s) == 1:
+            self._unseen = path.skipped
+        else:
+            path.skip = path.skipped
 
     def _eager(self, path: Path, since: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call as it always was, timed, and recorded where the budget allows. `since`: calls since the last one."""

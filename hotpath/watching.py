@@ -101,27 +101,28 @@ class WatchBudget:
         self._dearest = dearest
         self._calls_since = 0
         self._gap = 1
-        self._usual_s: float | None = None
+        self.usual_s: float | None = None
+        """Of the fastest plain iteration; None before the first."""
 
     def wants_to_watch(self) -> bool:
         """Whether the next iteration should be watched."""
-        if self._usual_s is None or self._calls_since < self._gap:
+        if self.usual_s is None or self._calls_since < self._gap:
             return False
-        each_s = self.extra_s / self.watched if self.watched else self._dearest * self._usual_s
+        each_s = self.extra_s / self.watched if self.watched else self._dearest * self.usual_s
         return self.extra_s + each_s <= self.share * self.plain_s
 
     def add_plain(self, seconds: float, iterations: int = 1) -> None:
         """`iterations` that were not watched took `seconds` together."""
         each_s = seconds / iterations
         # the first calls of a process are slow for other reasons: the fastest one is what is usual
-        self._usual_s = each_s if self._usual_s is None else min(self._usual_s, each_s)
+        self.usual_s = each_s if self.usual_s is None else min(self.usual_s, each_s)
         self.plain_s += seconds
         self._calls_since += iterations
 
     def add_watched(self, seconds: float) -> None:
         """A watched iteration took `seconds`."""
-        self.extra_s += max(0.0, seconds - (self._usual_s or 0.0))
-        self.plain_s += min(seconds, self._usual_s or 0.0)
+        self.extra_s += max(0.0, seconds - (self.usual_s or 0.0))
+        self.plain_s += min(seconds, self.usual_s or 0.0)
         self.watched += 1
         self._calls_since = 0
         self._gap *= 2

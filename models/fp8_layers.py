@@ -146,8 +146,11 @@ def _transformer_engine(weight: nn.Parameter) -> tuple[Any, Any, bool]:
     try:
         import transformer_engine.pytorch as te
         from transformer_engine.common.recipe import Float8CurrentScaling, Format
-    except ImportError as error:
-        raise Unavailable(f"TransformerEngine does not import ({error}): --set linears=torch") from error
+    except (ImportError, OSError) as error:  # OSError: a library that it loads, mostly another cuDNN than PyTorch's
+        raise Unavailable(
+            f"TransformerEngine does not import ({error}): --set linears=torch, or, where it is about cuDNN, "
+            "LD_LIBRARY_PATH with the folder of PyTorch's in front"
+        ) from error
     outputs, inputs = weight.shape
     linear = te.Linear(inputs, outputs, bias=False, params_dtype=weight.dtype, device=weight.device)
     linear.weight = weight

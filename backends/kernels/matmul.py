@@ -17,9 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from backends.kernels import Launch, Variant, processors
 
 
-def _variant(
-    m: int, n: int, stages: int, warps: int, store: str, group: int, specialised: bool = False, per_processor: int = 1
-) -> Variant:
+def _variant(m: int, n: int, stages: int, warps: int, store: str, group: int, per_processor: int = 1) -> Variant:
     return {
         "loads": "descriptor",
         "block_m": m,
@@ -28,28 +26,25 @@ def _variant(
         "warps": warps,
         "store": store,
         "group": group,
-        "warp_specialised": specialised,
         "per_processor": per_processor,
     }
 
 
 VARIANTS: tuple[Variant, ...] = (
+    _variant(128, 256, 3, 8, store="whole", group=16),
     _variant(128, 256, 3, 8, store="halves", group=8),
     _variant(128, 256, 4, 8, store="halves", group=8),
     _variant(128, 256, 4, 8, store="halves", group=16),
     _variant(128, 256, 4, 8, store="pointer", group=16),
     _variant(256, 128, 4, 8, store="halves", group=8),
     _variant(128, 128, 3, 4, store="halves", group=16, per_processor=2),
-    _variant(128, 256, 3, 4, store="pointer", group=16, specialised=True),
-    _variant(128, 256, 4, 4, store="pointer", group=16, specialised=True),
-    _variant(256, 128, 4, 4, store="pointer", group=8, specialised=True),
-    _variant(128, 128, 5, 4, store="pointer", group=16, specialised=True),
 )
 """`group` rows of tiles are gone through together, so that what they share of the right matrix is still in the L2: the
 tiles in flight touch least where they cover a square. `per_processor` programs share a multiprocessor, so that one
-stores while another multiplies. Where warps are specialised, `warps` is the size of one of two groups that multiply; a
-third one loads. Triton 3.6 does so on Hopper for groups of four, and only if the result is not stored through a
-descriptor that the host made."""
+stores while another multiplies.
+
+There is none with warps of their own for loading (`warp_specialize`): Triton 3.6 compiles them for Hopper, and on an
+H200 they did not end (four variants, 40 s each, 2026-11-21)."""
 
 BLOCK_K_BYTES = 128
 """Depth of a tile: a row of it is as long as the widest swizzle of shared memory."""
@@ -87,7 +82,6 @@ def prepare(module: torch.nn.Module, inputs: Sequence[torch.Tensor], variant: Va
             BLOCK_K=block_k,
             GROUP=variant["group"],
             STORE=variant["store"],
-            SPECIALISED=variant["warp_specialised"],
             num_stages=variant["stages"],
             num_warps=variant["warps"],
         ),
@@ -110,12 +104,9 @@ def _matmul(
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
     STORE: tl.constexpr,
-    SPECIALISED: tl.constexpr,
 ):
     down, across = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
-    for tile in tl.range(
-        tl.program_id(0), down * across, tl.num_programs(0), flatten=not SPECIALISED, warp_specialize=SPECIALISED
-    ):
+    for tile in tl.range(tl.program_id(0), down * across, tl.num_programs(0), flatten=True):
         first_row = tile // (GROUP * across) * GROUP
         group_rows = min(down - first_row, GROUP)
         row = (first_row + tile % group_rows) * BLOCK_M

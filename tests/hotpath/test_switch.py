@@ -17,7 +17,9 @@ import hotpath.deciding
 from hotpath import enable_hot_path_detection
 from hotpath.compiling import Outcome
 from hotpath.enabling import HotPaths, PathReport, has_spare_cores
+from hotpath.flattening import key_of
 from hotpath.handover import CannotHandOver
+from hotpath.switch import STRIDES
 from tests.hotpath.fakes import SLOW_S, FakeCompiler, Slowly
 
 ROWS = torch.arange(4.0)
@@ -233,6 +235,31 @@ def test_other_inputs_get_eager_and_a_path_of_their_own(tmp_path: Path) -> None:
     assert [report.is_training for report in hot.report()] == [False, False, True]
     hot.close()
     assert compiler.started[0].args[0] is ROWS
+
+
+def test_most_calls_pass_without_being_told_apart_and_a_kind_that_alternates_is_met_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = 0
+
+    def counted(args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        nonlocal told
+        told += 1
+        return key_of(args, kwargs)
+
+    monkeypatch.setattr("hotpath.switch.key_of", counted)
+    monkeypatch.setattr("hotpath.switch.CLOSE_CALLS", 4)
+    module = Slowly()
+    hot = watched(module, FakeCompiler(), tmp_path, hot_threshold=1000)
+    for _ in range(200):
+        module(ROWS)
+    assert told < 200 / STRIDES[0] + 8
+    (path,) = module.forward.paths.values()
+    assert path.calls > 150
+    for _ in range(40):  # more than two strides, and as many calls of either kind
+        module(ROWS)
+        module(torch.ones(2, 4))
+    assert len(hot.report()) == 2
 
 
 def test_an_iteration_that_raises_is_the_callers_and_counts_for_nothing(tmp_path: Path) -> None:
