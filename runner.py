@@ -155,22 +155,29 @@ def report(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the figures [figures/ beside a single report]")] = None,
 ) -> int:
-    """Render reports again from their JSON."""
+    """Render reports again from their JSON, or for the first time that of a run which was killed."""
     if figures:
-        found_all = [judged_anew(writer.read(path), calls, require) for path in paths]
+        found_all = [judged_anew(_report_in(path), calls, require) for path in paths]
         folder = writer.draw_together(found_all, paths, out)
         stdout.print(f"Figures: {folder}", soft_wrap=True, highlight=False, markup=False)
         return 0
     if out:
         raise UsageError("--out: names the folder of the figures, so give --figures too")
     for path in paths:
-        found = judged_anew(writer.read(path), calls, require)
+        found = judged_anew(_report_in(path), calls, require)
         folder = path if path.is_dir() else path.parent
         writer.write(found, folder)
         print_report(found, stdout)
         stdout.print(f"Report: {folder / 'report.md'}", soft_wrap=True, highlight=False)
         stdout.print(f"Page: {folder / 'report.html'}", soft_wrap=True, highlight=False)
     return 0
+
+
+def _report_in(path: Path) -> Report:
+    """The report there; that of a run which was killed before it wrote one is of the cells that had finished."""
+    if path.is_dir() and not writer.has_report(path) and Store.is_run(path):
+        return runs.report_of(Store.open(path))
+    return writer.read(path)
 
 
 @app.command()

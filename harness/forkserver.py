@@ -1,7 +1,8 @@
 """A process with torch imported and nothing else done, which forks the child of each cell.
 
 A fresh interpreter pays seconds for `import torch`; a fork of this one pays milliseconds. Only torch is preloaded:
-importing Inductor touches CUDA, and after that no fork of this process could use it.
+importing Inductor touches CUDA, and after that no fork of this process could use it. Where no child is to use CUDA, the
+parent may ask for what the run's models import, too; compilers stay out of it, since importing one is part of building.
 
 The server talks over a socket: the parent sends a job with the child's end of its pipe attached, the server answers
 with the child's pid, and reports the exit of every child. When the parent's end closes, whichever way the parent died,
@@ -13,6 +14,7 @@ from __future__ import annotations
 import array
 import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -32,8 +34,7 @@ def main() -> None:
 
     from harness import isolation, worker  # noqa: F401 - the children's own code, so that they need not import it
 
-    gc.collect()
-    gc.freeze()  # the collector of a child must not touch, and so copy, the pages shared with this process
+    _freeze()
     isolation.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -58,6 +59,9 @@ def main() -> None:
             job, descriptors = _next_job(control)
             if job is None:
                 break
+            if "preload" in job:
+                _tell(control, {"kind": "preloaded", "modules": _imported(job["preload"])})
+                continue
             pid = os.fork()
             if pid == 0:
                 _become_child(control, [wake_read, wake_write], job, descriptors[0])
@@ -70,6 +74,23 @@ def main() -> None:
         with contextlib.suppress(Exception):
             process.kill()
     shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _imported(modules: list[str]) -> list[str]:
+    """Those of `modules` that import here. What is wrong with another one, the child that needs it says in its log."""
+    found = []
+    for name in modules:
+        with contextlib.suppress(Exception):  # a library's own way to say that its libraries are missing is of any type
+            importlib.import_module(name)
+            found.append(name)
+    _freeze()
+    return found
+
+
+def _freeze() -> None:
+    """Have the collector of a child not touch, and so copy, the pages that it shares with this process."""
+    gc.collect()
+    gc.freeze()
 
 
 def _become_child(control: socket.socket, pipes: list[int], job: dict[str, Any], descriptor: int) -> None:

@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -124,8 +124,6 @@ class Launcher(ABC):
     """A context manager that starts children; leaving it ends all of them and removes their folders."""
 
     start_method: str
-    note: str
-    """What a reader of the report should know of how children were started."""
 
     def __init__(self) -> None:
         # resolved: a socket or a compiler that sees the path through a link would take it for another
@@ -169,6 +167,11 @@ class Launcher(ABC):
         self._close()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
+    @property
+    @abstractmethod
+    def note(self) -> str:
+        """What a reader of the report should know of how children were started."""
+
     @abstractmethod
     def _start(self, job: Mapping[str, Any], ours: Connection, theirs: Connection, keeps: bool) -> Child: ...
 
@@ -186,16 +189,26 @@ class Launchers:
     def __init__(self, start_method: StartMethod) -> None:
         self._start_method = start_method
         self._launchers = [launcher(start_method)]
+        self._modules: tuple[str, ...] = ()
 
     @property
     def first(self) -> Launcher:
         return self._launchers[0]
 
+    def preload(self, modules: Sequence[str]) -> None:
+        """Have every fork server import `modules`, for a run whose children do not use CUDA."""
+        self._modules = tuple(dict.fromkeys(modules))
+        for each in self._launchers:
+            if isinstance(each, ForkLauncher):
+                each.preload(self._modules)
+
     def prepare(self, epochs: int) -> None:
         """Have launchers for so many epochs, so that none imports torch while something is measured."""
         if isinstance(self.first, ForkLauncher):
             while len(self._launchers) < epochs:
-                self._launchers.append(launcher(self._start_method))
+                further = ForkLauncher()
+                further.preload(self._modules)
+                self._launchers.append(further)
             for each in self._launchers:
                 if isinstance(each, ForkLauncher):
                     each.await_serving()
@@ -227,13 +240,10 @@ def launcher(start_method: StartMethod) -> Launcher:
 
 class ForkLauncher(Launcher):
     start_method = "forkserver"
-    note = (
-        "every cell ran in children forked from servers that had imported torch and nothing else; each of its "
-        "processes came from a server of its own, with memory laid out anew"
-    )
 
     def __init__(self) -> None:
         super().__init__()
+        self._imported: list[str] = []
         self._exited: dict[int, int] = {}
         self._buffer = b""
         self._control, theirs = socket.socketpair()
@@ -245,19 +255,41 @@ class ForkLauncher(Launcher):
                 env=isolation.allowed(os.environ),
                 start_new_session=True,
             )
-        self._serving = False
+        self._awaited = ["serving"]
+
+    @property
+    def note(self) -> str:
+        packages = dict.fromkeys(name.partition(".")[0] for name in self._imported)
+        imported = f"{' and '.join(['torch', *packages])} and nothing else"
+        return (
+            f"every cell ran in children forked from servers that had imported {imported}; each of its "
+            "processes came from a server of its own, with memory laid out anew"
+        )
+
+    def preload(self, modules: Sequence[str]) -> None:
+        """Have the server import `modules` before it forks another child. One that does not import is left out."""
+        if modules:
+            self._send({"preload": list(modules)})
+            self._awaited.append("preloaded")
 
     def await_serving(self) -> None:
-        """Block until torch is imported and children can be forked. Several servers started at once import at once."""
-        if not self._serving and self._answer()["kind"] != "serving":
-            raise BakeoffError("the fork server did not start")
-        self._serving = True
+        """Block until all is imported and children can be forked. Several servers started at once import at once."""
+        while self._awaited:
+            answer = self._answer()
+            if answer["kind"] == self._awaited[0]:
+                self._awaited.pop(0)
+                self._imported += answer.get("modules", ())
+            else:
+                self._note_exit(answer)
+
+    def _send(self, job: Mapping[str, Any], *descriptors: int) -> None:
+        body = json.dumps(job).encode()
+        socket.send_fds(self._control, [array.array("I", [len(body)]).tobytes()], descriptors)
+        self._control.sendall(body)
 
     def _start(self, job: Mapping[str, Any], ours: Connection, theirs: Connection, keeps: bool) -> Child:
         self.await_serving()
-        body = json.dumps(job).encode()
-        socket.send_fds(self._control, [array.array("I", [len(body)]).tobytes()], [theirs.fileno()])
-        self._control.sendall(body)
+        self._send(job, theirs.fileno())
         answer = self._answer()
         while answer["kind"] != "forked":
             self._note_exit(answer)
@@ -322,10 +354,13 @@ class ForkedChild(Child):
 
 class SpawnLauncher(Launcher):
     start_method = "spawn"
-    note = (
-        "every cell ran in children spawned as fresh interpreters, each of which pays for `import torch`; if such a "
-        "run is killed, what its children started and its temporary folder stay behind"
-    )
+
+    @property
+    def note(self) -> str:
+        return (
+            "every cell ran in children spawned as fresh interpreters, each of which pays for `import torch`; if such "
+            "a run is killed, what its children started and its temporary folder stay behind"
+        )
 
     def _start(self, job: Mapping[str, Any], ours: Connection, theirs: Connection, keeps: bool) -> Child:
         command = [*_python(), "from harness.worker import spawned; spawned()", str(theirs.fileno())]

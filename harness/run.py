@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import backends
+import models
 from harness import environment
 from harness.contest import Measurement
 from harness.launcher import CAN_FORK, CAN_PAUSE, ChildEnded, DeadlinePassed, Launcher, Launchers
@@ -139,6 +140,11 @@ def _measure(
     launchers: Launchers, contests: Sequence[Contest], request: Request, store: Store, progress: Progress
 ) -> None:
     sampling = SamplingPlan.lasting(request.min_time_s, request.processes)
+    cells = [planned.cell for contest in contests for planned in contest.cells]
+    if all(cell.device == "cpu" for cell in cells):
+        launchers.preload(
+            [module for name in dict.fromkeys(cell.model for cell in cells) for module in models.find(name).imports]
+        )
     launchers.prepare(sampling.processes)
     store.note(launchers.first.note)
     if not CAN_FORK or not CAN_PAUSE:
@@ -146,7 +152,7 @@ def _measure(
             "this platform cannot fork or stop processes: cells were spawned and measured one after the other, so that "
             "the machine's drift is in every ratio"
         )
-    progress.planned([planned.cell for contest in contests for planned in contest.cells])
+    progress.planned(cells)
     measurement = Measurement(
         launchers,
         store,

@@ -51,6 +51,11 @@ class Store:
         store._write_plan({"command": command, "planned": list(planned), "request": request.model_dump(mode="json")})
         return store
 
+    @staticmethod
+    def is_run(root: Path) -> bool:
+        """Whether a run has begun in this folder."""
+        return (root / "plan.json").exists()
+
     @classmethod
     def open(cls, root: Path) -> Store:
         """The folder of an earlier run. Raises UsageError where there is none."""

@@ -114,6 +114,9 @@ class Family(ABC):
     products: str = ""
     """The precision that its matrix products have whatever the cell's is: the machine's ceiling is that one's."""
 
+    imports: tuple[str, ...] = ()
+    """Modules that loading it waits for. Where no GPU is measured, fork servers import them once for all processes."""
+
     def precision_reason(self, precision: str) -> str:
         """Why this model makes no sense in `precision`, or an empty string. Pure."""
         return ""

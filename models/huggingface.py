@@ -37,6 +37,8 @@ class HuggingFace(Family):
         self.architecture = next(iter(self.config.get("architectures") or ()), "AutoModel")
         self.description = f"{self.architecture} of {self.folder}"
         self.dimensions = self._dimensions()
+        model_type = str(self.config.get("model_type", "")).replace("-", "_")
+        self.imports = ("transformers.modeling_utils", f"transformers.models.{model_type}.modeling_{model_type}")
 
     def check(self, dimensions: Mapping[str, int | str]) -> None:
         limit = _positions(self.config)

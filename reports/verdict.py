@@ -197,7 +197,10 @@ def _sentence(field: _Field, tied: Sequence[Record], runner_up: Record | None) -
     pays = _break_even(best, field) if baseline is not best else None
     if pays is None or not pays.is_established or not pays.calls:
         return text
-    return f"{text}; building it ({best.build_s:.1f} s) pays from call {pays.calls:,} on"
+    taken = f"{best.build_s:.1f} s"
+    if best.settling:
+        taken += f", and {best.settling.seconds:.0f} s of calls until it settled"
+    return f"{text}; building it ({taken}) pays from call {pays.calls:,} on"
 
 
 def _sentence_of_tie(field: _Field, tied: Sequence[Record]) -> str:

@@ -64,6 +64,11 @@ def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path
     return target
 
 
+def has_report(folder: Path) -> bool:
+    """Whether `read` would find one in it."""
+    return any((folder / name).exists() for name in (REPORT_JSON, f"{REPORT_JSON}.gz"))
+
+
 def read(path: Path) -> Report:
     """The report in `path`: a `report.json`, gzipped or not, or a folder that holds one.
 

@@ -427,4 +427,7 @@ def test_a_killed_run_leaves_nothing_running_and_is_resumed_without_repeating(
     blocked.communicate()
     wait_until(lambda: nothing_is_left_of(tmp_path), 5)
     assert not (tmp_path / "run" / "report.json").exists()
+    assert command_line("report", "run")[0] == 0
+    found = writer.read(tmp_path / "run")
+    assert (found.complete, found.planned, len(found.records)) == (False, 4, 2)
     resumed(command_line, tmp_path)

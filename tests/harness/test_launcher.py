@@ -212,6 +212,17 @@ def test_each_epoch_has_a_server_of_its_own_and_the_same_one_whenever_it_is_aske
     assert not any(folder.exists() for folder in folders)
 
 
+def test_what_a_models_loading_imports_is_imported_by_every_server_and_what_does_not_import_is_left_out() -> None:
+    with Launchers("forkserver") as launchers:
+        launchers.prepare(1)
+        assert "had imported torch and nothing else" in launchers.first.note
+        launchers.preload(["no.such.module", "xmlrpc.server"])
+        for epoch in range(2):
+            server = launchers.of_epoch(epoch)
+            server.start("probe", server.temporary / "probe.log").end()
+            assert "had imported torch and xmlrpc and nothing else" in server.note
+
+
 def test_spawned_children_need_one_launcher_only() -> None:
     with Launchers("spawn") as launchers:
         assert launchers.of_epoch(5) is launchers.first

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from reports.decision import MARGIN, MARGIN_UNPAIRED
-from reports.schema import Cell, Extent, Placement, Record, Status
+from reports.schema import Cell, Extent, Placement, Record, Settling, Status
 from reports.verdict import judge, judge_contest, spell_ms, title_of, undecided
 from tests.reports.samples import (
     bursts,
@@ -54,6 +54,15 @@ def test_the_fastest_wins_when_its_lead_is_clear() -> None:
         "and 2.00x [2.00, 2.00] as fast as eager; building it (1.0 s) pays from call 1,001 on."
     )
     assert verdict.doubts == []
+
+
+def test_calls_until_it_settled_are_told_beside_building() -> None:
+    hot = times(1.0, "hotpath", build_s=0.5)
+    first = hot.processes[0].model_copy(update={"settling": Settling(calls=1000, seconds=21.0)})
+    hot = hot.model_copy(update={"processes": [first, *hot.processes[1:]]})
+    sentence = judge_contest([times(2.0, "eager"), hot]).sentence
+    # 20 s beyond a thousand steady calls, and half a second, against 1 ms a call
+    assert "building it (0.5 s, and 21 s of calls until it settled) pays from call 20,50" in sentence
 
 
 def test_a_lead_within_the_margin_is_a_tie_however_narrow_its_interval() -> None:
