@@ -268,7 +268,7 @@ def to_markdown(found: Setup) -> str:
             lines.append(f"| {name}, {measured['task']} | {contender} | {' | '.join(cells)} |")
     lines += [
         "",
-        "| workload | watched, all in all | watched, typical block | recording alone | settled, still in place |",
+        "| workload | watched, all in all | watched, typical block | recording alone | settled |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, measured in found["workloads"].items():

@@ -76,7 +76,8 @@ class Timeline:
         self.turn_to("harness")
 
     def note(self, text: str) -> None:
-        self.turn_to("checking" if "golden" in text or "ceilings" in text else "harness")
+        kinds = {"importing": "building", "computing": "checking", "measuring": "checking"}
+        self.turn_to(kinds.get(text.partition(" ")[0], "harness"))
 
     def tick(self) -> None: ...
 

@@ -136,11 +136,12 @@ def linked_by_onnxruntime() -> dict[str, int]:
 
 
 def linked_major(library: Path, name: str) -> int | None:
-    """The major version of `name` (`libnvinfer.so`) that an ELF file asks the loader for; None where it does not."""
-    # here, because the rest of the program does without it
-    from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
-
+    """The major version of `name` (`libnvinfer.so`) that an ELF file asks the loader for; None where it asks for none."""
+    try:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.elffile import ELFFile
+    except ImportError:  # run straight from a checkout, the rest of the program does without it
+        return None
     try:
         with library.open("rb") as file:
             section: Any = ELFFile(file).get_section_by_name(".dynamic")

@@ -22,7 +22,9 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 
@@ -60,7 +62,9 @@ def main() -> None:
             if job is None:
                 break
             if "preload" in job:
-                _tell(control, {"kind": "preloaded", "modules": _imported(job["preload"])})
+                with _output_to(Path(temporary) / "preload.log"):
+                    imported = _imported(job["preload"])
+                _tell(control, {"kind": "preloaded", "modules": imported})
                 continue
             pid = os.fork()
             if pid == 0:
@@ -74,6 +78,26 @@ def main() -> None:
         with contextlib.suppress(Exception):
             process.kill()
     shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _output_to(log: Path) -> Iterator[None]:
+    """What libraries say while they are imported is of no use on the user's terminal."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [(number, os.dup(number)) for number in (1, 2)]
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        for number, _ in kept:
+            os.dup2(descriptor, number)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, before in kept:
+            os.dup2(before, number)
+            os.close(before)
+        os.close(descriptor)
 
 
 def _imported(modules: list[str]) -> list[str]:

@@ -141,10 +141,12 @@ def _measure(
 ) -> None:
     sampling = SamplingPlan.lasting(request.min_time_s, request.processes)
     cells = [planned.cell for contest in contests for planned in contest.cells]
-    if all(cell.device == "cpu" for cell in cells):
-        launchers.preload(
-            [module for name in dict.fromkeys(cell.model for cell in cells) for module in models.find(name).imports]
+    imports = [module for name in dict.fromkeys(cell.model for cell in cells) for module in models.find(name).imports]
+    if imports and all(cell.device == "cpu" for cell in cells):
+        progress.note(
+            f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
         )
+        launchers.preload(imports)
     launchers.prepare(sampling.processes)
     store.note(launchers.first.note)
     if not CAN_FORK or not CAN_PAUSE:

@@ -33,7 +33,7 @@ MOST_PATHS = 16
 CLOSE_CALLS = 32
 """So many calls are looked at one by one; afterwards one every `LOOK_EVERY_S` of plain calls, within `STRIDES`."""
 
-LOOK_EVERY_S = 0.005
+LOOK_EVERY_S = 0.02
 STRIDES = 17, 255
 AGREEING = 2
 """So many watched iterations must have taken the same path before it is compiled."""
@@ -164,6 +164,7 @@ class Switch:
             for path in self.paths.values():
                 if path.stage is not Stage.SETTLED:
                     self._settle_eager(path, reason)
+            self._leave_if_all_is_eager()
 
     @property
     def is_settled(self) -> bool:

@@ -13,12 +13,11 @@ from backends.kernels import Launch, Variant, processors
 VARIANTS: tuple[Variant, ...] = tuple(
     {"loads": "pointer", "block": block, "warps": warps, "policy": policy, "per_processor": per_processor}
     for block, warps, policy, per_processor in (
-        (1024, 4, "", 0),
+        (512, 4, "evict_first", 0),
         (1024, 4, "evict_first", 0),
-        (2048, 8, "", 0),
-        (2048, 8, "evict_first", 0),
+        (4096, 16, "evict_first", 0),
+        (1024, 4, "", 0),
         (1024, 4, "evict_first", 16),
-        (2048, 8, "evict_first", 8),
     )
 )
 """`policy` is what the L2 does with lines that nobody reads again. `per_processor` programs stay on a multiprocessor

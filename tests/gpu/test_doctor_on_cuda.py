@@ -35,7 +35,7 @@ def test_the_gpu_is_seen_and_backends_pass_on_it() -> None:
     assert (found.broken, found.exit_status) == ([], 0)
 
 
-@pytest.mark.skipif(not has("onnxruntime-gpu"), reason="needs onnxruntime-gpu")
+@pytest.mark.skipif(not (has("onnxruntime-gpu") and has("pyelftools")), reason="needs onnxruntime-gpu and pyelftools")
 def test_what_onnxruntimes_providers_were_linked_against_is_read() -> None:
     linked = facts.linked_by_onnxruntime()
     assert linked["CUDA"] >= 12

@@ -87,6 +87,13 @@ def test_a_file_that_is_no_library_was_linked_against_nothing(tmp_path: Path) ->
     assert facts.linked_major(tmp_path / "missing.so", "libc.so") is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's ELF files")
+def test_without_pyelftools_it_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert facts.linked_major(Path(sys.executable).resolve(), "libc.so") == 6
+    monkeypatch.setitem(sys.modules, "elftools.elf.elffile", None)
+    assert facts.linked_major(Path(sys.executable).resolve(), "libc.so") is None
+
+
 def test_cards_are_counted_on_the_bus_by_vendor_and_class(tmp_path: Path) -> None:
     for name, vendor, kind in [
         ("gpu", "0x10de", "0x030200"),

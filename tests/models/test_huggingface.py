@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -54,6 +55,12 @@ def test_planning_imports_neither_torch_nor_transformers(bert: str) -> None:
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_it_names_the_modules_that_loading_waits_for(bert: str, tmp_path: Path) -> None:
+    assert "transformers.models.bert.modeling_bert" in models.find(bert).imports
+    for name in models.find(bert).imports:
+        importlib.import_module(name)
 
 
 def test_text(bert: str) -> None:
