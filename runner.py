@@ -174,8 +174,8 @@ def report(
 
 
 def _report_in(path: Path) -> Report:
-    """The report there; that of a run which was killed before it wrote one is of the cells that had finished."""
-    if path.is_dir() and not writer.has_report(path) and Store.is_run(path):
+    """The report there; of a run that was killed, one of the cells that have finished since it wrote its last."""
+    if path.is_dir() and Store.is_run(path) and not (writer.has_report(path) and writer.read(path).complete):
         return runs.report_of(Store.open(path))
     return writer.read(path)
 
@@ -190,7 +190,7 @@ def compare(
 ) -> int:
     """What became faster, slower or broken from one run to another; exit status 4 on a regression (docs/gate.md)."""
     share = comparing.parse_share(fail_above)
-    found = comparing.compare(writer.read(base), writer.read(new), share)
+    found = comparing.compare(_report_in(base), _report_in(new), share)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         writer.write_atomically(out, to_markdown(found))
@@ -286,7 +286,7 @@ def reproduce_cell(
     out: Annotated[Path | None, typer.Option(help="File to write [standard output]")] = None,
 ) -> int:
     """Write a script that measures one cell again, and needs nothing but torch and the cell's library."""
-    found = writer.read(path)
+    found = _report_in(path)
     script = reproduce.script_for(found, reproduce.find_record(found, cell))
     if out:
         reproduce.write(script, out)

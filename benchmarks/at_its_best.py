@@ -159,7 +159,7 @@ def compare(device: str, model: str, configuration: str, turn: int | None = None
     from backends.base import BuildContext
     from harness import precision
     from harness.clock import Clock
-    from harness.worker import load, place
+    from harness.placing import load, place
 
     backend_name, _, mode = configuration.partition("/")
     family, sizes = MODELS[model]

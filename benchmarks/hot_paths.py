@@ -210,7 +210,7 @@ def _placed(setup: Setup) -> Iterator[tuple[Any, Any, Clock]]:
 
     from harness import precision
     from harness.clock import Clock
-    from harness.worker import gradients, load, place, training_of
+    from harness.placing import gradients, load, place, training_of
 
     folder = Path(setup["folder"])
     folder.mkdir(parents=True, exist_ok=True)

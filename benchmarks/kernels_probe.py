@@ -108,7 +108,7 @@ class Probe:
 
         import models
         from backends.calling import flatten_outputs
-        from harness import counting, worker
+        from harness import counting, placing
         from harness import precision as precisions
         from harness.clock import Clock
 
@@ -121,14 +121,14 @@ class Probe:
         precisions.apply(precision)
         self.clock = Clock(DEVICE)
         with self.clock.on_stream(), torch.inference_mode():
-            model = worker.load(self.cell)
+            model = placing.load(self.cell)
             self.step("drawn")
-            module, (first,) = worker.place(
+            module, (first,) = placing.place(
                 type(model)(copy.deepcopy(model.module), model.inputs[:1]), self.cell, torch.float64
             )
             self.exact = flatten_outputs(module(*first.args, **first.kwargs))
             del module, first
-            self.module, self.sets = worker.place(model, self.cell)
+            self.module, self.sets = placing.place(model, self.cell)
             self.step("golden computed")
             self.targets = surgical or model.surgical_targets
             if model.work:

@@ -6,7 +6,8 @@
 
 Time is given to the phase that was announced last, by the same calls that move the table on the terminal: nothing is
 measured that a run without this script would not do. *Building* is export, compile, load and the first call, as the
-records have it, and what precedes them in a child: importing the backend's library, loading the model. *Sampling* is
+records have it, and what precedes them in a child (importing the backend's library, loading the model) and in
+fork servers (importing what loading the model imports). *Sampling* is
 warm-up, bursts, and throughput, device time and energy with the last check. *Checking* is the golden, the machine's
 ceilings, and the first comparison with it. The rest is the harness's: starting fork servers and children, ending them,
 verdicts, figures and files.

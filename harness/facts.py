@@ -136,7 +136,7 @@ def linked_by_onnxruntime() -> dict[str, int]:
 
 
 def linked_major(library: Path, name: str) -> int | None:
-    """The major version of `name` (`libnvinfer.so`) that an ELF file asks the loader for; None where it asks for none."""
+    """The major version of `name` (`libnvinfer.so`) that an ELF file asks for; None where it asks for none."""
     try:
         from elftools.common.exceptions import ELFError
         from elftools.elf.elffile import ELFFile

@@ -2,7 +2,7 @@
 
 A fresh interpreter pays seconds for `import torch`; a fork of this one pays milliseconds. Only torch is preloaded:
 importing Inductor touches CUDA, and after that no fork of this process could use it. Where no child is to use CUDA, the
-parent may ask for what the run's models import, too; compilers stay out of it, since importing one is part of building.
+parent may ask for what loading the run's models imports, too.
 
 The server talks over a socket: the parent sends a job with the child's end of its pipe attached, the server answers
 with the child's pid, and reports the exit of every child. When the parent's end closes, whichever way the parent died,
@@ -62,8 +62,9 @@ def main() -> None:
             if job is None:
                 break
             if "preload" in job:
-                with _output_to(Path(temporary) / "preload.log"):
+                with _as_a_child(Path(temporary) / "preload"):
                     imported = _imported(job["preload"])
+                _freeze()
                 _tell(control, {"kind": "preloaded", "modules": imported})
                 continue
             pid = os.fork()
@@ -81,8 +82,23 @@ def main() -> None:
 
 
 @contextlib.contextmanager
+def _as_a_child(workspace: Path) -> Iterator[None]:
+    """Inside it, libraries find the variables of a child, no GPU to wake up, and a file to talk to."""
+    from harness import isolation
+
+    isolation.make_workspace(workspace)
+    before = dict(os.environ)
+    os.environ.update(isolation.child_environment(before, workspace, ""), CUDA_VISIBLE_DEVICES="")
+    try:
+        with _output_to(workspace / "log"):
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """What libraries say while they are imported is of no use on the user's terminal."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [(number, os.dup(number)) for number in (1, 2)]
@@ -104,10 +120,10 @@ def _imported(modules: list[str]) -> list[str]:
     """Those of `modules` that import here. What is wrong with another one, the child that needs it says in its log."""
     found = []
     for name in modules:
-        with contextlib.suppress(Exception):  # a library's own way to say that its libraries are missing is of any type
+        # a library's own way to say that something is missing is of any type
+        with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(name)
             found.append(name)
-    _freeze()
     return found
 
 

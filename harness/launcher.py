@@ -6,6 +6,7 @@ import array
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -29,6 +30,8 @@ from reports.errors import BakeoffError
 ROOT = Path(__file__).resolve().parent.parent
 WATCH_S = 1.0
 """How often a blocking wait looks whether the child is still there; end of file on its pipe usually tells first."""
+PRELOADING_S = 120.0
+"""How long a fork server may take to import what it was asked to."""
 CLOSING_S = 10.0
 """How long a child may take to leave after closing its pipe: dumping core, freeing a GPU's memory."""
 
@@ -46,6 +49,10 @@ class ChildEnded(Exception):
 
 class DeadlinePassed(Exception):
     """The child sent nothing in time. It still lives."""
+
+
+class CannotPreload(Exception):
+    """The fork server ended, or was not through in time, while it imported what it was asked to."""
 
 
 class Child(ABC):
@@ -131,7 +138,7 @@ class Launcher(ABC):
         self._children: list[Child] = []
 
     def start(self, role: str, log: Path, workspace: Path | None = None, **fields: Any) -> Child:
-        """Start a child in `role` (a function of harness.worker), its output going to the file `log`.
+        """Start a child in `role` (one of harness.worker's), its output going to the file `log`.
 
         Without a `workspace`, which stays when the child has ended, it gets one of its own, which does not.
         """
@@ -196,7 +203,10 @@ class Launchers:
         return self._launchers[0]
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Have every fork server import `modules`, for a run whose children do not use CUDA."""
+        """Have every fork server import `modules`, for a run whose children do not use CUDA.
+
+        A server that does not live through it is replaced by one that imports torch alone.
+        """
         self._modules = tuple(dict.fromkeys(modules))
         for each in self._launchers:
             if isinstance(each, ForkLauncher):
@@ -209,9 +219,19 @@ class Launchers:
                 further = ForkLauncher()
                 further.preload(self._modules)
                 self._launchers.append(further)
-            for each in self._launchers:
+            for place, each in enumerate(self._launchers):
                 if isinstance(each, ForkLauncher):
-                    each.await_serving()
+                    self._launchers[place] = self._serving(each)
+
+    def _serving(self, server: ForkLauncher) -> ForkLauncher:
+        try:
+            server.await_serving()
+        except CannotPreload:
+            server.__exit__(None, None, None)
+            self._modules = ()
+            server = ForkLauncher()
+            server.await_serving()
+        return server
 
     def of_epoch(self, epoch: int) -> Launcher:
         """A spawned child is a process of its own anyway: those launchers are all the same one."""
@@ -273,14 +293,20 @@ class ForkLauncher(Launcher):
             self._awaited.append("preloaded")
 
     def await_serving(self) -> None:
-        """Block until all is imported and children can be forked. Several servers started at once import at once."""
+        """Block until all is imported and children can be forked. Several servers started at once import at once.
+
+        Raises CannotPreload where what it was asked to import ends the server, or takes too long.
+        """
         while self._awaited:
-            answer = self._answer()
-            if answer["kind"] == self._awaited[0]:
-                self._awaited.pop(0)
-                self._imported += answer.get("modules", ())
-            else:
-                self._note_exit(answer)
+            is_preloading = self._awaited[0] == "preloaded"
+            if is_preloading and not self._readable(PRELOADING_S):
+                raise CannotPreload
+            try:
+                self._note(self._answer())
+            except BakeoffError:
+                if is_preloading:
+                    raise CannotPreload from None
+                raise
 
     def _send(self, job: Mapping[str, Any], *descriptors: int) -> None:
         body = json.dumps(job).encode()
@@ -292,7 +318,7 @@ class ForkLauncher(Launcher):
         self._send(job, theirs.fileno())
         answer = self._answer()
         while answer["kind"] != "forked":
-            self._note_exit(answer)
+            self._note(answer)
             answer = self._answer()
         return ForkedChild(self, answer["pid"], ours, job["mark"], Path(job["workspace"]), keeps)
 
@@ -300,23 +326,22 @@ class ForkLauncher(Launcher):
         while pid not in self._exited:
             if not wait and not self._readable():
                 return None
-            self._note_exit(self._answer())
+            self._note(self._answer())
         return self._exited[pid]
 
-    def _note_exit(self, answer: link.Message) -> None:
+    def _note(self, answer: link.Message) -> None:
         if answer["kind"] == "exited":
             self._exited[answer["pid"]] = answer["status"]
+        elif answer["kind"] in self._awaited:
+            self._awaited.remove(answer["kind"])
+            self._imported += answer.get("modules", ())
 
-    def _readable(self) -> bool:
+    def _readable(self, seconds: float = 0.0) -> bool:
+        """Whether an answer comes within `seconds`."""
         if b"\n" in self._buffer:
             return True
-        self._control.setblocking(False)
-        try:
-            return bool(self._control.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return False
-        finally:
-            self._control.setblocking(True)
+        readable, _, _ = select.select([self._control], [], [], seconds)
+        return bool(readable) and bool(self._control.recv(1, socket.MSG_PEEK))  # nothing: the server is gone
 
     def _answer(self) -> link.Message:
         while b"\n" not in self._buffer:
@@ -333,7 +358,11 @@ class ForkLauncher(Launcher):
 
     def _close(self) -> None:
         self._control.close()
-        self._server.wait()
+        try:
+            self._server.wait(CLOSING_S)
+        except subprocess.TimeoutExpired:  # it is stuck in an import, and does not hear
+            self._server.kill()
+            self._server.wait()
 
 
 class ForkedChild(Child):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from backends.base import INFERENCE
+from harness.placing import place, training_of
 from models.base import Inputs, LoadedModel
 from reports.schema import Cell
 
@@ -30,8 +31,6 @@ def widths(precision: str) -> tuple[str, ...]:
 
 def compute(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
     """The outputs of every input set in `dtype`. The model's module is not to be used again."""
-    from harness.worker import place, training_of
-
     if not (model.is_layerwise and cell.task == INFERENCE):
         return run_eager(*place(model, cell, dtype), training_of(model, cell))
     module, sets = place(model, cell)

@@ -84,8 +84,6 @@ def script_for(report: Report, record: Record) -> str:
     # LD_PRELOAD works only on a process that is yet to start: it stands in the heading
     variables = {name: value for name, value in report.environment.variables.items() if name != "LD_PRELOAD"}
     imports = [*COMMON_IMPORTS, *model.imports, *backend.imports]
-    if variables or cuda:
-        imports.append("import os")
     if model.structured:
         imports.append("from torch.utils import _pytree as pytree")
     if not graph or cell.backend == "onnx":
@@ -152,7 +150,7 @@ class BackendPart:
     flat: bool
 
 
-COMMON_IMPORTS = ("import gc", "import statistics", "from time import perf_counter_ns", "import torch")
+COMMON_IMPORTS = ("import gc", "import os", "import statistics", "from time import perf_counter_ns", "import torch")
 TRANSFORMER_IMPORTS = ("from torch import Tensor, nn", "from torch.nn import functional")
 USER_IMPORTS = ("import importlib.util", "import sys", "from collections.abc import Mapping")
 

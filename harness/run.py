@@ -21,7 +21,7 @@ from harness.sampling import SamplingPlan
 from harness.store import Store
 from reports.constraints import Requirements
 from reports.errors import BakeoffError
-from reports.schema import Report
+from reports.schema import Cell, Report
 from reports.verdict import judge
 
 PROBE_LIMIT_S = 300.0
@@ -141,8 +141,8 @@ def _measure(
 ) -> None:
     sampling = SamplingPlan.lasting(request.min_time_s, request.processes)
     cells = [planned.cell for contest in contests for planned in contest.cells]
-    imports = [module for name in dict.fromkeys(cell.model for cell in cells) for module in models.find(name).imports]
-    if imports and all(cell.device == "cpu" for cell in cells):
+    imports = _imports_of([cell for cell in cells if not store.has(cell.id)])
+    if imports and launchers.first.start_method == "forkserver":
         progress.note(
             f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
         )
@@ -168,6 +168,16 @@ def _measure(
         for contest in contests:
             pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
             measurement.measure(contest, pending)
+
+
+def _imports_of(cells: Sequence[Cell]) -> list[str]:
+    """What fork servers may import for `cells`: what loading their models imports, if each of them does, so that nobody
+    begins with what is another's; nothing where CUDA is used.
+    """
+    families = [models.find(name) for name in dict.fromkeys(cell.model for cell in cells)]
+    if any(cell.device != "cpu" for cell in cells) or not all(family.imports for family in families):
+        return []
+    return list(dict.fromkeys(module for family in families for module in family.imports))
 
 
 def _default_folder(request: Request) -> Path:

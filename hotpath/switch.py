@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import random
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -34,7 +35,7 @@ CLOSE_CALLS = 32
 """So many calls are looked at one by one; afterwards one every `LOOK_EVERY_S` of plain calls, within `STRIDES`."""
 
 LOOK_EVERY_S = 0.02
-STRIDES = 17, 255
+STRIDES = 16, 256
 AGREEING = 2
 """So many watched iterations must have taken the same path before it is compiled."""
 
@@ -141,6 +142,7 @@ class Switch:
         self._met_s: dict[Hashable, float] = {}
         self._unseen = 0
         """So many calls go to eager without a look at what they are given."""
+        self._chance = random.Random(0)
         self._lock = threading.Lock()
         self._device_type = next((tensor.device.type for tensor in module.parameters()), "cpu")
         module.forward = self
@@ -241,9 +243,10 @@ class Switch:
         if path.calls < CLOSE_CALLS or path.stage in (Stage.TRIAL, Stage.SETTLED):
             return
         fewest, most = STRIDES
-        stride = min(most, max(fewest, int(LOOK_EVERY_S / max(path.budget.usual_s or 0.0, 1e-9))))
-        # odd, so that of two kinds that alternate each is met
-        path.skipped = (stride | 1) - 1
+        call_s = path.eager.mean_s or path.budget.usual_s or 0.0
+        stride = min(most, max(fewest, int(LOOK_EVERY_S / max(call_s, 1e-9))))
+        # by chance longer or shorter, so that kinds that take turns are all met
+        path.skipped = self._chance.randint(stride // 2, stride + stride // 2)
         if len(self._met_s) == 1:
             self._unseen = path.skipped
         else:
@@ -264,7 +267,7 @@ class Switch:
             return outputs
         outputs = self._forward(*args, **kwargs)
         # of the host alone: recording is the host's work, too
-        path.budget.add_plain((time.perf_counter() - begun) * since, since)
+        path.budget.add_plain(time.perf_counter() - begun, since)
         if path.is_training:
             path.previous = (begin, path.eager)
         else:

@@ -112,11 +112,10 @@ class WatchBudget:
         return self.extra_s + each_s <= self.share * self.plain_s
 
     def add_plain(self, seconds: float, iterations: int = 1) -> None:
-        """`iterations` that were not watched took `seconds` together."""
-        each_s = seconds / iterations
+        """Of `iterations` that were not watched, the last took `seconds`; the others are taken to be usual ones."""
         # the first calls of a process are slow for other reasons: the fastest one is what is usual
-        self.usual_s = each_s if self.usual_s is None else min(self.usual_s, each_s)
-        self.plain_s += seconds
+        self.usual_s = seconds if self.usual_s is None else min(self.usual_s, seconds)
+        self.plain_s += seconds + (iterations - 1) * self.usual_s
         self._calls_since += iterations
 
     def add_watched(self, seconds: float) -> None:

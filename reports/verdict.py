@@ -199,7 +199,7 @@ def _sentence(field: _Field, tied: Sequence[Record], runner_up: Record | None) -
         return text
     taken = f"{best.build_s:.1f} s"
     if best.settling:
-        taken += f", and {best.settling.seconds:.0f} s of calls until it settled"
+        taken += f", and {best.settling.seconds:.1f} s of calls until it settled"
     return f"{text}; building it ({taken}) pays from call {pays.calls:,} on"
 
 

@@ -19,7 +19,7 @@ from backends.base import Backend, BuildContext, Compiled
 from backends.calling import flatten_outputs
 from harness import precision
 from harness.clock import Clock
-from harness.worker import gradients, load, place, training_of
+from harness.placing import gradients, load, place, training_of
 from models.base import Inputs, LoadedModel
 from reports.schema import Cell
 

@@ -21,7 +21,8 @@ import backends
 import models
 from backends.base import TRAIN_STEP, Availability
 from harness import accuracy
-from harness.worker import load, place, run_eager, training_of
+from harness.placing import load, place, training_of
+from harness.reference import run_eager
 from models.base import Inputs
 from reports.errors import Unavailable, Unsupported
 from reports.schema import Cell, Extent, Placement

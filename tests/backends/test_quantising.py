@@ -18,7 +18,8 @@ from backends.calling import flatten_outputs
 from backends.exporting import OnnxModel, export_onnx
 from backends.quantising import onnx_layers, static_onnx, torch_int8_cpu, torch_int8_cuda
 from harness import accuracy, precision, simulation
-from harness.worker import load, place, run_eager
+from harness.placing import load, place
+from harness.reference import run_eager
 from models.base import Inputs, LoadedModel
 from reports.errors import BakeoffError, Unavailable, Unsupported
 from reports.schema import Cell
@@ -44,7 +45,7 @@ def cell_of(model: str, backend: str = "eager", precision: str = "int8", mode: s
 
 
 def golden_of(cell: Cell) -> accuracy.Golden:
-    """As harness.worker.golden computes it."""
+    """As harness.golden.compute does."""
     with torch.inference_mode():
         module, sets = place(load(cell), cell, torch.float64)
         exact = run_eager(module, sets)

@@ -14,7 +14,8 @@ from backends import training as trainings
 from backends.base import FORWARD_BACKWARD, TASKS, TRAIN_STEP
 from backends.training import SAMPLED, Steps, Training, mean_square
 from harness import accuracy
-from harness.worker import place, run_eager, training_of
+from harness.placing import place, training_of
+from harness.reference import run_eager
 from models.base import Inputs, LoadedModel
 from reports.errors import Unsupported
 from reports.schema import Accuracy, Cell
@@ -34,7 +35,7 @@ def cell_of(task: str, precision: str = "fp32", backend: str = "eager", mode: st
 
 
 def checked(task: str, precision: str, change: Callable[[Training], None] = lambda _: None) -> Accuracy:
-    """The check of eager, with `change` made to it, against the golden, as `harness.worker` does both."""
+    """The check of eager, with `change` made to it, against the golden, as the harness does both."""
     cell = cell_of(task, precision)
     exact, eager = loaded(), loaded()
     golden = run_eager(*place(exact, cell, torch.float64), training_of(exact, cell))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from backends import kernels
+from harness.placing import load, place
 from harness.plan import Request, plan
 from harness.precision import dtype_of
-from harness.worker import load, place
 from reports.schema import Cell, Extent, Record, Status
 from tests.backends.building import built
 from tests.gpu.test_cuda import measure

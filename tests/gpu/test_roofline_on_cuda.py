@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import models
+from harness import placing, roofline
 from harness import precision as precisions
-from harness import roofline, worker
 from harness.counting import count
 from reports.schema import Cell
 
@@ -54,6 +54,6 @@ def test_the_work_is_the_same_as_on_the_cpu(name: str, precision: str) -> None:
     for device in ("cpu", "cuda"):
         cell = Cell(model=name, dimensions=dimensions, device=device, precision=precision, backend="eager")
         with torch.inference_mode():
-            module, sets = worker.place(worker.load(cell), cell)
+            module, sets = placing.place(placing.load(cell), cell)
             counted.append(count(module, sets[0], precision))
     assert counted[0] == counted[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import time
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     import models
-    from harness.worker import run_eager
+    from harness.reference import run_eager
 
     loaded = models.find("mlp").load(DIMENSIONS, 0)
     doubled: tuple[Inputs, ...] = tuple(one.map(lambda tensor: tensor.double()) for one in loaded.inputs)
@@ -221,6 +222,50 @@ def test_what_a_models_loading_imports_is_imported_by_every_server_and_what_does
             server = launchers.of_epoch(epoch)
             server.start("probe", server.temporary / "probe.log").end()
             assert "had imported torch and xmlrpc and nothing else" in server.note
+
+
+ENDING = {"exits": "import sys; sys.exit(3)", "dies": "import os; os._exit(3)"}
+
+
+@pytest.mark.parametrize("how", ENDING)
+def test_a_module_that_ends_its_process_when_it_is_imported_costs_no_run(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fatal_module.py").write_text(ENDING[how])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Launchers("forkserver") as launchers:
+        launchers.preload(["fatal_module"])
+        launchers.prepare(1)
+        child = launchers.first.start("probe", launchers.first.temporary / "probe.log")
+        until(child, "finished")
+        assert "had imported torch and nothing else" in launchers.first.note
+
+
+@pytest.mark.slow
+def test_a_module_that_never_ends_its_import_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stuck_module.py").write_text("import time; time.sleep(3600)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("harness.launcher.PRELOADING_S", 0.5)
+    monkeypatch.setattr("harness.launcher.CLOSING_S", 0.5)
+    with Launchers("forkserver") as launchers:
+        launchers.preload(["stuck_module"])
+        launchers.prepare(1)
+        until(launchers.first.start("probe", launchers.first.temporary / "probe.log"), "finished")
+
+
+def test_what_is_imported_for_children_is_imported_as_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "curious_module.py").write_text(
+        "import os\nprint('heard by nobody')\nopen(os.path.join(os.path.dirname(__file__), 'seen'), 'w').write("
+        "repr([os.environ.get(name) for name in ('HF_HUB_OFFLINE', 'CUDA_VISIBLE_DEVICES', 'XDG_CACHE_HOME')]))"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "the user's"))
+    with Launchers("forkserver") as launchers:
+        launchers.preload(["curious_module"])
+        launchers.prepare(1)
+        offline, devices, cache = ast.literal_eval((tmp_path / "seen").read_text())
+        assert (offline, devices) == ("1", "")
+        assert cache.startswith(str(launchers.first.temporary))
 
 
 def test_spawned_children_need_one_launcher_only() -> None:

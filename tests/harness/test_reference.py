@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness import accuracy, reference, worker
+from harness import accuracy, golden, placing, reference
 from harness.reference import COMPARED, Outputs
 from models.base import Inputs, LoadedModel
 from reports.schema import Cell
@@ -40,13 +40,13 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_float64_is_the_reference_where_there_is_room(job: dict[str, str]) -> None:
-    outputs, computed_in = worker._exact(cell_of("bf16"), job)
+    outputs, computed_in = golden.exact_outputs(cell_of("bf16"), job)
     assert (outputs[0][0].dtype, computed_in) == (torch.float64, "float64")
 
 
 def test_beside_16_bits_float32_is_the_next_best(job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "compute", without_room_for("float64"))
-    outputs, computed_in = worker._exact(cell_of("bf16"), job)
+    outputs, computed_in = golden.exact_outputs(cell_of("bf16"), job)
     assert (outputs[0][0].dtype, computed_in) == (torch.float32, "float32")
 
 
@@ -61,7 +61,7 @@ class Mailbox:
 def test_a_whole_step_is_not_checked_against_itself(job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "compute", without_room_for("float64"))
     with pytest.raises(torch.OutOfMemoryError):
-        worker._exact(cell_of("fp32").model_copy(update={"task": "train_step"}), job)
+        golden.exact_outputs(cell_of("fp32").model_copy(update={"task": "train_step"}), job)
 
 
 @pytest.mark.parametrize("task", ["inference", "forward_backward"])
@@ -75,14 +75,14 @@ def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_an
         monkeypatch.setattr(reference, "compute", compute)
         files[name] = Path(job["cwd"]) / name
         mailbox = Mailbox()
-        worker.golden(mailbox, job | {"cell": cell.model_dump(), "golden": str(files[name])})  # type: ignore[arg-type]
+        golden.compute(mailbox, job | {"cell": cell.model_dump(), "golden": str(files[name])})  # type: ignore[arg-type]
         assert mailbox.kinds == ["finished"]
     exact, known = (accuracy.Golden.load(files[name]) for name in ("exact", "eager"))
     assert (exact.computed_in, known.computed_in) == ("float64", precision)
-    model = worker.load(cell)
-    with worker.gradients(task):
-        placed = worker.place(model, cell)
-        training = worker.training_of(model, cell)
+    model = placing.load(cell)
+    with placing.gradients(task):
+        placed = placing.place(model, cell)
+        training = placing.training_of(model, cell)
         outputs = reference.run_eager(*placed, training)
     names = training.names(placed[1][0]) if training else ()
     assert accuracy.check(outputs, known, precision, names).passed
@@ -99,7 +99,7 @@ def test_another_error_is_not_taken_for_a_lack_of_memory(job: dict[str, str], mo
 
     monkeypatch.setattr(reference, "compute", broken)
     with pytest.raises(RuntimeError, match="does not fit"):
-        worker._exact(cell_of("bf16"), job)
+        golden.exact_outputs(cell_of("bf16"), job)
 
 
 def test_the_golden_says_what_it_was_computed_in(tmp_path: Path) -> None:

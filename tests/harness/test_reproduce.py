@@ -17,7 +17,8 @@ import models
 import runner
 from backends.aotinductor import LINKED, linker_options
 from harness import precision, reproduce
-from harness.worker import load, place, run_eager
+from harness.placing import load, place
+from harness.reference import run_eager
 from reports import writer
 from reports.errors import UsageError
 from reports.schema import Cell, Environment, Gpu, Record, Report, Status

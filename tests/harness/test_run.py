@@ -7,16 +7,18 @@ import resource
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import models
 from harness import conditions
 from harness import contest as contests
 from harness import run as runs
 from harness.launcher import Child, Launcher
 from harness.plan import Request
 from harness.store import Store
-from reports.schema import Record, Report, Status
+from reports.schema import Cell, Record, Report, Status
 from tests.harness import measuring
 from tests.harness.measuring import Silent, by_label
 
@@ -486,3 +488,16 @@ def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
     assert report.records[0].status is Status.OK
     assert report.records[0].roofline is None
     assert any("no roofline on cpu in fp32: measuring the machine's ceilings failed" in note for note in report.notes)
+
+
+def test_servers_import_for_models_of_one_kind_on_the_cpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    families = {"plain": (), "one": ("a.b", "a.c"), "other": ("a.b", "d")}
+    monkeypatch.setattr(models, "find", lambda name: SimpleNamespace(imports=families[name]))
+
+    def imports(*names: str, device: str = "cpu") -> list[str]:
+        cells = [Cell(model=name, dimensions={}, device=device, backend="eager") for name in names]
+        return runs._imports_of(cells)
+
+    assert imports("one", "other", "one") == ["a.b", "a.c", "d"]
+    assert imports("one", "plain") == imports("plain") == imports() == []
+    assert imports("one", device="cuda") == []

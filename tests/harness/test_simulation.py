@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness import accuracy, simulation
-from harness.worker import load, place, run_eager
+from harness.placing import load, place
+from harness.reference import run_eager
 from models.base import Inputs
 from reports.schema import Cell
 

@@ -9,7 +9,7 @@ import torch
 
 from backends.base import Compiled
 from backends.inductor import padded_to_buckets
-from harness.worker import Stream
+from harness.serving import Stream
 from models.base import Inputs, of_each_shape
 from models.transformer_lm import STREAM
 from reports.errors import Unsupported

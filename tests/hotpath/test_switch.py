@@ -237,8 +237,9 @@ def test_other_inputs_get_eager_and_a_path_of_their_own(tmp_path: Path) -> None:
     assert compiler.started[0].args[0] is ROWS
 
 
-def test_most_calls_pass_without_being_told_apart_and_a_kind_that_alternates_is_met_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("period", [2, 3])
+def test_most_calls_pass_without_being_told_apart_and_a_kind_that_takes_turns_is_met_all_the_same(
+    period: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = 0
 
@@ -253,13 +254,22 @@ def test_most_calls_pass_without_being_told_apart_and_a_kind_that_alternates_is_
     hot = watched(module, FakeCompiler(), tmp_path, hot_threshold=1000)
     for _ in range(200):
         module(ROWS)
-    assert told < 200 / STRIDES[0] + 8
+    assert told < 200 / (STRIDES[0] / 2) + 8
     (path,) = module.forward.paths.values()
     assert path.calls > 150
-    for _ in range(40):  # more than two strides, and as many calls of either kind
-        module(ROWS)
-        module(torch.ones(2, 4))
+    for number in range(400):
+        module(torch.ones(2, 4) if number % period == 1 else ROWS)
     assert len(hot.report()) == 2
+
+
+def test_once_told_to_settle_nothing_is_left_in_the_calls_way(tmp_path: Path) -> None:
+    module = Slowly()
+    hot = watched(module, FakeCompiler(), tmp_path, hot_threshold=1000)
+    for _ in range(5):
+        module(ROWS)
+    hot.settle()
+    assert "forward" not in vars(module)
+    assert (only(hot).stage, only(hot).runs) == ("settled", "eager")
 
 
 def test_an_iteration_that_raises_is_the_callers_and_counts_for_nothing(tmp_path: Path) -> None:

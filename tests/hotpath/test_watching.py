@@ -148,10 +148,18 @@ class TestBudget:
         gaps = [later - earlier for earlier, later in itertools.pairwise(watched_at)]
         assert gaps == sorted(gaps) and gaps[-1] >= 2 * gaps[-2] - 1
 
-    def test_several_calls_timed_together_are_several(self) -> None:
+    def test_calls_between_two_that_were_timed_count_as_usual_ones(self) -> None:
         budget = WatchBudget(share=0.05, dearest=20)
-        budget.add_plain(0.4, iterations=400)
+        budget.add_plain(1e-3, iterations=399)
+        assert not budget.wants_to_watch()
+        budget.add_plain(1e-3, iterations=2)
         assert budget.wants_to_watch()
+
+    def test_a_hiccup_is_not_taken_for_all_the_calls_before_it(self) -> None:
+        budget = WatchBudget(share=0.05, dearest=20)
+        budget.add_plain(1e-3)
+        budget.add_plain(0.05, iterations=255)
+        assert budget.plain_s == pytest.approx(0.05 + 255e-3)
 
     def test_a_share_is_between_nothing_and_all(self) -> None:
         with pytest.raises(ValueError, match="share must be between 0 and 1, not 1"):

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import models
 from backends import kernels
 from backends.calling import flatten_outputs
+from harness.placing import load, place
 from harness.precision import dtype_of
-from harness.worker import load, place
 from reports.schema import Cell
 
 # no multiples of any block, and several blocks along each dimension where a kernel goes from one to the next

@@ -57,7 +57,7 @@ def test_planning_imports_neither_torch_nor_transformers(bert: str) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_it_names_the_modules_that_loading_waits_for(bert: str, tmp_path: Path) -> None:
+def test_it_names_the_modules_that_loading_waits_for(bert: str) -> None:
     assert "transformers.models.bert.modeling_bert" in models.find(bert).imports
     for name in models.find(bert).imports:
         importlib.import_module(name)

@@ -10,7 +10,7 @@ import torch
 import models
 from harness import precision
 from harness.live import products_of
-from harness.worker import load, place
+from harness.placing import load, place
 from models.base import LoadedModel
 from models.fp8_layers import LARGEST_E4M3, PlainLinear, Quantise, ScaledLinear
 from models.kernel_modules import ScaledProduct

@@ -62,7 +62,7 @@ def test_calls_until_it_settled_are_told_beside_building() -> None:
     hot = hot.model_copy(update={"processes": [first, *hot.processes[1:]]})
     sentence = judge_contest([times(2.0, "eager"), hot]).sentence
     # 20 s beyond a thousand steady calls, and half a second, against 1 ms a call
-    assert "building it (0.5 s, and 21 s of calls until it settled) pays from call 20,50" in sentence
+    assert "building it (0.5 s, and 21.0 s of calls until it settled) pays from call 20,50" in sentence
 
 
 def test_a_lead_within_the_margin_is_a_tie_however_narrow_its_interval() -> None:

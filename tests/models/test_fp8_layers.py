@@ -1,0 +1,27 @@
+"""What can be told of TransformerEngine without it: how its absence, and a library that it does not get, end a cell."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from models import fp8_layers
+from reports.errors import Unavailable
+
+ON_CUDA_IN_16_BITS: Any = SimpleNamespace(is_cuda=True, element_size=lambda: 2)
+
+
+@pytest.mark.parametrize("raised", ["ImportError('no module')", "OSError('libcudnn_graph.so.9: undefined symbol')"])
+def test_an_engine_that_does_not_import_is_unavailable_and_says_what_to_do(
+    raised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "transformer_engine").mkdir()
+    (tmp_path / "transformer_engine" / "__init__.py").write_text(f"raise {raised}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "transformer_engine", raising=False)
+    with pytest.raises(Unavailable, match=r"(no module|undefined symbol).*linears=torch.*LD_LIBRARY_PATH"):
+        fp8_layers._transformer_engine(ON_CUDA_IN_16_BITS)
