@@ -84,6 +84,9 @@ def script_for(report: Report, record: Record) -> str:
     # LD_PRELOAD works only on a process that is yet to start: it stands in the heading
     variables = {name: value for name, value in report.environment.variables.items() if name != "LD_PRELOAD"}
     imports = [*COMMON_IMPORTS, *model.imports, *backend.imports]
+    placed_on_cores = report.environment.os.startswith("Linux")  # elsewhere a thread cannot be put on a core
+    if variables or cuda or placed_on_cores:
+        imports.append("import os")
     if model.structured:
         imports.append("from torch.utils import _pytree as pytree")
     if not graph or cell.backend == "onnx":
@@ -98,6 +101,7 @@ def script_for(report: Report, record: Record) -> str:
             "variables": variables,
             "threads": _threads(report, record),
             "cuda": cuda,
+            "placed_on_cores": placed_on_cores,
             "device_kind": kind,
             "device_index": int(index or 0),
             "tf32": cell.precision == "tf32",
@@ -150,7 +154,7 @@ class BackendPart:
     flat: bool
 
 
-COMMON_IMPORTS = ("import gc", "import os", "import statistics", "from time import perf_counter_ns", "import torch")
+COMMON_IMPORTS = ("import gc", "import statistics", "from time import perf_counter_ns", "import torch")
 TRANSFORMER_IMPORTS = ("from torch import Tensor, nn", "from torch.nn import functional")
 USER_IMPORTS = ("import importlib.util", "import sys", "from collections.abc import Mapping")
 
