@@ -224,17 +224,14 @@ def test_what_a_models_loading_imports_is_imported_by_every_server_and_what_does
             assert "had imported torch and xmlrpc and nothing else" in server.note
 
 
-ENDING = {"exits": "import sys; sys.exit(3)", "dies": "import os; os._exit(3)"}
-
-
-@pytest.mark.parametrize("how", ENDING)
 def test_a_module_that_ends_its_process_when_it_is_imported_costs_no_run(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "fatal_module.py").write_text(ENDING[how])
+    (tmp_path / "exiting_module.py").write_text("import sys; sys.exit(3)")
+    (tmp_path / "dying_module.py").write_text("import os; os._exit(3)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Launchers("forkserver") as launchers:
-        launchers.preload(["fatal_module"])
+        launchers.preload(["exiting_module", "dying_module"])
         launchers.prepare(1)
         child = launchers.first.start("probe", launchers.first.temporary / "probe.log")
         until(child, "finished")
