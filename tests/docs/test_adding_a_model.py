@@ -43,6 +43,7 @@ def follow(command: list[str], folder: Path, *more: str) -> subprocess.Completed
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=280)
 
 
+@pytest.mark.slow
 def test_the_run_measures_the_new_model(checkout: Path, tmp_path: Path) -> None:
     done = follow(RUN, checkout, "--min-time", "0.02", "--processes", "1", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stdout + done.stderr

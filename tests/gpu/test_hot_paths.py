@@ -20,7 +20,6 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture
 def learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty folder; what is compiled in it is compiled at once, and taken up whatever it gains."""
-    monkeypatch.setattr(hotpath.deciding, "COMPILE_IF_UNKNOWN_S", 0.01)
     monkeypatch.setattr(hotpath.deciding, "FASTER", 0.0)
     monkeypatch.setattr(hotpath.deciding.Expectation, "is_worth", lambda expectation, delay_s: True)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))

@@ -72,6 +72,7 @@ def test_no_winner_in_100_trials_bounds_the_rate_by_three_per_cent() -> None:
     assert equal.upper == pytest.approx(1 - 0.05 ** (1 / 100))
 
 
+@pytest.mark.slow
 def test_a_trial_measures_eager_against_itself_and_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.sampling.MAX_PROCESSES", 3)
     (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.0, 2.0))
