@@ -81,7 +81,7 @@ class Hot(Wrapped):
 
     def settings(self) -> Settings:
         """As far as it has come: what was tried, and from which call on it was compiled."""
-        settings: Settings = {"hot_threshold": self._threshold, "watched_calls": 0}
+        settings = {**super().settings(), "hot_threshold": self._threshold, "watched_calls": 0}
         for report in self._hot.report():
             settings["watched_calls"] = report.watched_calls
             settings["watching_s"] = round(report.watching_s, 6)

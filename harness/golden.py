@@ -15,7 +15,7 @@ from harness.clock import Clock
 from harness.ending import explain
 from harness.placing import gradients, load, place, training_of
 from harness.reference import run_eager
-from models.base import Inputs, LoadedModel
+from models.base import Inputs, LoadedModel, of_each_shape
 from reports.schema import Cell, Status
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def compute(connection: Connection, job: dict[str, Any]) -> None:
         training = training_of(model, cell)
         with simulation.rounded(cell.precision, module, sets):
             eager = run_eager(module, sets, training)
-        work, uncounted = _count(model, module, sets[0], cell.precision, training)
+        work, uncounted = count_work(model, module, sets, cell.precision, training)
         if exact is None:
             exact = eager
             sets = reference.jolt(module, sets)
@@ -77,17 +77,19 @@ def _load_in(cell: Cell, job: dict[str, Any]) -> LoadedModel:
     return model
 
 
-def _count(
-    model: LoadedModel, module: Any, inputs: Inputs, cell_precision: str, training: Training | None
+def count_work(
+    model: LoadedModel, module: Any, sets: tuple[Inputs, ...], cell_precision: str, training: Training | None
 ) -> tuple[roofline.Work | None, str]:
-    """What one call takes, or why that cannot be counted: a model whose golden there is can be compared without."""
+    """What is timed as one call takes, all lengths of a stream together. Or why that cannot be counted: a model whose
+    golden there is can be compared without."""
     from harness import counting
 
     if model.work is not None:
         flops, bytes_moved = model.work
         return roofline.Work(flops=flops, bytes_moved=bytes_moved), ""
     try:
-        return counting.count(module, inputs, cell_precision, training), ""
+        called = sets if len(of_each_shape(sets)) > 1 else sets[:1]
+        return roofline.total(counting.count(module, one, cell_precision, training) for one in called), ""
     except Exception as error:
         traceback.print_exc()
         return None, explain(error)[1]

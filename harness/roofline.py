@@ -50,6 +50,12 @@ class Work(Frozen):
     bytes_moved: int
 
 
+def total(parts: Iterable[Work]) -> Work:
+    """What several calls take, one after the other: weights are read in each of them."""
+    known = list(parts)
+    return Work(flops=sum(one.flops for one in known), bytes_moved=sum(one.bytes_moved for one in known))
+
+
 class Ceilings(Frozen):
     """What this machine can do at best, in one precision."""
 

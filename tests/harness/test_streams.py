@@ -9,8 +9,10 @@ import torch
 
 from backends.base import Compiled
 from backends.inductor import padded_to_buckets
+from harness import golden
+from harness.roofline import Work
 from harness.serving import Stream
-from models.base import Inputs, of_each_shape
+from models.base import Inputs, LoadedModel, of_each_shape
 from models.transformer_lm import STREAM
 from reports.errors import Unsupported
 from reports.schema import Record, Status
@@ -65,6 +67,16 @@ def test_a_stream_runs_every_input_in_order() -> None:
     stream.bind(sets[2])
     stream.run()
     assert calls == [3, 0, 1, 0, 2, 0]
+
+
+def test_the_work_of_a_stream_is_that_of_all_its_lengths() -> None:
+    linear = torch.nn.Linear(16, 16, bias=False)
+    sets = tuple(Inputs((torch.zeros(length, 16),)) for length in (3, 1))
+    model = LoadedModel(linear, sets)
+    work, _ = golden.count_work(model, linear, sets, "fp32", None)
+    assert work == Work(flops=2 * 16 * 16 * 4, bytes_moved=4 * (2 * 16 * 16 + 2 * 16 * 4))  # weights twice, values once
+    alike, _ = golden.count_work(model, linear, (sets[0], sets[0]), "fp32", None)
+    assert alike is not None and alike.flops == 2 * 16 * 16 * 3  # a call has one of several inputs of one length
 
 
 def test_shapes_are_found_once_each() -> None:
