@@ -213,15 +213,17 @@ class Launchers:
                 each.preload(self._modules)
 
     def prepare(self, epochs: int) -> None:
-        """Have launchers for so many epochs, so that none imports torch while something is measured."""
-        if isinstance(self.first, ForkLauncher):
-            while len(self._launchers) < epochs:
-                further = ForkLauncher()
-                further.preload(self._modules)
-                self._launchers.append(further)
-            for place, each in enumerate(self._launchers):
-                if isinstance(each, ForkLauncher):
-                    self._launchers[place] = self._serving(each)
+        """Have launchers for so many epochs. Their servers import torch beside one another; nobody waits for them."""
+        while len(self._launchers) < epochs and isinstance(self.first, ForkLauncher):
+            further = ForkLauncher()
+            further.preload(self._modules)
+            self._launchers.append(further)
+
+    def await_serving(self, epochs: int | None = None) -> None:
+        """Block until the servers of so many epochs (default: all there are) have imported what they are to import."""
+        for place, each in enumerate(self._launchers[:epochs]):
+            if isinstance(each, ForkLauncher):
+                self._launchers[place] = self._serving(each)
 
     def _serving(self, server: ForkLauncher) -> ForkLauncher:
         try:
@@ -236,6 +238,7 @@ class Launchers:
     def of_epoch(self, epoch: int) -> Launcher:
         """A spawned child is a process of its own anyway: those launchers are all the same one."""
         self.prepare(epoch + 1)
+        self.await_serving()
         return self._launchers[min(epoch, len(self._launchers) - 1)]
 
     def __enter__(self) -> Self:

@@ -37,6 +37,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     if folder is not None:
         Store.check(folder)
     with Launchers(request.start_method) as launchers:
+        launchers.prepare(request.processes)
         facts = ask(launchers.first, "probe")
         if not request.devices:
             request = request.model_copy(update={"devices": ("cuda" if facts["cuda_devices"] else "cpu",)})
@@ -148,6 +149,7 @@ def _measure(
         )
         launchers.preload(imports)
     launchers.prepare(sampling.processes)
+    launchers.await_serving(1)
     store.note(launchers.first.note)
     if not CAN_FORK or not CAN_PAUSE:
         store.note(

@@ -215,7 +215,7 @@ def test_each_epoch_has_a_server_of_its_own_and_the_same_one_whenever_it_is_aske
 
 def test_what_a_models_loading_imports_is_imported_by_every_server_and_what_does_not_import_is_left_out() -> None:
     with Launchers("forkserver") as launchers:
-        launchers.prepare(1)
+        launchers.await_serving(1)
         assert "had imported torch and nothing else" in launchers.first.note
         launchers.preload(["no.such.module", "xmlrpc.server"])
         for epoch in range(2):
@@ -232,7 +232,7 @@ def test_a_module_that_ends_its_process_when_it_is_imported_costs_no_run(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Launchers("forkserver") as launchers:
         launchers.preload(["exiting_module", "dying_module"])
-        launchers.prepare(1)
+        launchers.await_serving()
         child = launchers.first.start("probe", launchers.first.temporary / "probe.log")
         until(child, "finished")
         assert "had imported torch and nothing else" in launchers.first.note
@@ -246,7 +246,7 @@ def test_a_module_that_never_ends_its_import_costs_no_run(tmp_path: Path, monkey
     monkeypatch.setattr("harness.launcher.CLOSING_S", 0.5)
     with Launchers("forkserver") as launchers:
         launchers.preload(["stuck_module"])
-        launchers.prepare(1)
+        launchers.await_serving()
         until(launchers.first.start("probe", launchers.first.temporary / "probe.log"), "finished")
 
 
@@ -259,7 +259,7 @@ def test_what_is_imported_for_children_is_imported_as_in_one(tmp_path: Path, mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "the user's"))
     with Launchers("forkserver") as launchers:
         launchers.preload(["curious_module"])
-        launchers.prepare(1)
+        launchers.await_serving()
         offline, devices, cache = ast.literal_eval((tmp_path / "seen").read_text())
         assert (offline, devices) == ("1", "")
         assert cache.startswith(str(launchers.first.temporary))
