@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from harness.sampling import MAX_PROCESSES
 from reports.decision import FEWEST_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
 from reports.schema import Ratio
 from reports.statistics import ratio_over_processes, student_quantile
@@ -38,7 +39,6 @@ RIVALS = 4
 """Cells beside the baseline, whose variances the pooled interval takes together."""
 
 RESAMPLES = 400
-MOST_PROCESSES = 10
 RATIOS = (1.0, 1.03, 1.05)
 EQUAL_CELLS = 6
 
@@ -110,7 +110,7 @@ def procedure_table(random: np.random.Generator, trials: int) -> list[str]:
     )
     for scenario in PROCEDURES:
         for true_ratio in RATIOS:
-            estimates = simulated_estimates(random, scenario, trials, MOST_PROCESSES)
+            estimates = simulated_estimates(random, scenario, trials, MAX_PROCESSES)
             estimates += math.log(true_ratio)
             found = outcomes(estimates, true_ratio)
             naive = _percent(wrong_at_95(estimates)) if true_ratio == 1.0 else "-"
@@ -132,7 +132,7 @@ def equals_table(random: np.random.Generator, trials: int) -> list[str]:
     """How often a winner is called among several equal cells, of which the best so far is compared with the rest."""
     lines = _header("bias of a process", f"winner among {EQUAL_CELLS} equal cells", "undecided", "processes")
     for scenario in PROCEDURES:
-        logs = _biases(random, scenario, (trials, EQUAL_CELLS, MOST_PROCESSES))
+        logs = _biases(random, scenario, (trials, EQUAL_CELLS, MAX_PROCESSES))
         logs += random.normal(0, ROUND_NOISE / math.sqrt(ROUNDS), logs.shape)
         ends = [_contest_of_equals(cells) for cells in logs]
         called, open_ended = (np.mean([end[place] for end in ends]) for place in (0, 1))
@@ -202,16 +202,28 @@ def _looks(logs: Sequence[float]) -> Iterator[Ratio]:
 
 
 def _contest_of_equals(logs: Array) -> tuple[bool, bool, int]:
-    """(a winner was called, it ended undecided, processes taken), from logarithms of cells x processes."""
-    for processes in range(FEWEST_PROCESSES, logs.shape[1] + 1):
-        seen = logs[:, :processes]
-        order = np.argsort(np.median(seen, axis=1))
-        best, *others = (seen[place] for place in order)
-        leads = [ratio_over_processes((other - best).tolist()) for other in others]
-        tied = _first_place(leads)
-        if all(is_decided(lead) for lead in tied):
-            return not tied, False, processes
-    return not tied, True, processes
+    """(a winner was called, it ended undecided, the most processes of a cell), from logarithms of cells x processes.
+
+    The first cell is the baseline.
+    """
+    cells, most = logs.shape
+    lived = np.zeros(logs.shape, dtype=bool)
+    lived[:, :FEWEST_PROCESSES] = True
+    for processes in range(FEWEST_PROCESSES, most + 1):
+        medians = [np.median(logs[cell, lived[cell]]) for cell in range(cells)]
+        best, *others = (int(cell) for cell in np.argsort(medians))
+        leads = [_lead(logs, lived, best, other) for other in others]
+        undecided = [other for other, lead in zip(others, leads, strict=True) if not is_decided(lead)]
+        if not undecided or processes == most:
+            break
+        lived[[0, best, *undecided], processes] = True
+    return not _first_place(leads), bool(undecided), processes
+
+
+def _lead(logs: Array, lived: npt.NDArray[np.bool_], best: int, other: int) -> Ratio:
+    """Over the processes that both of them had."""
+    common = lived[best] & lived[other]
+    return ratio_over_processes((logs[other] - logs[best])[common].tolist())
 
 
 def _first_place(leads: Sequence[Ratio]) -> list[Ratio]:

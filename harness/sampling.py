@@ -32,7 +32,7 @@ REWARM_S = 0.01
 MIN_PROCESSES = 3
 """Of each cell, unless a user says otherwise: no interval over fewer can be trusted."""
 
-MAX_PROCESSES = 10
+MAX_PROCESSES = 20
 """So many are started at most where the spread between them leaves the verdict undecided."""
 
 ROUNDS = 12

@@ -14,9 +14,9 @@ from reports.statistics import interval_at
 TIE_MARGIN = 0.02
 """A smaller difference is a tie, however narrow its interval."""
 
-CALL_CONFIDENCE = 0.998
-"""A winner is called when the interval of this confidence excludes 1: at a look after each of 3 to 10 processes, a 95 %
-interval would exclude it by chance in 15 % of the contests between equals (repeated significance testing: Armitage,
+CALL_CONFIDENCE = 0.9985
+"""A winner is called when the interval of this confidence excludes 1: at a look after each of 3 to 20 processes, a 95 %
+interval would exclude it by chance in 20 % of the contests between equals (repeated significance testing: Armitage,
 McPherson and Rowe, JRSS A 132, 1969). A constant, stricter confidence for all looks is Pocock's remedy (Biometrika 64,
 1977)."""
 
