@@ -296,13 +296,17 @@ def reproduce_cell(
 
 
 def _conclude(found: Report, store: Store, quiet: bool) -> int:
-    """Write the report, say what came out and where it is, and return the exit status."""
-    written = writer.write(found, store.root)
+    """Say what came out, write the report, say where it is, and return the exit status.
+
+    Nobody waits for figures to read the verdict, and nothing is said before it is on disk.
+    """
+    writer.write_json(found, store.root)
     if quiet:
         for verdict in found.verdicts:
             stdout.print(verdict.sentence, soft_wrap=True, highlight=False, markup=False)
     else:
         print_report(found, stdout)
+    written = writer.write(found, store.root)
     stdout.print(f"Report: {written['report.md']}", soft_wrap=True, highlight=False, markup=False)
     stdout.print(f"Page: {written['report.html']}", soft_wrap=True, highlight=False, markup=False)
     if not found.complete:

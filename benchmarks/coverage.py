@@ -39,7 +39,7 @@ RIVALS = 4
 """Cells beside the baseline, whose variances the pooled interval takes together."""
 
 RESAMPLES = 400
-RATIOS = (1.0, 1.03, 1.05)
+RATIOS = (1.0, 1.03, 1.05, 1.24)
 EQUAL_CELLS = 6
 
 

@@ -18,9 +18,9 @@ WARM_UP_CALLS = 10
 WARM_UP_WINDOWS = 3
 WARM_UP_AGREEMENT = 0.02
 WARM_UP_LIMIT_S = 30.0
-FURTHER_WARM_UP_LIMIT_S = 5.0
+FURTHER_WARM_UP_LIMIT_S = 2.0
 """Of a cell's further processes: whether it becomes steady is the first one's to tell, and on a machine that never is,
-each would take the longer limit."""
+each would take the longer limit. They are steady after half of the first one's least time, too."""
 
 SETTLE_LIMIT_S = 180.0
 """A configuration that goes on choosing has so long to come to an end: a compilation or two beside its calls."""
@@ -100,10 +100,11 @@ def warm_up(
 ) -> WarmUp:
     """Call until it is steady: three windows whose medians agree within 2 %, with nothing compiled meanwhile.
 
-    At least 10 calls and `at_least_s` seconds; at most 30 seconds (5 in a process that is not the cell's
-    first), or `at_least_s` if that is more.
+    At least 10 calls and `at_least_s` seconds, half of them in a process that is not the cell's first; at most 30
+    seconds (2 in a further process), or the least if that is more.
     """
     start_ns = now_ns()
+    at_least_s *= 1 if is_first else 0.5
     limit_s = max(WARM_UP_LIMIT_S if is_first else FURTHER_WARM_UP_LIMIT_S, at_least_s)
     window_s = at_least_s / (WARM_UP_WINDOWS + 1)
     medians: list[float] = []

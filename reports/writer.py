@@ -30,8 +30,7 @@ def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]
     Returns the files written by their name within `folder` (`report.md`, `figures/latency.png`). The JSON goes first:
     should a rendering fail, the numbers are safe.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    written = {REPORT_JSON: write_atomically(folder / REPORT_JSON, to_json(report))}
+    written = {REPORT_JSON: write_json(report, folder)}
     written["cells.csv"] = write_atomically(folder / "cells.csv", to_csv(report))
     for name, table in sweep_tables(report).items():
         written[name] = write_atomically(folder / name, table)
@@ -45,6 +44,12 @@ def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]
         written |= {f"figures/{path.name}": path for path in drawn}
     written["report.md"] = write_atomically(folder / "report.md", to_markdown(report, figures=drawn))
     return written
+
+
+def write_json(report: Report, folder: Path) -> Path:
+    """Writes `report.json` alone: all there is to know, before anything is rendered from it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_atomically(folder / REPORT_JSON, to_json(report))
 
 
 def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path | None) -> Path:

@@ -181,7 +181,13 @@ def test_a_further_process_is_given_less_time_to_become_steady(time: FakeTime) -
     drifting = Scripted(time, lambda call: 1.0 * 1.0005**call)
     warm_up = sampling.warm_up(drifting, SETS, CLOCK, 0.5, is_first=False)
     assert not warm_up.steady
-    assert warm_up.seconds < 6.0 < sampling.WARM_UP_LIMIT_S
+    assert warm_up.seconds < 2.5 < sampling.WARM_UP_LIMIT_S
+
+
+def test_a_further_process_that_is_steady_warms_up_for_half_the_time(time: FakeTime) -> None:
+    warm_up = sampling.warm_up(Scripted(time), SETS, CLOCK, 0.5, is_first=False)
+    assert warm_up.steady and warm_up.calls >= 10
+    assert 0.25 <= warm_up.seconds < 0.35
 
 
 def test_a_longer_warm_up_than_the_limit_is_granted(time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,14 +237,14 @@ def test_device_time_needs_a_device(time: FakeTime) -> None:
 @pytest.mark.parametrize(("seconds", "rounds", "warm_up_s"), [(0.1, 12, 0.05), (1.5, 12, 0.5), (9.0, 30, 0.5)])
 def test_bursts_hold_the_time_and_a_hundred_calls(seconds: float, rounds: int, warm_up_s: float) -> None:
     plan = sampling.SamplingPlan.lasting(seconds)
-    assert (plan.processes, plan.most_processes, plan.rounds) == (3, 10, rounds)
+    assert (plan.processes, plan.most_processes, plan.rounds) == (3, 20, rounds)
     assert plan.processes * plan.rounds * plan.burst_s == pytest.approx(seconds)
     assert plan.processes * plan.rounds * plan.burst_calls >= 100
     assert plan.burst_s <= 0.1
     assert plan.warm_up_s == warm_up_s
 
 
-@pytest.mark.parametrize(("asked", "most"), [(1, 1), (2, 2), (3, 10), (5, 10), (12, 12)])
+@pytest.mark.parametrize(("asked", "most"), [(1, 1), (2, 2), (3, 20), (5, 20), (22, 22)])
 def test_fewer_processes_than_an_interval_needs_are_taken_as_they_are(asked: int, most: int) -> None:
     plan = sampling.SamplingPlan.lasting(1.5, asked)
     assert (plan.processes, plan.most_processes) == (asked, most)

@@ -71,7 +71,7 @@ def test_a_call_has_an_interval_without_one_and_a_difference_of_two_percent(foun
         (ratio(1.019, 1.014, 1.023), Relation.TIE, True),  # under 2 %, and narrow
         (ratio(1.000, 0.985, 1.015), Relation.TIE, True),
         (ratio(1.010, 0.980, 1.040), Relation.TIE, False),  # includes 1, but more processes might tell
-        (ratio(1.050, 1.010, 1.090), Relation.UNDECIDED, False),  # not at 99.85 %
+        (ratio(1.050, 1.010, 1.090), Relation.UNDECIDED, False),  # not at 99.9 %
         (ratio(1.050, 1.040, 1.060, processes=3), Relation.UNDECIDED, False),
         (ratio(1.050, 1.049, 1.051, processes=3), Relation.UNDECIDED, False),  # narrow, but of three processes only
         (ratio(1.050, 1.049, 1.051, processes=5), Relation.FASTER, True),
