@@ -165,12 +165,26 @@ def report(
         raise UsageError("--out: names the folder of the figures, so give --figures too")
     for path in paths:
         found = judged_anew(_report_in(path), calls, require)
-        folder = path if path.is_dir() else path.parent
-        writer.write(found, folder)
-        print_report(found, stdout)
-        stdout.print(f"Report: {folder / 'report.md'}", soft_wrap=True, highlight=False)
-        stdout.print(f"Page: {folder / 'report.html'}", soft_wrap=True, highlight=False)
+        _tell(found, path if path.is_dir() else path.parent)
     return 0
+
+
+def _tell(found: Report, folder: Path, quiet: bool = False) -> None:
+    """Say what came out, write the report into `folder`, and say where it is.
+
+    Nobody waits for figures to read the verdict, and nothing is said before it is on disk.
+    """
+    writer.write_json(found, folder)
+    try:
+        if quiet:
+            for verdict in found.verdicts:
+                stdout.print(verdict.sentence, soft_wrap=True, highlight=False, markup=False)
+        else:
+            print_report(found, stdout)
+    finally:  # also where nobody reads on: `| head` closes the pipe
+        written = writer.render(found, folder)
+    stdout.print(f"Report: {written['report.md']}", soft_wrap=True, highlight=False, markup=False)
+    stdout.print(f"Page: {written['report.html']}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _report_in(path: Path) -> Report:
@@ -296,19 +310,8 @@ def reproduce_cell(
 
 
 def _conclude(found: Report, store: Store, quiet: bool) -> int:
-    """Say what came out, write the report, say where it is, and return the exit status.
-
-    Nobody waits for figures to read the verdict, and nothing is said before it is on disk.
-    """
-    writer.write_json(found, store.root)
-    if quiet:
-        for verdict in found.verdicts:
-            stdout.print(verdict.sentence, soft_wrap=True, highlight=False, markup=False)
-    else:
-        print_report(found, stdout)
-    written = writer.write(found, store.root)
-    stdout.print(f"Report: {written['report.md']}", soft_wrap=True, highlight=False, markup=False)
-    stdout.print(f"Page: {written['report.html']}", soft_wrap=True, highlight=False, markup=False)
+    """Tell what came out, and return the exit status."""
+    _tell(found, store.root, quiet)
     if not found.complete:
         stderr.print(
             f"Interrupted. To measure the rest: python runner.py resume {shlex.quote(str(store.root))}",

@@ -202,28 +202,16 @@ def _looks(logs: Sequence[float]) -> Iterator[Ratio]:
 
 
 def _contest_of_equals(logs: Array) -> tuple[bool, bool, int]:
-    """(a winner was called, it ended undecided, the most processes of a cell), from logarithms of cells x processes.
-
-    The first cell is the baseline.
-    """
-    cells, most = logs.shape
-    lived = np.zeros(logs.shape, dtype=bool)
-    lived[:, :FEWEST_PROCESSES] = True
-    for processes in range(FEWEST_PROCESSES, most + 1):
-        medians = [np.median(logs[cell, lived[cell]]) for cell in range(cells)]
-        best, *others = (int(cell) for cell in np.argsort(medians))
-        leads = [_lead(logs, lived, best, other) for other in others]
-        undecided = [other for other, lead in zip(others, leads, strict=True) if not is_decided(lead)]
-        if not undecided or processes == most:
-            break
-        lived[[0, best, *undecided], processes] = True
-    return not _first_place(leads), bool(undecided), processes
-
-
-def _lead(logs: Array, lived: npt.NDArray[np.bool_], best: int, other: int) -> Ratio:
-    """Over the processes that both of them had."""
-    common = lived[best] & lived[other]
-    return ratio_over_processes((logs[other] - logs[best])[common].tolist())
+    """(a winner was called, it ended undecided, processes taken), from logarithms of cells x processes."""
+    for processes in range(FEWEST_PROCESSES, logs.shape[1] + 1):
+        seen = logs[:, :processes]
+        order = np.argsort(np.median(seen, axis=1))
+        best, *others = (seen[place] for place in order)
+        leads = [ratio_over_processes((other - best).tolist()) for other in others]
+        tied = _first_place(leads)
+        if all(is_decided(lead) for lead in tied):
+            return not tied, False, processes
+    return not tied, True, processes
 
 
 def _first_place(leads: Sequence[Ratio]) -> list[Ratio]:

@@ -61,6 +61,8 @@ class Measurement:
         needed = (self._launchers.first, self._store, self._progress, self._time_limit_s)
         try:
             golden = groundwork.golden(contest, *needed)
+            if not self._launchers.are_serving:
+                self._progress.note("importing torch in the fork servers of further processes")
             self._launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
             groundwork.measure_ceilings(sensible[0].cell, *needed)
         except groundwork.NoGolden as error:
@@ -74,9 +76,8 @@ class Measurement:
         cells.sort(key=lambda live: live.cell.label != BASELINE)
         self._gpu = GpuWatch(memory.cuda_index(sensible[0].cell.device))
         epoch = 0
-        while wanted := self._wanted(epoch, cells):
-            going_on = self._run_epoch(epoch, wanted)
-            cells = [live for live in cells if live in going_on or live not in wanted]
+        while cells and not self._is_decided(epoch, cells):
+            cells = self._run_epoch(epoch, cells)
             epoch += 1
         for live in cells:
             self._conclude(live, live.record())
@@ -97,24 +98,24 @@ class Measurement:
                 sensible.append(planned)
         return sensible
 
-    def _wanted(self, epochs: int, cells: Sequence[Live]) -> list[Live]:
-        """The cells that one more epoch is for: all of them at first; then those of the pairs that so many epochs leave
-        undecided, and the baseline, which every ratio is shown to. None once the verdict is decided, or as much of it
-        as the limits allow.
-        """
+    def _is_decided(self, epochs: int, cells: Sequence[Live]) -> bool:
+        """Whether so many epochs decide the verdict, or as much of it as the limits allow."""
         if epochs < self._sampling.processes:
-            return list(cells)
+            return False
         open_pairs = self._undecided([live.record() for live in cells])
         if not open_pairs or epochs >= self._sampling.most_processes:
-            return []
-        labels = {BASELINE, *(label for pair in open_pairs for label in pair)}
-        wanted = [live for live in cells if live.cell.label in labels]
-        if not all(live.has_time_for_another for live in wanted):
+            return True
+        if not all(live.has_time_for_another for live in cells):
             self._store.note(f"{cells[0].cell.contest_id}: --time-limit left no room for more processes per cell")
-            return []
+            return True
+        try:
+            self._launchers.of_epoch(epochs)
+        except BakeoffError as error:  # as many as there are say more than none
+            self._store.note(f"{cells[0].cell.contest_id}: no fork server for a further process of each cell: {error}")
+            return True
         pairs = ", ".join(f"{one} against {other}" for one, other in open_pairs)
-        self._progress.note(f"{epochs} processes do not decide {pairs}: one more of each, and of {BASELINE}")
-        return wanted
+        self._progress.note(f"{epochs} processes of each cell do not decide {pairs}: one more of each")
+        return False
 
     def _run_epoch(self, epoch: int, cells: Sequence[Live]) -> list[Live]:
         """One process of each cell: built, measured in rounds, gone. Returns the cells that further epochs are for.

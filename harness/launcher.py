@@ -196,6 +196,7 @@ class Launchers:
     def __init__(self, start_method: StartMethod) -> None:
         self._start_method = start_method
         self._launchers = [launcher(start_method)]
+        self._further: tuple[int, ForkLauncher] | None = None  # of an epoch that was not prepared for, and which
         self._modules: tuple[str, ...] = ()
 
     @property
@@ -219,6 +220,11 @@ class Launchers:
             further.preload(self._modules)
             self._launchers.append(further)
 
+    @property
+    def are_serving(self) -> bool:
+        """Whether nobody would have to wait for them."""
+        return all(each.is_serving for each in self._launchers if isinstance(each, ForkLauncher))
+
     def await_serving(self, epochs: int | None = None) -> None:
         """Block until the servers of so many epochs (default: all there are) have imported what they are to import."""
         for place, each in enumerate(self._launchers[:epochs]):
@@ -236,10 +242,26 @@ class Launchers:
         return server
 
     def of_epoch(self, epoch: int) -> Launcher:
-        """A spawned child is a process of its own anyway: those launchers are all the same one."""
-        self.prepare(epoch + 1)
+        """The launcher of this epoch. Of those that were not prepared for, only the latest is kept: each holds a torch.
+
+        A spawned child is a process of its own anyway: those launchers are all the same one. Raises BakeoffError where
+        a server does not start.
+        """
         self.await_serving()
-        return self._launchers[min(epoch, len(self._launchers) - 1)]
+        if epoch < len(self._launchers) or not isinstance(self.first, ForkLauncher):
+            return self._launchers[min(epoch, len(self._launchers) - 1)]
+        if self._further is None or self._further[0] != epoch:
+            self._leave_further()
+            server = ForkLauncher()
+            server.preload(self._modules)
+            self._further = epoch, server
+            self._further = epoch, self._serving(server)
+        return self._further[1]
+
+    def _leave_further(self) -> None:
+        if self._further:
+            self._further[1].__exit__(None, None, None)
+        self._further = None
 
     def __enter__(self) -> Self:
         return self
@@ -247,6 +269,7 @@ class Launchers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leave_further()
         # the last one first: the first one's folder holds what the others' children work on
         for each in reversed(self._launchers):
             each.__exit__(kind, error, trace)
@@ -292,8 +315,16 @@ class ForkLauncher(Launcher):
     def preload(self, modules: Sequence[str]) -> None:
         """Have the server import `modules` before it forks another child. One that does not import is left out."""
         if modules:
-            self._send({"preload": list(modules)})
+            with contextlib.suppress(OSError):  # it is gone: waiting for it says so
+                self._send({"preload": list(modules)})
             self._awaited.append("preloaded")
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether children can be forked without waiting."""
+        while self._awaited and self._readable():
+            self._note(self._answer())
+        return not self._awaited
 
     def await_serving(self) -> None:
         """Block until all is imported and children can be forked. Several servers started at once import at once.

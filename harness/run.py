@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from harness.store import Store
 from reports.constraints import Requirements
 from reports.errors import BakeoffError
 from reports.schema import Cell, Report
-from reports.verdict import judge
+from reports.verdict import judge, undecided
 
 PROBE_LIMIT_S = 300.0
 
@@ -55,6 +56,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     request = store.request()
     contests = plan(request)
     with Launchers(request.start_method) as launchers:
+        launchers.prepare(request.processes)
         captured = environment.capture(ask(launchers.first, "probe"))
         before = store.environment()
         if before is None:
@@ -164,6 +166,7 @@ def _measure(
         sampling,
         request.time_limit_s,
         interleaved=request.schedule == "interleaved",
+        undecided=functools.partial(undecided, requirements=Requirements.parse(request.require)),
     )
     # an interruption ends the measuring, not the run: what has finished is reported
     with store.timed(), contextlib.suppress(KeyboardInterrupt):

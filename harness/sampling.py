@@ -100,8 +100,8 @@ def warm_up(
 ) -> WarmUp:
     """Call until it is steady: three windows whose medians agree within 2 %, with nothing compiled meanwhile.
 
-    At least 10 calls and `at_least_s` seconds, half of them in a process that is not the cell's first; at most 30
-    seconds (2 in a further process), or the least if that is more.
+    At least 10 calls and `at_least_s` seconds, half of the seconds in a process that is not the cell's first. It is
+    given up after 30 seconds (2 in a further process), or the least if that is more.
     """
     start_ns = now_ns()
     at_least_s *= 1 if is_first else 0.5

@@ -78,13 +78,13 @@ def judge_contest(records: Sequence[Record], requirements: Requirements | None =
     )
 
 
-def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
+def undecided(records: Sequence[Record], requirements: Requirements | None = None) -> list[tuple[str, str]]:
     """The pairs of labels whose ratio further processes could still turn into another verdict; empty: none could.
 
-    These are the best cell so far and each other one that it has neither been called faster than, nor ties with for
-    good. One with fewer than three processes does neither.
+    These are the best cell so far, of those that keep to the requirements, and each other such one that it has neither
+    been called faster than, nor ties with for good. One with fewer than three processes does neither.
     """
-    field = _Field(records)
+    field = _Field(records, requirements)
     return [(field.ranked[0].cell.label, other.cell.label) for other, _ in field.undecided()]
 
 
@@ -290,8 +290,8 @@ def _doubts_of_stability(field: _Field) -> list[str]:
     named = ", ".join(f"{best} against {other.cell.label}, {spell_ratio(ratio)}" for other, ratio in pairs)
     fewest = min(ratio.processes for _, ratio in pairs)
     return [
-        f"unstable: {fewest} processes of each do not decide {named}: raise --processes or --time-limit, or find a "
-        "quieter machine"
+        f"unstable: {fewest} processes of each do not decide {named}: raise --time-limit, or --processes "
+        f"over {fewest}, or find a quieter machine"
     ]
 
 

@@ -30,8 +30,12 @@ def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]
     Returns the files written by their name within `folder` (`report.md`, `figures/latency.png`). The JSON goes first:
     should a rendering fail, the numbers are safe.
     """
-    written = {REPORT_JSON: write_json(report, folder)}
-    written["cells.csv"] = write_atomically(folder / "cells.csv", to_csv(report))
+    return {REPORT_JSON: write_json(report, folder)} | render(report, folder, figures)
+
+
+def render(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:
+    """Writes what is made from `report.json`, and returns it as `write` does."""
+    written = {"cells.csv": write_atomically(folder / "cells.csv", to_csv(report))}
     for name, table in sweep_tables(report).items():
         written[name] = write_atomically(folder / name, table)
     written["report.html"] = write_atomically(folder / "report.html", to_html(report))

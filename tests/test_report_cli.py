@@ -14,8 +14,8 @@ from tests.reports.samples import cell, conv_on_cpu, failed, report
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_signals: None) -> Path:
     """Holds a report; no figures are drawn, which would take longer than all else."""
-    write = writer.write
-    monkeypatch.setattr(writer, "write", lambda found, folder: write(found, folder, figures=False))
+    render = writer.render
+    monkeypatch.setattr(writer, "render", lambda found, folder, figures=False: render(found, folder, figures=False))
     writer.write(report(conv_on_cpu()), tmp_path)
     return tmp_path
 
@@ -38,6 +38,30 @@ def test_requirements_judge_a_report_anew_and_none_judge_it_as_before(
     assert "- onnx may not win: build_s is 0.9, not > 5" in said
     assert call(monkeypatch, folder, "--require", "") == 0
     assert writer.read(folder).verdicts == before.verdicts
+
+
+def test_the_verdict_is_said_before_anything_is_drawn_and_after_it_is_on_disk(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def draw(found: Report, folder: Path) -> dict[str, Path]:
+        assert writer.read(folder).verdicts[0].winner == "onnx"
+        assert "onnx wins" in capsys.readouterr().out
+        return {"report.md": folder / "report.md", "report.html": folder / "report.html"}
+
+    monkeypatch.setattr(writer, "render", draw)
+    assert call(monkeypatch, folder) == 0
+    assert "Report: " in capsys.readouterr().out
+
+
+def test_a_reader_who_leaves_costs_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(*_: object) -> None:
+        raise SystemExit(1)  # what rich does where the pipe is closed
+
+    (folder / "report.md").unlink()
+    monkeypatch.setattr(runner, "print_report", leave)
+    with pytest.raises(SystemExit):
+        call(monkeypatch, folder)
+    assert (folder / "report.md").exists() and (folder / "report.html").exists()
 
 
 def test_costs_are_told_over_so_many_calls(

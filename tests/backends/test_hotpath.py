@@ -10,6 +10,7 @@ import torch
 
 import backends
 import hotpath.deciding
+from backends.base import Settings
 from backends.eager import Callables
 from backends.hotpath import Hot
 from hotpath import enable_hot_path_detection
@@ -63,6 +64,17 @@ def test_placement_and_settings_tell_what_it_has_come_to(hot: Callable[[FakeComp
         assert compiled.compilations() == 1 and settings["hot_threshold"] == 10
         assert isinstance(settings["switched_at_call"], int) and settings["compile_s"] == 0.05
         assert torch.equal(compiled.outputs()[0], 2 * torch.arange(4.0) + 1)
+
+
+def test_what_the_step_around_it_is_set_to_is_told_too(hot: Callable[[FakeCompiler], Hot]) -> None:
+    class Step(Callables):
+        def settings(self) -> Settings:
+            return {"optimizer": "AdamW"}
+
+    with hot(FakeCompiler()) as compiled:
+        compiled._inner = Step(Slowly())
+        assert compiled.settings()["optimizer"] == "AdamW"
+        assert compiled.settings()["hot_threshold"] == 10
 
 
 def test_eager_because_it_is_faster_is_no_fallback(hot: Callable[[FakeCompiler], Hot]) -> None:

@@ -16,6 +16,7 @@ from harness.accuracy import Golden
 from harness.launcher import Child, ChildEnded, DeadlinePassed, ForkLauncher, Launcher, Launchers, SpawnLauncher
 from harness.sampling import SamplingPlan
 from models.base import Inputs
+from reports.errors import BakeoffError
 from reports.schema import Cell
 
 DIMENSIONS = {"batch": 2, "features": 8, "hidden": 8}
@@ -210,7 +211,33 @@ def test_each_epoch_has_a_server_of_its_own_and_the_same_one_whenever_it_is_aske
         assert len({addresses(launchers.of_epoch(epoch)) for epoch in range(4)}) == 4
         assert launchers.of_epoch(1) is launchers.of_epoch(1)
         folders = [launchers.of_epoch(epoch).temporary for epoch in range(4)]
+        assert launchers.of_epoch(3).temporary == folders[3]
     assert not any(folder.exists() for folder in folders)
+
+
+def test_of_the_servers_beyond_those_prepared_only_the_latest_is_kept() -> None:
+    with Launchers("forkserver") as launchers:
+        launchers.prepare(1)
+        folders = [launchers.of_epoch(epoch).temporary for epoch in range(3)]
+        assert [folder.exists() for folder in folders] == [True, False, True]
+
+
+def test_servers_are_waited_for_once() -> None:
+    with Launchers("forkserver") as launchers:
+        launchers.prepare(2)
+        assert not launchers.are_serving
+        launchers.await_serving()
+        assert launchers.are_serving
+
+
+def test_a_server_that_died_before_it_was_asked_to_preload_is_told_as_one_that_ended() -> None:
+    with Launchers("forkserver") as launchers:
+        assert isinstance(launchers.first, ForkLauncher)
+        launchers.first._server.kill()
+        launchers.first._server.wait()
+        launchers.preload(["xmlrpc.server"])
+        with pytest.raises(BakeoffError, match="the fork server ended"):
+            launchers.first.start("probe", launchers.first.temporary / "probe.log")
 
 
 def test_what_a_models_loading_imports_is_imported_by_every_server_and_what_does_not_import_is_left_out() -> None:
