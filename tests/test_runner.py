@@ -342,6 +342,8 @@ def blocked(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # a shell has what it starts in the background ignore interruptions, and these tests may be what it started
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         wait_until((tmp_path / "blocked").exists, 60)

@@ -18,6 +18,7 @@ from harness import run as runs
 from harness.launcher import Child, Launcher
 from harness.plan import Request
 from harness.store import Store
+from reports.constraints import Requirements
 from reports.schema import Cell, Record, Report, Status
 from tests.harness import measuring
 from tests.harness.measuring import Silent, by_label
@@ -308,11 +309,12 @@ def test_more_processes_are_added_while_the_verdict_is_open_and_no_longer(
 ) -> None:
     asked: list[int] = []
 
-    def open_until_five(records: list[Record]) -> list[tuple[str, str]]:
+    def open_until_five(records: list[Record], requirements: Requirements) -> list[tuple[str, str]]:
+        assert not requirements
         asked.append(len(records[0].processes))
         return [("null", "null/again")] if asked[-1] < 5 else []
 
-    monkeypatch.setattr(contests.Measurement.__init__, "__defaults__", (open_until_five,))
+    monkeypatch.setattr(runs, "undecided", open_until_five)
     report = measure(tmp_path / "run", "null", "null/again", processes=3)
     assert asked == [3, 4, 5]
     assert [len(record.processes) for record in report.records] == [5, 5]
@@ -322,7 +324,7 @@ def test_more_processes_are_added_while_the_verdict_is_open_and_no_longer(
 def test_a_verdict_that_stays_open_ends_with_the_most_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contests.Measurement.__init__, "__defaults__", (lambda records: [("null", "null/again")],))
+    monkeypatch.setattr(runs, "undecided", lambda records, requirements: [("null", "null/again")])
     monkeypatch.setattr("harness.sampling.MAX_PROCESSES", 4)
     report = measure(tmp_path / "run", "null", "null/again", processes=3)
     assert [len(record.processes) for record in report.records] == [4, 4]
