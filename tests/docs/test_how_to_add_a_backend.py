@@ -72,6 +72,7 @@ def test_the_run_measures_the_new_backend(checkout: Path, tmp_path: Path) -> Non
     assert exported.memory is not None and exported.memory.artifact_bytes
 
 
+@pytest.mark.slow
 def test_the_suite_covers_the_new_backend(checkout: Path) -> None:
     done = follow([*SUITE, "-p", "no:cacheprovider"], checkout)
     assert done.returncode == 0, done.stdout + done.stderr

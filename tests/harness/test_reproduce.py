@@ -176,7 +176,7 @@ def test_weights_and_inputs_are_the_models_own_bit_for_bit(tmp_path: Path, model
     torch.testing.assert_close(inputs, [one.args for one in loaded.inputs], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("label", ["eager", "torchscript", "onnx", "openvino"])
+@pytest.mark.parametrize("label", ["eager", "torchscript", pytest.param("onnx", marks=pytest.mark.slow), "openvino"])
 def test_a_users_own_model_is_imported_from_its_file(tmp_path: Path, label: str) -> None:
     assert_same_outputs(tmp_path, cell_of(TWO_HEADS, label))
 
