@@ -104,7 +104,7 @@ def main() -> None:
         writer.write_json(report, store.root)  # what the command does before it says its verdict
         timeline.turn_to("harness")
         said = time.monotonic()
-        writer.write(report, store.root)
+        writer.render(report, store.root)
         drawing_s = time.monotonic() - said
     total_s = sum(timeline.seconds.values())
     _say(f"| {options.model} | {len(report.records)} cells, {timeline.processes} processes | {total_s:.0f} s |")

@@ -255,7 +255,11 @@ class Launchers:
             server = ForkLauncher()
             server.preload(self._modules)
             self._further = epoch, server
-            self._further = epoch, self._serving(server)
+            try:
+                self._further = epoch, self._serving(server)
+            except BakeoffError:  # nobody is to take it for one that serves
+                self._leave_further()
+                raise
         return self._further[1]
 
     def _leave_further(self) -> None:

@@ -52,7 +52,10 @@ THROUGHPUT_BLOCK_S = 0.1
 @dataclass(frozen=True)
 class SamplingPlan:
     """How much is sampled. In each of its processes a cell gets `rounds` bursts of at least `burst_s` seconds and
-    `burst_calls` calls, after a warm-up of `warm_up_s` or more; so many again at most where rounds were disturbed."""
+    `burst_calls` calls, so many again at most where rounds were disturbed.
+
+    A warm-up of `warm_up_s` or more precedes them, half of it in further processes.
+    """
 
     processes: int
     most_processes: int

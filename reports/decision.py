@@ -35,7 +35,7 @@ NARROW_LEAD = 0.10
 
 WIDE_LEAD_CONFIDENCE = 0.99
 """Enough for a lead over `NARROW_LEAD`, however often it is looked at: between equals such a lead hardly comes up to be
-called. At `CALL_CONFIDENCE` three processes seldom told a lead of 24 % (42 % of the contests drawn from the quiet
+called. At `CALL_CONFIDENCE` three processes seldom told a lead of 24 % (31 % of the contests drawn from the quiet
 transformer's pairs, instead of 92)."""
 
 FEWEST_FOR_NARROW_LEAD = 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -220,6 +221,17 @@ def test_of_the_servers_beyond_those_prepared_only_the_latest_is_kept() -> None:
         launchers.prepare(1)
         folders = [launchers.of_epoch(epoch).temporary for epoch in range(3)]
         assert [folder.exists() for folder in folders] == [True, False, True]
+
+
+def test_a_further_server_that_did_not_start_is_not_taken_for_one_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Launchers("forkserver") as launchers:
+        launchers.await_serving()
+        with monkeypatch.context() as patch:
+            patch.setattr("harness.launcher._python", lambda: [sys.executable, "-c", "raise SystemExit(3)"])
+            with pytest.raises(BakeoffError, match="the fork server ended"):
+                launchers.of_epoch(1)
+        server = launchers.of_epoch(1)
+        until(server.start("probe", server.temporary / "probe.log"), "finished")
 
 
 def test_servers_are_waited_for_once() -> None:
