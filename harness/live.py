@@ -151,7 +151,7 @@ class Live:
         """Check once more, and let the process go. Only the first one is asked for what one process can tell for all:
         throughput, device time, energy, memory and placement, since a warm start's caches hide what was compiled."""
         is_first = len(self.processes) == 1
-        self._send("finish", in_full=is_first)
+        self._send("finish", in_full=is_first and not self._setting.sampling.latency_only)
         message = self._await("finished")
         self._end_child()
         if is_first:
@@ -187,9 +187,10 @@ class Live:
             accuracy=accuracy,
             doubts=[*caveat, *self._doubts],
             **{
-                name: self._first_finished[name] for name in ("throughput", "device_time", "energy", "memory", "stages")
+                name: self._first_finished[name]
+                for name in ("throughput", "device_time", "energy", "stages", "memory", "placement")
+                if name in self._first_finished
             },
-            placement=self._first_finished["placement"],
         )
 
     def clear(self) -> None:

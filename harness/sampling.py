@@ -17,6 +17,7 @@ from reports.schema import DeviceTime, Settling, Stage, Throughput, WarmUp
 WARM_UP_CALLS = 10
 WARM_UP_WINDOWS = 3
 WARM_UP_AGREEMENT = 0.02
+LEVEL_WINDOWS = 4
 WARM_UP_LIMIT_S = 30.0
 FURTHER_WARM_UP_LIMIT_S = 2.0
 """Of a cell's further processes: whether it becomes steady is the first one's to tell, and on a machine that never is,
@@ -54,7 +55,8 @@ class SamplingPlan:
     """How much is sampled. In each of its processes a cell gets `rounds` bursts of at least `burst_s` seconds and
     `burst_calls` calls, so many again at most where rounds were disturbed.
 
-    A warm-up of `warm_up_s` or more precedes them, half of it in further processes.
+    A warm-up of `warm_up_s` or more precedes them, half of it in further processes. `latency_only`: throughput, device
+    time, energy and stages are not asked for.
     """
 
     processes: int
@@ -63,6 +65,7 @@ class SamplingPlan:
     burst_s: float
     burst_calls: int
     warm_up_s: float
+    latency_only: bool = False
 
     @classmethod
     def lasting(cls, seconds: float, processes: int = MIN_PROCESSES) -> SamplingPlan:
@@ -104,7 +107,9 @@ def warm_up(
     """Call until it is steady: three windows whose medians agree within 2 %, with nothing compiled meanwhile.
 
     At least 10 calls and `at_least_s` seconds, half of the seconds in a process that is not the cell's first. It is
-    given up after 30 seconds (2 in a further process), or the least if that is more.
+    given up where the windows differ and yet go nowhere, which is the machine's doing and no warm-up ends: the medians
+    of the last four and of the four before agree within 2 %. And after 30 seconds (2 in a further process), or the
+    least if that is more.
     """
     start_ns = now_ns()
     at_least_s *= 1 if is_first else 0.5
@@ -125,8 +130,18 @@ def warm_up(
             and max(recent) <= min(recent) * (1 + WARM_UP_AGREEMENT)
             and len(set(compilations[-WARM_UP_WINDOWS:])) == 1
         )
-        if (steady and elapsed_s >= at_least_s and calls >= WARM_UP_CALLS) or elapsed_s >= limit_s:
+        is_over = steady or _has_levelled_off(medians, compilations)
+        if (is_over and elapsed_s >= at_least_s and calls >= WARM_UP_CALLS) or elapsed_s >= limit_s:
             return WarmUp(calls=calls, seconds=elapsed_s, steady=steady)
+
+
+def _has_levelled_off(medians: Sequence[float], compilations: Sequence[int]) -> bool:
+    """Whether the last windows took as long as the same number before them, with nothing compiled in any."""
+    count = LEVEL_WINDOWS
+    if len(medians) < 2 * count or compilations[-2 * count] != compilations[-1]:
+        return False
+    before, after = statistics.median(medians[-2 * count : -count]), statistics.median(medians[-count:])
+    return max(before, after) <= min(before, after) * (1 + WARM_UP_AGREEMENT)
 
 
 def burst(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, seconds: float, at_least_calls: int) -> list[int]:

@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scipy import stats  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
@@ -215,11 +215,11 @@ def _trial(contest: Contest, folder: Path, golden: Path, progress: Progress, pla
     ids = [planned.cell.id for planned in contest.cells]
     store = Store.create(folder, request, ids, "selfcheck")
     cell = contest.cells[0].cell
-    # neither is asked about: one trial's golden serves all, and nobody looks at a floor
+    # one trial's golden serves all, and nobody looks at a floor, or at anything but latencies
     store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1.0, bytes_per_s=1.0))
     if golden.exists():
         shutil.copy(golden, store.golden(contest.id))
-    plan = SamplingPlan.lasting(request.min_time_s, request.processes)
+    plan = replace(SamplingPlan.lasting(request.min_time_s, request.processes), latency_only=True)
     with Launchers(request.start_method) as launchers:
         launchers.prepare(plan.processes)
         Measurement(launchers, store, progress, plan, request.time_limit_s, True, undecided_for_any).measure(

@@ -169,6 +169,28 @@ def test_windows_agree_within_two_percent(
     assert warmed(compiled).steady is steady
 
 
+def test_windows_that_differ_and_go_nowhere_are_given_up_soon(time: FakeTime) -> None:
+    compiled = Scripted(time, lambda call: 1.2 if (call // 125) % 2 else 1.0)
+    warm_up = warmed(compiled)
+    assert not warm_up.steady
+    assert 1.0 <= warm_up.seconds < 1.5 < sampling.WARM_UP_LIMIT_S
+
+
+def test_windows_that_differ_and_get_faster_are_waited_for(time: FakeTime) -> None:
+    def latency_ms(call: int) -> float:
+        return (1.2 if time.now_ns // (125 * MS) % 2 else 1.0) * (1.0 + 4.0 * 0.999**call)
+
+    warm_up = warmed(Scripted(time, latency_ms))
+    assert not warm_up.steady
+    assert warm_up.seconds > 3.0
+
+
+def test_what_compiles_is_not_given_up(time: FakeTime) -> None:
+    compiled = Scripted(time, lambda call: 1.2 if (call // 125) % 2 else 1.0, compiles_until_call=3000)
+    warmed(compiled)
+    assert compiled.calls > 3000
+
+
 def test_compilations_that_go_on_keep_it_from_being_steady(time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 2.0)
     assert not warmed(Scripted(time, compiles_until_call=10**6)).steady

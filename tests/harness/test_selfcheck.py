@@ -78,6 +78,7 @@ def test_a_trial_measures_eager_against_itself_and_can_be_kept(monkeypatch: pyte
     (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.0, 2.0))
     assert [record.cell.backend for record in trial.records] == [FIRST, AGAIN]
     assert all(len(record.processes) == 3 for record in trial.records)
+    assert all(record.latency and not record.throughput for record in trial.records)  # nobody asks a trial for more
     assert [found.planted for found in trial.answers] == [1.0, 2.0]
     line = selfcheck.to_json(trial)
     assert selfcheck.answers_of(line) == list(trial.answers)
