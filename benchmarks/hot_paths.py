@@ -8,8 +8,11 @@
 Each contender makes its calls in a fresh process and notes how much time has passed after 1, 10, 100, ... of them: none
 knows how many there will be, so that one process answers for every n. The clock starts with the module on its device
 and the compiler's modules imported where they are used; building is in it. `inductor` and `hotpath` start from empty
-caches; `inductor again` and `hotpath again` from what those have left. After its last call `hotpath` goes on, untimed,
-until it has settled, so that there is something to be learned.
+caches; `inductor again` and `hotpath again` from what those left in the first round. After its last call there
+`hotpath` goes on, untimed, until it has settled, so that there is something to be learned.
+
+Contenders take turns: `--processes` rounds with each of them once, every other round in reverse. What is told of n
+calls is the median over its processes, since one process is a draw, and one moment of the machine.
 
 The ratio is to the better of eager and Inductor for that n, of the same kind of start. What tracking costs is measured
 beside it: a module that is watched, and never compiled, against the same module without, in turns. Leaves a table,
@@ -64,7 +67,7 @@ def main() -> None:
     out: Path = options.out or Path("results") / f"hot-paths-{options.device}"
     out.mkdir(parents=True, exist_ok=True)
     marks = _marks(options.calls)
-    found: Setup = {"machine": None, "calls": options.calls, "workloads": {}}
+    found: Setup = {"machine": None, "calls": options.calls, "processes": options.processes, "workloads": {}}
     with tempfile.TemporaryDirectory(prefix="hot-paths-") as temporary:
         for name in options.workloads.split(","):
             setup: Setup = {
@@ -75,14 +78,18 @@ def main() -> None:
                 "marks": marks,
                 "threads": options.threads,
             }
-            measured: Setup = {**setup, "seconds": {}}
-            for contender in CONTENDERS:
-                folder = Path(temporary) / name / contender.removesuffix(" again")
-                told = in_fresh_process(measure_calls, {**setup, "contender": contender, "folder": str(folder)})
-                measured["seconds"][contender] = told["seconds"]
-                measured[f"of {contender}"] = told["about"]
-                found["machine"] = told["machine"]
-                _say(f"{name}, {contender}: {told['seconds'][-1]:.2f} s for {marks[-1]} calls; {told['about']}")
+            measured: Setup = {**setup, "each": {contender: [] for contender in CONTENDERS}}
+            for number in range(options.processes):
+                for contender in CONTENDERS if number % 2 == 0 else reversed(CONTENDERS):
+                    told = in_fresh_process(measure_calls, _turn(setup, contender, number, Path(temporary) / name))
+                    measured["each"][contender].append(told["seconds"])
+                    measured.setdefault(f"of {contender}", told["about"])
+                    found["machine"] = told["machine"]
+                    _say(f"{name}, {contender}: {told['seconds'][-1]:.2f} s for {marks[-1]} calls; {told['about']}")
+            measured["seconds"] = {
+                contender: [statistics.median(at) for at in zip(*each, strict=True)]
+                for contender, each in measured["each"].items()
+            }
             measured["tracking"] = in_fresh_process(
                 measure_tracking,
                 {**setup, "folder": str(Path(temporary) / name / "tracking"), "turn_s": options.turn_s},
@@ -94,6 +101,14 @@ def main() -> None:
     (out / "hot-paths.md").write_text(table)
     draw(found, out / "hot-paths")
     _say(table)
+
+
+def _turn(setup: Setup, contender: str, number: int, folder: Path) -> Setup:
+    """What one process is told. Those that start again have the first round's caches, and only there is learned."""
+    first_round = folder / "0"
+    own = first_round if contender.endswith(" again") else folder / str(number)
+    settling = {} if number == 0 else {"settle_s": 0.0}
+    return {**setup, **settling, "contender": contender, "folder": str(own / contender.removesuffix(" again"))}
 
 
 def in_fresh_process(work: Callable[[Setup], Setup], setup: Setup) -> Setup:
@@ -256,8 +271,8 @@ def to_markdown(found: Setup) -> str:
     """Tables: the ratios for each n, and what tracking costs."""
     decades = [n for n in _marks(found["calls"]) if str(n).strip("0") == "1"]
     lines = [
-        f"{found['machine']}. Seconds for n calls, building included; in brackets how many times those of the better "
-        "of eager and Inductor from the same kind of start.",
+        f"{found['machine']}. Seconds for n calls, building included, medians over {found['processes']} process(es) of "
+        "each; in brackets how many times those of the better of eager and Inductor from the same kind of start.",
         "",
         f"| workload | | {' | '.join(f'{n:,}' for n in decades)} |",
         f"| --- | --- | {' | '.join('---:' for _ in decades)} |",
@@ -363,6 +378,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--workloads", default=",".join(TASKS))
     parser.add_argument("--set", action="append", default=[], help="WORKLOAD.KEY=VALUE of its dimensions")
     parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--processes", type=int, default=3, help="of each contender")
     parser.add_argument("--threads", type=int, help="intra-operator threads of every contender [torch's choice]")
     parser.add_argument("--turn-s", type=float, default=3.0, help="seconds that tracking is measured for, of each kind")
     parser.add_argument("--quick", action="store_true", help="1,000 calls, and a second for tracking")

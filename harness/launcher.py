@@ -35,6 +35,10 @@ PRELOADING_S = 120.0
 CLOSING_S = 10.0
 """How long a child may take to leave after closing its pipe: dumping core, freeing a GPU's memory."""
 
+FURTHER_AT_ONCE = 2
+"""Servers for epochs that were not prepared for. Importing torch takes a core some seconds, so that two at once hardly
+take longer than one; and whoever needed a fourth process mostly needed a fifth (trials of equals, docs/aa)."""
+
 CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
 CAN_PAUSE = hasattr(signal, "SIGSTOP")
 
@@ -196,7 +200,7 @@ class Launchers:
     def __init__(self, start_method: StartMethod) -> None:
         self._start_method = start_method
         self._launchers = [launcher(start_method)]
-        self._further: tuple[int, ForkLauncher] | None = None  # of an epoch that was not prepared for, and which
+        self._further: dict[int, ForkLauncher] = {}  # by epoch: those that were not prepared for
         self._modules: tuple[str, ...] = ()
 
     @property
@@ -242,7 +246,8 @@ class Launchers:
         return server
 
     def of_epoch(self, epoch: int) -> Launcher:
-        """The launcher of this epoch. Of those that were not prepared for, only the latest is kept: each holds a torch.
+        """The launcher of this epoch. Those that were not prepared for start by twos, and are let go once a later epoch
+        has come: each holds a torch.
 
         A spawned child is a process of its own anyway: those launchers are all the same one. Raises BakeoffError where
         a server does not start.
@@ -250,22 +255,22 @@ class Launchers:
         self.await_serving()
         if epoch < len(self._launchers) or not isinstance(self.first, ForkLauncher):
             return self._launchers[min(epoch, len(self._launchers) - 1)]
-        if self._further is None or self._further[0] != epoch:
-            self._leave_further()
-            server = ForkLauncher()
-            server.preload(self._modules)
-            self._further = epoch, server
+        self._leave_further(until=epoch)
+        if epoch not in self._further:
+            for number in range(epoch, epoch + FURTHER_AT_ONCE):
+                self._further[number] = ForkLauncher()
+                self._further[number].preload(self._modules)
             try:
-                self._further = epoch, self._serving(server)
+                for number, server in self._further.items():
+                    self._further[number] = self._serving(server)
             except BakeoffError:  # nobody is to take it for one that serves
                 self._leave_further()
                 raise
-        return self._further[1]
+        return self._further[epoch]
 
-    def _leave_further(self) -> None:
-        if self._further:
-            self._further[1].__exit__(None, None, None)
-        self._further = None
+    def _leave_further(self, until: int | None = None) -> None:
+        for epoch in [epoch for epoch in self._further if until is None or epoch < until]:
+            self._further.pop(epoch).__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self

@@ -216,11 +216,17 @@ def test_each_epoch_has_a_server_of_its_own_and_the_same_one_whenever_it_is_aske
     assert not any(folder.exists() for folder in folders)
 
 
-def test_of_the_servers_beyond_those_prepared_only_the_latest_is_kept() -> None:
+def test_servers_beyond_those_prepared_start_by_twos_and_are_let_go_once_a_later_epoch_has_come() -> None:
     with Launchers("forkserver") as launchers:
         launchers.prepare(1)
-        folders = [launchers.of_epoch(epoch).temporary for epoch in range(3)]
+        folders, seconds = [], []
+        for epoch in range(3):
+            begun = time.monotonic()
+            folders.append(launchers.of_epoch(epoch).temporary)
+            seconds.append(time.monotonic() - begun)
+        assert seconds[2] < seconds[1] / 2  # it had been started with the one before
         assert [folder.exists() for folder in folders] == [True, False, True]
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_a_further_server_that_did_not_start_is_not_taken_for_one_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
