@@ -6,13 +6,14 @@
     python benchmarks/hot_paths.py --workloads mixed_ops --set mixed_ops.batch=8192 --quick
 
 Each contender makes its calls in a fresh process and notes how much time has passed after 1, 10, 100, ... of them: none
-knows how many there will be, so that one process answers for every n. The clock starts with the module on its device
-and the compiler's modules imported where they are used; building is in it. `inductor` and `hotpath` start from empty
-caches; `inductor again` and `hotpath again` from what those left in the first round. After its last call there
-`hotpath` goes on, untimed, until it has settled, so that there is something to be learned.
+knows how many there will be, so that one process answers for every n. The clock starts with the module on its device,
+what any first operator starts up started, and the compiler's modules imported where they are used; building is in it.
+`inductor` and `hotpath` start from empty caches; `inductor again` and `hotpath again` each from a copy of what those
+left in the first round. After its last call there `hotpath` goes on, untimed, until it has settled, so that there is
+something to be learned.
 
-Contenders take turns: `--processes` rounds with each of them once, every other round in reverse. What is told of n
-calls is the median over its processes, since one process is a draw, and one moment of the machine.
+Contenders take turns: `--processes` rounds with each of them once, in an order of its own. What is told of n calls is
+the median over its processes, since one process is a draw, and one moment of the machine.
 
 The ratio is to the better of eager and Inductor for that n, of the same kind of start. What tracking costs is measured
 beside it: a module that is watched, and never compiled, against the same module without, in turns. Leaves a table,
@@ -27,11 +28,13 @@ import json
 import multiprocessing
 import os
 import platform
+import random
+import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,24 +81,22 @@ def main() -> None:
                 "marks": marks,
                 "threads": options.threads,
             }
-            measured: Setup = {**setup, "each": {contender: [] for contender in CONTENDERS}}
+            measured: Setup = {**setup, "each": {each: [] for each in CONTENDERS}, "about": {}}
+            found["workloads"][name] = measured
             for number in range(options.processes):
-                for contender in CONTENDERS if number % 2 == 0 else reversed(CONTENDERS):
+                for contender in _order(name, number):
                     told = in_fresh_process(measure_calls, _turn(setup, contender, number, Path(temporary) / name))
                     measured["each"][contender].append(told["seconds"])
-                    measured.setdefault(f"of {contender}", told["about"])
+                    measured["about"].setdefault(contender, []).append(told["about"])
                     found["machine"] = told["machine"]
                     _say(f"{name}, {contender}: {told['seconds'][-1]:.2f} s for {marks[-1]} calls; {told['about']}")
-            measured["seconds"] = {
-                contender: [statistics.median(at) for at in zip(*each, strict=True)]
-                for contender, each in measured["each"].items()
-            }
+                # after each round, since a later one may fail
+                (out / "hot-paths.json").write_text(json.dumps(found, indent=1))
+            measured["seconds"] = medians(measured["each"])
             measured["tracking"] = in_fresh_process(
                 measure_tracking,
                 {**setup, "folder": str(Path(temporary) / name / "tracking"), "turn_s": options.turn_s},
             )
-            found["workloads"][name] = measured
-            # after each workload, since a later one may fail
             (out / "hot-paths.json").write_text(json.dumps(found, indent=1))
     table = to_markdown(found)
     (out / "hot-paths.md").write_text(table)
@@ -103,18 +104,35 @@ def main() -> None:
     _say(table)
 
 
+def medians(each: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, list[float]]:
+    """For each contender the median over its processes of what has passed at each mark."""
+    return {
+        contender: [statistics.median(at) for at in zip(*processes, strict=True)]
+        for contender, processes in each.items()
+    }
+
+
+def _order(workload: str, number: int) -> list[str]:
+    """Of a round. In the first one caches are filled before anybody starts from them."""
+    drawn = random.Random(f"{workload}/{number}").sample(CONTENDERS, len(CONTENDERS))
+    return sorted(drawn, key=lambda contender: contender.endswith(" again")) if number == 0 else drawn
+
+
 def _turn(setup: Setup, contender: str, number: int, folder: Path) -> Setup:
-    """What one process is told. Those that start again have the first round's caches, and only there is learned."""
-    first_round = folder / "0"
-    own = first_round if contender.endswith(" again") else folder / str(number)
-    settling = {} if number == 0 else {"settle_s": 0.0}
-    return {**setup, **settling, "contender": contender, "folder": str(own / contender.removesuffix(" again"))}
+    """What one process is told. Those that start again have the first round's caches; only there is time to learn."""
+    own = folder / str(number) / contender
+    kept = contender.removesuffix(" again")
+    if kept != contender:
+        shutil.copytree(folder / "kept" / kept, own)
+    elif number == 0:
+        own = folder / "kept" / kept
+    learns = contender == "hotpath" and number == 0
+    return {**setup, "contender": contender, "folder": str(own), "settle_s": SETTLE_S if learns else 0.0}
 
 
 def in_fresh_process(work: Callable[[Setup], Setup], setup: Setup) -> Setup:
-    """What `work` returns in a process of its own, forked from one that has torch imported and nothing else done."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
+    """What `work` returns in a fresh process, with memory laid out anew (forks of one server would share theirs)."""
+    context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_carry_out, args=(work, setup, theirs))
     process.start()
@@ -139,6 +157,7 @@ def measure_calls(setup: Setup) -> Setup:
             import torch._inductor.compile_fx  # noqa: F401 - and Dynamo with it
         if compiled_by == "hotpath":
             import hotpath.enabling  # noqa: F401
+        _start_up(setup)
         seconds: list[float] = []
         clock.synchronise()
         begun = time.perf_counter()
@@ -148,13 +167,28 @@ def measure_calls(setup: Setup) -> Setup:
                 if number == marks[len(seconds)]:
                     seconds.append(time.perf_counter() - begun)
             about = {"placement": _placement(compiled), **compiled.settings()} if compiled_by == "hotpath" else {}
-            end = time.perf_counter() + setup.get("settle_s", SETTLE_S)
+            end = time.perf_counter() + setup["settle_s"]
             while not compiled.is_settled() and time.perf_counter() < end:
                 compiled.restore()
                 _call(compiled, sets[0], clock)
             if compiled_by == "hotpath":
                 about["in the end"] = _placement(compiled)
     return {"seconds": seconds, "about": about, "machine": _machine(setup["device"])}
+
+
+def _start_up(setup: Setup) -> None:
+    """Have done once, for whoever comes first would pay for it: threads and the libraries of products are started, and
+    an optimiser's first step imports Dynamo."""
+    import torch
+
+    training = setup["task"] != "inference"
+    with torch.set_grad_enabled(training):
+        layer = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.LayerNorm(512)).to(setup["device"])
+        outputs = layer(torch.ones(64, 512, device=setup["device"]))
+        torch.nn.functional.scaled_dot_product_attention(*[outputs.view(1, 8, 64, 64)] * 3)
+        if training:
+            outputs.sum().backward()
+            torch.optim.AdamW(layer.parameters()).step()
 
 
 def measure_tracking(setup: Setup) -> Setup:
@@ -283,6 +317,8 @@ def to_markdown(found: Setup) -> str:
             lines.append(f"| {name}, {measured['task']} | {contender} | {' | '.join(cells)} |")
     lines += [
         "",
+        "What tracking costs, in one process of each workload:",
+        "",
         "| workload | watched, all in all | watched, typical block | recording alone | settled |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
@@ -389,6 +425,8 @@ def _parse() -> argparse.Namespace:
             parser.error(f"--workloads: '{name}' is none of {', '.join(TASKS)}")
     if options.quick:
         options.calls, options.turn_s = 1_000, 1.0
+    if options.processes < 1:
+        parser.error("--processes: at least 1")
     options.set = _dimensions(parser, options.set)
     return options
 

@@ -172,11 +172,12 @@ class Launcher(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for child in self._children:
-            if not child.is_over:
-                child.end()
-        self._close()
-        shutil.rmtree(self.temporary, ignore_errors=True)
+        with contextlib.ExitStack() as stack:  # what does not end well keeps nothing else from ending
+            stack.callback(shutil.rmtree, self.temporary, ignore_errors=True)
+            stack.callback(self._close)
+            for child in self._children:
+                if not child.is_over:
+                    stack.callback(child.end)
 
     @property
     @abstractmethod
@@ -242,11 +243,15 @@ class Launchers:
             server.__exit__(None, None, None)
             self._modules = ()
             server = ForkLauncher()
-            server.await_serving()
+            try:
+                server.await_serving()
+            except BakeoffError:
+                server.__exit__(None, None, None)
+                raise
         return server
 
     def of_epoch(self, epoch: int) -> Launcher:
-        """The launcher of this epoch. Those that were not prepared for start by twos, and are let go once a later epoch
+        """The launcher of this epoch. Those that were not prepared for start by twos, and are let go once another epoch
         has come: each holds a torch.
 
         A spawned child is a process of its own anyway: those launchers are all the same one. Raises BakeoffError where
@@ -255,22 +260,35 @@ class Launchers:
         self.await_serving()
         if epoch < len(self._launchers) or not isinstance(self.first, ForkLauncher):
             return self._launchers[min(epoch, len(self._launchers) - 1)]
-        self._leave_further(until=epoch)
         if epoch not in self._further:
-            for number in range(epoch, epoch + FURTHER_AT_ONCE):
-                self._further[number] = ForkLauncher()
-                self._further[number].preload(self._modules)
-            try:
-                for number, server in self._further.items():
-                    self._further[number] = self._serving(server)
-            except BakeoffError:  # nobody is to take it for one that serves
-                self._leave_further()
-                raise
+            self._leave_further(list(self._further))
+            self._start_further(range(epoch, epoch + FURTHER_AT_ONCE))
+        self._leave_further([before for before in self._further if before < epoch])
         return self._further[epoch]
 
-    def _leave_further(self, until: int | None = None) -> None:
-        for epoch in [epoch for epoch in self._further if until is None or epoch < until]:
-            self._further.pop(epoch).__exit__(None, None, None)
+    def _start_further(self, epochs: range) -> None:
+        """Start a server for each of `epochs`, all at once. Raises BakeoffError where the first one does not start;
+        nobody has asked for the others yet."""
+        try:
+            for epoch in epochs:
+                self._further[epoch] = ForkLauncher()
+                self._further[epoch].preload(self._modules)
+        except OSError as error:
+            self._leave_further(list(self._further))
+            raise BakeoffError(f"no further fork server could be started: {error}") from None
+        for epoch in epochs:
+            try:
+                self._further[epoch] = self._serving(self._further[epoch])
+            except BakeoffError:  # nobody is to take for one that serves what does not
+                self._leave_further([later for later in epochs if later >= epoch])
+                if epoch == epochs.start:
+                    raise
+                return
+
+    def _leave_further(self, epochs: Sequence[int]) -> None:
+        with contextlib.ExitStack() as stack:
+            for epoch in epochs:
+                stack.push(self._further.pop(epoch))
 
     def __enter__(self) -> Self:
         return self
@@ -278,10 +296,11 @@ class Launchers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave_further()
         # the last one first: the first one's folder holds what the others' children work on
-        for each in reversed(self._launchers):
-            each.__exit__(kind, error, trace)
+        with contextlib.ExitStack() as stack:
+            for each in self._launchers:
+                stack.push(each)
+            self._leave_further(list(self._further))
 
 
 def launcher(start_method: StartMethod) -> Launcher:

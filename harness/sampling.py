@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,12 @@ from reports.schema import DeviceTime, Settling, Stage, Throughput, WarmUp
 WARM_UP_CALLS = 10
 WARM_UP_WINDOWS = 3
 WARM_UP_AGREEMENT = 0.02
-LEVEL_WINDOWS = 4
+TREND_WINDOWS = 12
+"""So many are looked at for whether calls still get faster or slower."""
+
+TREND_PAIRS = 18
+"""Of the pairs of those windows so many more go one way than the other by chance in one of five cases where there is no
+trend (Mann and Kendall's statistic, 1.28 standard deviations)."""
 WARM_UP_LIMIT_S = 30.0
 FURTHER_WARM_UP_LIMIT_S = 2.0
 """Of a cell's further processes: whether it becomes steady is the first one's to tell, and on a machine that never is,
@@ -107,16 +113,16 @@ def warm_up(
     """Call until it is steady: three windows whose medians agree within 2 %, with nothing compiled meanwhile.
 
     At least 10 calls and `at_least_s` seconds, half of the seconds in a process that is not the cell's first. It is
-    given up where the windows differ and yet go nowhere, which is the machine's doing and no warm-up ends: the medians
-    of the last four and of the four before agree within 2 %. And after 30 seconds (2 in a further process), or the
-    least if that is more.
+    given up where the last twelve windows differ and yet show no trend, which is the machine's doing and no warm-up
+    ends: Mann and Kendall's test, and the last one not the fastest. And after 30 seconds (2 in a further process), or
+    the least if that is more.
     """
     start_ns = now_ns()
     at_least_s *= 1 if is_first else 0.5
     limit_s = max(WARM_UP_LIMIT_S if is_first else FURTHER_WARM_UP_LIMIT_S, at_least_s)
     window_s = at_least_s / (WARM_UP_WINDOWS + 1)
     medians: list[float] = []
-    compilations: list[int] = []
+    compilations = [compiled.compilations()]
     calls = 0
     while True:
         window = burst(compiled, sets, clock, window_s, WARM_UP_CALLS // WARM_UP_WINDOWS + 1)
@@ -128,20 +134,26 @@ def warm_up(
         steady = (
             len(medians) >= WARM_UP_WINDOWS
             and max(recent) <= min(recent) * (1 + WARM_UP_AGREEMENT)
-            and len(set(compilations[-WARM_UP_WINDOWS:])) == 1
+            and compilations[-WARM_UP_WINDOWS - 1] == compilations[-1]
         )
-        is_over = steady or _has_levelled_off(medians, compilations)
+        goes_nowhere = (
+            len(medians) >= TREND_WINDOWS
+            and not _has_trend(medians[-TREND_WINDOWS:])
+            and compilations[-TREND_WINDOWS - 1] == compilations[-1]
+        )
+        is_over = steady or goes_nowhere
         if (is_over and elapsed_s >= at_least_s and calls >= WARM_UP_CALLS) or elapsed_s >= limit_s:
             return WarmUp(calls=calls, seconds=elapsed_s, steady=steady)
 
 
-def _has_levelled_off(medians: Sequence[float], compilations: Sequence[int]) -> bool:
-    """Whether the last windows took as long as the same number before them, with nothing compiled in any."""
-    count = LEVEL_WINDOWS
-    if len(medians) < 2 * count or compilations[-2 * count] != compilations[-1]:
-        return False
-    before, after = statistics.median(medians[-2 * count : -count]), statistics.median(medians[-count:])
-    return max(before, after) <= min(before, after) * (1 + WARM_UP_AGREEMENT)
+def _has_trend(medians: Sequence[float]) -> bool:
+    """Whether windows still get faster or slower, by Mann and Kendall's statistic, or have just become fastest.
+
+    Source: Kendall, Rank Correlation Methods, 1948; Mann, Nonparametric Tests Against Trend, Econometrica 13, 1945.
+    """
+    rising = sum(after > before for before, after in itertools.combinations(medians, 2))
+    falling = sum(after < before for before, after in itertools.combinations(medians, 2))
+    return abs(rising - falling) > TREND_PAIRS or medians[-1] <= min(medians)
 
 
 def burst(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, seconds: float, at_least_calls: int) -> list[int]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import harness.launcher
 from harness.accuracy import Golden
 from harness.launcher import Child, ChildEnded, DeadlinePassed, ForkLauncher, Launcher, Launchers, SpawnLauncher
 from harness.sampling import SamplingPlan
@@ -216,26 +217,50 @@ def test_each_epoch_has_a_server_of_its_own_and_the_same_one_whenever_it_is_aske
     assert not any(folder.exists() for folder in folders)
 
 
-def test_servers_beyond_those_prepared_start_by_twos_and_are_let_go_once_a_later_epoch_has_come() -> None:
+def test_servers_beyond_those_prepared_start_by_twos_and_are_let_go_once_another_epoch_has_come() -> None:
+    """Contests begin at the first epoch again, wherever the one before ended."""
+    started: list[ForkLauncher] = []
+
+    def alive() -> list[bool]:
+        return [server._server.poll() is None for server in started]
+
     with Launchers("forkserver") as launchers:
         launchers.prepare(1)
-        folders, seconds = [], []
-        for epoch in range(3):
-            begun = time.monotonic()
-            folders.append(launchers.of_epoch(epoch).temporary)
-            seconds.append(time.monotonic() - begun)
-        assert seconds[2] < seconds[1] / 2  # it had been started with the one before
-        assert [folder.exists() for folder in folders] == [True, False, True]
-    assert not any(folder.exists() for folder in folders)
+        for epoch, expected in (
+            (1, [True, True]),
+            (2, [False, True]),
+            (3, [False, False, True, True]),
+            (2, [False, False, False, False, True, True]),
+        ):
+            server = launchers.of_epoch(epoch)
+            started += [one for one in launchers._further.values() if one not in started]
+            assert server in started
+            assert alive() == expected
+    assert not any(alive())
+    assert not any(server.temporary.exists() for server in started)
 
 
-def test_a_further_server_that_did_not_start_is_not_taken_for_one_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_further_server_that_does_not_start_ends_what_asked_for_it_and_a_spare_nothing(
+    monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    python = harness.launcher._python
+    calls: list[int] = []
+
+    def failing() -> list[str]:
+        calls.append(1)
+        return [sys.executable, "-c", "raise SystemExit(3)"] if len(calls) == which + 1 else python()
+
     with Launchers("forkserver") as launchers:
         launchers.await_serving()
         with monkeypatch.context() as patch:
-            patch.setattr("harness.launcher._python", lambda: [sys.executable, "-c", "raise SystemExit(3)"])
-            with pytest.raises(BakeoffError, match="the fork server ended"):
+            patch.setattr("harness.launcher._python", failing)
+            if which == 0:
+                with pytest.raises(BakeoffError, match="the fork server ended"):
+                    launchers.of_epoch(1)
+            else:
                 launchers.of_epoch(1)
+        assert len(launchers._further) == which
         server = launchers.of_epoch(1)
         until(server.start("probe", server.temporary / "probe.log"), "finished")
 

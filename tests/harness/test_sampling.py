@@ -1,6 +1,7 @@
 """Taking samples, of a Compiled whose every move costs what a script says, under a clock that only it moves."""
 
 import gc
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -132,6 +133,15 @@ def test_the_device_is_waited_for_on_either_side_of_a_call(time: FakeTime) -> No
     assert sampling.burst(Queueing(time), SETS, clock, 0.0, 3) == [2 * MS] * 3
 
 
+def noise(time: FakeTime, seed: int) -> Callable[[int], float]:
+    """Of a loud machine: each window of 125 ms has a level of its own, 10 % apart (standard deviation)."""
+
+    def latency_ms(_: int) -> float:
+        return random.Random(f"{seed}/{time.now_ns // (125 * MS)}").lognormvariate(0.0, 0.1)
+
+    return latency_ms
+
+
 def test_a_steady_latency_is_warm_after_the_least_time(time: FakeTime) -> None:
     warm_up = warmed(Scripted(time))
     assert warm_up.steady
@@ -173,7 +183,26 @@ def test_windows_that_differ_and_go_nowhere_are_given_up_soon(time: FakeTime) ->
     compiled = Scripted(time, lambda call: 1.2 if (call // 125) % 2 else 1.0)
     warm_up = warmed(compiled)
     assert not warm_up.steady
-    assert 1.0 <= warm_up.seconds < 1.5 < sampling.WARM_UP_LIMIT_S
+    assert 1.5 <= warm_up.seconds < 2.5 < sampling.WARM_UP_LIMIT_S
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_alone_is_no_warm_up(time: FakeTime, seed: int) -> None:
+    warm_up = warmed(Scripted(time, noise(time, seed)))
+    assert warm_up.seconds < 10.0 < sampling.WARM_UP_LIMIT_S
+
+
+def test_what_gets_faster_beneath_noise_is_mostly_waited_for(time: FakeTime) -> None:
+    """From twice as long, by half of what is left each second: after two of them a quarter of it is left."""
+
+    def warmed_up(seed: int) -> WarmUp:
+        jitter, begun_ns = noise(time, seed), time.now_ns
+        return warmed(Scripted(time, lambda call: jitter(call) * (1.0 + 0.5 ** ((time.now_ns - begun_ns) / 1e9))))
+
+    found = [warmed_up(seed) for seed in range(60)]
+    given_up = [warm_up for warm_up in found if not warm_up.steady]
+    assert len(given_up) > 20  # the others had three windows that agree, by chance or at last
+    assert sum(warm_up.seconds < 2.0 for warm_up in given_up) <= 0.1 * len(found)
 
 
 def test_windows_that_differ_and_get_faster_are_waited_for(time: FakeTime) -> None:
