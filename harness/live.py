@@ -38,6 +38,10 @@ from reports.statistics import burst_medians_ms, summarise
 LOG_TAIL_LINES = 30
 TICK_S = 0.5
 
+IN_ANY_CASE = ("memory", "placement")
+IN_FULL = ("throughput", "device_time", "energy", "stages")
+"""Of what a process says as it finishes: what a record takes from the first one."""
+
 
 class Over(Exception):
     """A cell came to its end before its time."""
@@ -148,8 +152,10 @@ class Live:
         self._setting.progress.measured(self.cell, medians_ms[len(medians_ms) // 2])
 
     def finish(self) -> None:
-        """Check once more, and let the process go. Only the first one is asked for what one process can tell for all:
-        throughput, device time, energy, memory and placement, since a warm start's caches hide what was compiled."""
+        """Check once more, and let the process go.
+
+        Only the first one is asked for throughput, device time and energy, if anybody is, and its memory and placement
+        count: one process can tell for all, and a warm start's caches hide what was compiled."""
         is_first = len(self.processes) == 1
         self._send("finish", in_full=is_first and not self._setting.sampling.latency_only)
         message = self._await("finished")
@@ -179,6 +185,7 @@ class Live:
         if (computed_in := self.first_ready["reference"]) != "float64":
             caveat.append(f"checked against eager in {computed_in}, since there was no memory for float64")
         latency = summarise(self.bursts)
+        latency_only = self._setting.sampling.latency_only
         return self._record(
             status,
             reason,
@@ -186,11 +193,7 @@ class Live:
             roofline=self._roofline(latency),
             accuracy=accuracy,
             doubts=[*caveat, *self._doubts],
-            **{
-                name: self._first_finished[name]
-                for name in ("throughput", "device_time", "energy", "stages", "memory", "placement")
-                if name in self._first_finished
-            },
+            **{name: self._first_finished[name] for name in (*IN_ANY_CASE, *(() if latency_only else IN_FULL))},
         )
 
     def clear(self) -> None:

@@ -26,7 +26,7 @@ TREND_PAIRS = 18
 trend (Mann and Kendall's statistic, 1.28 standard deviations)."""
 WARM_UP_LIMIT_S = 30.0
 FURTHER_WARM_UP_LIMIT_S = 2.0
-"""Of a cell's further processes: whether it becomes steady is the first one's to tell, and on a machine that never is,
+"""Of a cell's further processes: whether it becomes steady is the first one's to tell, and where calls drift for long,
 each would take the longer limit. They are steady after half of the first one's least time, too."""
 
 SETTLE_LIMIT_S = 180.0

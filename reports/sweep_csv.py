@@ -5,6 +5,7 @@
 | attention_sweep-VARIANT-DEVICE-PRECISION.csv | size of `attention`, eager and compiled, in task `forward_backward` |
 | transformer_sweep-DEVICE-PRECISION.csv | size and context of `transformer_lm`, over all three tasks |
 
+Its columns name neither a batch nor a kind of attention: of several, each has a file of its own, with both in the name.
 Compiled means Inductor's default mode. A cell without numbers leaves its columns empty.
 """
 
@@ -38,15 +39,17 @@ COMPILED = {"eager": False, "inductor": True}
 def sweep_tables(report: Report) -> dict[str, str]:
     """Name of each sweep's file -> its text; nothing for a report that holds neither."""
     files = {}
-    for (variant, where), records in _groups(report, "attention", "variant").items():
+    for ((variant,), where), records in _groups(report, "attention", "variant").items():
         trained = [record for record in records if record.cell.task == TASKS["fwd_bwd"]]
         if trained:
             rows = [_attention_row(record) for record in trained]
             files[f"attention_sweep-{variant}-{where}.csv"] = _csv(ATTENTION_COLUMNS, rows)
-    for (_, where), records in _groups(report, "transformer_lm", "").items():
-        rows = transformer_rows([record for record in records if record.cell.dimensions.get("lengths") == "fixed"])
-        if rows:
-            files[f"transformer_sweep-{where}.csv"] = _csv(TRANSFORMER_COLUMNS, rows)
+    families = _groups(report, "transformer_lm", "lengths", "batch", "attention")
+    models = {key: records for key, records in families.items() if key[0][0] == "fixed"}
+    for ((_, batch, attention), where), records in models.items():
+        is_alone = sum(other == where for _, other in models) == 1
+        kind = "" if is_alone else f"batch{batch}-{attention}-"
+        files[f"transformer_sweep-{kind}{where}.csv"] = _csv(TRANSFORMER_COLUMNS, transformer_rows(records))
     return files
 
 
@@ -102,14 +105,15 @@ def _attention_row(record: Record) -> dict[str, Value]:
     }
 
 
-def _groups(report: Report, model: str, dimension: str) -> dict[tuple[str, str], list[Record]]:
-    """The records of eager and of Inductor's default mode, by a dimension's value and by device and precision."""
-    found: dict[tuple[str, str], list[Record]] = {}
+def _groups(report: Report, model: str, *dimensions: str) -> dict[tuple[tuple[str, ...], str], list[Record]]:
+    """The records of eager and of Inductor's default mode, by their `dimensions` and by device and precision."""
+    found: dict[tuple[tuple[str, ...], str], list[Record]] = {}
     for record in report.records:
         cell = record.cell
         if cell.model == model and cell.mode == "default" and cell.backend in COMPILED:
             where = f"{cell.device.replace(':', '')}-{cell.precision}"
-            found.setdefault((str(cell.dimensions.get(dimension, "")), where), []).append(record)
+            values = tuple(str(cell.dimensions.get(name, "")) for name in dimensions)
+            found.setdefault((values, where), []).append(record)
     return found
 
 

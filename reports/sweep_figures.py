@@ -52,11 +52,13 @@ def draw(report: Report, folder: Path) -> list[Path]:
     )
     language = [one for one in contests if one.cell.model == "transformer_lm"]
     language = [one for one in language if one.cell.dimensions["lengths"] == "fixed" and _parameters(one)]
+    kinds = {name: {one.cell.dimensions.get(name) for one in language} for name in ("batch", "attention")}
+    told_apart = [name for name, values in kinds.items() if len(values) > 1]
     models = _panels(
         sorted(language, key=lambda one: TASKS.index(one.cell.task)),
         of=lambda one: one.cell.task,
         place=lambda one: (float(_parameters(one)), str(one.cell.dimensions["size"])),
-        line=lambda one: f"context {one.cell.dimensions['context']}",
+        line=lambda one: ", ".join(f"{name} {one.cell.dimensions[name]}" for name in ("context", *told_apart)),
     )
     folder.mkdir(parents=True, exist_ok=True)
     with styled():

@@ -37,8 +37,8 @@ def attention(backend: str, seq: int, median_ms: float, width: int = 16, **more:
     return samples.ok(measured, samples.over_processes(median_ms), stages=stages, **more)
 
 
-def language(backend: str, task: str, size: str, median_ms: float, context: int = 128) -> Record:
-    dimensions = {"batch": 4, "size": size, "context": context, "attention": "sdpa", "lengths": "fixed"}
+def language(backend: str, task: str, size: str, median_ms: float, context: int = 128, **more: str | int) -> Record:
+    dimensions = {"batch": 4, "size": size, "context": context, "attention": "sdpa", "lengths": "fixed", **more}
     measured = samples.cell(backend, model="transformer_lm", device="cuda", dimensions=dimensions, task=task)
     settings = {"parameters": {"small": 128_625_408, "large": 969_411_840}[size]}
     return samples.ok(measured, samples.over_processes(median_ms), settings=settings)
@@ -108,6 +108,28 @@ def test_models_have_the_columns_that_notebooks_read() -> None:
         vanilla, compiled = (float(large[f"{column}_{kind}_ms"]) for kind in ("vanilla", "compiled"))
         assert float(large[f"{column}_speedup"]) == vanilla / compiled
         assert 1.9 < vanilla / compiled < 2.1
+
+
+def test_batches_and_kinds_of_attention_that_the_columns_do_not_name_have_files_of_their_own() -> None:
+    more = [
+        language(backend, "inference", "small", median_ms, **other)
+        for backend, median_ms in (("eager", 8.0), ("inductor", 2.0))
+        for other in ({"batch": 1}, {"attention": "naive"})
+    ]
+    tables = sweep_tables(report_of([*MODELS, *more]))
+    assert set(tables) == {
+        "transformer_sweep-batch4-sdpa-cuda-fp32.csv",
+        "transformer_sweep-batch1-sdpa-cuda-fp32.csv",
+        "transformer_sweep-batch4-naive-cuda-fp32.csv",
+    }
+    (row,) = rows(tables["transformer_sweep-batch1-sdpa-cuda-fp32.csv"])
+    assert 3.8 < float(row["forward_speedup"]) < 4.2
+
+
+def test_a_stream_of_lengths_is_no_row() -> None:
+    stream = language("eager", "inference", "large", 30.0, lengths="stream")
+    (text,) = sweep_tables(report_of([*MODELS[:6], stream])).values()
+    assert [row["model_size"] for row in rows(text)] == ["small"]
 
 
 def test_a_model_that_ran_out_of_memory_or_was_wrong_is_a_row_without_that_number() -> None:
