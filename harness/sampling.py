@@ -151,9 +151,8 @@ def _has_trend(medians: Sequence[float]) -> bool:
 
     Source: Kendall, Rank Correlation Methods, 1948; Mann, Nonparametric Tests Against Trend, Econometrica 13, 1945.
     """
-    rising = sum(after > before for before, after in itertools.combinations(medians, 2))
-    falling = sum(after < before for before, after in itertools.combinations(medians, 2))
-    return abs(rising - falling) > TREND_PAIRS or medians[-1] <= min(medians)
+    rising = sum((after > before) - (after < before) for before, after in itertools.combinations(medians, 2))
+    return abs(rising) > TREND_PAIRS or medians[-1] <= min(medians)
 
 
 def burst(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, seconds: float, at_least_calls: int) -> list[int]:
