@@ -8,6 +8,8 @@ ARGS   ?=
 # the CUDA stack where the driver answers, else the CPU one
 EXTRA  ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
 BIN    := $(VENV)/bin
+# what the torch of constraints.txt asks for where it is built for CUDA; its CPU build comes without
+TRITON := triton==3.7.1
 
 .PHONY: bench test lint types pytest clean
 
@@ -23,7 +25,7 @@ lint: $(VENV)/.ready-$(EXTRA)-test
 types: $(VENV)/.ready-$(EXTRA)-test
 	$(BIN)/mypy
 
-pytest: $(VENV)/.ready-$(EXTRA)-test
+pytest: $(VENV)/.ready-$(EXTRA)-test $(if $(filter cpu,$(EXTRA)),$(VENV)/.ready-triton)
 	$(BIN)/python -m pytest $(ARGS)
 
 $(VENV)/bin/python:
@@ -40,6 +42,14 @@ $(VENV)/.ready-$(EXTRA)-test: pyproject.toml constraints.txt | $(VENV)/bin/pytho
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ".[$(EXTRA),test]"
 	touch $@ $(VENV)/.ready-$(EXTRA)
+
+# For the tests that run our kernels in Triton's interpreter. Not in the environment, where torch would find it and take
+# it for its own. Where it does not install, those tests are skipped and say so.
+$(VENV)/.ready-triton: Makefile | $(VENV)/bin/python
+	rm -rf $(VENV)/triton
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --target $(VENV)/triton $(TRITON) \
+		|| echo "$(TRITON) does not install here: its interpreter's tests will be skipped"
+	touch $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from models.base import Inputs
 
-MOST_OPERATORS = 12
-"""Eager operators that a record names, the most frequent ones first."""
-
 
 def find_targets(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
     """The modules whose names match one of `patterns`, outermost ones only: what they hold is compiled with them.
@@ -89,9 +86,7 @@ class Operated(Wrapped):
         """The compiled parts' as Inductor tells it, and what ran beside them, which was counted in an eager call."""
         inner = self._inner.placement()
         assert inner is not None
-        outside = [f"{name} stayed eager ({count})" for name, count in self._eager.most_common(MOST_OPERATORS)]
-        if rest := len(self._eager) - len(outside):
-            outside.append(f"{rest} more operator(s) stayed eager")
+        outside = [f"{name} stayed eager ({count})" for name, count in self._eager.most_common()]
         return inner.model_copy(
             update={
                 "extent": Extent.FALLBACK if inner.extent is Extent.FALLBACK else Extent.PARTIAL,

@@ -18,7 +18,7 @@ from harness.launcher import Child, ChildEnded, DeadlinePassed, Launcher
 from harness.placement import shortfall
 from harness.plan import PlannedCell, command_for
 from harness.progress import Progress
-from harness.sampling import SamplingPlan
+from harness.sampling import SamplingPlan, doubt_of
 from harness.store import Store
 from reports.schema import (
     Accuracy,
@@ -32,6 +32,7 @@ from reports.schema import (
     Record,
     Roofline,
     Status,
+    WarmUp,
 )
 from reports.statistics import burst_medians_ms, summarise
 
@@ -222,8 +223,8 @@ class Live:
         return Status.INCORRECT, f"right at first, wrong after measuring: {after.rule}", accuracy
 
     def _doubt_its_warm_up(self) -> None:
-        if not self.processes and not self.ready["warm_up"]["steady"]:
-            self._doubts["its warm-up did not become steady within 2 %"] = None
+        if not self.processes and (doubt := doubt_of(WarmUp.model_validate(self.ready["warm_up"]))):
+            self._doubts[doubt] = None
 
     def _fork(self, launcher: Launcher, role: str, workspace: Path | None) -> Child:
         (self._folder / "artifact").mkdir(parents=True, exist_ok=True)

@@ -143,7 +143,16 @@ def warm_up(
         )
         is_over = steady or goes_nowhere
         if (is_over and elapsed_s >= at_least_s and calls >= WARM_UP_CALLS) or elapsed_s >= limit_s:
-            return WarmUp(calls=calls, seconds=elapsed_s, steady=steady)
+            return WarmUp(calls=calls, seconds=elapsed_s, steady=steady, trendless=goes_nowhere and not steady)
+
+
+def doubt_of(warm_up: WarmUp) -> str:
+    """What its end leaves to be said: nothing where it was steady."""
+    if warm_up.steady:
+        return ""
+    if warm_up.trendless:
+        return "its latencies differed by more than 2 % to the end of its warm-up, getting neither faster nor slower"
+    return f"its warm-up did not become steady within 2 % in {warm_up.seconds:.1f} s"
 
 
 def _has_trend(medians: Sequence[float]) -> bool:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-SCHEMA_VERSION = "1.3.0"
+SCHEMA_VERSION = "1.4.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0)]
@@ -169,6 +169,7 @@ class WarmUp(Frozen):
     calls: int
     seconds: Seconds
     steady: bool  # three consecutive windows agreed within 2 %
+    trendless: bool = False  # not steady: at its end latencies differed without getting faster or slower
 
 
 class Throughput(Frozen):

@@ -120,6 +120,14 @@ def test_closing_gives_the_parts_their_own_forward_back(tmp_path: Path) -> None:
     assert not any("forward" in vars(part) for part in targets.values())
 
 
+def test_every_operator_that_stayed_out_is_named_the_most_frequent_first(tmp_path: Path) -> None:
+    cell = Cell(model="mlp", dimensions={}, device="cpu", precision="fp32", backend="eager")
+    with built(cell, tmp_path, loaded()) as eager:
+        counted = Counter({f"aten.op{number}": number for number in range(1, 31)})
+        placement = surgical.Operated(eager.compiled, {}, counted).placement()
+    assert placement.fallbacks == [f"aten.op{number} stayed eager ({number})" for number in range(30, 0, -1)]
+
+
 def test_training_and_quantisation_are_unsupported() -> None:
     base = {"model": "mlp", "dimensions": {}, "device": "cpu", "backend": "inductor", "mode": SURGICAL}
     inductor = backends.create("inductor")

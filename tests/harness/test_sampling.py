@@ -165,7 +165,8 @@ def test_a_latency_that_decays_is_waited_for(time: FakeTime) -> None:
 def test_a_latency_that_keeps_drifting_is_not_steady(time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 3.0)
     warm_up = warmed(Scripted(time, lambda call: 1.0 * 1.0005**call))
-    assert not warm_up.steady
+    assert not warm_up.steady and not warm_up.trendless
+    assert sampling.doubt_of(warm_up) == f"its warm-up did not become steady within 2 % in {warm_up.seconds:.1f} s"
     assert 3.0 <= warm_up.seconds < 3.5
 
 
@@ -182,7 +183,8 @@ def test_windows_agree_within_two_percent(
 def test_windows_that_differ_and_go_nowhere_are_given_up_soon(time: FakeTime) -> None:
     compiled = Scripted(time, lambda call: 1.2 if (call // 125) % 2 else 1.0)
     warm_up = warmed(compiled)
-    assert not warm_up.steady
+    assert not warm_up.steady and warm_up.trendless
+    assert "neither faster nor slower" in sampling.doubt_of(warm_up)
     assert 1.5 <= warm_up.seconds < 2.5 < sampling.WARM_UP_LIMIT_S
 
 
@@ -238,6 +240,7 @@ def test_a_further_process_is_given_less_time_to_become_steady(time: FakeTime) -
 def test_a_further_process_that_is_steady_warms_up_for_half_the_time(time: FakeTime) -> None:
     warm_up = sampling.warm_up(Scripted(time), SETS, CLOCK, 0.5, is_first=False)
     assert warm_up.steady and warm_up.calls >= 10
+    assert not warm_up.trendless and not sampling.doubt_of(warm_up)
     assert 0.25 <= warm_up.seconds < 0.35
 
 

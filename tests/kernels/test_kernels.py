@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -20,12 +19,16 @@ SCRIPT = Path(__file__).parent / "interpreted.py"
 ROUNDING = {"fp32": 2e-6, "fp16": 6e-4, "bf16": 5e-3}
 """What rounding inputs' tables and outputs to a type costs, relative; a wrong element in a hundred costs more."""
 
+ASIDE = Path(sys.prefix) / "triton"
+"""Where `make pytest` installs Triton if torch has come without: in the environment, torch would take it for its own."""
+
 
 def needs_interpreter() -> None:
     """Skip, with the reason, where Triton's interpreter cannot run these kernels."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed (python3 -m pip install triton; for the CPU, torch comes without it)")
-    triton, numpy = (Version(metadata.version(name)) for name in ("triton", "numpy"))
+    found = [*metadata.distributions(name="triton", path=[*sys.path, str(ASIDE)])]
+    if not found:
+        pytest.skip("Triton is not installed: `make pytest` installs it beside the environment where pip finds one")
+    triton, numpy = Version(found[0].version), Version(metadata.version("numpy"))
     if triton < Version("3.7") and numpy >= Version("2.4"):
         pytest.skip(f"Triton {triton} does not interpret with numpy {numpy}: it needs 3.7, or numpy before 2.4")
 
@@ -33,9 +36,10 @@ def needs_interpreter() -> None:
 @pytest.fixture(scope="module")
 def errors() -> dict[str, float]:
     needs_interpreter()
+    paths = [path for path in (os.environ.get("PYTHONPATH"), str(ASIDE)) if path]
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         check=False,
