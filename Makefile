@@ -25,7 +25,7 @@ lint: $(VENV)/.ready-$(EXTRA)-test
 types: $(VENV)/.ready-$(EXTRA)-test
 	$(BIN)/mypy
 
-pytest: $(VENV)/.ready-$(EXTRA)-test $(if $(filter cpu,$(EXTRA)),$(VENV)/.ready-triton)
+pytest: $(VENV)/.ready-$(EXTRA)-test $(if $(findstring cuda,$(EXTRA)),,$(VENV)/.ready-triton)
 	$(BIN)/python -m pytest $(ARGS)
 
 $(VENV)/bin/python:
@@ -44,12 +44,11 @@ $(VENV)/.ready-$(EXTRA)-test: pyproject.toml constraints.txt | $(VENV)/bin/pytho
 	touch $@ $(VENV)/.ready-$(EXTRA)
 
 # For the tests that run our kernels in Triton's interpreter. Not in the environment, where torch would find it and take
-# it for its own. Where it does not install, those tests are skipped and say so.
-$(VENV)/.ready-triton: Makefile | $(VENV)/bin/python
+# it for its own. Where it does not install, those tests are skipped and say so, and the next `make` tries again.
+$(VENV)/.ready-triton: constraints.txt | $(VENV)/bin/python
 	rm -rf $(VENV)/triton
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --target $(VENV)/triton $(TRITON) \
-		|| echo "$(TRITON) does not install here: its interpreter's tests will be skipped"
-	touch $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --target $(VENV)/triton \
+		$(TRITON) && touch $@ || echo "$(TRITON) does not install here: its interpreter's tests will be skipped"
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from scipy import stats  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
+from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
 import models
 from harness.contest import Measurement
@@ -289,4 +289,4 @@ def _half_width(ratio: Ratio) -> float:
 
 def _upper_bound(hits: int, trials: int) -> float:
     """Clopper and Pearson's one-sided 95 % upper bound of a rate."""
-    return 1.0 if hits == trials else float(stats.beta.ppf(0.95, hits + 1, trials - hits))
+    return 1.0 if hits == trials else float(special.betaincinv(hits + 1, trials - hits, 0.95))

@@ -15,7 +15,6 @@ from enum import StrEnum
 
 import numpy as np
 from pydantic import JsonValue
-from scipy import stats  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
 from reports import environments
 from reports.environments import Bearing, Difference
@@ -163,6 +162,8 @@ def unpaired_change(base: Sequence[float], new: Sequence[float]) -> Change:
         return Change(log, None)
     if np.ptp(old_logs) == 0 and np.ptp(new_logs) == 0:
         return Change(log, 0.0)
+    from scipy import stats  # type: ignore[import-untyped,unused-ignore] # half a second, which only comparing pays
+
     with warnings.catch_warnings():
         # processes whose medians are equal to the last bit on one side: the other side's variance is the interval's
         warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)

@@ -108,7 +108,7 @@ def _beside(record: Record) -> Facts:
     if record.energy:
         found.append(("energy per call", f"{1e3 * record.energy.joules_per_call:.3g} mJ ({record.energy.source})"))
     if record.warm_up:
-        state = "steady" if record.warm_up.steady else "noisy" if record.warm_up.trendless else "never steady"
+        state = "steady" if record.warm_up.steady else "no trend" if record.warm_up.trendless else "never steady"
         found.append(
             ("warm-up", f"{record.warm_up.calls:,} calls, {spelling.seconds(record.warm_up.seconds)} s, {state}")
         )

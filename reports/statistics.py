@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
+from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
 from reports.disturbance import disturbed, usual_of
 from reports.schema import Burst, Interval, Latency, Ratio
@@ -34,9 +34,9 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interv
     (David & Nagaraja, Order Statistics, 3rd ed., §7.1); the largest k that keeps `confidence` is used. 95 % needs six.
     """
     n = len(values)
-    k = int(stats.binom.ppf((1 - confidence) / 2, n, 0.5))
-    while k > 0 and 2 * stats.binom.cdf(k - 1, n, 0.5) > 1 - confidence:
-        k -= 1
+    k = 0
+    while 2 * special.bdtr(k, n, 0.5) <= 1 - confidence:
+        k += 1
     if k < 1:
         return None
     ordered = np.sort(np.asarray(values, dtype=np.float64))
@@ -50,11 +50,11 @@ def calls_needed(quantile: float, confidence: float = PERCENTILE_CONFIDENCE) -> 
     p99.9.
     """
     low, high = 2, 4
-    while stats.binom.cdf(1, high, 1 - quantile) > 1 - confidence:
+    while special.bdtr(1, high, 1 - quantile) > 1 - confidence:
         low, high = high, high * 2
     while low < high:
         middle = (low + high) // 2
-        if stats.binom.cdf(1, middle, 1 - quantile) > 1 - confidence:
+        if special.bdtr(1, middle, 1 - quantile) > 1 - confidence:
             low = middle + 1
         else:
             high = middle
@@ -187,7 +187,7 @@ def interval_at(ratio: Ratio, confidence: float) -> Interval:
 @functools.cache
 def student_quantile(confidence: float, degrees: int) -> float:
     """Half the width, in standard errors, of a two-sided t-interval."""
-    return float(stats.t.ppf((1 + confidence) / 2, degrees))
+    return float(special.stdtrit(degrees, (1 + confidence) / 2))
 
 
 def undisturbed_rounds(cells: Sequence[Sequence[Burst]]) -> int:
@@ -262,6 +262,8 @@ def _welch(a: Sequence[float], b: Sequence[float]) -> Interval | None:
     if np.var(a) == 0 and np.var(b) == 0:
         difference = float(np.mean(a) - np.mean(b))
         return Interval(low=difference, high=difference)
+    from scipy import stats  # type: ignore[import-untyped,unused-ignore] # half a second, for what is seldom wanted
+
     interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     return Interval(low=float(interval.low), high=float(interval.high))
 

@@ -20,26 +20,34 @@ ROUNDING = {"fp32": 2e-6, "fp16": 6e-4, "bf16": 5e-3}
 """What rounding inputs' tables and outputs to a type costs, relative; a wrong element in a hundred costs more."""
 
 ASIDE = Path(sys.prefix) / "triton"
-"""Where `make pytest` installs Triton if torch has come without: in the environment, torch would take it for its own."""
+"""Where `make pytest` puts Triton if torch has come without: in the environment, torch would take it for its own."""
 
 
-def needs_interpreter() -> None:
-    """Skip, with the reason, where Triton's interpreter cannot run these kernels."""
-    found = [*metadata.distributions(name="triton", path=[*sys.path, str(ASIDE)])]
-    if not found:
-        pytest.skip("Triton is not installed: `make pytest` installs it beside the environment where pip finds one")
+def paths_of_interpreter() -> list[str]:
+    """What to put before a process' path so that it finds Triton. Skips, with the reason, where it cannot interpret."""
+    for beside in ([], [str(ASIDE)]):
+        found = [*metadata.distributions(name="triton", path=beside or sys.path)]
+        if found:
+            break
+    else:
+        pytest.skip("Triton is not installed: `make pytest` puts it beside the environment where pip finds one")
     triton, numpy = Version(found[0].version), Version(metadata.version("numpy"))
     if triton < Version("3.7") and numpy >= Version("2.4"):
         pytest.skip(f"Triton {triton} does not interpret with numpy {numpy}: it needs 3.7, or numpy before 2.4")
+    return beside
 
 
 @pytest.fixture(scope="module")
 def errors() -> dict[str, float]:
-    needs_interpreter()
-    paths = [path for path in (os.environ.get("PYTHONPATH"), str(ASIDE)) if path]
+    paths = [*paths_of_interpreter(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)},
+        env={
+            **os.environ,
+            "TRITON_INTERPRET": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        },
         capture_output=True,
         text=True,
         check=False,

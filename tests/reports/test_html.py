@@ -10,7 +10,7 @@ import pytest
 
 from reports.compare import compare
 from reports.html import DOUBTS_SHOWN, comparison_to_html, to_html
-from reports.schema import Accuracy, Extent, Placement, Record, Report, Stage, Status
+from reports.schema import Accuracy, Extent, Placement, Record, Report, Stage, Status, WarmUp
 from tests.reports.samples import (
     accuracy,
     cell,
@@ -126,6 +126,19 @@ def test_a_row_unfolds_to_all_that_is_known() -> None:
         "died in load",
     ):  # fmt: skip
         assert known in read, known
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "read"),
+    [
+        ({"steady": True}, "120 calls, 0.60 s, steady"),
+        ({"steady": False, "trendless": True}, "120 calls, 0.60 s, no trend"),
+        ({"steady": False}, "120 calls, 0.60 s, never steady"),
+    ],
+)
+def test_a_row_tells_how_its_warm_up_ended(warm_up: dict[str, bool], read: str) -> None:
+    ended = WarmUp(calls=120, seconds=0.6, **warm_up)
+    assert f"warm-up {read}" in Page(to_html(report([ok(cell(), over_processes(1.0), warm_up=ended)]))).reads()
 
 
 def test_every_chart_is_there_and_is_read_out_by_what_is_seen() -> None:
