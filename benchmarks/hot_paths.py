@@ -126,6 +126,8 @@ def _turn(setup: Setup, contender: str, number: int, folder: Path) -> Setup:
         shutil.copytree(folder / "kept" / kept, own)
     elif number == 0:
         own = folder / "kept" / kept
+    if hasattr(os, "sync"):
+        os.sync()  # what was copied, and what the process before has left, is not written while this one is timed
     learns = contender == "hotpath" and number == 0
     return {**setup, "contender": contender, "folder": str(own), "settle_s": SETTLE_S if learns else 0.0}
 
