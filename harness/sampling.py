@@ -151,8 +151,8 @@ def doubt_of(warm_up: WarmUp) -> str:
     if warm_up.steady:
         return ""
     if warm_up.trendless:
-        return "its latencies differed by more than 2 % to the end of its warm-up, getting neither faster nor slower"
-    return f"its warm-up did not become steady within 2 % in {warm_up.seconds:.1f} s"
+        return "latencies differed by more than 2 % to the end of the warm-up, getting neither faster nor slower"
+    return f"the warm-up did not become steady within 2 % in {warm_up.seconds:.0f} s"
 
 
 def _has_trend(medians: Sequence[float]) -> bool:

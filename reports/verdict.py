@@ -274,12 +274,14 @@ def _doubts_of_requirements(field: _Field) -> list[str]:
 
 
 def _doubts_of_numbers(ranked: Iterable[Record]) -> list[str]:
-    doubts = []
+    """What the records say of themselves, once for all that say the same; then who ran elsewhere."""
+    saying: dict[str, list[str]] = {}
+    elsewhere: list[str] = []
     for record in ranked:
-        label = record.cell.label
-        doubts += [f"{label}: {doubt}" for doubt in record.doubts]
-        doubts += doubts_of_placement(record)
-    return doubts
+        for doubt in record.doubts:
+            saying.setdefault(doubt, []).append(record.cell.label)
+        elsewhere += doubts_of_placement(record)
+    return [*(f"{', '.join(labels)}: {doubt}" for doubt, labels in saying.items()), *elsewhere]
 
 
 def _doubts_of_stability(field: _Field) -> list[str]:

@@ -20,9 +20,9 @@ from reports.schema import Cell
         ({"steady": True}, []),
         (
             {"steady": False, "trendless": True},
-            ["its latencies differed by more than 2 % to the end of its warm-up, getting neither faster nor slower"],
+            ["latencies differed by more than 2 % to the end of the warm-up, getting neither faster nor slower"],
         ),
-        ({"steady": False}, ["its warm-up did not become steady within 2 % in 30.2 s"]),
+        ({"steady": False}, ["the warm-up did not become steady within 2 % in 30 s"]),
     ],
 )
 def test_a_warm_up_that_was_not_steady_is_a_doubt(tmp_path: Path, warm_up: dict[str, bool], doubts: list[str]) -> None:

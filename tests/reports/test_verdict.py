@@ -155,6 +155,17 @@ def test_a_fallback_and_a_records_own_doubts_are_told() -> None:
     assert "onnx ran only in part where it was asked to (fallback): CPUExecutionProvider" in verdict.doubts
 
 
+def test_what_several_records_doubt_is_told_once() -> None:
+    records = [
+        times(2.0, "eager", doubts=["no trend"]),
+        times(1.0, "onnx", doubts=["odd", "no trend"]),
+        times(3.0, "openvino"),
+    ]
+    doubts = judge_contest(records).doubts
+    assert doubts[:2] == ["onnx: odd", "onnx, eager: no trend"]
+    assert sum("no trend" in doubt for doubt in doubts) == 1
+
+
 def test_contests_are_judged_apart_and_in_order() -> None:
     verdicts = judge([*mlp_on_cuda(), *conv_on_cpu(), *hostile_on_cpu()])
     assert [verdict.title.split(" ")[0] for verdict in verdicts] == ["mlp", "conv", "./my|models/<net>_v2$x$.py:Net"]
