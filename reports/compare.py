@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +19,7 @@ from reports import environments
 from reports.environments import Bearing, Difference
 from reports.errors import UsageError
 from reports.schema import Burst, Cell, Interval, Record, Report, Status
-from reports.statistics import burst_ms, process_medians_ms
+from reports.statistics import burst_ms, process_medians_ms, welch_interval
 from reports.verdict import BASELINE
 
 FAIL_ABOVE = 0.05
@@ -162,13 +161,8 @@ def unpaired_change(base: Sequence[float], new: Sequence[float]) -> Change:
         return Change(log, None)
     if np.ptp(old_logs) == 0 and np.ptp(new_logs) == 0:
         return Change(log, 0.0)
-    from scipy import stats  # type: ignore[import-untyped,unused-ignore] # half a second, which only comparing pays
-
-    with warnings.catch_warnings():
-        # processes whose medians are equal to the last bit on one side: the other side's variance is the interval's
-        warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
-        interval = stats.ttest_ind(new_logs, old_logs, equal_var=False).confidence_interval(0.95)
-    return Change(log, float(interval.high - interval.low) / 2)
+    interval = welch_interval(new_logs.tolist(), old_logs.tolist())
+    return Change(log, (interval.high - interval.low) / 2)
 
 
 def process_ratios(bursts: Iterable[Burst], baseline: Iterable[Burst]) -> list[float]:

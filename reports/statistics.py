@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -256,15 +257,27 @@ def _student(values: Sequence[float]) -> Interval | None:
 
 
 def _welch(a: Sequence[float], b: Sequence[float]) -> Interval | None:
-    """Welch's t-interval of mean(a) - mean(b), or None below three values on either side."""
+    """`welch_interval`, of no width where no side varies; None below three values on either side."""
     if len(a) < 3 or len(b) < 3:
         return None
     if np.var(a) == 0 and np.var(b) == 0:
         difference = float(np.mean(a) - np.mean(b))
         return Interval(low=difference, high=difference)
-    from scipy import stats  # type: ignore[import-untyped,unused-ignore] # half a second, for what is seldom wanted
+    return welch_interval(a, b)
 
-    interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+
+def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
+    """Welch's 95 % t-interval of mean(a) - mean(b). Two values or more on either side; on one of them not all equal.
+
+    Source: Welch, The Generalization of Student's Problem, Biometrika 34, 1947.
+    """
+    # half a second to import, for what only unpaired values need
+    from scipy import stats  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
+
+    with warnings.catch_warnings():
+        # values that are equal to the last bit on one side: the other side's variance is the interval's
+        warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
+        interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     return Interval(low=float(interval.low), high=float(interval.high))
 
 
