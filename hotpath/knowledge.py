@@ -23,7 +23,7 @@ LOG = logging.getLogger("hotpath")
 class Learned:
     """What is known of one path on one machine. Seconds; None is what nobody has measured."""
 
-    verdict: str  # "compiled", "eager" (which is faster), "failed", or "ready": compiled, and not tried yet
+    verdict: str  # "compiled", "eager" (which is faster), "failed", or "ready": compiled, and the trial to come
     reason: str
     compile_s: float | None = None  # of the process that compiled, from its start to its end
     load_s: float | None = None  # that calls were held up when the compiled version was taken up

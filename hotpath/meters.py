@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -77,6 +78,11 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self._seconds)
+
+    @property
+    def seconds(self) -> Sequence[float]:
+        """Of the latest calls that are known, in their order."""
+        return tuple(self._seconds)
 
     @property
     def mean_s(self) -> float | None:

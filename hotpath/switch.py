@@ -20,7 +20,7 @@ import torch
 from hotpath import deciding, watching
 from hotpath.child import difference
 from hotpath.compiling import Call, Compiler, Job, Outcome
-from hotpath.deciding import Expectation
+from hotpath.deciding import Expectation, Trial
 from hotpath.detector import HotPathDetector
 from hotpath.flattening import Weights, key_of, rebuilder, tensors_in
 from hotpath.handover import CannotHandOver
@@ -46,8 +46,7 @@ START_S = 0.01
 CHANGED = "its weights are of another shape, type or device than in its first call"
 EARLIER = "an earlier run found: "
 TRIAL_WARM_UP = 3
-TRIAL_CALLS = 10
-"""Of each version, in turns, before one of them stays."""
+"""Calls of the compiled version before any is timed."""
 
 
 class Stage(StrEnum):
@@ -400,23 +399,30 @@ class Switch:
         path.turn += 1
         path.compiled.settle()
         path.eager_in_trial.settle()
-        if min(len(path.compiled), len(path.eager_in_trial)) >= TRIAL_CALLS and path.stage is Stage.TRIAL:
-            self._judge(path)
+        if path.stage is Stage.TRIAL:
+            trial = deciding.trial_of(path.eager_in_trial.seconds, path.compiled.seconds)
+            if trial is not None and trial.is_over:
+                self._judge(path, trial)
         return outputs
 
-    def _judge(self, path: Path) -> None:
+    def _judge(self, path: Path, trial: Trial) -> None:
         """The end of the trial."""
         eager_s, compiled_s = path.eager_in_trial.median_s, path.compiled.median_s
         assert eager_s is not None and compiled_s is not None
-        speedup = deciding.faster_by(eager_s, compiled_s)
-        measured = f"{1e3 * compiled_s:.3g} ms compiled, {1e3 * eager_s:.3g} ms eager"
-        if speedup < deciding.FASTER:
-            self._settle_eager(path, f"tried, and compiled is {speedup:.2f}x as fast ({measured})")
-            self._learn(path, "eager")
+        measured = (
+            f"{trial.ratio:.2f}x [{trial.low:.2f}, {trial.high:.2f}] as fast "
+            f"({1e3 * compiled_s:.3g} ms compiled, {1e3 * eager_s:.3g} ms eager)"
+        )
+        if trial.is_won:
+            path.stage, path.switched_at_call = Stage.SETTLED, path.calls
+            path.reason = f"tried, and {measured}"
+            self._learn(path, "compiled")
             return
-        path.stage, path.switched_at_call = Stage.SETTLED, path.calls
-        path.reason = f"tried, and {speedup:.2f}x as fast ({measured})"
-        self._learn(path, "compiled")
+        apart = "" if trial.is_lost else ", which does not tell them apart"
+        self._settle_eager(path, f"tried, and compiled is {measured}{apart}")
+        # what may well be faster is tried again by the next run
+        may_be_faster = not trial.is_lost and deciding.faster_by(eager_s, compiled_s) >= deciding.FASTER
+        self._learn(path, "ready" if may_be_faster else "eager")
 
     def _compiled(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         weights = self._weights.current()

@@ -100,6 +100,7 @@ def test_two_packages_are_one_function_with_a_gradient() -> None:
 def cheap_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """So that it is compiled at once, and taken up whatever it gains on a busy machine."""
     monkeypatch.setattr(hotpath.deciding, "FASTER", 0.0)
+    monkeypatch.setattr(hotpath.deciding.Trial, "is_won", True)
     monkeypatch.setattr(hotpath.deciding.Expectation, "is_worth", lambda expectation, delay_s: True)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     return tmp_path / "learned"

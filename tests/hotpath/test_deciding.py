@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from hotpath import deciding
-from hotpath.deciding import Expectation, delay_of_compiling_s
+from hotpath.deciding import Expectation, Trial, delay_of_compiling_s, trial_of
 
 
 def test_a_step_waits_until_as_many_calls_again_would_pay_for_it() -> None:
@@ -54,3 +57,53 @@ def test_no_step_costs_more_than_a_share_of_what_was_spent(
     path = Expectation(calls, eager_s, speedup)
     if path.is_worth(delay_s):
         assert path.spent_s + delay_s <= (1 + deciding.REGRET) * path.spent_s + 1e-9
+
+
+def drawn_trial(times_as_fast: float, noise: float, draw: random.Random) -> tuple[Trial, int]:
+    """A trial to its end, and its pairs: the machine is twice as slow for half of it, and 15 % of the calls are."""
+    eager_s: list[float] = []
+    compiled_s: list[float] = []
+
+    def call(pace: float) -> float:
+        return pace * draw.lognormvariate(0, noise) * (2 if draw.random() < 0.15 else 1)
+
+    while True:
+        pace = 1e-3 * (1 + (len(eager_s) // 10) % 2)
+        eager_s.append(times_as_fast * call(pace))
+        compiled_s.append(call(pace))
+        trial = trial_of(eager_s, compiled_s)
+        if trial is not None and trial.is_over:
+            return trial, len(eager_s)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1])
+def test_a_trial_of_equals_stays_eager(noise: float) -> None:
+    draw = random.Random(0)
+    trials = [drawn_trial(1.0, noise, draw)[0] for _ in range(300)]
+    assert sum(trial.is_won for trial in trials) <= 0.05 * len(trials)
+
+
+def test_a_lead_is_found_and_soon_where_it_is_large() -> None:
+    draw = random.Random(0)
+    trials = [drawn_trial(2.0, 0.1, draw) for _ in range(100)]
+    assert all(trial.is_won for trial, _ in trials)
+    assert sum(pairs for _, pairs in trials) < 15 * len(trials)
+    assert all(drawn_trial(0.7, 0.1, draw)[0].is_lost for _ in range(100))
+    assert sum(drawn_trial(1.1, 0.05, draw)[0].is_won for _ in range(100)) >= 90
+
+
+def test_fewer_pairs_than_the_fewest_say_nothing() -> None:
+    fewest, most = deciding.TRIAL_PAIRS
+    assert trial_of([2.0] * (fewest - 1), [1.0] * most) is None
+    trial = trial_of([1.02] * most, [1.0] * most)
+    assert trial is not None and trial.is_over and trial.is_lost and not trial.is_won
+
+
+@pytest.mark.parametrize("count", range(deciding.TRIAL_PAIRS[0], deciding.TRIAL_PAIRS[1] + 1))
+def test_the_interval_is_the_narrowest_that_keeps_its_word(count: int) -> None:
+    ratios = [1 + number / 100 for number in range(count)]
+    trial = trial_of(ratios, [1.0] * count)
+    assert trial is not None
+    beyond = ratios.index(trial.low)
+    assert trial.high == ratios[-1 - beyond]
+    assert 2 * stats.binom.cdf(beyond, count, 0.5) <= deciding.TRIAL_ERROR < 2 * stats.binom.cdf(beyond + 1, count, 0.5)
