@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,24 +75,50 @@ def usable_cores() -> list[int]:
 
 @contextlib.contextmanager
 def beginning_on(core: int | None) -> Iterator[None]:
-    """Inside it the calling thread runs on `core`; afterwards where it likes again, which at first is there.
+    """Inside it the calling thread runs on `core`, and the other threads of its process on others; afterwards all of
+    them where they like again, which at first is there.
 
     Where the threads of a process happen to lie decides, for as long as nobody moves them, whether two-threaded calls
-    of 150 µs take 250: left alone, processes differ by that for seconds.
+    of 150 µs take 250: left alone, processes differ by that for seconds. And one that is woken on the caller's core
+    waits for as long as the caller spins for it: 15 to 20 ms, in the first call after the process was stopped.
+
+    Threads that a runtime has bound to cores of its choice stay there.
     """
     if core is None:
         yield
         return
-    before = os.sched_getaffinity(0)
+    usual = os.sched_getaffinity(0)
+    others = usual - {core}
+    bound = {thread for thread in _threads() if _cores_of(thread) != usual}
     try:
         os.sched_setaffinity(0, {core})
     except OSError:  # it was taken from us since it was asked for
         yield
         return
+    _move((thread for thread in _threads() - bound if _cores_of(thread) == usual), others)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        # with those begun meanwhile, which have inherited what their creator was bound to
+        _move((thread for thread in _threads() - bound if _cores_of(thread) in ({core}, others)), usual)
+
+
+def _threads() -> set[int]:
+    return {int(task.name) for task in TASKS.iterdir()} if TASKS.exists() else {threading.get_native_id()}
+
+
+def _cores_of(thread: int) -> set[int]:
+    """Where a thread may run; nowhere if it has just ended."""
+    try:
+        return os.sched_getaffinity(thread)
+    except OSError:
+        return set()
+
+
+def _move(threads: Iterable[int], cores: set[int]) -> None:
+    for thread in threads:
+        with contextlib.suppress(OSError):  # it has just ended
+            os.sched_setaffinity(thread, cores)
 
 
 class GpuWatch:

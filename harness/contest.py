@@ -52,6 +52,8 @@ class Measurement:
         self._group = store.next_group()
         self._begun = time.monotonic()
         self._gpu = GpuWatch(None)
+        self._holds_all = False
+        """Whether memory held all cells of the latest epoch at once."""
 
     def measure(self, contest: Contest, pending: Sequence[PlannedCell]) -> None:
         """Bring every pending cell of the contest to its record in the store."""
@@ -121,16 +123,19 @@ class Measurement:
         """One process of each cell: built, measured in rounds, gone. Returns the cells that further epochs are for.
 
         Where memory does not hold all of them, they come in groups, and the first cell, which the contest's ratios are
-        taken to, stays alive for all groups. Where it does not hold two, they come one by one.
+        taken to, stays alive for all groups. Where it does not hold two, they come one by one. Where it holds all, they
+        start in the reverse order in every other epoch: that one was there before another is no merit of its backend.
         """
-        waiting = deque(cells)
+        waiting = deque(cells if epoch % 2 == 0 or not self._holds_all else reversed(cells))
         going_on: list[Live] = []
         kept: list[Live] = []  # the first cell, while there are groups to come
+        self._holds_all = True
         while waiting:
             group = self._start_group(epoch, waiting, kept)
+            self._holds_all &= not waiting
             survivors = self._run_rounds([*kept, *group]) if group else kept
             self._group += 1
-            kept = survivors[:1] if waiting and len(survivors) > 1 else []
+            kept = [live for live in survivors if live is cells[0]] if waiting and len(survivors) > 1 else []
             going_on += [live for live in survivors if live not in kept and self._finish(live)]
             if waiting and self._interleaved:
                 self._note_groups(cells[0].cell.contest_id, kept)
@@ -190,8 +195,7 @@ class Measurement:
             around = Conditions(
                 calibration_ms=calibrate_ms(), core=self._core(number), foreign_gpu_processes=self._foreign(alive)
             )
-            # the order is random against drift within a round, and seeded so that a run can be repeated
-            for live in random.Random(f"{self._group}/{number}").sample(alive, len(alive)):
+            for live in self._order(number, alive):
                 try:
                     self._resume(live)
                     live.take_burst(self._group, number, time.monotonic() - self._begun, around)
@@ -201,6 +205,15 @@ class Measurement:
                     self._conclude(live, over.record)
             number += 1
         return alive
+
+    def _order(self, number: int, alive: Sequence[Live]) -> list[Live]:
+        """Drawn for as many rounds as there are cells, and begun one place later in each of them: every cell comes
+        first as often as any other, since the first one finds a core that nobody has woken. Seeded, so that a run can
+        be repeated.
+        """
+        cycle, turn = divmod(number, len(alive))
+        drawn = random.Random(f"{self._group}/{cycle}").sample(alive, len(alive))
+        return [*drawn[turn:], *drawn[:turn]]
 
     def _has_enough(self, alive: Sequence[Live]) -> bool:
         bursts = [[burst for burst in live.bursts if burst.group == self._group] for live in alive]

@@ -25,7 +25,7 @@ TREND_PAIRS = 18
 """Of the pairs of those windows so many more go one way than the other by chance in one of five cases where there is no
 trend (Mann and Kendall's statistic, 1.28 standard deviations)."""
 WARM_UP_LIMIT_S = 30.0
-FURTHER_WARM_UP_LIMIT_S = 2.0
+FURTHER_WARM_UP_LIMIT_S = 1.0
 """Of a cell's further processes: whether it becomes steady is the first one's to tell, and where calls drift for long,
 each would take the longer limit. They are steady after half of the first one's least time, too."""
 
@@ -114,7 +114,7 @@ def warm_up(
 
     At least 10 calls and `at_least_s` seconds, half of the seconds in a process that is not the cell's first. It is
     given up where the last twelve windows differ and yet show no trend, which is the machine's doing and no warm-up
-    ends: Mann and Kendall's test, and the last one not the fastest. And after 30 seconds (2 in a further process), or
+    ends: Mann and Kendall's test, and the last one not the fastest. And after 30 seconds (1 in a further process), or
     the least if that is more.
     """
     start_ns = now_ns()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -74,6 +75,30 @@ def test_a_thread_begins_on_the_core_it_was_given_and_is_free_afterwards() -> No
     with pytest.raises(RuntimeError, match="scripted"), conditions.beginning_on(min(before)):
         raise RuntimeError("scripted")
     assert os.sched_getaffinity(0) == before
+
+
+@linux
+@pytest.mark.skipif(len(conditions.usable_cores()) < 2, reason="needs two cores")
+def test_other_threads_begin_elsewhere_and_those_bound_by_a_runtime_stay() -> None:
+    usual = os.sched_getaffinity(0)
+    core = min(usual)
+    release = threading.Event()
+    threads = [threading.Thread(target=release.wait) for _ in range(3)]
+    try:
+        for thread in threads[:2]:
+            thread.start()
+        free, bound = (thread.native_id or 0 for thread in threads[:2])
+        os.sched_setaffinity(bound, {core})
+        with conditions.beginning_on(core):
+            assert os.sched_getaffinity(0) == {core}
+            assert os.sched_getaffinity(free) == usual - {core}
+            assert os.sched_getaffinity(bound) == {core}
+            threads[2].start()  # inherits the core that its creator is bound to
+        late = threads[2].native_id or 0
+        assert [os.sched_getaffinity(thread) for thread in (0, free, late)] == [usual] * 3
+        assert os.sched_getaffinity(bound) == {core}
+    finally:
+        release.set()
 
 
 @linux
