@@ -46,6 +46,17 @@ class Launch:
     outputs: tuple[torch.Tensor, ...]
 
 
+OVERLAPPING_CAPABILITY = (9, 0)
+"""The first compute capability with programmatic dependent launch."""
+
+
+def can_overlap(tensor: torch.Tensor) -> bool:
+    """Whether a kernel on the GPU that has `tensor` may be launched into the end of the one before it."""
+    import torch
+
+    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= OVERLAPPING_CAPABILITY
+
+
 def processors(tensor: torch.Tensor) -> int:
     """Multiprocessors of the GPU that has `tensor`; 1 on the CPU, where kernels are interpreted."""
     import torch

