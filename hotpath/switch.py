@@ -141,10 +141,18 @@ class Switch:
         self._met_s: dict[Hashable, float] = {}
         self._unseen = 0
         """So many calls go to eager without a look at what they are given."""
-        self._chance = random.Random(0)
         self._lock = threading.Lock()
-        self._device_type = next((tensor.device.type for tensor in module.parameters()), "cpu")
         module.forward = self
+
+    # set up by the first call that needs it: the very first one of all may be the only one
+
+    @functools.cached_property
+    def _chance(self) -> random.Random:
+        return random.Random(0)
+
+    @functools.cached_property
+    def _device_type(self) -> str:
+        return next((tensor.device.type for tensor in self._module.parameters()), "cpu")
 
     @functools.cached_property
     def _weights(self) -> Weights:
