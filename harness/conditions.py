@@ -82,7 +82,7 @@ def beginning_on(core: int | None) -> Iterator[None]:
     of 150 µs take 250: left alone, processes differ by that for seconds. And one that is woken on the caller's core
     waits for as long as the caller spins for it: 15 to 20 ms, in the first call after the process was stopped.
 
-    Threads that a runtime has bound to cores of its choice stay there.
+    Threads that a runtime has bound to cores of its choice before stay there.
     """
     if core is None:
         yield

@@ -123,8 +123,9 @@ class Measurement:
         """One process of each cell: built, measured in rounds, gone. Returns the cells that further epochs are for.
 
         Where memory does not hold all of them, they come in groups, and the first cell, which the contest's ratios are
-        taken to, stays alive for all groups. Where it does not hold two, they come one by one. Where it holds all, they
-        start in the reverse order in every other epoch: that one was there before another is no merit of its backend.
+        taken to, stays alive for all groups. Where it does not hold two, they come one by one. Where it held all in the
+        epoch before, they start in the reverse order in every other one: to have been there first is no merit of a
+        backend's. (If it no longer does then, another cell than the first one stays alive for all groups.)
         """
         waiting = deque(cells if epoch % 2 == 0 or not self._holds_all else reversed(cells))
         going_on: list[Live] = []
@@ -135,7 +136,8 @@ class Measurement:
             self._holds_all &= not waiting
             survivors = self._run_rounds([*kept, *group]) if group else kept
             self._group += 1
-            kept = [live for live in survivors if live is cells[0]] if waiting and len(survivors) > 1 else []
+            stays = cells[0] if cells[0] in survivors else next(iter(survivors), None)
+            kept = [stays] if stays and waiting and len(survivors) > 1 else []
             going_on += [live for live in survivors if live not in kept and self._finish(live)]
             if waiting and self._interleaved:
                 self._note_groups(cells[0].cell.contest_id, kept)
@@ -183,7 +185,7 @@ class Measurement:
         return memory.available_bytes() > MEMORY_RESERVE * host and (free is None or free > MEMORY_RESERVE * device)
 
     def _run_rounds(self, group: Sequence[Live]) -> list[Live]:
-        """Bursts of all cells in random order, every other one stopped. Returns those that lived through it.
+        """Bursts of all cells in changing order, every other one stopped. Returns those that lived through it.
 
         Rounds that were visibly disturbed are made up for, by as many again at most.
         """
@@ -207,13 +209,15 @@ class Measurement:
         return alive
 
     def _order(self, number: int, alive: Sequence[Live]) -> list[Live]:
-        """Drawn for as many rounds as there are cells, and begun one place later in each of them: every cell comes
-        first as often as any other, since the first one finds a core that nobody has woken. Seeded, so that a run can
-        be repeated.
+        """A random order, in which over as many rounds as there are cells each comes first once.
+
+        Whoever comes first finds a core that nobody has woken, and is slower by it. Seeded, so that a run can be
+        repeated.
         """
         cycle, turn = divmod(number, len(alive))
-        drawn = random.Random(f"{self._group}/{cycle}").sample(alive, len(alive))
-        return [*drawn[turn:], *drawn[:turn]]
+        first = random.Random(f"{self._group}/{cycle}").sample(alive, len(alive))[turn]
+        others = [live for live in alive if live is not first]
+        return [first, *random.Random(f"{self._group}/{cycle}/{turn}").sample(others, len(others))]
 
     def _has_enough(self, alive: Sequence[Live]) -> bool:
         bursts = [[burst for burst in live.bursts if burst.group == self._group] for live in alive]

@@ -7,6 +7,7 @@ choice would have cost.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -133,6 +134,7 @@ def trial_of(eager_s: Sequence[float], compiled_s: Sequence[float]) -> Trial | N
     return replace(trial, is_over=trial.is_over or trial.is_won or trial.is_lost)
 
 
+@functools.cache
 def _ratios_beyond(count: int) -> int:
     """So many of `count` sorted values lie outside of the interval of their median, on either side."""
     beyond, tail = 0, 0.5**count

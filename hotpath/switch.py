@@ -144,7 +144,7 @@ class Switch:
         self._lock = threading.Lock()
         module.forward = self
 
-    # set up by the first call that needs it: the very first one of all may be the only one
+    # not in __init__, since a module may be called only once, and then needs none of these
 
     @functools.cached_property
     def _chance(self) -> random.Random:
@@ -407,7 +407,7 @@ class Switch:
         path.turn += 1
         path.compiled.settle()
         path.eager_in_trial.settle()
-        if path.stage is Stage.TRIAL:
+        if is_compiled and path.stage is Stage.TRIAL:  # a pair may have become complete
             trial = deciding.trial_of(path.eager_in_trial.seconds, path.compiled.seconds)
             if trial is not None and trial.is_over:
                 self._judge(path, trial)
@@ -426,9 +426,9 @@ class Switch:
             path.reason = f"tried, and {measured}"
             self._learn(path, "compiled")
             return
-        apart = "" if trial.is_lost else ", which does not tell them apart"
-        self._settle_eager(path, f"tried, and compiled is {measured}{apart}")
-        # what may well be faster is tried again by the next run
+        doubt = "" if trial.is_lost else f", which shows no lead of {deciding.FASTER}"
+        self._settle_eager(path, f"tried, and compiled is {measured}{doubt}")
+        # what may well be faster is tried again by the next run, which will look at these medians before it does
         may_be_faster = not trial.is_lost and deciding.faster_by(eager_s, compiled_s) >= deciding.FASTER
         self._learn(path, "ready" if may_be_faster else "eager")
 
@@ -491,8 +491,7 @@ class Switch:
             self._policy.knowledge.learn(path.identity, learned)
         except OSError as error:
             LOG.warning("what was learned of %s is lost with this run: %s", self.name, error)
-        if verdict in ("eager", "failed"):
-            self._leave_if_all_is_eager()
+        self._leave_if_all_is_eager()
 
     def _leave_if_all_is_eager(self) -> None:
         """Nothing stands in the way of calls that are to stay as they are. Kinds not met yet are not followed then."""

@@ -54,7 +54,8 @@ def can_overlap(tensor: torch.Tensor) -> bool:
     """Whether a kernel on the GPU that has `tensor` may be launched into the end of the one before it."""
     import torch
 
-    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= OVERLAPPING_CAPABILITY
+    is_nvidias = tensor.is_cuda and torch.version.hip is None
+    return is_nvidias and torch.cuda.get_device_capability(tensor.device) >= OVERLAPPING_CAPABILITY
 
 
 def processors(tensor: torch.Tensor) -> int:

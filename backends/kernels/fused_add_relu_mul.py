@@ -17,7 +17,7 @@ from backends.kernels import Launch, Variant, can_overlap, processors
 
 try:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-except ImportError:  # a Triton for another vendor's GPUs
+except ImportError:  # an older Triton
     gdc_launch_dependents = gdc_wait = None
 
 VARIANTS: tuple[Variant, ...] = tuple(

@@ -16,6 +16,7 @@ import torch
 import hotpath.deciding
 from hotpath import enable_hot_path_detection
 from hotpath.compiling import Outcome
+from hotpath.deciding import Trial
 from hotpath.enabling import HotPaths, PathReport, has_spare_cores
 from hotpath.flattening import key_of
 from hotpath.handover import CannotHandOver
@@ -169,6 +170,26 @@ def test_that_compiled_was_slower_is_remembered(tmp_path: Path) -> None:
     call_until(lambda: hot.is_settled, second)
     assert only(hot).reason.startswith("an earlier run found: tried, and compiled is 0.")
     assert not next_compiler.started and not next_compiler.loaded
+
+
+def test_what_a_trial_does_not_tell_apart_stays_eager_and_is_tried_again_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, compiler = Slowly(), FakeCompiler()
+    hot = watched(first, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), first)
+    compiler.end()
+    with monkeypatch.context() as undecided:
+        found = Trial(1.2, 0.9, 1.5, is_over=True)
+        undecided.setattr(hotpath.deciding, "trial_of", lambda eager_s, _: found if eager_s else None)
+        call_until(lambda: hot.is_settled, first)
+    assert only(hot).runs == "eager" and "1.20x [0.90, 1.50] as fast" in only(hot).reason
+    assert only(hot).reason.endswith("which shows no lead of 1.03")
+    assert "forward" not in first.__dict__, "nothing is left in the way"
+    second, next_compiler = Slowly(), FakeCompiler()
+    hot = watched(second, next_compiler, tmp_path)
+    call_until(lambda: hot.is_settled, second)
+    assert only(hot).runs == "compiled" and next_compiler.loaded and not next_compiler.started
 
 
 class ByNumber(Slowly):
