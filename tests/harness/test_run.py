@@ -165,6 +165,7 @@ def test_where_memory_holds_two_cells_every_group_contains_the_baseline(
     assert all(standing.speedup_over_baseline.paired for standing in report.verdicts[0].standings)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_where_memory_shrinks_between_two_epochs_every_cell_is_measured_in_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
