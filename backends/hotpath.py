@@ -36,7 +36,7 @@ class HotPath(Backend):
         return torch_available(device)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        from hotpath import enable_hot_path_detection
+        from hotpath.enabling import enable_hot_path_detection
 
         threshold = self.modes[context.cell.mode]["hot_threshold"]
         assert isinstance(threshold, int)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import Counter
+from collections import defaultdict
 from typing import Literal
 
 Shapes = Literal["exact", "any"]
@@ -25,7 +25,7 @@ class HotPathDetector:
             raise ValueError(f"shapes must be 'exact' or 'any', not {shapes!r}")
         self.hot_threshold = hot_threshold
         self.shapes = shapes
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, int] = defaultdict(int)
         self._lock = threading.Lock()
         self._thread = _Iterations()
 
@@ -80,7 +80,7 @@ class HotPathDetector:
     def count(self, signature: str) -> int:
         """How many iterations took the path."""
         with self._lock:
-            return self._counts[signature]
+            return self._counts.get(signature, 0)
 
     def is_hot(self, signature: str) -> bool:
         return self.count(signature) >= self.hot_threshold
