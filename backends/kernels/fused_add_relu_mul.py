@@ -2,7 +2,7 @@
 
 On Hopper a launch need not wait until the one before it has left the GPU: its programs are put where that one's have
 ended, and wait there for its results (programmatic dependent launch, CUDA C++ Programming Guide). Of 20 µs that the
-kernel takes for 10⁷ elements while calls queue, that is one.
+kernel takes for 10⁷ elements on an H200 while calls queue, that is one.
 """
 
 from __future__ import annotations
