@@ -27,45 +27,47 @@ class HotPathDetector:
         self.shapes = shapes
         self._counts: dict[str, int] = defaultdict(int)
         self._lock = threading.Lock()
-        self._thread = _Iterations()
+        self._iteration = threading.local()
+        """`current` and `ended`, of each thread its own."""
 
     @property
     def signature(self) -> str | None:
         """Of the iteration that this thread ended last; None before the first. The same in every process."""
-        return self._thread.ended
+        return getattr(self._iteration, "ended", None)
 
     def begin_iteration(self) -> None:
         """Raises RuntimeError inside an iteration of this thread."""
-        if self._thread.current is not None:
+        if self._current is not None:
             raise RuntimeError("begin_iteration inside an iteration: call end_iteration first")
-        self._thread.current = hashlib.sha256()
+        self._iteration.current = hashlib.sha256()
 
     def record_operation(self, name: str, input_shape: tuple[int, ...] | tuple[tuple[int, ...], ...] = ()) -> None:
         """One operation of the iteration, with the shape of its input, or the shapes of its inputs.
 
         Raises RuntimeError outside of an iteration of this thread.
         """
-        if self._thread.current is None:
+        current = self._current
+        if current is None:
             raise RuntimeError("record_operation outside of an iteration: call begin_iteration first")
         shape = repr(input_shape) if self.shapes == "exact" else ""
         # lengths first, so that no two sequences of operations run together to the same bytes
-        self._thread.current.update(f"{len(name)},{len(shape)}:{name}{shape}".encode())
+        current.update(f"{len(name)},{len(shape)}:{name}{shape}".encode())
 
     def end_iteration(self) -> bool:
         """Whether the path just became hot: True once for each path.
 
         Raises RuntimeError outside of an iteration of this thread.
         """
-        if self._thread.current is None:
+        current = self._current
+        if current is None:
             raise RuntimeError("end_iteration outside of an iteration: call begin_iteration first")
-        signature = self._thread.current.hexdigest()[:24]
-        self._thread.current = None
-        self._thread.ended = signature
+        signature = current.hexdigest()[:24]
+        self._iteration.current, self._iteration.ended = None, signature
         return self.count_again(signature)
 
     def abandon_iteration(self) -> None:
         """Forget the iteration under way, if there is one: it raised, and took no path to its end."""
-        self._thread.current = None
+        self._iteration.current = None
 
     def count_again(self, signature: str, iterations: int = 1) -> bool:
         """Count further iterations that are known to have taken a path without having been recorded.
@@ -85,8 +87,7 @@ class HotPathDetector:
     def is_hot(self, signature: str) -> bool:
         return self.count(signature) >= self.hot_threshold
 
-
-class _Iterations(threading.local):
-    def __init__(self) -> None:
-        self.current: hashlib._Hash | None = None
-        self.ended: str | None = None
+    @property
+    def _current(self) -> hashlib._Hash | None:
+        """The iteration that this thread is in."""
+        return getattr(self._iteration, "current", None)

@@ -31,6 +31,9 @@ from hotpath.watching import Recorder, WatchBudget
 MOST_PATHS = 16
 """Kinds of calls of one module that are followed; whoever has more has too many to compile each."""
 
+ONLY_COUNTED = 10
+"""So many calls of a kind at most are counted and timed, and no more: fewer where the threshold is lower."""
+
 CLOSE_CALLS = 32
 """So many calls are looked at one by one; afterwards one every `LOOK_EVERY_S` of plain calls, within `STRIDES`."""
 
@@ -138,11 +141,12 @@ class Switch:
         self._module = module
         self._policy = policy
         self._forward: Callable[..., Any] = module.forward
-        self._met_s: dict[Hashable, float] = {}
-        self._unseen = 0
-        """So many calls go to eager without a look at what they are given."""
+        self._met: dict[Hashable, WatchBudget] = {}
+        """Of each kind of call what its first ones took."""
+        self._unseen = 1
+        """So many calls go to eager without a look at what they are given. The first one may be the only one."""
         self._lock = threading.Lock()
-        module.forward = self
+        vars(module)["forward"] = self  # as `_leave` deletes it; a module's own assignment asks first what it is
 
     # not in __init__, since a module may be called only once, and then needs none of these
 
@@ -173,7 +177,8 @@ class Switch:
             for path in self.paths.values():
                 if path.stage is not Stage.SETTLED:
                     self._settle_eager(path, reason)
-            self._leave_if_all_is_eager()
+            if not any(path.runs_compiled for path in self.paths.values()):
+                self._leave()
 
     @property
     def is_settled(self) -> bool:
@@ -196,27 +201,32 @@ class Switch:
         return self._look(path, args, kwargs)
 
     def _meet(self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The first two calls of their kind. The first one is answered and timed, no more: it may be the only one."""
-        kind = key, torch.is_grad_enabled(), self._module.training
-        is_new = kind not in self._met_s
-        if key is None or torch.compiler.is_compiling() or (is_new and len(self._met_s) >= MOST_PATHS):
+        """A call of a kind that has no path yet: it gets one when there were as many as the threshold asks for.
+
+        The first ones are answered and timed, no more. They may be the only ones, and nothing can come of them sooner.
+        """
+        if key is None or torch.compiler.is_compiling():
             return self._forward(*args, **kwargs)
-        if is_new:
+        kind = key, torch.is_grad_enabled(), self._module.training
+        budget = self._met.get(kind)
+        if budget is None:
+            if len(self._met) >= MOST_PATHS:
+                return self._forward(*args, **kwargs)
+            budget = self._met[kind] = WatchBudget(self._policy.watch_share)
+        if budget.plain < min(self._policy.detector.hot_threshold, ONLY_COUNTED):
             begun = time.perf_counter()
             outputs = self._forward(*args, **kwargs)
-            self._met_s[kind] = time.perf_counter() - begun
+            budget.add_plain(time.perf_counter() - begun)
             return outputs
         tensors = [*(self._weights.current() or ()), *tensors_in(args, kwargs)]
         wants_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        path = Path(key, wants_gradients, meter_for(tensors), WatchBudget(self._policy.watch_share))
+        path = Path(key, wants_gradients, meter_for(tensors), budget, calls=budget.plain)
         if torch.is_autocast_enabled(self._device_type):
             self._fail(path, "autocast is on: cast the module instead")
         elif any(tensor.data_ptr() % 16 for tensor in tensors):
             self._fail(path, "a tensor does not begin at a multiple of 16 bytes, which compiled code relies on")
-        path.calls = 1
-        path.budget.add_plain(self._met_s[kind])
         with self._lock:
-            self.paths[kind] = path
+            path = self.paths.setdefault(kind, path)
         return self._look(path, args, kwargs)
 
     def _look(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -254,7 +264,7 @@ class Switch:
         stride = min(most, max(fewest, int(LOOK_EVERY_S / max(call_s, 1e-9))))
         # by chance longer or shorter, so that kinds that take turns are all met
         path.skipped = self._chance.randint(stride // 2, stride + stride // 2)
-        if len(self._met_s) == 1:
+        if len(self._met) == 1:
             self._unseen = path.skipped
         else:
             path.skip = path.skipped
@@ -499,8 +509,8 @@ class Switch:
             self._leave()
 
     def _leave(self) -> None:
-        if self._module.__dict__.get("forward") is self:
-            del self._module.__dict__["forward"]
+        if vars(self._module).get("forward") is self:
+            del vars(self._module)["forward"]
 
 
 def _own_forward(module: torch.nn.Module) -> Callable[..., Any]:

@@ -97,6 +97,8 @@ class WatchBudget:
         """Seconds in iterations that were not watched."""
         self.extra_s = 0.0
         """Seconds that watched iterations took beyond plain ones."""
+        self.plain = 0
+        """Iterations that were not watched."""
         self.watched = 0
         self._dearest = dearest
         self._calls_since = 0
@@ -116,6 +118,7 @@ class WatchBudget:
         # the first calls of a process are slow for other reasons: the fastest one is what is usual
         self.usual_s = seconds if self.usual_s is None else min(self.usual_s, seconds)
         self.plain_s += seconds + (iterations - 1) * self.usual_s
+        self.plain += iterations
         self._calls_since += iterations
 
     def add_watched(self, seconds: float) -> None:

@@ -20,7 +20,7 @@ from hotpath.deciding import Trial
 from hotpath.enabling import HotPaths, PathReport, has_spare_cores
 from hotpath.flattening import key_of
 from hotpath.handover import CannotHandOver
-from hotpath.switch import STRIDES
+from hotpath.switch import ONLY_COUNTED, STRIDES
 from tests.hotpath.fakes import SLOW_S, FakeCompiler, Slowly
 
 ROWS = torch.arange(4.0)
@@ -248,7 +248,7 @@ def test_weights_of_another_type_send_it_back_to_eager(tmp_path: Path) -> None:
 def test_other_inputs_get_eager_and_a_path_of_their_own(tmp_path: Path) -> None:
     module, compiler, hot = settled(tmp_path)
     compiled_calls = compiler.compiled_calls
-    for _ in range(2):  # one call of a kind may be the only one
+    for _ in range(ONLY_COUNTED + 1):
         assert torch.equal(module(torch.zeros(3, 4)), torch.ones(3, 4))
         with torch.enable_grad():
             assert module(ROWS).requires_grad
@@ -286,7 +286,7 @@ def test_most_calls_pass_without_being_told_apart_and_a_kind_that_takes_turns_is
 def test_once_told_to_settle_nothing_is_left_in_the_calls_way(tmp_path: Path) -> None:
     module = Slowly()
     hot = watched(module, FakeCompiler(), tmp_path, hot_threshold=1000)
-    for _ in range(5):
+    for _ in range(ONLY_COUNTED + 5):
         module(ROWS)
     hot.settle()
     assert "forward" not in vars(module)
@@ -323,8 +323,32 @@ def test_a_model_that_is_copied_or_saved_has_its_own_forward(tmp_path: Path) -> 
     torch.save(module, file)
     file.seek(0)
     assert torch.equal(torch.load(file, weights_only=False)(ROWS), 2 * ROWS + 1)
-    module(ROWS)
+    for _ in range(ONLY_COUNTED + 2):
+        module(ROWS)
     assert len(hot.report()) == 1
+
+
+def test_calls_below_the_threshold_are_counted_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr("hotpath.switch.key_of", lambda *given: told.append(given) or "the only kind")
+    module = Slowly()
+    hot = watched(module, FakeCompiler(), tmp_path, hot_threshold=3)
+    module(ROWS)
+    assert not told, "the first call of all is not even looked at"
+    for _ in range(3):
+        module(ROWS)
+    assert len(told) == 3 and hot.report() == []
+    module(ROWS)
+    (path,) = module.forward.paths.values()
+    assert path.calls == 4 and path.budget.plain == 4 and only(hot).reason == "not hot yet"
+
+
+def test_told_to_settle_before_it_has_looked_it_goes(tmp_path: Path) -> None:
+    module = Slowly()
+    hot = watched(module, FakeCompiler(), tmp_path)
+    module(ROWS)
+    hot.settle()
+    assert "forward" not in vars(module) and hot.report() == []
 
 
 def test_closing_calls_off_what_is_under_way_and_gives_the_forward_back(tmp_path: Path) -> None:
@@ -383,9 +407,8 @@ class TestParts:
     def test_a_part_inside_of_another_one_is_not_followed_twice(self, tmp_path: Path) -> None:
         model = torch.nn.Sequential(torch.nn.Sequential(Slowly()), Slowly())
         hot = watched(model, FakeCompiler(), tmp_path, modules=["*"])
-        model(ROWS)
-        assert hot.report() == [], "a call of a kind may be the only one"
-        model(ROWS)
+        for _ in range(ONLY_COUNTED + 2):
+            model(ROWS)
         assert [report.module for report in hot.report()] == ["0", "1"]
 
     def test_a_pattern_that_matches_nothing_is_named(self, tmp_path: Path) -> None:
