@@ -29,8 +29,8 @@ FLOAT8_CAPABILITY = (8, 9)
 CHOSEN = "variant.json"
 """In the artefact: what the first process found to be the fastest. Later ones start from it."""
 
-TRIED_MS = 10
-"""Of calls in a row, ten times, for each variant that is tried."""
+WARM_UP_MS, REPEAT_MS = 10, 40
+"""Of each variant that is tried."""
 
 
 class Triton(Backend):
@@ -146,8 +146,7 @@ def _choose(
     inputs: Inputs,
     context: BuildContext,
 ) -> tuple[Variant, Settings]:
-    """The fastest variant for these inputs, compiled, and how it was chosen: by the device's time of calls in a row,
-    over all sets of inputs. Between single calls the host's time hides what variants differ by.
+    """The fastest variant for these inputs, compiled, and how it was chosen: by single calls, as cells are timed.
 
     Raises BakeoffError where none of them compiles and runs.
     """
@@ -164,20 +163,16 @@ def _choose(
 
     milliseconds: list[tuple[float, int]] = []
     failed: list[str] = []
-    sets = context.calibration or (inputs,)
     for number, variant in enumerate(variants):
-        launches = [prepare(module, one.tensors(), variant) for one in sets]
+        launch = prepare(module, inputs.tensors(), variant)
         try:
-            launches[0].run()
+            launch.run()
         except (OutOfResources, PTXASError, RuntimeError) as error:
             failed.append(f"{_spelled(variant)}: {type(error).__name__}")
             continue
-        torch.cuda.synchronize()  # it is captured on a stream of its own
-        taken = triton.testing.do_bench_cudagraph(
-            lambda launches=launches: [launch.run() for launch in launches], rep=TRIED_MS, return_mode="median"
-        )
-        milliseconds.append((float(taken) / len(sets), number))
-    torch.cuda.empty_cache()  # the outputs of all variants are not the cell's memory
+        taken = triton.testing.do_bench(launch.run, warmup=WARM_UP_MS, rep=REPEAT_MS, return_mode="median")
+        milliseconds.append((float(taken), number))
+    torch.cuda.empty_cache()  # what do_bench cleared the L2 with is not the cell's memory
     if not milliseconds:
         raise BakeoffError(f"no variant of its kernel runs: {'; '.join(failed)}")
     chosen = dict(variants[min(milliseconds)[1]])

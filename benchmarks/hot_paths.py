@@ -13,11 +13,14 @@ left in the first round. After its last call there `hotpath` goes on, untimed, u
 something to be learned.
 
 Contenders take turns: `--processes` rounds with each of them once, in an order of its own. What is told of n calls is
-the median over its processes, since one process is a draw, and one moment of the machine.
+the median over its processes, since one process is a draw, and one moment of the machine. The first calls of a process
+are milliseconds on whichever core it was put: `--starts` adds rounds of processes that make 100 calls only, of eager
+and of hot path detection (Inductor has not begun to answer by then).
 
-The ratio is to the better of eager and Inductor for that n, of the same kind of start. What tracking costs is measured
-beside it: a module that is watched, and never compiled, against the same module without, in turns. Leaves a table,
-`hot-paths.json` and a figure.
+The ratio is to the better of eager and Inductor for that n, of the same kind of start, with a 95 % interval: the
+percentile bootstrap of both medians, over processes. It is over 1.25, or within, where the interval is. What tracking
+costs is measured beside it: a module that is watched, and never compiled, against the same module without, in turns.
+Leaves a table, `hot-paths.json` and a figure.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import platform
@@ -38,6 +42,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -59,6 +65,9 @@ CONTENDERS = ("eager", "inductor", "inductor again", "hotpath", "hotpath again")
 RIVALS = {"hotpath": ("eager", "inductor"), "hotpath again": ("eager", "inductor again")}
 TARGET = 1.25
 SETTLE_S = 180.0
+FIRST_CALLS = 100
+"""Of the processes that `--starts` adds."""
+RESAMPLES = 2000
 BLOCK = 50
 """Calls of a turn, where watched and plain modules alternate."""
 
@@ -70,7 +79,13 @@ def main() -> None:
     out: Path = options.out or Path("results") / f"hot-paths-{options.device}"
     out.mkdir(parents=True, exist_ok=True)
     marks = _marks(options.calls)
-    found: Setup = {"machine": None, "calls": options.calls, "processes": options.processes, "workloads": {}}
+    found: Setup = {
+        "machine": None,
+        "calls": options.calls,
+        "processes": options.processes,
+        "starts": options.starts,
+        "workloads": {},
+    }
     with tempfile.TemporaryDirectory(prefix="hot-paths-") as temporary:
         for name in options.workloads.split(","):
             setup: Setup = {
@@ -92,6 +107,12 @@ def main() -> None:
                     _say(f"{name}, {contender}: {told['seconds'][-1]:.2f} s for {marks[-1]} calls; {told['about']}")
                 # after each round, since a later one may fail
                 (out / "hot-paths.json").write_text(json.dumps(found, indent=1))
+            for number in range(options.processes, options.processes + options.starts):
+                first = {**setup, "marks": [n for n in marks if n <= FIRST_CALLS]}
+                for contender in _order(name, number):
+                    if not contender.startswith("inductor"):
+                        told = in_fresh_process(measure_calls, _turn(first, contender, number, Path(temporary) / name))
+                        measured["each"][contender].append(told["seconds"])
             measured["seconds"] = medians(measured["each"])
             measured["tracking"] = in_fresh_process(
                 measure_tracking,
@@ -105,11 +126,31 @@ def main() -> None:
 
 
 def medians(each: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, list[float]]:
-    """For each contender the median over its processes of what has passed at each mark."""
+    """For each contender the median over its processes of what has passed at each mark that any of them reached."""
     return {
-        contender: [statistics.median(at) for at in zip(*processes, strict=True)]
+        contender: [statistics.median(samples_at(processes, at)) for at in range(max(map(len, processes)))]
         for contender, processes in each.items()
     }
+
+
+def samples_at(processes: Sequence[Sequence[float]], at: int) -> list[float]:
+    """Of those processes that got to the mark."""
+    return [seconds[at] for seconds in processes if len(seconds) > at]
+
+
+def ratio_interval(ours: Sequence[float], rivals: Sequence[float]) -> tuple[float, float]:
+    """Of the ratio of the two medians: 95 %, by the percentile bootstrap. From minus to plus infinity for one process.
+
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
+    """
+    if min(len(ours), len(rivals)) < 2:
+        return -math.inf, math.inf
+    generator = numpy.random.default_rng(0)
+    above, below = (
+        numpy.median(generator.choice(samples, (RESAMPLES, len(samples))), axis=1) for samples in (ours, rivals)
+    )
+    low, high = numpy.quantile(above / below, (0.025, 0.975))
+    return float(low), float(high)
 
 
 def _order(workload: str, number: int) -> list[str]:
@@ -306,9 +347,19 @@ def _call(compiled: Compiled, inputs: Any, clock: Clock) -> None:
 def to_markdown(found: Setup) -> str:
     """Tables: the ratios for each n, and what tracking costs."""
     decades = [n for n in _marks(found["calls"]) if str(n).strip("0") == "1"]
+    starts = f", and {found['starts']} more up to {FIRST_CALLS} calls" if found["starts"] else ""
+    intervals = [
+        compared(measured, contender, n)[1:]
+        for measured in found["workloads"].values()
+        for contender in RIVALS
+        for n in decades
+    ]
+    within, over = (sum(high <= TARGET for _, high in intervals), sum(low > TARGET for low, _ in intervals))
     lines = [
         f"{found['machine']}. Seconds for n calls, building included, medians over {found['processes']} process(es) of "
-        "each; in brackets how many times those of the better of eager and Inductor from the same kind of start.",
+        f"each{starts}; in brackets how many times those of the better of eager and Inductor from the same kind of "
+        f"start, with a 95 % interval over processes. Of {len(intervals)} places {within} are within {TARGET}, {over} "
+        f"over it (bold), and {len(intervals) - within - over} not told apart from it.",
         "",
         f"| workload | | {' | '.join(f'{n:,}' for n in decades)} |",
         f"| --- | --- | {' | '.join('---:' for _ in decades)} |",
@@ -333,14 +384,23 @@ def to_markdown(found: Setup) -> str:
     return "\n".join([*lines, ""])
 
 
+def compared(measured: Setup, contender: str, n: int) -> tuple[float, float, float]:
+    """How many times the better rival's seconds n calls took: the ratio of medians, and its interval."""
+    at, seconds = measured["marks"].index(n), measured["seconds"]
+    rival = min(RIVALS[contender], key=lambda name: seconds[name][at])
+    each = measured["each"]
+    interval = ratio_interval(samples_at(each[contender], at), samples_at(each[rival], at))
+    return seconds[contender][at] / seconds[rival][at], *interval
+
+
 def _cell(measured: Setup, contender: str, n: int) -> str:
-    at = measured["marks"].index(n)
-    seconds = measured["seconds"][contender][at]
+    seconds = measured["seconds"][contender][measured["marks"].index(n)]
     if contender not in RIVALS:
         return f"{seconds:.3g}"
-    ratio = seconds / min(measured["seconds"][rival][at] for rival in RIVALS[contender])
-    text = f"{seconds:.3g} ({ratio:.2f})"
-    return text if ratio <= TARGET else f"**{text}**"
+    ratio, low, high = compared(measured, contender, n)
+    told = "" if math.isinf(low) else f" [{low:.2f}, {high:.2f}]"
+    text = f"{seconds:.3g} ({ratio:.2f}{told})"
+    return f"**{text}**" if low > TARGET else text
 
 
 def draw(found: Setup, stem: Path) -> None:
@@ -417,6 +477,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], help="WORKLOAD.KEY=VALUE of its dimensions")
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--processes", type=int, default=3, help="of each contender")
+    parser.add_argument("--starts", type=int, default=0, help=f"further processes of {FIRST_CALLS} calls [none]")
     parser.add_argument("--threads", type=int, help="intra-operator threads of every contender [torch's choice]")
     parser.add_argument("--turn-s", type=float, default=3.0, help="seconds that tracking is measured for, of each kind")
     parser.add_argument("--quick", action="store_true", help="1,000 calls, and a second for tracking")
@@ -427,8 +488,8 @@ def _parse() -> argparse.Namespace:
             parser.error(f"--workloads: '{name}' is none of {', '.join(TASKS)}")
     if options.quick:
         options.calls, options.turn_s = 1_000, 1.0
-    if options.processes < 1:
-        parser.error("--processes: at least 1")
+    if options.processes < 1 or options.starts < 0:
+        parser.error("--processes: at least 1; --starts: at least 0")
     options.set = _dimensions(parser, options.set)
     return options
 
