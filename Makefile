@@ -26,7 +26,7 @@ types: $(VENV)/.ready-$(EXTRA)-test
 	$(BIN)/mypy
 
 pytest: $(VENV)/.ready-$(EXTRA)-test $(if $(findstring cuda,$(EXTRA)),,$(VENV)/.ready-triton)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Bakeoff needs Python 3.11, 3.12 or 3.13 and found " + sys.version.split()[0] + ": make PYTHON=python3.12")'

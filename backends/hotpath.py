@@ -71,12 +71,14 @@ class Hot(Wrapped):
         failures = [str(report) for report in found if report.has_failed]
         compiled = sum(report.runs == "compiled" for report in found)
         extent = Extent.FULL if not failures else Extent.PARTIAL if compiled else Extent.FALLBACK
-        engines = {"inductor graphs": compiled, "eager modules": len(found) - compiled}
+        eager = len(found) - compiled if found else 1
+        engines = {"inductor graphs": compiled, "eager modules": eager}
         return Placement(
             extent=extent,
             engines={name: count for name, count in engines.items() if count},
             fallbacks=failures,
-            evidence=[str(report) for report in found],
+            evidence=[str(report) for report in found]
+            or [f"the model: eager; {self._threshold} calls are only counted"],
         )
 
     def settings(self) -> Settings:

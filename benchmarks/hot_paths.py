@@ -67,7 +67,7 @@ TARGET = 1.25
 SETTLE_S = 180.0
 FIRST_CALLS = 100
 """Of the processes that `--starts` adds."""
-RESAMPLES = 2000
+RESAMPLES, LEVELS = 2000, (0.025, 0.975)
 BLOCK = 50
 """Calls of a turn, where watched and plain modules alternate."""
 
@@ -146,11 +146,19 @@ def ratio_interval(ours: Sequence[float], rivals: Sequence[float]) -> tuple[floa
     if min(len(ours), len(rivals)) < 2:
         return -math.inf, math.inf
     generator = numpy.random.default_rng(0)
-    above, below = (
-        numpy.median(generator.choice(samples, (RESAMPLES, len(samples))), axis=1) for samples in (ours, rivals)
-    )
-    low, high = numpy.quantile(above / below, (0.025, 0.975))
+    above, below = (_resampled_medians(samples, generator) for samples in (ours, rivals))
+    low, high = numpy.quantile(above / below, LEVELS)
     return float(low), float(high)
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """95 %, by the percentile bootstrap."""
+    low, high = numpy.quantile(_resampled_medians(samples, numpy.random.default_rng(0)), LEVELS)
+    return float(low), float(high)
+
+
+def _resampled_medians(samples: Sequence[float], generator: numpy.random.Generator) -> numpy.ndarray:
+    return numpy.asarray(numpy.median(generator.choice(samples, (RESAMPLES, len(samples))), axis=1))
 
 
 def _order(workload: str, number: int) -> list[str]:
@@ -286,12 +294,13 @@ def _in_turns(plain: Compiled, watched: Compiled, sets: Any, sets_too: Any, cloc
                 _call(which, given[number % len(given)], clock)
             seconds.append(time.perf_counter() - begun)
     plain_s, watched_s = sum(blocks[0]), sum(blocks[1])
-    typical = [two / one for one, two in zip(*blocks, strict=True)]
+    shares = [two / one - 1 for one, two in zip(*blocks, strict=True)]
     return {
         "plain_s": plain_s,
         "calls": BLOCK * len(blocks[0]),
         "share": watched_s / plain_s - 1,
-        "typical_share": statistics.median(typical) - 1,
+        "typical_share": statistics.median(shares),
+        "typical_interval": median_interval(shares),
     }
 
 
@@ -377,11 +386,20 @@ def to_markdown(found: Setup) -> str:
     ]
     for name, measured in found["workloads"].items():
         told = measured["tracking"]
-        shares = [told["watching"]["share"], told["watching"]["typical_share"], told["recording alone"]]
-        lines.append(
-            f"| {name} | {' | '.join(f'{share:+.1%}' for share in [*shares, told['settled']['typical_share']])} |"
-        )
+        shares = [
+            f"{told['watching']['share']:+.1%}",
+            _typical(told["watching"]),
+            f"{told['recording alone']:+.1%}",
+            _typical(told["settled"]),
+        ]
+        lines.append(f"| {name} | {' | '.join(shares)} |")
     return "\n".join([*lines, ""])
+
+
+def _typical(told: Setup) -> str:
+    """What the typical block takes beyond the plain one beside it, with its interval."""
+    low, high = told["typical_interval"]
+    return f"{told['typical_share']:+.1%} [{low:+.1%}, {high:+.1%}]"
 
 
 def compared(measured: Setup, contender: str, n: int) -> tuple[float, float, float]:
@@ -479,7 +497,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=3, help="of each contender")
     parser.add_argument("--starts", type=int, default=0, help=f"further processes of {FIRST_CALLS} calls [none]")
     parser.add_argument("--threads", type=int, help="intra-operator threads of every contender [torch's choice]")
-    parser.add_argument("--turn-s", type=float, default=3.0, help="seconds that tracking is measured for, of each kind")
+    parser.add_argument("--turn-s", type=float, default=5.0, help="seconds that tracking is measured for, of each kind")
     parser.add_argument("--quick", action="store_true", help="1,000 calls, and a second for tracking")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

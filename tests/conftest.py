@@ -1,7 +1,10 @@
 """What the tests of more than one folder share."""
 
+import os
 import signal
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,9 @@ from harness.progress import Progress
 from harness.roofline import Ceilings
 from harness.store import Store
 from reports.schema import Cell
+
+MEASURING = ("gpu", "harness", "hotpath", "test_runner.py")
+"""Folders and files whose tests start, time and kill processes: each needs the machine to itself."""
 
 
 @pytest.fixture
@@ -40,8 +46,30 @@ def measured_ceilings(known_ceilings: Callable[..., None], monkeypatch: pytest.M
     monkeypatch.setattr(groundwork, "measure_ceilings", known_ceilings)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Where pytest-xdist runs two tests at a time, one that measures waits for the others, and has none beside it."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        return (yield)
+    import fcntl
+
+    with (Path(tempfile.gettempdir()) / f"bakeoff-tests-{run}").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if _measures(item) else fcntl.LOCK_SH)
+        try:
+            return (yield)
+        finally:
+            # not by closing it, since a process that the test has forked may have it open still
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def _measures(item: pytest.Item) -> bool:
+    return item.path.relative_to(Path(__file__).parent).parts[0] in MEASURING
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped, with the reason, where torch sees no CUDA device."""
+    """Those that measure come last. Those marked `gpu` are skipped, with the reason, where torch sees no CUDA device."""
+    items.sort(key=_measures)
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if not needing:
         return

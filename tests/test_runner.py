@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
 import backends
 import models
@@ -299,7 +300,7 @@ def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_list_shows_what_there_is(command_line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(runner, "stdout", Console(width=200))
     status, out, err = command_line("list", "--devices", "cpu")
     assert (status, err) == (0, "")
     for name in [*backends.names(), *backends.ALIASES, *models.TABLE, "max-autotune-no-cudagraphs", "features (256)"]:
