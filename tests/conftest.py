@@ -68,7 +68,7 @@ def _measures(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that measure come last. Those marked `gpu` are skipped, with the reason, where torch sees no CUDA device."""
+    """What measures comes last. Tests marked `gpu` are skipped, with the reason, where torch sees no CUDA device."""
     items.sort(key=_measures)
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if not needing:
