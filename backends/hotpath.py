@@ -77,8 +77,7 @@ class Hot(Wrapped):
             extent=extent,
             engines={name: count for name, count in engines.items() if count},
             fallbacks=failures,
-            evidence=[str(report) for report in found]
-            or [f"the model: eager; {self._threshold} calls are only counted"],
+            evidence=[str(report) for report in found] or ["the model: eager; no call has been looked at yet"],
         )
 
     def settings(self) -> Settings:

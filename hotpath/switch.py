@@ -143,6 +143,8 @@ class Switch:
         self._forward: Callable[..., Any] = module.forward
         self._met: dict[Hashable, WatchBudget] = {}
         """Of each kind of call what its first ones took."""
+        self._is_closed = False
+        """No further path is begun."""
         self._unseen = 1
         """So many calls go to eager without a look at what they are given. The first one may be the only one."""
         self._lock = threading.Lock()
@@ -174,6 +176,7 @@ class Switch:
     def settle(self, reason: str = "no more time was given to it") -> None:
         """Have every path stay with what it runs now."""
         with self._lock:
+            self._is_closed = True
             for path in self.paths.values():
                 if path.stage is not Stage.SETTLED:
                     self._settle_eager(path, reason)
@@ -182,10 +185,14 @@ class Switch:
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is a path, and none is undecided."""
-        return bool(self.paths) and all(path.stage is Stage.SETTLED for path in self.paths.values())
+        """Whether no path is undecided, and there is one or will be none."""
+        return (self._is_closed or bool(self.paths)) and all(
+            path.stage is Stage.SETTLED for path in self.paths.values()
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # first, so that who traces it sees nothing of ours change
+            return self._forward(*args, **kwargs)
         if self._unseen > 0:
             self._unseen -= 1
             return self._forward(*args, **kwargs)
@@ -205,18 +212,17 @@ class Switch:
 
         The first ones are answered and timed, no more. They may be the only ones, and nothing can come of them sooner.
         """
-        if key is None or torch.compiler.is_compiling():
-            return self._forward(*args, **kwargs)
         kind = key, torch.is_grad_enabled(), self._module.training
         budget = self._met.get(kind)
-        if budget is None:
-            if len(self._met) >= MOST_PATHS:
-                return self._forward(*args, **kwargs)
-            budget = self._met[kind] = WatchBudget(self._policy.watch_share)
-        if budget.plain < min(self._policy.detector.hot_threshold, ONLY_COUNTED):
+        is_one_too_many = budget is None and len(self._met) >= MOST_PATHS
+        if key is None or self._is_closed or is_one_too_many or self._is_captured():
+            return self._forward(*args, **kwargs)
+        if budget is None or budget.plain < min(self._policy.detector.hot_threshold, ONLY_COUNTED):
             begun = time.perf_counter()
             outputs = self._forward(*args, **kwargs)
-            budget.add_plain(time.perf_counter() - begun)
+            taken_s = time.perf_counter() - begun
+            # a kind is met when a call of it has been answered
+            self._met.setdefault(kind, WatchBudget(self._policy.watch_share)).add_plain(taken_s)
             return outputs
         tensors = [*(self._weights.current() or ()), *tensors_in(args, kwargs)]
         wants_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
@@ -231,8 +237,7 @@ class Switch:
 
     def _look(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that is looked at."""
-        if self._device_type == "cuda" and torch.cuda.is_current_stream_capturing():
-            # a captured call happens later, and can be neither timed nor replaced
+        if self._is_captured():
             return self._forward(*args, **kwargs)
         if not self._lock.acquire(blocking=False):
             return self._forward(*args, **kwargs)  # another thread is looking
@@ -249,6 +254,10 @@ class Switch:
             return outputs
         finally:
             self._lock.release()
+
+    def _is_captured(self) -> bool:
+        """Whether the call goes into a CUDA graph: it happens later, and can be neither timed nor replaced."""
+        return self._device_type == "cuda" and torch.cuda.is_current_stream_capturing()
 
     def _skip(self, path: Path) -> None:
         """Let calls pass until the next look at this path.
@@ -504,8 +513,12 @@ class Switch:
         self._leave_if_all_is_eager()
 
     def _leave_if_all_is_eager(self) -> None:
-        """Nothing stands in the way of calls that are to stay as they are. Kinds not met yet are not followed then."""
-        if self.is_settled and not any(path.runs_compiled for path in self.paths.values()):
+        """Nothing stands in the way of calls that are to stay as they are.
+
+        Kinds met later, or once only until then, are not followed: one that comes again is waited for.
+        """
+        is_waited_for = any(kind not in self.paths and budget.plain > 1 for kind, budget in self._met.items())
+        if self.is_settled and not is_waited_for and not any(path.runs_compiled for path in self.paths.values()):
             self._leave()
 
     def _leave(self) -> None:

@@ -3,8 +3,10 @@
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -46,6 +48,10 @@ def measured_ceilings(known_ceilings: Callable[..., None], monkeypatch: pytest.M
     monkeypatch.setattr(groundwork, "measure_ceilings", known_ceilings)
 
 
+LONGEST_TEST_S = 300.0
+"""`timeout` of pyproject.toml: nobody holds the machine for longer."""
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Where pytest-xdist runs two tests at a time, one that measures waits for the others, and has none beside it."""
@@ -54,13 +60,33 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     import fcntl
 
+    wanted = fcntl.LOCK_EX if _measures(item) else fcntl.LOCK_SH
     with (Path(tempfile.gettempdir()) / f"bakeoff-tests-{run}").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if _measures(item) else fcntl.LOCK_SH)
+        # not waiting in the kernel: what a worker that died has left running may hold it for ever
+        end = time.monotonic() + LONGEST_TEST_S
+        while not _locked(lock, wanted | fcntl.LOCK_NB) and time.monotonic() < end:
+            time.sleep(0.01)
         try:
             return (yield)
         finally:
             # not by closing it, since a process that the test has forked may have it open still
             fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def _locked(lock: IO[str], how: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(lock, how)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def pytest_sessionfinish() -> None:
+    """The last worker has nobody to wait for."""
+    if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
+        (Path(tempfile.gettempdir()) / f"bakeoff-tests-{run}").unlink(missing_ok=True)
 
 
 def _measures(item: pytest.Item) -> bool:

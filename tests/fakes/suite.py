@@ -15,8 +15,12 @@ FAKES = ROOT / "tests/fakes"
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """This process's, with the fakes (and `folders`) found before the libraries they stand for."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (FAKES, ROOT, *folders)))}
+    """This process's, with the fakes (and `folders`) found before the libraries they stand for.
+
+    A pytest in it is no worker, if this one is: it must not wait for what its own test holds (`tests/conftest.py`).
+    """
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    return {**ours, "PYTHONPATH": os.pathsep.join(map(str, (FAKES, ROOT, *folders)))}
 
 
 def conformance(name: str, entry_point: str, folder: Path) -> int:

@@ -348,7 +348,65 @@ def test_told_to_settle_before_it_has_looked_it_goes(tmp_path: Path) -> None:
     hot = watched(module, FakeCompiler(), tmp_path)
     module(ROWS)
     hot.settle()
-    assert "forward" not in vars(module) and hot.report() == []
+    assert "forward" not in vars(module) and hot.report() == [] and hot.is_settled
+
+
+def test_once_told_to_settle_a_kind_that_was_being_counted_gets_no_path(tmp_path: Path) -> None:
+    module, compiler, hot = settled(tmp_path)
+    module(torch.ones(2, 4))
+    hot.settle()
+    for _ in range(ONLY_COUNTED + 20):
+        module(torch.ones(2, 4))
+    assert [report.runs for report in hot.report()] == ["compiled"] and len(compiler.started) == 1
+
+
+def test_what_settles_eager_waits_for_a_kind_that_is_being_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotpath.switch.CLOSE_CALLS", 10_000)
+    module, compiler = Slowly(), FakeCompiler(SLOW_S)
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    for _ in range(2):
+        module(torch.ones(2, 4))
+    compiler.end()
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).runs == "eager" and "forward" in vars(module)
+    for _ in range(ONLY_COUNTED):
+        module(torch.ones(2, 4))
+    assert len(hot.report()) == 2
+    hot.close()
+
+
+def test_a_kind_whose_calls_raise_is_not_met(tmp_path: Path) -> None:
+    class Refusing(Slowly):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            if rows.shape[0] > 4:
+                raise ValueError("a bad batch")
+            return super().forward(rows)
+
+    module, compiler = Refusing(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    module(ROWS)
+    for number in range(40):
+        with pytest.raises(ValueError, match="a bad batch"):
+            module(torch.ones(5 + number))
+    call_until(lambda: bool(compiler.started), module)
+    hot.close()
+
+
+def test_who_compiles_the_module_sees_nothing_of_the_switch_change(tmp_path: Path) -> None:
+    module, compiled_graphs = torch.nn.Linear(4, 4), []
+
+    def keep(graph: torch.fx.GraphModule, example: list[torch.Tensor]) -> Callable[..., object]:
+        compiled_graphs.append(graph)
+        return graph.forward
+
+    with watched(module, FakeCompiler(), tmp_path):
+        whole = torch.compile(module, backend=keep, fullgraph=True)
+        for _ in range(3):
+            whole(ROWS)
+    assert len(compiled_graphs) == 1
 
 
 def test_closing_calls_off_what_is_under_way_and_gives_the_forward_back(tmp_path: Path) -> None:
