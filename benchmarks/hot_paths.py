@@ -50,6 +50,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import backends
 import models
 from backends.base import BuildContext, Compiled
+from reports import statistics as statistics_of_reports
 from reports.schema import Cell
 
 if TYPE_CHECKING:
@@ -153,12 +154,6 @@ def ratio_interval(ours: Sequence[float], rivals: Sequence[float]) -> tuple[floa
     generator = numpy.random.default_rng(0)
     above, below = (_resampled_medians(samples, generator) for samples in (ours, rivals))
     low, high = numpy.quantile(above / below, LEVELS)
-    return float(low), float(high)
-
-
-def median_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """95 %, by the percentile bootstrap."""
-    low, high = numpy.quantile(_resampled_medians(samples, numpy.random.default_rng(0)), LEVELS)
     return float(low), float(high)
 
 
@@ -300,12 +295,13 @@ def _in_turns(plain: Compiled, watched: Compiled, sets: Any, sets_too: Any, cloc
             seconds.append(time.perf_counter() - begun)
     plain_s, watched_s = sum(blocks[0]), sum(blocks[1])
     shares = [two / one - 1 for one, two in zip(*blocks, strict=True)]
+    interval = statistics_of_reports.median_interval(shares)
     return {
         "plain_s": plain_s,
         "calls": BLOCK * len(blocks[0]),
         "share": watched_s / plain_s - 1,
         "typical_share": statistics.median(shares),
-        "typical_interval": median_interval(shares),
+        "typical_interval": (interval.low, interval.high) if interval else (-math.inf, math.inf),
     }
 
 

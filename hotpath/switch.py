@@ -232,8 +232,8 @@ class Switch:
         elif any(tensor.data_ptr() % 16 for tensor in tensors):
             self._fail(path, "a tensor does not begin at a multiple of 16 bytes, which compiled code relies on")
         with self._lock:
-            path = self.paths.setdefault(kind, path)
-        return self._look(path, args, kwargs)
+            begun_path = None if self._is_closed else self.paths.setdefault(kind, path)
+        return self._forward(*args, **kwargs) if begun_path is None else self._look(begun_path, args, kwargs)
 
     def _look(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that is looked at."""

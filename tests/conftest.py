@@ -49,7 +49,7 @@ def measured_ceilings(known_ceilings: Callable[..., None], monkeypatch: pytest.M
 
 
 LONGEST_TEST_S = 300.0
-"""`timeout` of pyproject.toml: nobody holds the machine for longer."""
+"""`timeout` of pyproject.toml: no test takes longer. After so long one runs beside whatever still holds the machine."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
