@@ -12,10 +12,12 @@ what any first operator starts up started, and the compiler's modules imported w
 left in the first round. After its last call there `hotpath` goes on, untimed, until it has settled, so that there is
 something to be learned.
 
-Contenders take turns: `--processes` rounds with each of them once, in an order of its own. What is told of n calls is
-the median over its processes, since one process is a draw, and one moment of the machine. The first calls of a process
-are milliseconds on whichever core it was put: `--starts` adds rounds of processes that make 100 calls only, of eager
-and of hot path detection (Inductor has not begun to answer by then).
+Contenders take turns: `--processes` rounds with each of them once, in an order of its own. On a GPU a round's processes
+are started side by side, and each makes its calls while the others wait; on the CPU each is started when the one before
+has ended, since two threads that have waited may be woken on one core. What is told of n calls is the median over its
+processes, since one process is a draw, and one moment of the machine. The first calls of a process are milliseconds on
+whichever core it was put: `--starts` adds rounds of processes that make 100 calls only, of eager and of hot path
+detection (Inductor has not begun to answer by then).
 
 The ratio is to the better of eager and Inductor for that n, of the same kind of start, with a 95 % interval: the
 percentile bootstrap of both medians, over processes. It is over 1.25, or within, where the interval is. What tracking
@@ -54,6 +56,8 @@ from reports import statistics as statistics_of_reports
 from reports.schema import Cell
 
 if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
     from harness.clock import Clock
 
 TASKS = {
@@ -63,11 +67,14 @@ TASKS = {
     "mixed_ops": "inference",
 }
 CONTENDERS = ("eager", "inductor", "inductor again", "hotpath", "hotpath again")
+STARTING = ("eager", "hotpath", "hotpath again")
 RIVALS = {"hotpath": ("eager", "inductor"), "hotpath again": ("eager", "inductor again")}
 TARGET = 1.25
 SETTLE_S = 180.0
 FIRST_CALLS = 100
 """Of the processes that `--starts` adds."""
+REST_S = 1.0
+"""Between turns of processes that started side by side: what one leaves behind, its compiler's workers, has to end."""
 FEWEST = 5
 """Processes of each side of an interval."""
 RESAMPLES, LEVELS = 2000, (0.025, 0.975)
@@ -101,27 +108,23 @@ def main() -> None:
             }
             measured: Setup = {**setup, "each": {each: [] for each in CONTENDERS}, "about": {}}
             found["workloads"][name] = measured
-            for number in range(options.processes):
-                for contender in _order(name, number):
-                    told = in_fresh_process(measure_calls, _turn(setup, contender, number, Path(temporary) / name))
-                    measured["each"][contender].append(told["seconds"])
-                    measured["about"].setdefault(contender, []).append(told["about"])
-                    found["machine"] = told["machine"]
-                    _say(f"{name}, {contender}: {told['seconds'][-1]:.2f} s for {marks[-1]} calls; {told['about']}")
+            for number in range(options.processes + options.starts):
+                is_start = number >= options.processes
+                asked = {**setup, "marks": [n for n in marks if n <= FIRST_CALLS]} if is_start else setup
+                drawn = _drawn(name, number, STARTING if is_start else CONTENDERS)
+                for group in _groups(drawn, number, options.device):
+                    turns = [_turn(asked, each, number, Path(temporary) / name) for each in group]
+                    for contender, told in zip(group, in_fresh_processes(measure_calls, turns), strict=True):
+                        measured["each"][contender].append(told["seconds"])
+                        measured["about"].setdefault(contender, []).append(told["about"])
+                        found["machine"] = told["machine"]
+                        took = f"{told['seconds'][-1]:.3g} s for {asked['marks'][-1]} calls"
+                        _say(f"{name}, {contender}: {took}; {told['about']}")
                 # after each round, since a later one may fail
                 (out / "hot-paths.json").write_text(json.dumps(found, indent=1))
-            for number in range(options.processes, options.processes + options.starts):
-                first = {**setup, "marks": [n for n in marks if n <= FIRST_CALLS]}
-                for contender in _order(name, number):
-                    if not contender.startswith("inductor"):
-                        told = in_fresh_process(measure_calls, _turn(first, contender, number, Path(temporary) / name))
-                        measured["each"][contender].append(told["seconds"])
-                (out / "hot-paths.json").write_text(json.dumps(found, indent=1))
             measured["seconds"] = medians(measured["each"])
-            measured["tracking"] = in_fresh_process(
-                measure_tracking,
-                {**setup, "folder": str(Path(temporary) / name / "tracking"), "turn_s": options.turn_s},
-            )
+            tracked = {**setup, "folder": str(Path(temporary) / name / "tracking"), "turn_s": options.turn_s}
+            (measured["tracking"],) = in_fresh_processes(measure_tracking, [tracked])
             (out / "hot-paths.json").write_text(json.dumps(found, indent=1))
     table = to_markdown(found)
     (out / "hot-paths.md").write_text(table)
@@ -161,10 +164,23 @@ def _resampled_medians(samples: Sequence[float], generator: numpy.random.Generat
     return numpy.asarray(numpy.median(generator.choice(samples, (RESAMPLES, len(samples))), axis=1))
 
 
-def _order(workload: str, number: int) -> list[str]:
-    """Of a round. In the first one caches are filled before anybody starts from them."""
-    drawn = random.Random(f"{workload}/{number}").sample(CONTENDERS, len(CONTENDERS))
-    return sorted(drawn, key=lambda contender: contender.endswith(" again")) if number == 0 else drawn
+def _drawn(workload: str, number: int, contenders: Sequence[str]) -> list[str]:
+    """The order of a round. In the first one caches are filled before anybody starts from them."""
+    drawn = random.Random(f"{workload}/{number}").sample(contenders, len(contenders))
+    return sorted(drawn, key=_starts_again) if number == 0 else drawn
+
+
+def _groups(drawn: Sequence[str], number: int, device: str) -> list[list[str]]:
+    """Who of a round is started side by side."""
+    if not device.startswith("cuda"):
+        return [[contender] for contender in drawn]
+    if number > 0:
+        return [list(drawn)]
+    return [[each for each in drawn if _starts_again(each) is again] for again in (False, True)]
+
+
+def _starts_again(contender: str) -> bool:
+    return contender.endswith(" again")
 
 
 def _turn(setup: Setup, contender: str, number: int, folder: Path) -> Setup:
@@ -175,29 +191,47 @@ def _turn(setup: Setup, contender: str, number: int, folder: Path) -> Setup:
         shutil.copytree(folder / "kept" / kept, own)
     elif number == 0:
         own = folder / "kept" / kept
-    if hasattr(os, "sync"):
-        os.sync()  # what was copied, and what the process before has left, is not written while this one is timed
     learns = contender == "hotpath" and number == 0
     return {**setup, "contender": contender, "folder": str(own), "settle_s": SETTLE_S if learns else 0.0}
 
 
-def in_fresh_process(work: Callable[[Setup], Setup], setup: Setup) -> Setup:
-    """What `work` returns in a fresh process, with memory laid out anew (forks of one server would share theirs)."""
+def in_fresh_processes(work: Callable[[Setup, Callable[[], None]], Setup], setups: Sequence[Setup]) -> list[Setup]:
+    """What `work` returns for each of `setups`, in a fresh process each, with memory laid out anew.
+
+    (Forks of one server would share theirs.) The processes get ready side by side. Then each has its turn, from the
+    moment the function it is given returns until it has ended.
+    """
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_carry_out, args=(work, setup, theirs))
-    process.start()
-    theirs.close()
-    try:
-        found: Setup = ours.recv()
-    except EOFError:
+    started = []
+    for setup in setups:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_carry_out, args=(work, setup, theirs))
+        process.start()
+        theirs.close()
+        started.append((process, ours, setup))
+    for runner in started:
+        _received(*runner)
+    found: list[Setup] = []
+    for process, connection, setup in started:
+        if hasattr(os, "sync"):
+            os.sync()  # what was copied, and what the process before has left, is not written while this one is timed
+        if len(started) > 1:
+            time.sleep(REST_S)
+        connection.send("go")
+        found.append(_received(process, connection, setup))
         process.join()
-        raise SystemExit(f"{setup['model']}: its process ended with status {process.exitcode}") from None
-    process.join()
     return found
 
 
-def measure_calls(setup: Setup) -> Setup:
+def _received(process: SpawnProcess, connection: Connection, setup: Setup) -> Any:
+    try:
+        return connection.recv()
+    except EOFError:
+        process.join()
+        raise SystemExit(f"{setup['model']}: its process ended with status {process.exitcode}") from None
+
+
+def measure_calls(setup: Setup, wait_for_turn: Callable[[], None]) -> Setup:
     """The seconds that have passed after each of `marks` calls, building included."""
     compiled_by = setup["contender"].removesuffix(" again")
     marks: list[int] = setup["marks"]
@@ -208,6 +242,7 @@ def measure_calls(setup: Setup) -> Setup:
             import torch._inductor.compile_fx  # noqa: F401 - and Dynamo with it
         if compiled_by == "hotpath":
             import hotpath.enabling  # noqa: F401
+        wait_for_turn()
         _start_up(setup)
         seconds: list[float] = []
         clock.synchronise()
@@ -242,7 +277,7 @@ def _start_up(setup: Setup) -> None:
             torch.optim.AdamW(layer.parameters()).step()
 
 
-def measure_tracking(setup: Setup) -> Setup:
+def measure_tracking(setup: Setup, wait_for_turn: Callable[[], None]) -> Setup:
     """What being watched, and having been watched, adds to a call: as a share of eager's time."""
     from hotpath import enable_hot_path_detection
 
@@ -251,6 +286,7 @@ def measure_tracking(setup: Setup) -> Setup:
     with _placed(setup) as (build, sets, _), build("eager") as plain, _placed(setup) as (build_too, sets_too, clock):
         module = build_too.module
         hot = enable_hot_path_detection(module, cache=Path(setup["folder"]), compiler=NeverFree())
+        wait_for_turn()
         with build_too("eager") as watched:
             while_watching = _in_turns(plain, watched, sets, sets_too, clock, turn_s)
             (path,) = hot.report()
@@ -484,8 +520,12 @@ def _cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _carry_out(work: Callable[[Setup], Setup], setup: Setup, connection: Connection) -> None:
-    connection.send(work(setup))
+def _carry_out(work: Callable[[Setup, Callable[[], None]], Setup], setup: Setup, connection: Connection) -> None:
+    def wait_for_turn() -> None:
+        connection.send("ready")
+        connection.recv()
+
+    connection.send(work(setup, wait_for_turn))
     connection.close()
 
 
