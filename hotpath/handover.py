@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import pickle
 import sys
 from dataclasses import dataclass
@@ -86,7 +87,9 @@ class _Writer(pickle.Pickler):
         values = torch.empty_strided(obj.shape, obj.stride(), dtype=obj.dtype)
         values.copy_(obj.detach())
         storage = values.untyped_storage()
-        return ("copied", *about, obj.dtype, tuple(obj.shape), obj.stride(), bytes(storage))
+        # `bytes(storage)` asks for one byte after the other, 0.6 s for 260 KB
+        stored = ctypes.string_at(storage.data_ptr(), storage.nbytes())
+        return ("copied", *about, obj.dtype, tuple(obj.shape), obj.stride(), stored)
 
 
 class _Reader(pickle.Unpickler):

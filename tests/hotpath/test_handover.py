@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,16 @@ def test_large_weights_are_described_and_large_integers_copied(tmp_path: Path) -
     weight = task.module.get_parameter("weight")
     assert (weight.dtype, weight.shape, weight.requires_grad) == (torch.bfloat16, (512, 512), True)
     assert weight.isfinite().all() and weight.std() > 0
+
+
+def test_calls_do_not_wait_for_the_bytes_of_small_weights(tmp_path: Path) -> None:
+    """Nothing is computed while a call is handed over, and a start is expected to cost `START_S`."""
+    module = torch.nn.Sequential(*(torch.nn.LayerNorm(COPIED_BYTES // 4) for _ in range(16)), torch.nn.Linear(8, 0))
+    begun = time.perf_counter()
+    handover.write(tmp_path / "task.pkl", module, (), {}, is_training=True)
+    assert time.perf_counter() - begun < 0.5  # copied byte by byte it took 5 s
+    arrived = handover.read(tmp_path / "task.pkl").module.state_dict()
+    assert all(torch.equal(tensor, arrived[name]) for name, tensor in module.state_dict().items())
 
 
 def test_what_was_one_tensor_stays_one(tmp_path: Path) -> None:
