@@ -6,15 +6,15 @@
     python benchmarks/reproduces.py --device cuda --models mlp --configurations eager,eager/cuda-graph,inductor,onnx
 
 In each repetition a model's cells are measured by the harness, in one process each, and then each by its script, so
-that a machine's drift is in both sides. A ratio is script over report: the geometric mean over repetitions, with a 95 %
-t-interval over them. Equal processes differ too: the last column is the harness's slowest repetition over its fastest.
+that a machine's drift is in both sides. A ratio is script over report: the median over repetitions, with its 95 %
+interval from order statistics (a dash below six repetitions), since now and then a process is half as slow again, on
+either side. Equal processes differ too: the last column is the harness's slowest repetition over its fastest.
 It wants a quiet machine: under a neighbour, a call of two threads takes 0.1 ms or a scheduler's quantum, at random.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 import statistics
@@ -24,13 +24,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from scipy import stats
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import reproduce
 from reports import writer
 from reports.schema import Report
+from reports.statistics import median_interval
 
 RUNNER = Path(__file__).parents[1] / "runner.py"
 PRINTED = re.compile(r"median latency (\S+) ms")
@@ -41,10 +40,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--models", default="mlp,transformer")
     parser.add_argument("--configurations", default="eager,torchscript,onnx,openvino")
-    parser.add_argument("--repetitions", type=int, default=3, help="at least 2 [3]")
+    parser.add_argument("--repetitions", type=int, default=6, help="[6]")
     options = parser.parse_args()
-    if options.repetitions < 2:
-        parser.error("an interval needs 2 repetitions or more")
+    if options.repetitions < 1:
+        parser.error("--repetitions: at least 1")
     configurations = options.configurations.split(",")
     _say("| model | configuration | report (ms) | script (ms) | script / report [95 %] | report / report, at most |")
     _say("| --- | --- | ---: | ---: | --- | --- |")
@@ -91,12 +90,12 @@ def measured_by_script(script: str, folder: Path) -> float:
 
 
 def row(model: str, configuration: str, told: Sequence[float], printed: Sequence[float]) -> str:
-    logarithms = [math.log(script / report) for script, report in zip(printed, told, strict=True)]
-    mean, error = statistics.fmean(logarithms), stats.sem(logarithms)
-    half_width = stats.t.ppf(0.975, len(logarithms) - 1) * error
-    low, value, high = (math.exp(mean + sign * half_width) for sign in (-1, 0, 1))
-    numbers = f"{statistics.median(told):.4g} | {statistics.median(printed):.4g} | {value:.2f} [{low:.2f}, {high:.2f}]"
-    return f"| {model} | {configuration} | {numbers} | {max(told) / min(told):.2f} |"
+    ratios = [script / report for script, report in zip(printed, told, strict=True)]
+    interval = median_interval(ratios)
+    spelled = f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-"
+    medians = " | ".join(f"{statistics.median(values):.4g}" for values in (told, printed))
+    ratio = f"{statistics.median(ratios):.2f} {spelled}"
+    return f"| {model} | {configuration} | {medians} | {ratio} | {max(told) / min(told):.2f} |"
 
 
 def _say(line: str) -> None:

@@ -14,15 +14,18 @@ from harness.launcher import CAN_PAUSE, Launchers
 from harness.live import Live, Over, Setting, common_fields
 from harness.plan import Contest, PlannedCell
 from harness.progress import Progress
-from harness.sampling import SamplingPlan
+from harness.sampling import MOST_ROUNDS, SamplingPlan
 from harness.store import Store
 from reports.errors import BakeoffError
 from reports.schema import Conditions, Record, Status
-from reports.statistics import undisturbed_rounds
+from reports.statistics import are_precise, undisturbed_rounds
 from reports.verdict import BASELINE, undecided
 
 CALM_ENOUGH = 0.75
 """Of the rounds planned must have been undisturbed for a cell; what is missing is made up for."""
+
+WORTH_STARTS = 10
+"""Further rounds are worth so many times what starting the processes took, which each epoch pays again."""
 
 MEMORY_RESERVE = 1.3
 """A further cell is started beside those alive only if this many times the largest one's peak is still free."""
@@ -132,9 +135,10 @@ class Measurement:
         kept: list[Live] = []  # the first cell, while there are groups to come
         self._holds_all = True
         while waiting:
+            begun = time.monotonic()
             group = self._start_group(epoch, waiting, kept)
             self._holds_all &= not waiting
-            survivors = self._run_rounds([*kept, *group]) if group else kept
+            survivors = self._run_rounds([*kept, *group], time.monotonic() - begun) if group else kept
             self._group += 1
             stays = cells[0] if cells[0] in survivors else next(iter(survivors), None)
             kept = [stays] if stays and waiting and len(survivors) > 1 else []
@@ -184,15 +188,21 @@ class Measurement:
         free = memory.device_free_bytes(index) if index is not None else None
         return memory.available_bytes() > MEMORY_RESERVE * host and (free is None or free > MEMORY_RESERVE * device)
 
-    def _run_rounds(self, group: Sequence[Live]) -> list[Live]:
+    def _run_rounds(self, group: Sequence[Live], start_s: float) -> list[Live]:
         """Bursts of all cells in changing order, every other one stopped. Returns those that lived through it.
 
-        Rounds that were visibly disturbed are made up for, by as many again at most.
+        Rounds that were visibly disturbed are made up for, by as many again at most. Where rounds differ by so much
+        that their median tells little, there are more, up to `MOST_ROUNDS` and for `WORTH_STARTS` times the `start_s`
+        seconds that starting these processes took: it is further processes that they save.
         """
         alive = list(group)
         number = 0
-        while alive and number < 2 * self._sampling.rounds:
-            if number >= self._sampling.rounds and self._has_enough(alive):
+        begun = time.monotonic()
+        while alive:
+            if number >= self._sampling.rounds and self._has_enough(alive, number):
+                break
+            is_long = time.monotonic() - begun > WORTH_STARTS * start_s or number >= MOST_ROUNDS
+            if number >= 2 * self._sampling.rounds and is_long:
                 break
             around = Conditions(
                 calibration_ms=calibrate_ms(), core=self._core(number), foreign_gpu_processes=self._foreign(alive)
@@ -219,9 +229,13 @@ class Measurement:
         others = [live for live in alive if live is not first]
         return [first, *random.Random(f"{self._group}/{cycle}/{turn}").sample(others, len(others))]
 
-    def _has_enough(self, alive: Sequence[Live]) -> bool:
+    def _has_enough(self, alive: Sequence[Live], number: int) -> bool:
+        """Whether `number` rounds will do: enough of them undisturbed, and the ratios to the fastest cell precise."""
         bursts = [[burst for burst in live.bursts if burst.group == self._group] for live in alive]
-        return undisturbed_rounds(bursts) >= CALM_ENOUGH * self._sampling.rounds
+        planned = self._sampling.rounds
+        if number < 2 * planned and undisturbed_rounds(bursts) < CALM_ENOUGH * planned:
+            return False
+        return are_precise(bursts)
 
     def _core(self, number: int) -> int | None:
         """Where calling threads begin this round: cells of a round alike, and rounds over all cores in turn."""

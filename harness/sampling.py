@@ -45,6 +45,9 @@ MAX_PROCESSES = 20
 ROUNDS = 12
 """Of each epoch, at least."""
 
+MOST_ROUNDS = 48
+"""Of each epoch, where they differ by so much that fewer tell little."""
+
 LONGEST_BURST_S = 0.1
 CALLS = 100
 """Of each cell, at least, over all its processes."""
@@ -59,7 +62,7 @@ THROUGHPUT_BLOCK_S = 0.1
 @dataclass(frozen=True)
 class SamplingPlan:
     """How much is sampled. In each of its processes a cell gets `rounds` bursts of at least `burst_s` seconds and
-    `burst_calls` calls, so many again at most where rounds were disturbed.
+    `burst_calls` calls; more where rounds were disturbed or differ by much (`MOST_ROUNDS`).
 
     A warm-up of `warm_up_s` or more precedes them, half of it in further processes. `latency_only`: throughput, device
     time, energy and stages are not asked for.
@@ -112,10 +115,13 @@ def warm_up(
 ) -> WarmUp:
     """Call until it is steady: three windows whose medians agree within 2 %, with nothing compiled meanwhile.
 
-    At least 10 calls and `at_least_s` seconds, half of the seconds in a process that is not the cell's first. It is
-    given up where the last twelve windows differ and yet show no trend, which is the machine's doing and no warm-up
-    ends: Mann and Kendall's test, and the last one not the fastest. And after 30 seconds (1 in a further process), or
-    the least if that is more.
+    At least 10 calls and `at_least_s` seconds. It is given up where the last twelve windows differ and yet show no
+    trend, which is the machine's doing and no warm-up ends: Mann and Kendall's test, and the last one not the fastest.
+    And after 30 seconds, or the least if that is more.
+
+    In a process that is not the cell's first, half of the seconds will do, and it ends, steady or not, with the first
+    window that is not 2 % faster than all before it: whether the cell becomes steady is the first process's to tell. A
+    second is the limit there.
     """
     start_ns = now_ns()
     at_least_s *= 1 if is_first else 0.5
@@ -141,7 +147,13 @@ def warm_up(
             and not _has_trend(medians[-TREND_WINDOWS:])
             and compilations[-TREND_WINDOWS - 1] == compilations[-1]
         )
-        is_over = steady or goes_nowhere
+        is_warm_again = (
+            not is_first
+            and len(medians) > WARM_UP_WINDOWS
+            and medians[-1] > min(medians[:-1]) * (1 - WARM_UP_AGREEMENT)
+            and compilations[-2] == compilations[-1]
+        )
+        is_over = steady or goes_nowhere or is_warm_again
         if (is_over and elapsed_s >= at_least_s and calls >= WARM_UP_CALLS) or elapsed_s >= limit_s:
             return WarmUp(calls=calls, seconds=elapsed_s, steady=steady, trendless=goes_nowhere and not steady)
 

@@ -27,6 +27,15 @@ CALM_SHARE = 0.5
 FEWEST_CALM_ROUNDS = 4
 """And at least so many."""
 
+MEDIAN_ERROR = math.sqrt(math.pi / 2) * 1.4826
+"""A median's standard error over that of a mean, of normal values, times their deviation over the median one."""
+
+PRECISE_ENOUGH = 0.0125
+"""Standard error of a ratio from which on more rounds tell little: equal processes differ by about that."""
+
+PRECISE_SHARE = 1 / 8
+"""Of a difference: with an error of it, three processes tell that there is one."""
+
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
     """Distribution-free interval of the median from order statistics, or None where the sample is too small for it.
@@ -204,6 +213,29 @@ def undisturbed_rounds(cells: Sequence[Sequence[Burst]]) -> int:
         ),
         default=0,
     )
+
+
+def are_precise(cells: Sequence[Sequence[Burst]]) -> bool:
+    """Whether rounds tell how each cell compares with the fastest: the bursts are cell by cell, of one process each.
+
+    They do where the standard error of the median over rounds is at most `PRECISE_ENOUGH`, or an eighth of the
+    difference. What processes differ by comes on top of it, and no number of rounds tells it.
+
+    Source: for how many units of the second stage are worth their cost, Cochran, Sampling Techniques, 3rd ed., 1977,
+    section 10.6; for the median's error from the median deviation, Rousseeuw and Croux, JASA 88, 1993.
+    """
+    turns = [next(iter(series.values())) for bursts in cells if (series := series_of(bursts))]
+    fastest = min(turns, key=lambda each: float(np.median([turn.ms for turn in each.values()])), default={})
+    for other in turns:
+        logs = _shared_logs(fastest, other)
+        if other is fastest or not logs:
+            continue
+        middle = float(np.median(logs))
+        deviation = float(np.median(np.abs(np.asarray(logs) - middle)))
+        error = MEDIAN_ERROR * deviation / math.sqrt(len(logs))
+        if error > max(PRECISE_ENOUGH, abs(middle) * PRECISE_SHARE):
+            return False
+    return True
 
 
 def _shared_logs(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> list[float]:

@@ -237,6 +237,25 @@ def test_a_further_process_is_given_less_time_to_become_steady(time: FakeTime) -
     assert warm_up.seconds < 2.5 < sampling.WARM_UP_LIMIT_S
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_further_process_does_not_wait_for_noise_to_end(time: FakeTime, seed: int) -> None:
+    warm_up = sampling.warm_up(Scripted(time, noise(time, seed)), SETS, CLOCK, 0.5, is_first=False)
+    assert 0.25 <= warm_up.seconds < 0.7
+
+
+def test_a_further_process_warms_up_while_it_gets_faster(time: FakeTime) -> None:
+    """From twice as long. Of what is gained in the end, the last tenth is not waited for."""
+    warming = Scripted(time, lambda call: 2.0 * (1 + 0.99**call))
+    warm_up = sampling.warm_up(warming, SETS, CLOCK, 0.5, is_first=False)
+    assert 0.45 < warm_up.seconds < sampling.FURTHER_WARM_UP_LIMIT_S
+    assert 0.99**warming.calls < 0.2
+
+
+def test_a_further_process_warms_up_while_something_is_compiled(time: FakeTime) -> None:
+    compiling = Scripted(time, compiles_until_call=600)
+    assert sampling.warm_up(compiling, SETS, CLOCK, 0.5, is_first=False).calls > 600
+
+
 def test_a_further_process_that_is_steady_warms_up_for_half_the_time(time: FakeTime) -> None:
     warm_up = sampling.warm_up(Scripted(time), SETS, CLOCK, 0.5, is_first=False)
     assert warm_up.steady and warm_up.calls >= 10

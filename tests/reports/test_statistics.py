@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from reports.schema import Burst
 from reports.statistics import (
+    MEDIAN_ERROR,
+    are_precise,
     burst_ms,
     calls_needed,
     interval_at,
@@ -227,6 +229,39 @@ def test_undisturbed_rounds_are_those_of_the_cell_that_was_disturbed_most() -> N
     assert undisturbed_rounds([calm, calm]) == 6
     assert undisturbed_rounds([one, other]) == 4
     assert undisturbed_rounds([]) == 0
+
+
+def noisy(level_ms: float, rounds: int, sd: float, seed: int = 0) -> list[Burst]:
+    return constant((level_ms * np.exp(np.random.default_rng(seed).normal(0, sd, rounds))).tolist())
+
+
+def test_ratios_are_precise_once_rounds_agree_or_are_many() -> None:
+    even = constant([1.0] * 48)
+    assert are_precise([even[:12], noisy(1.0, 12, 0.02)])
+    assert not are_precise([even[:12], noisy(1.0, 12, 0.06)])
+    assert are_precise([even[:48], noisy(1.0, 48, 0.06)])
+    assert not are_precise([even[:48], noisy(1.0, 48, 0.06), noisy(1.0, 48, 0.3, seed=1)])
+
+
+def test_a_large_difference_needs_less_precision() -> None:
+    even = constant([1.0] * 12)
+    assert not are_precise([even, noisy(1.0, 12, 0.06)])
+    assert are_precise([even, noisy(1.3, 12, 0.06)])
+    assert are_precise([noisy(1.3, 12, 0.06), even])
+
+
+def test_without_a_round_in_common_no_further_one_tells_more() -> None:
+    assert are_precise([])
+    assert are_precise([constant([1.0, 1.0])])
+    assert are_precise([noisy(1.0, 12, 0.3), constant([1.0] * 12, first_round=12)])
+
+
+def test_a_medians_error_is_estimated_without_bias_from_twenty_rounds_on() -> None:
+    draws = np.random.default_rng(3).normal(0, 1, (4000, 24))
+    medians = np.median(draws, axis=1)
+    deviations = np.median(np.abs(draws - medians[:, None]), axis=1)
+    estimated = float(np.median(MEDIAN_ERROR * deviations / np.sqrt(24)))
+    assert estimated == pytest.approx(float(medians.std()), rel=0.06)
 
 
 def test_the_interval_covers_the_true_ratio_95_percent_of_the_time() -> None:

@@ -1,0 +1,78 @@
+"""How many rounds an epoch has: cells that are alive here are made up."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, cast
+
+import pytest
+
+from harness import contest
+from harness.contest import Measurement
+from harness.launcher import Launchers
+from harness.progress import Silent
+from harness.sampling import MOST_ROUNDS, SamplingPlan
+from harness.store import Store
+from reports.schema import Burst, Conditions
+
+PLAN = SamplingPlan(processes=3, most_processes=20, rounds=12, burst_s=0.0, burst_calls=3, warm_up_s=0.0)
+
+
+class Alive:
+    """A cell whose bursts vary by `sd` around `level_ms`, and had to wait for a core in `waited` of ten rounds."""
+
+    def __init__(self, level_ms: float, sd: float, waited: int = 0) -> None:
+        self.bursts: list[Burst] = []
+        self._draw = random.Random(f"{level_ms} {sd}")
+        self._level_ms, self._sd, self._waited = level_ms, sd, waited
+
+    def take_burst(self, group: int, number: int, started_s: float, around: Conditions) -> None:
+        samples_ns = [round(1e6 * self._level_ms * self._draw.lognormvariate(0, self._sd))]
+        seen = Conditions(calibration_ms=1.0, wait_share=0.5 if number % 10 < self._waited else 0.0)
+        self.bursts.append(
+            Burst(group=group, round=number, started_s=started_s, samples_ns=samples_ns, conditions=seen)
+        )
+
+
+class NoStore:
+    def next_group(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def measurement(monkeypatch: pytest.MonkeyPatch) -> Measurement:
+    monkeypatch.setattr(contest, "calibrate_ms", lambda: 1.0)
+    return Measurement(cast(Launchers, None), cast(Store, NoStore()), Silent(), PLAN, 600.0, interleaved=False)
+
+
+def rounds(measurement: Measurement, *cells: Alive, start_s: float = 100.0) -> int:
+    measurement._run_rounds(cast(Any, cells), start_s)
+    return len(cells[0].bursts)
+
+
+def test_rounds_that_agree_are_as_many_as_planned(measurement: Measurement) -> None:
+    assert rounds(measurement, Alive(1.0, 0.005), Alive(1.01, 0.005), Alive(3.0, 0.2)) == 12
+
+
+def test_rounds_that_differ_by_much_are_more_up_to_a_limit(measurement: Measurement) -> None:
+    assert 12 < rounds(measurement, Alive(1.0, 0.05), Alive(1.01, 0.05)) < MOST_ROUNDS
+    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == MOST_ROUNDS
+
+
+def test_rounds_that_take_longer_than_further_processes_would_are_twice_as_many_at_most(
+    measurement: Measurement,
+) -> None:
+    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3), start_s=0.0) == 24
+
+
+def test_disturbed_rounds_are_made_up_for(measurement: Measurement) -> None:
+    assert 12 < rounds(measurement, Alive(1.0, 0.001, waited=5), Alive(1.01, 0.001)) <= 24
+
+
+def test_a_cell_by_itself_has_as_many_as_planned(measurement: Measurement) -> None:
+    assert rounds(measurement, Alive(1.0, 0.3)) == 12
+
+
+def test_long_runs_keep_their_rounds(measurement: Measurement) -> None:
+    measurement._sampling = SamplingPlan(3, 20, rounds=60, burst_s=0.1, burst_calls=1, warm_up_s=0.5)
+    assert rounds(measurement, Alive(1.0, 0.001), Alive(1.01, 0.001)) == 60
