@@ -13,11 +13,11 @@ left in the first round. After its last call there `hotpath` goes on, untimed, u
 something to be learned.
 
 Contenders take turns: `--processes` rounds with each of them once, in an order of its own. On a GPU a round's processes
-are started side by side, and each makes its calls while the others wait; on the CPU each is started when the one before
-has ended, since two threads that have waited may be woken on one core. What is told of n calls is the median over its
-processes, since one process is a draw, and one moment of the machine. The first calls of a process are milliseconds on
-whichever core it was put: `--starts` adds rounds of processes that make 100 calls only, of eager and of hot path
-detection (Inductor has not begun to answer by then).
+are started side by side (its memory has to hold five), and each makes its calls while the others wait; on the CPU each
+is started when the one before has ended, since two threads that have waited may be woken on one core. What is told of n
+calls is the median over its processes, since one process is a draw, and one moment of the machine. The first calls of a
+process are milliseconds on whichever core it was put: `--starts` adds rounds of processes that make 100 calls only, of
+eager and of hot path detection (Inductor has not begun to answer by then).
 
 The ratio is to the better of eager and Inductor for that n, of the same kind of start, with a 95 % interval: the
 percentile bootstrap of both medians, over processes. It is over 1.25, or within, where the interval is. What tracking
@@ -202,31 +202,38 @@ def in_fresh_processes(work: Callable[[Setup, Callable[[], None]], Setup], setup
     moment the function it is given returns until it has ended.
     """
     context = multiprocessing.get_context("spawn")
-    started = []
-    for setup in setups:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_carry_out, args=(work, setup, theirs))
-        process.start()
-        theirs.close()
-        started.append((process, ours, setup))
-    for runner in started:
-        _received(*runner)
-    found: list[Setup] = []
-    for process, connection, setup in started:
-        if hasattr(os, "sync"):
-            os.sync()  # what was copied, and what the process before has left, is not written while this one is timed
-        if len(started) > 1:
-            time.sleep(REST_S)
-        connection.send("go")
-        found.append(_received(process, connection, setup))
-        process.join()
-    return found
+    started: list[tuple[SpawnProcess, Connection, Setup]] = []
+    try:
+        for setup in setups:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_carry_out, args=(work, setup, theirs))
+            process.start()
+            theirs.close()
+            started.append((process, ours, setup))
+        for runner in started:
+            _received(*runner)
+        found: list[Setup] = []
+        for process, connection, setup in started:
+            if hasattr(os, "sync"):
+                os.sync()  # what was copied, and what the one before has left, is not written while this one is timed
+            if len(started) > 1:
+                time.sleep(REST_S)
+            with contextlib.suppress(OSError):  # if it has died, receiving says so
+                connection.send("go")
+            found.append(_received(process, connection, setup))
+            process.join()
+        return found
+    finally:
+        for process, connection, _ in started:
+            connection.close()
+            process.terminate()
+            process.join()
 
 
 def _received(process: SpawnProcess, connection: Connection, setup: Setup) -> Any:
     try:
         return connection.recv()
-    except EOFError:
+    except (EOFError, OSError):
         process.join()
         raise SystemExit(f"{setup['model']}: its process ended with status {process.exitcode}") from None
 

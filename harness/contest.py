@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import deque
@@ -14,18 +15,15 @@ from harness.launcher import CAN_PAUSE, Launchers
 from harness.live import Live, Over, Setting, common_fields
 from harness.plan import Contest, PlannedCell
 from harness.progress import Progress
-from harness.sampling import MOST_ROUNDS, SamplingPlan
+from harness.sampling import FURTHER_ROUNDS_S, MOST_ROUNDS, SamplingPlan
 from harness.store import Store
 from reports.errors import BakeoffError
-from reports.schema import Conditions, Record, Status
+from reports.schema import Burst, Conditions, Record, Status
 from reports.statistics import are_precise, undisturbed_rounds
 from reports.verdict import BASELINE, undecided
 
 CALM_ENOUGH = 0.75
 """Of the rounds planned must have been undisturbed for a cell; what is missing is made up for."""
-
-WORTH_STARTS = 10
-"""Further rounds are worth so many times what starting the processes took, which each epoch pays again."""
 
 MEMORY_RESERVE = 1.3
 """A further cell is started beside those alive only if this many times the largest one's peak is still free."""
@@ -135,10 +133,9 @@ class Measurement:
         kept: list[Live] = []  # the first cell, while there are groups to come
         self._holds_all = True
         while waiting:
-            begun = time.monotonic()
             group = self._start_group(epoch, waiting, kept)
             self._holds_all &= not waiting
-            survivors = self._run_rounds([*kept, *group], time.monotonic() - begun) if group else kept
+            survivors = self._run_rounds([*kept, *group]) if group else kept
             self._group += 1
             stays = cells[0] if cells[0] in survivors else next(iter(survivors), None)
             kept = [stays] if stays and waiting and len(survivors) > 1 else []
@@ -188,22 +185,21 @@ class Measurement:
         free = memory.device_free_bytes(index) if index is not None else None
         return memory.available_bytes() > MEMORY_RESERVE * host and (free is None or free > MEMORY_RESERVE * device)
 
-    def _run_rounds(self, group: Sequence[Live], start_s: float) -> list[Live]:
+    def _run_rounds(self, group: Sequence[Live]) -> list[Live]:
         """Bursts of all cells in changing order, every other one stopped. Returns those that lived through it.
 
         Rounds that were visibly disturbed are made up for, by as many again at most. Where rounds differ by so much
-        that their median tells little, there are more, up to `MOST_ROUNDS` and for `WORTH_STARTS` times the `start_s`
-        seconds that starting these processes took: it is further processes that they save.
+        that their median tells little, there are more, up to `MOST_ROUNDS`, for `FURTHER_ROUNDS_S` and as long as half
+        of every cell's time limit is left: it is further processes that they save.
         """
         alive = list(group)
         number = 0
-        begun = time.monotonic()
-        while alive:
-            if number >= self._sampling.rounds and self._has_enough(alive, number):
-                break
-            is_long = time.monotonic() - begun > WORTH_STARTS * start_s or number >= MOST_ROUNDS
-            if number >= 2 * self._sampling.rounds and is_long:
-                break
+        planned_done = math.inf  # when, by the monotonic clock
+        while alive and (
+            number < self._sampling.rounds
+            or self._repeats(alive, number)
+            or (time.monotonic() - planned_done < FURTHER_ROUNDS_S and self._refines(alive, number))
+        ):
             around = Conditions(
                 calibration_ms=calibrate_ms(), core=self._core(number), foreign_gpu_processes=self._foreign(alive)
             )
@@ -216,6 +212,8 @@ class Measurement:
                     alive.remove(live)
                     self._conclude(live, over.record)
             number += 1
+            if number == self._sampling.rounds:
+                planned_done = time.monotonic()
         return alive
 
     def _order(self, number: int, alive: Sequence[Live]) -> list[Live]:
@@ -229,13 +227,29 @@ class Measurement:
         others = [live for live in alive if live is not first]
         return [first, *random.Random(f"{self._group}/{cycle}/{turn}").sample(others, len(others))]
 
-    def _has_enough(self, alive: Sequence[Live], number: int) -> bool:
-        """Whether `number` rounds will do: enough of them undisturbed, and the ratios to the fastest cell precise."""
-        bursts = [[burst for burst in live.bursts if burst.group == self._group] for live in alive]
+    def _repeats(self, alive: Sequence[Live], number: int) -> bool:
+        """Whether one more round makes up for those, of `number` so far, that were visibly disturbed."""
         planned = self._sampling.rounds
-        if number < 2 * planned and undisturbed_rounds(bursts) < CALM_ENOUGH * planned:
+        return number < 2 * planned and undisturbed_rounds(self._bursts_of(alive)) < CALM_ENOUGH * planned
+
+    def _refines(self, alive: Sequence[Live], number: int) -> bool:
+        """Whether more rounds than `number` are wanted for what they tell.
+
+        Asked after each dozen (what was planned) only: who asks after every round stops where some agree by chance.
+        """
+        plan = self._sampling
+        may_save_processes = plan.most_processes > plan.processes
+        has_time = all(live.has_time_to_spare for live in alive)
+        if number >= MOST_ROUNDS or not may_save_processes or not has_time:
             return False
-        return are_precise(bursts)
+        # in groups all ratios go through the cell that every group holds
+        labels = [live.cell.label for live in alive]
+        bridge = labels.index(BASELINE) if BASELINE in labels and not self._holds_all else None
+        return number % plan.rounds != 0 or not are_precise(self._bursts_of(alive), bridge)
+
+    def _bursts_of(self, alive: Sequence[Live]) -> list[list[Burst]]:
+        """Of each cell, in the rounds that are under way."""
+        return [[burst for burst in live.bursts if burst.group == self._group] for live in alive]
 
     def _core(self, number: int) -> int | None:
         """Where calling threads begin this round: cells of a round alike, and rounds over all cores in turn."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import shutil
 import signal
 import time
@@ -34,7 +35,7 @@ from reports.schema import (
     Status,
     WarmUp,
 )
-from reports.statistics import burst_medians_ms, summarise
+from reports.statistics import burst_medians_ms, burst_ms, summarise
 
 LOG_TAIL_LINES = 30
 TICK_S = 0.5
@@ -71,6 +72,7 @@ class Live:
         self.planned = planned
         self.processes: list[Process] = []
         self.bursts: list[Burst] = []
+        self._medians_ms: list[float] = []  # of the bursts, in order of size
         self.ready: dict[str, Any] = {}
         """What the latest process said when it was ready; `first_ready` is the first one's."""
         self.first_ready: dict[str, Any] = {}
@@ -99,6 +101,11 @@ class Live:
     def has_time_for_another(self) -> bool:
         """Whether one more process, taking as long as the last one, fits into the cell's time limit."""
         return self._budget_s > 2 * self._epoch_cost_s
+
+    @property
+    def has_time_to_spare(self) -> bool:
+        """Whether half of the cell's time limit is left."""
+        return self._budget_s > self._setting.time_limit_s / 2
 
     def start(self, launcher: Launcher, epoch: int) -> None:
         """Build the cell in a fresh process, or start it warm from what the first one left, until it is ready."""
@@ -149,8 +156,8 @@ class Live:
                 conditions=Conditions.model_validate(message["conditions"] | known),
             )
         )
-        medians_ms = sorted(burst_medians_ms(self.bursts))
-        self._setting.progress.measured(self.cell, medians_ms[len(medians_ms) // 2])
+        bisect.insort(self._medians_ms, burst_ms(self.bursts[-1]))
+        self._setting.progress.measured(self.cell, self._medians_ms[len(self._medians_ms) // 2])
 
     def finish(self) -> None:
         """Check once more, and let the process go.
@@ -206,6 +213,7 @@ class Live:
         if self.processes and self.processes[-1].index == self._epoch:
             self.processes.pop()
         self.bursts = [burst for burst in self.bursts if burst.process != self._epoch]
+        self._medians_ms = sorted(burst_medians_ms(self.bursts))
 
     def _judged(self) -> tuple[Status, str, Accuracy]:
         """Status, reason and accuracy by every check of every process; the first one that failed decides."""

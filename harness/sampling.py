@@ -46,7 +46,10 @@ ROUNDS = 12
 """Of each epoch, at least."""
 
 MOST_ROUNDS = 48
-"""Of each epoch, where they differ by so much that fewer tell little."""
+"""Where they differ by so much that fewer tell little, and fewer were planned."""
+
+FURTHER_ROUNDS_S = 10.0
+"""What those beyond the planned ones may take, which further processes of a few cells would, too."""
 
 LONGEST_BURST_S = 0.1
 CALLS = 100
@@ -119,9 +122,9 @@ def warm_up(
     trend, which is the machine's doing and no warm-up ends: Mann and Kendall's test, and the last one not the fastest.
     And after 30 seconds, or the least if that is more.
 
-    In a process that is not the cell's first, half of the seconds will do, and it ends, steady or not, with the first
-    window that is not 2 % faster than all before it: whether the cell becomes steady is the first process's to tell. A
-    second is the limit there.
+    In a process that is not the cell's first, half of the seconds will do, and after four windows it ends, steady or
+    not, with one that is not 2 % faster than all before it and had nothing compiled in it: whether the cell becomes
+    steady is the first process's to tell. A second is the limit there, or half of the seconds.
     """
     start_ns = now_ns()
     at_least_s *= 1 if is_first else 0.5

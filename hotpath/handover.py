@@ -84,7 +84,7 @@ class _Writer(pickle.Pickler):
         if may_describe and obj.nbytes > COPIED_BYTES:
             return ("described", *about, obj.dtype, tuple(obj.shape), obj.stride())
         # as NumPy has no bfloat16, values go as bytes of what lies in memory
-        values = torch.empty_strided(obj.shape, obj.stride(), dtype=obj.dtype)
+        values = torch.empty_strided(obj.shape, obj.stride(), dtype=obj.dtype, device="cpu")
         values.copy_(obj.detach())
         storage = values.untyped_storage()
         # `bytes(storage)` asks for one byte after the other, 0.6 s for 260 KB

@@ -44,7 +44,7 @@ AGREEING = 2
 
 POLL_S = 0.01
 START_S = 0.01
-"""What handing a call over to another process takes: 1 to 10 ms, of `attention_block` on two cores."""
+"""What handing a call over to another process takes at most (1 to 10 ms, of `attention_block` on two cores)."""
 
 CHANGED = "its weights are of another shape, type or device than in its first call"
 EARLIER = "an earlier run found: "

@@ -27,11 +27,14 @@ CALM_SHARE = 0.5
 FEWEST_CALM_ROUNDS = 4
 """And at least so many."""
 
-MEDIAN_ERROR = math.sqrt(math.pi / 2) * 1.4826
-"""A median's standard error over that of a mean, of normal values, times their deviation over the median one."""
+ERROR_PER_DEVIATION = math.sqrt(math.pi / 2) * 1.4826
+"""Times the median deviation, over the root of the number of values: the standard error of the median of normal ones.
+The first factor is a median's error over a mean's, the second the standard deviation over the median one (Rousseeuw and
+Croux, Alternatives to the Median Absolute Deviation, JASA 88, 1993)."""
 
 PRECISE_ENOUGH = 0.0125
-"""Standard error of a ratio from which on more rounds tell little: equal processes differ by about that."""
+"""Standard error of a ratio from which on more rounds tell little beside what equal processes differ by: 0 to 1.4 % for
+pairs of the transformer on two cores, by the covariance of even and odd rounds (docs/method.md)."""
 
 PRECISE_SHARE = 1 / 8
 """Of a difference: with an error of it, three processes tell that there is one."""
@@ -215,25 +218,30 @@ def undisturbed_rounds(cells: Sequence[Sequence[Burst]]) -> int:
     )
 
 
-def are_precise(cells: Sequence[Sequence[Burst]]) -> bool:
+def are_precise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> bool:
     """Whether rounds tell how each cell compares with the fastest: the bursts are cell by cell, of one process each.
 
     They do where the standard error of the median over rounds is at most `PRECISE_ENOUGH`, or an eighth of the
-    difference. What processes differ by comes on top of it, and no number of rounds tells it.
+    difference. What processes differ by comes on top of it, and no number of rounds tells it. With `bridge` each is
+    compared with the cell of that place instead, and no difference excuses an error, which is in other ratios, too.
 
-    Source: for how many units of the second stage are worth their cost, Cochran, Sampling Techniques, 3rd ed., 1977,
-    section 10.6; for the median's error from the median deviation, Rousseeuw and Croux, JASA 88, 1993.
+    Rounds that are added until they seem precise stop a little early: at errors a fifth larger than these, if one looks
+    after each (drawn, normal rounds).
     """
-    turns = [next(iter(series.values())) for bursts in cells if (series := series_of(bursts))]
-    fastest = min(turns, key=lambda each: float(np.median([turn.ms for turn in each.values()])), default={})
-    for other in turns:
-        logs = _shared_logs(fastest, other)
-        if other is fastest or not logs:
+    turns = [next(iter(series.values()), {}) for series in map(series_of, cells)]
+    filled = [each for each in turns if each]
+    if not filled or (bridge is not None and not turns[bridge]):
+        return True
+    fastest = min(filled, key=lambda each: float(np.median([turn.ms for turn in each.values()])))
+    against = fastest if bridge is None else turns[bridge]
+    for other in filled:
+        logs = _shared_logs(against, other)
+        if other is against or not logs:
             continue
         middle = float(np.median(logs))
         deviation = float(np.median(np.abs(np.asarray(logs) - middle)))
-        error = MEDIAN_ERROR * deviation / math.sqrt(len(logs))
-        if error > max(PRECISE_ENOUGH, abs(middle) * PRECISE_SHARE):
+        error = ERROR_PER_DEVIATION * deviation / math.sqrt(len(logs))
+        if error > max(PRECISE_ENOUGH, 0.0 if bridge is not None else abs(middle) * PRECISE_SHARE):
             return False
     return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from harness import contest
 from harness.contest import Measurement
 from harness.launcher import Launchers
+from harness.live import Over
 from harness.progress import Silent
 from harness.sampling import MOST_ROUNDS, SamplingPlan
 from harness.store import Store
-from reports.schema import Burst, Conditions
+from reports.schema import Burst, Cell, Conditions, Record
 
 PLAN = SamplingPlan(processes=3, most_processes=20, rounds=12, burst_s=0.0, burst_calls=3, warm_up_s=0.0)
 
@@ -23,10 +25,15 @@ class Alive:
 
     def __init__(self, level_ms: float, sd: float, waited: int = 0) -> None:
         self.bursts: list[Burst] = []
+        self.cell = Cell(model="mlp", device="cpu", backend="eager")
+        self.has_time_to_spare = True
+        self.dies_in = -1
         self._draw = random.Random(f"{level_ms} {sd}")
         self._level_ms, self._sd, self._waited = level_ms, sd, waited
 
     def take_burst(self, group: int, number: int, started_s: float, around: Conditions) -> None:
+        if number == self.dies_in:
+            raise Over(cast(Record, SimpleNamespace(reason="it died")))
         samples_ns = [round(1e6 * self._level_ms * self._draw.lognormvariate(0, self._sd))]
         seen = Conditions(calibration_ms=1.0, wait_share=0.5 if number % 10 < self._waited else 0.0)
         self.bursts.append(
@@ -42,11 +49,13 @@ class NoStore:
 @pytest.fixture
 def measurement(monkeypatch: pytest.MonkeyPatch) -> Measurement:
     monkeypatch.setattr(contest, "calibrate_ms", lambda: 1.0)
-    return Measurement(cast(Launchers, None), cast(Store, NoStore()), Silent(), PLAN, 600.0, interleaved=False)
+    made = Measurement(cast(Launchers, None), cast(Store, NoStore()), Silent(), PLAN, 600.0, interleaved=False)
+    made._holds_all = True
+    return made
 
 
-def rounds(measurement: Measurement, *cells: Alive, start_s: float = 100.0) -> int:
-    measurement._run_rounds(cast(Any, cells), start_s)
+def rounds(measurement: Measurement, *cells: Alive) -> int:
+    measurement._run_rounds(cast(Any, cells))
     return len(cells[0].bursts)
 
 
@@ -59,14 +68,28 @@ def test_rounds_that_differ_by_much_are_more_up_to_a_limit(measurement: Measurem
     assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == MOST_ROUNDS
 
 
-def test_rounds_that_take_longer_than_further_processes_would_are_twice_as_many_at_most(
-    measurement: Measurement,
+def test_rounds_beyond_the_planned_ones_take_seconds_at_most(
+    measurement: Measurement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3), start_s=0.0) == 24
+    monkeypatch.setattr(contest, "FURTHER_ROUNDS_S", 0.0)
+    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == 12
+
+
+def test_rounds_beyond_the_planned_ones_leave_time_for_further_processes(measurement: Measurement) -> None:
+    hurried = Alive(1.0, 0.3)
+    hurried.has_time_to_spare = False
+    assert rounds(measurement, hurried, Alive(1.01, 0.3)) == 12
+
+
+def test_who_asks_for_two_processes_gets_the_rounds_planned(measurement: Measurement) -> None:
+    measurement._sampling = SamplingPlan.lasting(1.5, processes=2)
+    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == 12
 
 
 def test_disturbed_rounds_are_made_up_for(measurement: Measurement) -> None:
-    assert 12 < rounds(measurement, Alive(1.0, 0.001, waited=5), Alive(1.01, 0.001)) <= 24
+    measurement._sampling = SamplingPlan.lasting(1.5, processes=2)
+    assert rounds(measurement, Alive(1.0, 0.001, waited=5), Alive(1.01, 0.001)) == 19
+    assert rounds(measurement, Alive(1.0, 0.001, waited=6), Alive(1.01, 0.001)) == 24
 
 
 def test_a_cell_by_itself_has_as_many_as_planned(measurement: Measurement) -> None:
@@ -74,5 +97,23 @@ def test_a_cell_by_itself_has_as_many_as_planned(measurement: Measurement) -> No
 
 
 def test_long_runs_keep_their_rounds(measurement: Measurement) -> None:
-    measurement._sampling = SamplingPlan(3, 20, rounds=60, burst_s=0.1, burst_calls=1, warm_up_s=0.5)
-    assert rounds(measurement, Alive(1.0, 0.001), Alive(1.01, 0.001)) == 60
+    measurement._sampling = SamplingPlan.lasting(18.0)
+    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == 60
+
+
+def test_a_cell_that_dies_leaves_the_others_to_their_rounds(
+    measurement: Measurement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measurement, "_conclude", lambda live, record: None)
+    mortal, one, other = Alive(0.5, 0.3), Alive(1.0, 0.005), Alive(1.01, 0.005)
+    mortal.dies_in = 3
+    survivors = measurement._run_rounds(cast(Any, [mortal, one, other]))
+    assert survivors == [one, other]
+    assert len(one.bursts) == len(other.bursts) == 12
+
+
+def test_the_bursts_of_an_earlier_group_do_not_count(measurement: Measurement) -> None:
+    kept = Alive(1.0, 0.005)
+    assert rounds(measurement, kept, Alive(1.01, 0.3)) == MOST_ROUNDS
+    measurement._group += 1
+    assert rounds(measurement, kept, Alive(1.02, 0.005)) == MOST_ROUNDS + 12

@@ -244,7 +244,7 @@ def test_a_further_process_does_not_wait_for_noise_to_end(time: FakeTime, seed: 
 
 
 def test_a_further_process_warms_up_while_it_gets_faster(time: FakeTime) -> None:
-    """From twice as long. Of what is gained in the end, the last tenth is not waited for."""
+    """From twice as long. What calls are slower by in the end, under a fifth, is not waited for."""
     warming = Scripted(time, lambda call: 2.0 * (1 + 0.99**call))
     warm_up = sampling.warm_up(warming, SETS, CLOCK, 0.5, is_first=False)
     assert 0.45 < warm_up.seconds < sampling.FURTHER_WARM_UP_LIMIT_S

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from reports.schema import Burst
 from reports.statistics import (
-    MEDIAN_ERROR,
+    ERROR_PER_DEVIATION,
     are_precise,
     burst_ms,
     calls_needed,
@@ -256,12 +256,21 @@ def test_without_a_round_in_common_no_further_one_tells_more() -> None:
     assert are_precise([noisy(1.0, 12, 0.3), constant([1.0] * 12, first_round=12)])
 
 
-def test_a_medians_error_is_estimated_without_bias_from_twenty_rounds_on() -> None:
-    draws = np.random.default_rng(3).normal(0, 1, (4000, 24))
+@pytest.mark.parametrize(("rounds", "off"), [(12, 0.10), (48, 0.05)])
+def test_a_medians_error_is_estimated_nearly_without_bias(rounds: int, off: float) -> None:
+    draws = np.random.default_rng(3).normal(0, 1, (4000, rounds))
     medians = np.median(draws, axis=1)
     deviations = np.median(np.abs(draws - medians[:, None]), axis=1)
-    estimated = float(np.median(MEDIAN_ERROR * deviations / np.sqrt(24)))
-    assert estimated == pytest.approx(float(medians.std()), rel=0.06)
+    estimated = float(np.mean(ERROR_PER_DEVIATION * deviations / np.sqrt(rounds)))
+    assert estimated == pytest.approx(float(medians.std()), rel=off)
+
+
+def test_ratios_that_go_through_another_cell_have_to_be_precise_however_large() -> None:
+    even = constant([1.0] * 12)
+    fast = noisy(0.3, 12, 0.06)
+    assert are_precise([even, fast])
+    assert not are_precise([even, fast], bridge=0)
+    assert are_precise([even, noisy(0.3, 12, 0.02)], bridge=0)
 
 
 def test_the_interval_covers_the_true_ratio_95_percent_of_the_time() -> None:
