@@ -3,7 +3,7 @@
 
     python benchmarks/hot_paths.py --device cpu
     python benchmarks/hot_paths.py --device cuda --out results/hot-paths-h200
-    python benchmarks/hot_paths.py --workloads mixed_ops --set mixed_ops.batch=8192 --quick
+    python benchmarks/hot_paths.py --workloads mixed_ops --set mixed_ops.batch=8192 --calls 1000
 
 Each contender makes its calls in a fresh process and notes how much time has passed after 1, 10, 100, ... of them: none
 knows how many there will be, so that one process answers for every n. The clock starts with the module on its device,
@@ -20,9 +20,8 @@ process are milliseconds on whichever core it was put: `--starts` adds rounds of
 eager and of hot path detection (Inductor has not begun to answer by then).
 
 The ratio is to the better of eager and Inductor for that n, of the same kind of start, with a 95 % interval: the
-percentile bootstrap of both medians, over processes. It is over 1.25, or within, where the interval is. What tracking
-costs is measured beside it: a module that is watched, and never compiled, against the same module without, in turns.
-Leaves a table, `hot-paths.json` and a figure.
+percentile bootstrap of both medians, over processes. It is over 1.25, or within, where the interval is. What being
+watched costs is told by benchmarks/tracking.py. Leaves a table, `hot-paths.json` and a figure.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import backends
 import models
 from backends.base import BuildContext, Compiled
-from reports import statistics as statistics_of_reports
 from reports.schema import Cell
 
 if TYPE_CHECKING:
@@ -78,8 +76,6 @@ REST_S = 1.0
 FEWEST = 5
 """Processes of each side of an interval."""
 RESAMPLES, LEVELS = 2000, (0.025, 0.975)
-BLOCK = 50
-"""Calls of a turn, where watched and plain modules alternate."""
 
 Setup = dict[str, Any]
 
@@ -123,8 +119,6 @@ def main() -> None:
                 # after each round, since a later one may fail
                 (out / "hot-paths.json").write_text(json.dumps(found, indent=1))
             measured["seconds"] = medians(measured["each"])
-            tracked = {**setup, "folder": str(Path(temporary) / name / "tracking"), "turn_s": options.turn_s}
-            (measured["tracking"],) = in_fresh_processes(measure_tracking, [tracked])
             (out / "hot-paths.json").write_text(json.dumps(found, indent=1))
     table = to_markdown(found)
     (out / "hot-paths.md").write_text(table)
@@ -242,7 +236,7 @@ def measure_calls(setup: Setup, wait_for_turn: Callable[[], None]) -> Setup:
     """The seconds that have passed after each of `marks` calls, building included."""
     compiled_by = setup["contender"].removesuffix(" again")
     marks: list[int] = setup["marks"]
-    with _placed(setup) as (build, sets, clock):
+    with placed(setup) as (build, sets, clock):
         # imports are in nobody's time
         backends.create(compiled_by)
         if compiled_by == "inductor":
@@ -256,17 +250,17 @@ def measure_calls(setup: Setup, wait_for_turn: Callable[[], None]) -> Setup:
         begun = time.perf_counter()
         with build(compiled_by) as compiled:
             for number in range(1, marks[-1] + 1):
-                _call(compiled, sets[number % len(sets)], clock)
+                call(compiled, sets[number % len(sets)], clock)
                 if number == marks[len(seconds)]:
                     seconds.append(time.perf_counter() - begun)
             about = {"placement": _placement(compiled), **compiled.settings()} if compiled_by == "hotpath" else {}
             end = time.perf_counter() + setup["settle_s"]
             while not compiled.is_settled() and time.perf_counter() < end:
                 compiled.restore()
-                _call(compiled, sets[0], clock)
+                call(compiled, sets[0], clock)
             if compiled_by == "hotpath":
                 about["in the end"] = _placement(compiled)
-    return {"seconds": seconds, "about": about, "machine": _machine(setup["device"])}
+    return {"seconds": seconds, "about": about, "machine": machine_of(setup["device"])}
 
 
 def _start_up(setup: Setup) -> None:
@@ -284,72 +278,8 @@ def _start_up(setup: Setup) -> None:
             torch.optim.AdamW(layer.parameters()).step()
 
 
-def measure_tracking(setup: Setup, wait_for_turn: Callable[[], None]) -> Setup:
-    """What being watched, and having been watched, adds to a call: as a share of eager's time."""
-    from hotpath import enable_hot_path_detection
-
-    turn_s: float = setup["turn_s"]
-    # the second one's stream is the current one for both
-    with _placed(setup) as (build, sets, _), build("eager") as plain, _placed(setup) as (build_too, sets_too, clock):
-        module = build_too.module
-        hot = enable_hot_path_detection(module, cache=Path(setup["folder"]), compiler=NeverFree())
-        wait_for_turn()
-        with build_too("eager") as watched:
-            while_watching = _in_turns(plain, watched, sets, sets_too, clock, turn_s)
-            (path,) = hot.report()
-            hot.settle()
-            afterwards = _in_turns(plain, watched, sets, sets_too, clock, turn_s)
-        hot.close()
-    return {
-        "watching": while_watching,
-        "recording alone": path.watching_s / while_watching["plain_s"],
-        "watched_calls": path.watched_calls,
-        "settled": afterwards,
-    }
-
-
-class NeverFree:
-    """A compiler that is always busy: the module is watched, and nothing else."""
-
-    def is_free(self) -> bool:
-        return False
-
-    def start(self, call: Any, folder: Path) -> Any:
-        raise AssertionError("it is never free")
-
-    def load(self, folder: Path, tensors: Any) -> Any:
-        raise AssertionError("it compiles nothing")
-
-
-def _in_turns(plain: Compiled, watched: Compiled, sets: Any, sets_too: Any, clock: Clock, turn_s: float) -> Setup:
-    """Both called in blocks that alternate; the shares are of whole times, and of the typical block's."""
-    blocks: tuple[list[float], list[float]] = ([], [])
-    for which, given in ((plain, sets), (watched, sets_too)):
-        for _ in range(BLOCK):
-            _call(which, given[0], clock)
-    end = time.perf_counter() + 2 * turn_s
-    while time.perf_counter() < end:
-        for which, given, seconds in ((plain, sets, blocks[0]), (watched, sets_too, blocks[1])):
-            which.restore()
-            clock.synchronise()
-            begun = time.perf_counter()
-            for number in range(BLOCK):
-                _call(which, given[number % len(given)], clock)
-            seconds.append(time.perf_counter() - begun)
-    plain_s, watched_s = sum(blocks[0]), sum(blocks[1])
-    shares = [two / one - 1 for one, two in zip(*blocks, strict=True)]
-    interval = statistics_of_reports.median_interval(shares)
-    return {
-        "plain_s": plain_s,
-        "calls": BLOCK * len(blocks[0]),
-        "share": watched_s / plain_s - 1,
-        "typical_share": statistics.median(shares),
-        "typical_interval": (interval.low, interval.high) if interval else (-math.inf, math.inf),
-    }
-
-
 @contextlib.contextmanager
-def _placed(setup: Setup) -> Iterator[tuple[Any, Any, Clock]]:
+def placed(setup: Setup) -> Iterator[tuple[Any, Any, Clock]]:
     """How to build the workload by a backend's name, its input sets, and the clock of its device."""
     import torch
 
@@ -391,14 +321,14 @@ class _Untimed:
         return contextlib.nullcontext()
 
 
-def _call(compiled: Compiled, inputs: Any, clock: Clock) -> None:
+def call(compiled: Compiled, inputs: Any, clock: Clock) -> None:
     compiled.bind(inputs)
     compiled.run()
     clock.synchronise()
 
 
 def to_markdown(found: Setup) -> str:
-    """Tables: the ratios for each n, and what tracking costs."""
+    """A table: the seconds for each n, and ours over the better rival's."""
     decades = [n for n in _marks(found["calls"]) if str(n).strip("0") == "1"]
     starts = f", and {found['starts']} more up to {FIRST_CALLS} calls" if found["starts"] else ""
     intervals = [
@@ -421,29 +351,7 @@ def to_markdown(found: Setup) -> str:
         for contender in CONTENDERS:
             cells = [_cell(measured, contender, n) for n in decades]
             lines.append(f"| {name}, {measured['task']} | {contender} | {' | '.join(cells)} |")
-    lines += [
-        "",
-        "What tracking costs, in one process of each workload:",
-        "",
-        "| workload | watched, all in all | watched, typical block | recording alone | settled |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
-    for name, measured in found["workloads"].items():
-        told = measured["tracking"]
-        shares = [
-            f"{told['watching']['share']:+.1%}",
-            _typical(told["watching"]),
-            f"{told['recording alone']:+.1%}",
-            _typical(told["settled"]),
-        ]
-        lines.append(f"| {name} | {' | '.join(shares)} |")
     return "\n".join([*lines, ""])
-
-
-def _typical(told: Setup) -> str:
-    """What the typical block takes beyond the plain one beside it, with its interval."""
-    low, high = told["typical_interval"]
-    return f"{told['typical_share']:+.1%} [{low:+.1%}, {high:+.1%}]"
 
 
 def compared(measured: Setup, contender: str, n: int) -> tuple[float, float, float]:
@@ -510,7 +418,7 @@ def _placement(compiled: Compiled) -> str:
     return "; ".join(placement.evidence) if placement else ""
 
 
-def _machine(device: str) -> str:
+def machine_of(device: str) -> str:
     import torch
 
     name = torch.cuda.get_device_name() if device.startswith("cuda") else _cpu()
@@ -545,22 +453,22 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=3, help="of each contender")
     parser.add_argument("--starts", type=int, default=0, help=f"further processes of {FIRST_CALLS} calls [none]")
     parser.add_argument("--threads", type=int, help="intra-operator threads of every contender [torch's choice]")
-    parser.add_argument("--turn-s", type=float, default=5.0, help="seconds that tracking is measured for, of each kind")
-    parser.add_argument("--quick", action="store_true", help="1,000 calls, and a second for tracking")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    for name in options.workloads.split(","):
-        if name not in TASKS:
-            parser.error(f"--workloads: '{name}' is none of {', '.join(TASKS)}")
-    if options.quick:
-        options.calls, options.turn_s = 1_000, 1.0
+    check_workloads(parser, options.workloads)
     if options.processes < 1 or options.starts < 0:
         parser.error("--processes: at least 1; --starts: at least 0")
-    options.set = _dimensions(parser, options.set)
+    options.set = dimensions_of(parser, options.set)
     return options
 
 
-def _dimensions(parser: argparse.ArgumentParser, entries: Sequence[str]) -> dict[str, dict[str, str | int]]:
+def check_workloads(parser: argparse.ArgumentParser, workloads: str) -> None:
+    for name in workloads.split(","):
+        if name not in TASKS:
+            parser.error(f"--workloads: '{name}' is none of {', '.join(TASKS)}")
+
+
+def dimensions_of(parser: argparse.ArgumentParser, entries: Sequence[str]) -> dict[str, dict[str, str | int]]:
     found: dict[str, dict[str, str | int]] = {}
     for entry in entries:
         where, equals, value = entry.partition("=")
