@@ -4,14 +4,15 @@
     python benchmarks/tracking.py --device cpu --threads 2
     python benchmarks/tracking.py --device cuda --workloads matmul_chain
 
-One process holds two copies of each workload and calls them in blocks of 50 that alternate, with either of them first
-in turn. First one copy is watched, and never compiled, since its compiler is never free; then the detection is told to
-settle on eager, and both go on. After that the copies change places. Two copies of a module are not equally fast, by
-where their memory lies; so a share is the geometric mean of the two places', in which that cancels.
+A process holds two copies of a workload and calls them in blocks of 50 that alternate, either of them first in turn.
+First one copy is watched, and never compiled, since its compiler is never free; then the detection is told to settle on
+eager, and both go on. After that the copies change places. Two copies of a module are not equally fast, by where their
+memory lies: a process's share is the geometric mean of both places', in which that cancels. The first 50 calls of each
+are not timed: benchmarks/hot_paths.py tells what those cost.
 
-*All in all* is the time of watched blocks over that of the others. *Typical* is the median over blocks, each over the
-one beside it, with its 95 % interval (order statistics). *Recording alone* is the time spent in recorded calls' own
-bookkeeping. Leaves `tracking.json` beside the table.
+*All in all* is the time of watched blocks over that of the others, *typical* the median over blocks of each over the
+one beside it; both with a 95 % t-interval over processes. *Recording alone* is the time that recorded calls took beyond
+plain ones, the first 50 calls included. Leaves `tracking.json` beside the table.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from hot_paths import (
 )
 
 import models
-from reports.statistics import median_interval
+from reports.statistics import ratio_over_processes
 
 if TYPE_CHECKING:
     from backends.base import Compiled
@@ -69,12 +70,20 @@ def main() -> None:
                 "turn_s": options.turn_s,
                 "folder": str(Path(temporary) / name),
             }
-            (told,) = in_fresh_processes(measure, [setup])
-            found[name] = {**setup, **told}
+            processes = [
+                told
+                for number in range(options.processes)
+                for told in in_fresh_processes(measure, [_own(setup, number)])
+            ]
+            found[name] = {**setup, "processes": processes}
             (out / "tracking.json").write_text(json.dumps(found, indent=1))
     table = to_markdown(found)
     (out / "tracking.md").write_text(table)
     sys.stdout.write(f"{table}\n")
+
+
+def _own(setup: Setup, number: int) -> Setup:
+    return {**setup, "folder": str(Path(setup["folder"]) / str(number))}
 
 
 def measure(setup: Setup, wait_for_turn: Callable[[], None]) -> Setup:
@@ -82,24 +91,24 @@ def measure(setup: Setup, wait_for_turn: Callable[[], None]) -> Setup:
     with placed(setup) as (build, sets, _), placed(setup) as (build_too, sets_too, clock):
         copies = [(build, sets), (build_too, sets_too)]
         wait_for_turn()
-        places = [
-            _measure_place(copies[1 - watched], copies[watched], clock, setup, str(watched)) for watched in (1, 0)
-        ]
+        places = [_measure_place(copies, watched, clock, setup) for watched in (1, 0)]
     return {"machine": machine_of(setup["device"]), "places": places}
 
 
-def _measure_place(plain: Any, watched: Any, clock: Clock, setup: Setup, name: str) -> Setup:
+def _measure_place(copies: Sequence[Any], watched: int, clock: Clock, setup: Setup) -> Setup:
+    """Pairs of blocks where `copies[watched]` is the watched one; the other one is first in the first pair."""
     from hotpath import enable_hot_path_detection
 
-    (build, sets), (build_too, sets_too) = plain, watched
-    cache = Path(setup["folder"]) / f"watched-{name}"
+    (build, sets), (build_too, sets_too) = copies[1 - watched], copies[watched]
+    cache = Path(setup["folder"]) / f"watched-{watched}"
     hot = enable_hot_path_detection(build_too.module, cache=cache, compiler=NeverFree())
     try:
         with build("eager") as compiled, build_too("eager") as compiled_too:
-            watching = _in_turns((compiled, compiled_too), (sets, sets_too), clock, setup["turn_s"])
+            both, given = (compiled, compiled_too), (sets, sets_too)
+            watching = _in_turns(both, given, clock, setup["turn_s"])
             (path,) = hot.report()
             hot.settle()
-            settled = _in_turns((compiled, compiled_too), (sets, sets_too), clock, setup["turn_s"])
+            settled = _in_turns(both, given, clock, setup["turn_s"])
     finally:
         hot.close()
     return {
@@ -130,9 +139,9 @@ def _in_turns(both: Sequence[Compiled], sets: Sequence[Any], clock: Clock, turn_
             call(compiled, given[0], clock)
     pairs: list[Pair] = []
     end = time.perf_counter() + 2 * turn_s
-    while time.perf_counter() < end:
+    while time.perf_counter() < end or not pairs:
         seconds = [0.0, 0.0]
-        for which in (0, 1) if len(pairs) % 2 else (1, 0):
+        for which in (1, 0) if len(pairs) % 2 else (0, 1):
             both[which].restore()
             clock.synchronise()
             begun = time.perf_counter()
@@ -143,38 +152,49 @@ def _in_turns(both: Sequence[Compiled], sets: Sequence[Any], clock: Clock, turn_
     return pairs
 
 
-def all_in_all(places: Sequence[Sequence[Pair]]) -> float:
-    """What watched blocks take beyond the others together: 0.02 for 2 % more."""
-    logs = [math.log(sum(pair[1] for pair in pairs) / sum(pair[0] for pair in pairs)) for pairs in places]
-    return math.expm1(statistics.mean(logs))
+def all_in_all(pairs: Sequence[Pair]) -> float:
+    """The log of the time of all watched blocks over that of the others."""
+    return math.log(sum(watched for _, watched in pairs) / sum(plain for plain, _ in pairs))
 
 
-def typical(places: Sequence[Sequence[Pair]]) -> tuple[float, float, float]:
-    """What a watched block takes beyond the one beside it: the median, and its 95 % interval (infinite under six)."""
-    logs = [
-        statistics.mean(math.log(watched / plain) for plain, watched in pairs) for pairs in zip(*places, strict=False)
-    ]
-    interval = median_interval(logs)
-    low, high = (interval.low, interval.high) if interval else (-math.inf, math.inf)
-    return math.expm1(statistics.median(logs)), math.expm1(low), math.expm1(high)
+def typical(pairs: Sequence[Pair]) -> float:
+    """The median over pairs of the log of a watched block's time over that of the plain one beside it."""
+    return statistics.median(math.log(watched / plain) for plain, watched in pairs)
+
+
+def over_processes(
+    share: Callable[[Sequence[Pair]], float], processes: Sequence[Setup], state: str
+) -> tuple[float, float, float]:
+    """What a watched (or settled) block takes beyond a plain one: 0.02 for 2 % more, and the 95 % interval.
+
+    Both places of a process count alike. The interval is infinite for a single process.
+    """
+    logs = [statistics.mean(share(place[state]) for place in process["places"]) for process in processes]
+    if len(logs) == 1:
+        return math.expm1(logs[0]), -math.inf, math.inf
+    ratio = ratio_over_processes(logs)
+    assert ratio.ci95 is not None
+    return ratio.value - 1, ratio.ci95.low - 1, ratio.ci95.high - 1
 
 
 def to_markdown(found: dict[str, Setup]) -> str:
+    first = next(iter(found.values()))["processes"]
     lines = [
-        f"{next(iter(found.values()))['machine']}. What tracking adds to eager's time:",
+        f"{first[0]['machine']}. What tracking adds to eager's time, in {len(first)} process(es) of each workload:",
         "",
         "| workload | watched, all in all | watched, typical block | recording alone | settled, typical block |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, measured in found.items():
-        places = measured["places"]
-        watching = [place["watching"] for place in places]
+        processes = measured["processes"]
+        places = [place for process in processes for place in process["places"]]
         recording_s = sum(place["recording_s"] for place in places)
+        plain_s = sum(plain for place in places for plain, _ in place["watching"])
         shares = [
-            f"{all_in_all(watching):+.1%}",
-            _spell(typical(watching)),
-            f"{recording_s / sum(pair[0] for pairs in watching for pair in pairs):+.1%}",
-            _spell(typical([place["settled"] for place in places])),
+            _spell(over_processes(all_in_all, processes, "watching")),
+            _spell(over_processes(typical, processes, "watching")),
+            f"{recording_s / plain_s:+.1%}",
+            _spell(over_processes(typical, processes, "settled")),
         ]
         lines.append(f"| {name} | {' | '.join(shares)} |")
     return "\n".join([*lines, ""])
@@ -182,7 +202,7 @@ def to_markdown(found: dict[str, Setup]) -> str:
 
 def _spell(share: tuple[float, float, float]) -> str:
     value, low, high = share
-    return f"{value:+.1%} [{low:+.1%}, {high:+.1%}]"
+    return f"{value:+.1%}" + ("" if math.isinf(low) else f" [{low:+.1%}, {high:+.1%}]")
 
 
 def _parse() -> argparse.Namespace:
@@ -191,10 +211,13 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--workloads", default=",".join(TASKS))
     parser.add_argument("--set", action="append", default=[], help="WORKLOAD.KEY=VALUE of its dimensions")
     parser.add_argument("--threads", type=int, help="intra-operator threads [torch's choice]")
-    parser.add_argument("--turn-s", type=float, default=5.0, help="seconds of each copy, in each place and state")
+    parser.add_argument("--processes", type=int, default=3, help="of each workload")
+    parser.add_argument("--turn-s", type=float, default=3.0, help="seconds of each copy, in each place and state")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     check_workloads(parser, options.workloads)
+    if options.processes < 1:
+        parser.error("--processes: at least 1")
     options.set = dimensions_of(parser, options.set)
     return options
 

@@ -32,6 +32,11 @@ REGRET = 0.2
 FASTER = 1.03
 """A compiled version that is less than this many times as fast is not worth an exchange."""
 
+CLEARLY_SLOWER = 0.8
+"""What is less than this many times as fast, as the compiling process timed it, is not even tried. Anything between
+this and `FASTER` promises nothing either way, and the trial decides: that process times both versions beside the calls
+it works for, and where both wait for the same cores or the same GPU, the wait hides which one is faster."""
+
 TRIAL_PAIRS = 10, 50
 """A trial has so many pairs of calls, one of either version: the fewest, and the most where they do not decide it."""
 
@@ -48,7 +53,7 @@ class Expectation:
     eager_s: float
     """Of one call."""
     speedup: float | None = None
-    """Of the compiled version, measured now or in an earlier run; None where nobody has compiled it yet."""
+    """Of the compiled version, as the compiling process or an earlier trial timed it; None where nobody has."""
 
     @property
     def spent_s(self) -> float:
@@ -58,12 +63,13 @@ class Expectation:
     @property
     def saving_s(self) -> float:
         """What compiled calls would save over as many calls again."""
-        share = SAVED_IF_UNKNOWN if self.speedup is None else 1 - 1 / self.speedup
-        return self.spent_s * share
+        if self.speedup is None or self.speedup < FASTER:
+            return self.spent_s * SAVED_IF_UNKNOWN
+        return self.spent_s * (1 - 1 / self.speedup)
 
     def is_worth(self, delay_s: float) -> bool:
         """Whether to accept that the calls are delayed by `delay_s` for the sake of the compiled version."""
-        if self.speedup is not None and self.speedup < FASTER:
+        if self.speedup is not None and self.speedup < CLEARLY_SLOWER:
             return False
         return self.saving_s >= delay_s and delay_s <= REGRET * self.spent_s
 

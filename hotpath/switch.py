@@ -385,7 +385,7 @@ class Switch:
         speedup = None
         if outcome.eager_s and outcome.compiled_s:
             speedup = deciding.faster_by(outcome.eager_s, outcome.compiled_s)
-        if speedup is not None and speedup < deciding.FASTER:
+        if speedup is not None and speedup < deciding.CLEARLY_SLOWER:
             self._settle_eager(path, f"compiled is {speedup:.2f}x as fast, as the compiling process measured")
             self._learn(path, "eager")
             return

@@ -22,9 +22,15 @@ def test_a_step_waits_until_as_many_calls_again_would_pay_for_it() -> None:
     assert Expectation(11_100, 1e-3, speedup=1.1).is_worth(1.0)
 
 
-def test_what_is_known_to_be_no_faster_is_never_worth_anything() -> None:
-    assert not Expectation(10**9, 1.0, speedup=0.8).is_worth(0.0)
-    assert not Expectation(10**9, 1.0, speedup=1.02).is_worth(0.0)
+def test_what_is_known_to_be_clearly_slower_is_never_worth_anything() -> None:
+    assert not Expectation(10**9, 1.0, speedup=0.79).is_worth(0.0)
+
+
+@pytest.mark.parametrize("speedup", [0.8, 1.0, 1.02])
+def test_what_was_hardly_told_apart_beside_the_calls_is_as_good_as_unknown(speedup: float) -> None:
+    assert Expectation(1000, 1e-3, speedup).saving_s == Expectation(1000, 1e-3).saving_s
+    assert Expectation(1000, 1e-3, speedup).is_worth(0.2)
+    assert not Expectation(1000, 1e-3, speedup).is_worth(0.21)
 
 
 def test_what_nobody_knows_is_assumed() -> None:

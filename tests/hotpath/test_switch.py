@@ -106,6 +106,15 @@ def test_what_the_compiling_process_found_slower_is_not_even_loaded(tmp_path: Pa
     assert not compiler.loaded
 
 
+def test_what_the_compiling_process_did_not_tell_apart_is_tried(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    compiler.end(Outcome("", 0.05, 0.0, eager_s=1e-2, compiled_s=1.02e-2))  # both waited for what the calls keep busy
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).runs == "compiled" and only(hot).reason.startswith("tried, and ")
+
+
 def test_a_compilation_that_fails_leaves_it_eager_and_says_why(tmp_path: Path) -> None:
     module, compiler = Slowly(), FakeCompiler()
     hot = watched(module, compiler, tmp_path)
