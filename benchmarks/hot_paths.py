@@ -94,14 +94,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(prefix="hot-paths-") as temporary:
         for name in options.workloads.split(","):
-            setup: Setup = {
-                "model": name,
-                "task": TASKS[name],
-                "device": options.device,
-                "dimensions": models.find(name).resolve(options.set.get(name, {})),
-                "marks": marks,
-                "threads": options.threads,
-            }
+            setup: Setup = {**setup_of(name, options), "marks": marks}
             measured: Setup = {**setup, "each": {each: [] for each in CONTENDERS}, "about": {}}
             found["workloads"][name] = measured
             for number in range(options.processes + options.starts):
@@ -124,6 +117,17 @@ def main() -> None:
     (out / "hot-paths.md").write_text(table)
     draw(found, out / "hot-paths")
     _say(table)
+
+
+def setup_of(name: str, options: argparse.Namespace) -> Setup:
+    """A workload as it was asked for."""
+    return {
+        "model": name,
+        "task": TASKS[name],
+        "device": options.device,
+        "dimensions": models.find(name).resolve(options.set.get(name, {})),
+        "threads": options.threads,
+    }
 
 
 def medians(each: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, list[float]]:

@@ -39,9 +39,9 @@ from hot_paths import (
     in_fresh_processes,
     machine_of,
     placed,
+    setup_of,
 )
 
-import models
 from reports.statistics import ratio_over_processes
 
 if TYPE_CHECKING:
@@ -61,15 +61,8 @@ def main() -> None:
     found: dict[str, Setup] = {}
     with tempfile.TemporaryDirectory(prefix="tracking-") as temporary:
         for name in options.workloads.split(","):
-            setup: Setup = {
-                "model": name,
-                "task": TASKS[name],
-                "device": options.device,
-                "dimensions": models.find(name).resolve(options.set.get(name, {})),
-                "threads": options.threads,
-                "turn_s": options.turn_s,
-                "folder": str(Path(temporary) / name),
-            }
+            folder = str(Path(temporary) / name)
+            setup: Setup = {**setup_of(name, options), "turn_s": options.turn_s, "folder": folder}
             processes = [
                 told
                 for number in range(options.processes)
