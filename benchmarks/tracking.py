@@ -63,11 +63,7 @@ def main() -> None:
         for name in options.workloads.split(","):
             folder = str(Path(temporary) / name)
             setup: Setup = {**setup_of(name, options), "turn_s": options.turn_s, "folder": folder}
-            processes = [
-                told
-                for number in range(options.processes)
-                for told in in_fresh_processes(measure, [_own(setup, number)])
-            ]
+            processes = [in_fresh_processes(measure, [_own(setup, number)])[0] for number in range(options.processes)]
             found[name] = {**setup, "processes": processes}
             (out / "tracking.json").write_text(json.dumps(found, indent=1))
     table = to_markdown(found)

@@ -68,11 +68,7 @@ def test_device_memory_and_device_time_are_recorded(everything: Report) -> None:
             assert (record.memory.peak_device_bytes or 0) > 100e6  # a CUDA context alone is more
             assert record.device_time is not None
             assert record.latency is not None
-            assert record.latency.p99_ms is not None
-            # where the host launches every kernel that time is in both, and a busy host's moments differ
-            is_replayed = record.cell.mode == "cuda-graph"
-            usual_ms = record.latency.median_ms if is_replayed else record.latency.p99_ms
-            assert 0 < record.device_time.median_ms < 2 * usual_ms
+            assert 0 < record.device_time.median_ms < 2 * record.latency.median_ms
 
 
 def test_the_parent_never_touches_the_gpu_and_nothing_stays_on_it(tmp_path: Path) -> None:
