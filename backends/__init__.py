@@ -26,7 +26,7 @@ TABLE: dict[str, str] = {
 FOR_TESTS: dict[str, str] = {
     "null": "backends.null:Null",
     "null-packaged": "backends.null:NullPackaged",
-    "eager-again": "backends.eager:EagerAgain",
+    "eager-again": "backends.eager_again:EagerAgain",
 }
 """Found by name, but in no list: they exist to test the harness."""
 

@@ -55,13 +55,6 @@ class Eager(Backend):
             return cuda_graph.capture(steps, inputs, context.calibration)
 
 
-class EagerAgain(Eager):
-    """The same under another name, so that a contest can hold it twice: two copies of one backend must tie."""
-
-    name = "eager-again"
-    description = "eager under another name, for checks of the harness"
-
-
 class Callables(Compiled):
     """A callable with a model's own arguments and outputs: eager, and what torch.compile makes."""
 

@@ -7,7 +7,9 @@
 Each trial is a whole contest of eager with itself, in fork servers of its own (harness/selfcheck.py). `--neighbour`
 burns one core beside it, on and off for random times of half a second on average. `--usual` measures the same two
 copies as most scripts do: each in a process of its own, one after the other, medians of 100 calls, a gap over 2 % taken
-for a difference. Trials are appended to files in `--out`, so that a run can be broken off and gone on with.
+for a difference. `--by-itself 1.05` makes the second copy slower where `--planted` multiplies its samples: each of its
+calls spins for 5 % of its own time. Trials are appended to files in `--out`, so that a run can be broken off and gone
+on with.
 
     python benchmarks/aa.py --resample results/aa/bakeoff-mlp-cpu-default-quiet.jsonl
 
@@ -61,11 +63,16 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100, help="of each model, those already in --out included")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no trial begins")
     parser.add_argument("--planted", default="1,1.03,1.05", help="how many times slower the second copy is made")
+    parser.add_argument(
+        "--by-itself", type=float, choices=tuple(selfcheck.SLOWER_BY_ITSELF), help="the second copy really is so slow"
+    )
     parser.add_argument("--neighbour", action="store_true")
     parser.add_argument("--usual", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/aa"))
     parser.add_argument("--resample", type=Path, nargs="+", help="files of earlier trials, .jsonl or .jsonl.gz")
     options = parser.parse_args()
+    if options.by_itself and (options.usual or options.mode != "default"):
+        parser.error("--by-itself: in mode default, and not the usual method's")
     if options.resample:
         _say("| pairs of processes from | pairs | spread (sd) | planted | winner called | undecided | processes |")
         _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
@@ -79,6 +86,8 @@ def main() -> None:
     with neighbour() if options.neighbour else contextlib.nullcontext():
         for model in options.models.split(","):
             kind = "usual" if options.usual else "bakeoff"
+            if options.by_itself:
+                kind = f"slower-{options.by_itself}"
             place = "neighbour" if options.neighbour else "quiet"
             path = options.out / f"{kind}-{model}-{options.device}-{options.mode}-{place}.jsonl"
             left_s = options.limit - (time.monotonic() - begun)
@@ -92,8 +101,9 @@ def main() -> None:
 
 
 def ours(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:
-    planted = [float(factor) for factor in options.planted.split(",")]
-    for trial in selfcheck.run(model, options.device, options.mode, trials, Silent(), limit_s, planted):
+    by_itself = options.by_itself or 1.0
+    planted = [options.by_itself] if options.by_itself else [float(factor) for factor in options.planted.split(",")]
+    for trial in selfcheck.run(model, options.device, options.mode, trials, Silent(), limit_s, planted, by_itself):
         yield selfcheck.to_json(trial)
 
 

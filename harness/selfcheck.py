@@ -2,7 +2,8 @@
 
 A trial is a contest of eager with itself, entered twice. What it would have found had the second copy been slower is
 told from the same samples, multiplied: so many per cent more, with all the noise that the machine has. Each question is
-answered by as many processes as it would have been given: a trial goes on until all of them are decided.
+answered by as many processes as it would have been given: a trial goes on until all of them are decided. Or the second
+copy is slower by itself: each of its calls spins for so many per cent of its own time.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from reports.verdict import judge_contest, undecided
 FIRST, AGAIN = "eager", "eager-again"
 PLANTED = (1.0, 1.03, 1.05)
 """How many times slower the second copy is made: equal, and the slowdowns that must be found."""
+
+SLOWER_BY_ITSELF = {1.03: "3-percent-slower", 1.05: "5-percent-slower"}
+"""Modes of the second copy."""
 
 USUAL_CALLS = 100
 USUAL_MARGIN = 0.02
@@ -89,9 +93,16 @@ def run(
     progress: Progress,
     limit_s: float = float("inf"),
     planted: Sequence[float] = PLANTED,
+    by_itself: float = 1.0,
 ) -> Iterator[Trial]:
-    """Yield `trials` trials, or as many as begin within `limit_s` seconds, each in servers and processes of its own."""
-    cells = tuple(_cell(model, device, backend, mode) for backend in (FIRST, AGAIN))
+    """Yield `trials` trials, or as many as begin within `limit_s` seconds, each in servers and processes of its own.
+
+    `by_itself`: how many times slower the second copy really is, 1.03 or 1.05 in mode `default`. Samples are multiplied
+    by what is missing to `planted`. ValueError for another one, or in another mode.
+    """
+    if by_itself != 1.0 and (mode != "default" or by_itself not in SLOWER_BY_ITSELF):
+        raise ValueError(f"no copy in mode {mode} is {by_itself} times slower by itself")
+    cells = (_cell(model, device, FIRST, mode), _cell(model, device, AGAIN, SLOWER_BY_ITSELF.get(by_itself, mode)))
     contest = Contest(cells[0].contest_id, tuple(PlannedCell(cell, asked_by_name=True) for cell in cells))
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +110,7 @@ def run(
         for number in range(trials):
             if time.monotonic() - begun > limit_s:
                 return
-            yield _trial(contest, Path(folder) / str(number), golden, progress, planted)
+            yield _trial(contest, Path(folder) / str(number), golden, progress, planted, by_itself)
 
 
 def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[Answer]]) -> list[Summary]:
@@ -203,13 +214,15 @@ def _condensed(burst: Burst) -> dict[str, object]:
     }
 
 
-def _trial(contest: Contest, folder: Path, golden: Path, progress: Progress, planted: Sequence[float]) -> Trial:
+def _trial(
+    contest: Contest, folder: Path, golden: Path, progress: Progress, planted: Sequence[float], by_itself: float
+) -> Trial:
     begun = time.monotonic()
     ends_s: list[float] = []
 
     def undecided_for_any(records: Sequence[Record]) -> list[tuple[str, str]]:
         ends_s.append(time.monotonic() - begun)
-        return [pair for factor in planted for pair in undecided(_slowed(records, factor))]
+        return [pair for factor in planted for pair in undecided(_slowed(records, factor / by_itself))]
 
     request = Request(models=(contest.cells[0].cell.model,), devices=(contest.cells[0].cell.device,))
     ids = [planned.cell.id for planned in contest.cells]
@@ -231,13 +244,15 @@ def _trial(contest: Contest, folder: Path, golden: Path, progress: Progress, pla
     shutil.rmtree(folder)
     first = next(record for record in records if record.cell.backend == FIRST)
     again = next(record for record in records if record.cell.backend == AGAIN)
-    answers = tuple(_answer([first, again], factor, ends_s, plan.processes) for factor in planted)
+    answers = tuple(_answer([first, again], factor, ends_s, plan.processes, by_itself) for factor in planted)
     return Trial(answers=answers, records=(first, again))
 
 
-def _answer(records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int) -> Answer:
+def _answer(
+    records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int, by_itself: float = 1.0
+) -> Answer:
     """The verdict at the moment at which a contest with this slowdown would have stopped."""
-    slowed = _slowed(records, planted)
+    slowed = _slowed(records, planted / by_itself)
     for number, end_s in enumerate(ends_s):
         processes = fewest + number
         seen = [_first_processes(record, processes) for record in slowed]

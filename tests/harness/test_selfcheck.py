@@ -86,6 +86,22 @@ def test_a_trial_measures_eager_against_itself_and_can_be_kept(monkeypatch: pyte
 
 
 @pytest.mark.slow
+def test_a_copy_that_is_slower_by_itself_is_measured_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.sampling.MAX_PROCESSES", 3)
+    (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.05, 2.0), by_itself=1.05)
+    assert [record.cell.mode for record in trial.records] == ["default", "5-percent-slower"]
+    really, doubled = trial.answers
+    assert 1.0 < really.ratio.value < 1.2
+    assert doubled.ratio.value == pytest.approx(really.ratio.value * 2.0 / 1.05)
+
+
+def test_a_slowdown_that_no_copy_has_is_refused() -> None:
+    for mode, by_itself in (("default", 1.04), ("cuda-graph", 1.05)):
+        with pytest.raises(ValueError, match="slower by itself"):
+            next(selfcheck.run("mlp", "cpu", mode, 1, Silent(), by_itself=by_itself))
+
+
+@pytest.mark.slow
 def test_the_usual_method_has_a_gap_and_takes_its_time() -> None:
     (trial,) = selfcheck.usual_method("mlp", "cpu", "default", 1)
     assert trial.gap >= 0

@@ -1,0 +1,51 @@
+"""The second copy of eager: slower by itself, by the share that its mode says."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import pytest
+
+import backends
+from backends.base import Compiled
+from backends.eager_again import EagerAgain, Slowed
+from harness.selfcheck import SLOWER_BY_ITSELF
+
+
+class Spinning(Compiled):
+    """Notes what each of its calls took."""
+
+    def __init__(self) -> None:
+        self.taken_s: list[float] = []
+
+    def bind(self, inputs: object) -> None: ...
+
+    def run(self) -> None:
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < 0.001:
+            pass
+        self.taken_s.append(time.perf_counter() - begun)
+
+    def outputs(self) -> tuple[()]:
+        return ()
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_each_call_is_longer_by_the_share_of_its_own_time(share: float) -> None:
+    inner = Spinning()
+    slowed = Slowed(inner, share)
+    ratios = []
+    for _ in range(50):
+        begun = time.perf_counter()
+        slowed.run()
+        ratios.append((time.perf_counter() - begun) / inner.taken_s[-1])
+    assert min(ratios) >= 1 + share
+    assert statistics.median(ratios) == pytest.approx(1 + share, abs=0.02)
+
+
+def test_the_modes_are_those_that_trials_ask_for() -> None:
+    copy = backends.create("eager-again")
+    assert isinstance(copy, EagerAgain)
+    for factor, mode in SLOWER_BY_ITSELF.items():
+        assert 1 + copy.modes[mode]["slower_by"] == pytest.approx(factor)
