@@ -133,9 +133,12 @@ def _throttling_doubt(everything: Sequence[Conditions]) -> str | None:
     return f"the GPU's clock was held down in {_share(held, everything)} of the bursts{_reasons(held)}"
 
 
-def _reasons(held: Iterable[Conditions]) -> str:
+def _reasons(held: Sequence[Conditions]) -> str:
+    """Why the clock was held down, in NVML's words, and how hot the GPU was meanwhile."""
     reasons = sorted({reason for seen in held for reason in seen.throttle_reasons})
-    return f" ({', '.join(reasons)})" if reasons else ""
+    temperatures = [seen.temperature_c for seen in held if seen.temperature_c is not None]
+    named = ", ".join([*reasons, *([f"at up to {max(temperatures)} °C"] if temperatures else [])])
+    return f" ({named})" if named else ""
 
 
 def _waiting_doubt(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> str | None:

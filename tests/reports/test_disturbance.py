@@ -79,6 +79,18 @@ def test_a_clock_held_down_all_the_time_is_named_too() -> None:
     ]
 
 
+def test_how_hot_the_gpu_was_is_named_with_the_reasons() -> None:
+    held = {"sm_clock_mhz": 1500, "throttle_reasons": ["hardware thermal slowdown"]}
+    cool, hot = {**held, "temperature_c": 84}, {**held, "temperature_c": 87}
+    assert doubts(*[cool] * 5, *[hot] * 5) == [
+        "the GPU's clock was held down in 100 % of the bursts (hardware thermal slowdown, at up to 87 °C)",
+    ]
+    assert doubts(*[{}] * 22, *[{"sm_clock_mhz": 1200, "temperature_c": 61}] * 3)[0] == (
+        "SM clock fell to 1,200 MHz in 12 % of the bursts (at up to 61 °C)"
+    )
+    assert doubts(*[{"sm_clock_mhz": 1980, "temperature_c": 87}] * 10) == []  # heat that slows nothing down
+
+
 def test_waiting_for_a_core_is_named_with_the_switches() -> None:
     waiting = {"wait_share": 0.4, "involuntary_switches": 120}
     assert doubts(*[{}] * 9, *[waiting] * 3) == [
