@@ -74,15 +74,17 @@ def main() -> None:
     if options.by_itself and (options.usual or options.mode != "default"):
         parser.error("--by-itself: in mode default, and not the usual method's")
     if options.resample:
-        _say("| pairs of processes from | pairs | spread (sd) | planted | winner called | undecided | processes |")
+        _say(
+            "| pairs of processes from | pairs | spread (sd) | planted | winner (the right one) | undecided | processes |"
+        )
         _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
         for path in options.resample:
             resample(path)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
-    _say("| trials | planted | of | winner called | at most (95 %) | half-width | processes | s per trial |")
-    _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    _say("| trials | planted | of | right | undecided | winner | at most (95 %) | half-width | processes | s each |")
+    _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     with neighbour() if options.neighbour else contextlib.nullcontext():
         for model in options.models.split(","):
             kind = "usual" if options.usual else "bakeoff"
@@ -119,11 +121,13 @@ def report(path: Path, model: str, mode: str) -> None:
         trials = [json.loads(line) for line in lines]
         false = sum(trial["gap"] > selfcheck.USUAL_MARGIN for trial in trials)
         seconds = statistics.median(trial["seconds"] for trial in trials)
-        _say(f"| {path.stem} | 1.00 | {len(trials)} | {false / len(trials):.1%} | | | 1 | {seconds:.1f} |")
+        shares = f"{1 - false / len(trials):.1%} | | {false / len(trials):.1%}"
+        _say(f"| {path.stem} | 1.00 | {len(trials)} | {shares} | | | 1 | {seconds:.1f} |")
         return
     for row in selfcheck.summarise_trials(model, mode, [selfcheck.answers_of(line) for line in lines]):
-        called = f"{row.winners / row.trials:.1%} | {row.upper:.1%} | {row.half_width:.2%}"
-        _say(f"| {path.stem} | {row.planted:.2f} | {row.trials} | {called} | {row.processes:.1f} | {row.seconds:.1f} |")
+        shares = " | ".join(f"{number / row.trials:.1%}" for number in (row.right, row.unstable, row.winners))
+        measured = f"{row.upper:.1%} | {row.half_width:.2%} | {row.processes:.1f} | {row.seconds:.1f}"
+        _say(f"| {path.stem} | {row.planted:.2f} | {row.trials} | {shares} | {measured} |")
 
 
 def resample(path: Path) -> None:
@@ -142,7 +146,8 @@ def resample(path: Path) -> None:
                 (seen for count in range(3, MAX_PROCESSES) if is_decided(seen := ratio_over_processes(logs[:count]))),
                 ratio_over_processes(logs),
             )
-            called += relation(ratio) in (Relation.FASTER, Relation.SLOWER)
+            is_found = (Relation.FASTER,) if planted > 1 else (Relation.FASTER, Relation.SLOWER)
+            called += relation(ratio) in is_found
             undecided += not is_decided(ratio)
             processes += ratio.processes
         shares = f"{called / RESAMPLES:.2%} | {undecided / RESAMPLES:.2%} | {processes / RESAMPLES:.1f}"

@@ -48,13 +48,24 @@ def models_table() -> Table:
 def selfcheck_table(rows: Sequence[Summary]) -> Table:
     """What trials of eager against itself came to, one row for each planted slowdown."""
     table = Table(
-        "model", "the copy is", "trials", "winner called", "at most", "half-width", "processes", "s per trial"
+        "model",
+        "the copy is",
+        "trials",
+        "right",
+        "undecided",
+        "winner called",
+        "at most",
+        "half-width",
+        "processes",
+        "s per trial",
     )
     for row in rows:
         table.add_row(
             escape(row.model),
             "equal" if row.planted == 1.0 else f"{row.planted - 1:.0%} slower",
             str(row.trials),
+            f"{row.right / row.trials:.1%}",
+            f"{row.unstable / row.trials:.1%}",
             f"{row.winners / row.trials:.1%}",
             f"{row.upper:.1%}",
             f"±{row.half_width:.2%}",

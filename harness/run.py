@@ -142,7 +142,7 @@ def ask(starter: Launcher, role: str, **fields: Any) -> dict[str, Any]:
 def _measure(
     launchers: Launchers, contests: Sequence[Contest], request: Request, store: Store, progress: Progress
 ) -> None:
-    sampling = SamplingPlan.lasting(request.min_time_s, request.processes)
+    sampling = SamplingPlan.lasting(request.min_time_s, request.processes, Requirements.parse(request.require).calls)
     cells = [planned.cell for contest in contests for planned in contest.cells]
     imports = _imports_of([cell for cell in cells if not store.has(cell.id)])
     if imports and launchers.first.start_method == "forkserver":

@@ -80,9 +80,10 @@ class SamplingPlan:
     latency_only: bool = False
 
     @classmethod
-    def lasting(cls, seconds: float, processes: int = MIN_PROCESSES) -> SamplingPlan:
-        """At least `seconds` and 100 calls of each cell over `processes` processes of twelve rounds or more, in bursts
-        of 100 ms or less; a warm-up of half a second (half of `seconds`, if that is less).
+    def lasting(cls, seconds: float, processes: int = MIN_PROCESSES, calls: int = CALLS) -> SamplingPlan:
+        """At least `seconds`, 100 calls and `calls` of each cell over `processes` processes of twelve rounds or more.
+
+        Bursts take 100 ms or less, and the warm-up half a second (half of `seconds`, if that is less).
 
         Time is spent on further rounds and not on longer ones: a round is one piece of evidence, however long.
         """
@@ -93,7 +94,7 @@ class SamplingPlan:
             most_processes=max(processes, MAX_PROCESSES) if processes >= MIN_PROCESSES else processes,
             rounds=rounds,
             burst_s=seconds / processes / rounds,
-            burst_calls=math.ceil(CALLS / processes / rounds),
+            burst_calls=math.ceil(max(CALLS, calls) / processes / rounds),
             warm_up_s=min(0.5, seconds / 2),
         )
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from reports.errors import UsageError, unknown
 from reports.schema import Record
+from reports.statistics import calls_needed
+
+PERCENTILES = {"p90_ms": 0.90, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
 
 FORM = "write NAME<NUMBER[,NAME<NUMBER...], with <, <=, > or >=: p99_ms<5, peak_device_bytes<4GB"
 
@@ -32,6 +35,11 @@ class Requirements:
     def unmet(self, record: Record) -> list[str]:
         """Each reason why `record` may not win, in words; empty where it may."""
         return [reason for requirement in self.each if (reason := requirement.unmet(record))]
+
+    @property
+    def calls(self) -> int:
+        """So many calls of a configuration are needed to judge it: those that its percentiles take."""
+        return max((calls_needed(PERCENTILES.get(requirement.name, 0.0)) for requirement in self.each), default=0)
 
     def __bool__(self) -> bool:
         return bool(self.each)
@@ -71,7 +79,7 @@ def _field(part: str, name: str, absent: str, is_bytes: bool = False) -> Quantit
 
 
 _NO_LATENCY = "no latency was measured"
-_FEW_CALLS = "the sample is too small for this percentile"
+_FEW_CALLS = "the sample is too small for this percentile: raise --min-time"
 _NO_ERROR = "no error was measured"
 _NOT_WARM = "it was never started warm"
 _NO_CALL = "no first call was timed"

@@ -17,9 +17,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from reports.decision import FEWEST_PROCESSES, MARGIN, MARGIN_UNPAIRED, TIE_MARGIN, Relation, relation
+from reports.decision import (
+    CALL_CONFIDENCE,
+    FEWEST_PROCESSES,
+    MARGIN,
+    MARGIN_UNPAIRED,
+    NARROW_LEAD,
+    TIE_MARGIN,
+    WIDE_LEAD_CONFIDENCE,
+    Relation,
+    relation,
+)
 from reports.schema import Interval, Phase, Ratio, Record
-from reports.statistics import Series, ratio_of, series_of
+from reports.statistics import Series, interval_at, ratio_of, series_of
 
 Start = Literal["cold", "warm"]
 STARTS: tuple[Start, ...] = ("cold", "warm")
@@ -103,16 +113,17 @@ class Outcome:
     steady: Ratio
     total_speedup: float  # the baseline's total / the cell's
     total_speedup_ci95: Interval | None  # from the steady latencies' interval alone
+    total_speedup_believed: Interval | None  # from as much of it as a winner may be named by
     break_even: BreakEven
 
     @property
     def winner(self) -> str | None:
         """The one that costs less, or None where that cannot be told, or by less than `TIE_MARGIN`."""
-        if self.total_speedup_ci95 is None:
+        if self.total_speedup_believed is None:
             return None
-        if self.total_speedup >= 1 + TIE_MARGIN and self.total_speedup_ci95.low > 1:
+        if self.total_speedup >= 1 + TIE_MARGIN and self.total_speedup_believed.low > 1:
             return self.label
-        if self.total_speedup <= 1 / (1 + TIE_MARGIN) and self.total_speedup_ci95.high < 1:
+        if self.total_speedup <= 1 / (1 + TIE_MARGIN) and self.total_speedup_believed.high < 1:
             return self.baseline
         return None
 
@@ -177,22 +188,28 @@ class Costs:
             return None
         ours, theirs, steady = lines[label], lines[baseline], self.steady(label, baseline)
         baseline_s = theirs.total_s(calls)
-        ends = _ends(ours, steady)
+        total_speedup = baseline_s / ours.total_s(calls)
+
+        def total_of(ratio: Ratio) -> Interval | None:
+            ends = _ends(ours, ratio)
+            return ends and Interval(low=baseline_s / ends[0].total_s(calls), high=baseline_s / ends[1].total_s(calls))
+
+        is_wide = max(total_speedup, 1 / total_speedup) >= 1 + NARROW_LEAD
         return Outcome(
             label=label,
             baseline=baseline,
             calls=calls,
             overhead_s=ours.setup_s - theirs.setup_s,
             steady=steady,
-            total_speedup=baseline_s / ours.total_s(calls),
-            total_speedup_ci95=ends
-            and Interval(low=baseline_s / ends[0].total_s(calls), high=baseline_s / ends[1].total_s(calls)),
+            total_speedup=total_speedup,
+            total_speedup_ci95=total_of(steady),
+            total_speedup_believed=total_of(_believed(steady, WIDE_LEAD_CONFIDENCE if is_wide else CALL_CONFIDENCE)),
             break_even=crossing,
         )
 
     def _at_its_fastest(self, line: Line, against: Line) -> Line:
         """`line` at the end of the interval that favours it; with no interval nothing is known but its setup."""
-        ends = _ends(line, self.steady(line.label, against.label))
+        ends = _ends(line, _believed(self.steady(line.label, against.label), WIDE_LEAD_CONFIDENCE))
         return ends[1] if ends else line.at(0.0)
 
 
@@ -265,6 +282,19 @@ def _ends(ours: Line, steady: Ratio) -> tuple[Line, Line] | None:
         return None
     slack = 1 + _unseen(steady)
     return ours.at(slack * steady.value / steady.ci95.low), ours.at(steady.value / steady.ci95.high / slack)
+
+
+def _believed(steady: Ratio, confidence: float) -> Ratio:
+    """`steady` with the interval by which a winner over so many calls may be named.
+
+    The 95 % one where a verdict would call one of the two faster. Else the steady latencies may well be equal, and a
+    winner has to be one by its setup: the interval is that of `confidence`, as a verdict asks for it, and holds 1.
+    """
+    if steady.ci95 is None or relation(steady) in (Relation.FASTER, Relation.SLOWER):
+        return steady
+    is_over_processes = steady.paired and steady.processes >= FEWEST_PROCESSES
+    interval = interval_at(steady, confidence) if is_over_processes else steady.ci95
+    return steady.model_copy(update={"ci95": Interval(low=min(interval.low, 1.0), high=max(interval.high, 1.0))})
 
 
 def _unseen(ratio: Ratio) -> float:

@@ -52,7 +52,8 @@ def method(report: Report) -> list[str]:
     """How it was measured, beside the report's own notes."""
     lines = [
         f"Made {report.created_at} in {spelling.seconds(report.elapsed_s)} s; schema {report.schema_version}.",
-        "Latency is the median over bursts of each burst's median; a ratio is one of bursts of the same round.",
+        "Latency is the median over processes of the median over their bursts of each burst's median; a ratio is the "
+        "geometric mean over processes of the median over rounds, of bursts of the same round.",
         "A percentile that the sample is too small to hold is n/a; no sample is deleted as an outlier.",
     ]
     if any(record.roofline for record in report.records):

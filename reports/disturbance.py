@@ -119,7 +119,12 @@ def _those(measured: Iterable[Sequence[Burst]], test: Callable[[Conditions, Usua
 
 
 def _clock_doubt(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> str | None:
-    slow = _those(measured, _was_throttled)
+    """Against each cell's highest clock, since one that was low for most of the time has a low median."""
+    slow = []
+    for bursts in measured:
+        clocks_mhz = [(seen, seen.sm_clock_mhz) for seen in _conditions(bursts) if seen.sm_clock_mhz is not None]
+        highest_mhz = max((clock for _, clock in clocks_mhz), default=0)
+        slow += [seen for seen, clock in clocks_mhz if clock < THROTTLED_CLOCK * highest_mhz]
     if not slow:
         return None
     lowest_mhz = min(seen.sm_clock_mhz for seen in slow if seen.sm_clock_mhz is not None)

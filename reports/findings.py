@@ -10,6 +10,7 @@ import numpy as np
 from reports import spelling
 from reports.contests import ContestView, Row
 from reports.costs import Start
+from reports.decision import Relation, relation
 from reports.lifetime import in_the_end_or
 from reports.plotted import cost_lines, ratio_over_baseline, samples_ms, until_first_call_s
 from reports.statistics import percentile
@@ -37,19 +38,19 @@ def latency(contest: ContestView) -> str:
     if best is None:
         return f"nothing could be ranked on {model}"
     if verdict.tied:
-        return f"{listed(verdict.tied)} tie on {model}"
+        return f"{listed(verdict.tied)} {'are not decided' if verdict.unstable else 'tie'} on {model}"
     ratio = best.standing.speedup_over_baseline if best.standing else None
+    fastest = f"{name(best)} is fastest {'so far ' if verdict.unstable else ''}on {model}"
     if ratio and best.label != verdict.baseline:
-        return f"{name(best)} is fastest on {model}: {spelling.ratio(ratio.value)}x {verdict.baseline}"
+        return f"{fastest}: {spelling.ratio(ratio.value)}x {verdict.baseline}"
     if verdict.lead:
-        lead = f"{spelling.ratio(verdict.lead.value)}x {short(verdict.runner_up or '', 22)}"
-        return f"{name(best)} is fastest on {model}: {lead}"
+        return f"{fastest}: {spelling.ratio(verdict.lead.value)}x {short(verdict.runner_up or '', 22)}"
     return f"only {name(best)} could be ranked on {model}"
 
 
 def speedup(contest: ContestView) -> str:
     faster = [
-        row for row in contest.ranked if (ratio := ratio_over_baseline(row)) and ratio.ci95 and ratio.ci95.low > 1
+        row for row in contest.ranked if (ratio := ratio_over_baseline(row)) and relation(ratio) is Relation.FASTER
     ]
     others = [row for row in contest.ranked if row.label != contest.verdict.baseline]
     if not others:

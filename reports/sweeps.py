@@ -101,7 +101,9 @@ class Sweep:
         """Who is the fastest from which size on."""
         stretches: list[tuple[str, float]] = []
         for contest in self.contests:
-            name = contest.verdict.winner or ("a tie" if contest.verdict.tied else "nobody")
+            verdict = contest.verdict
+            shared = ("undecided" if verdict.unstable else "a tie") if verdict.tied else "nobody"
+            name = verdict.winner or shared
             if not stretches or stretches[-1][0] != name:
                 stretches.append((name, _size(contest.cell, self.dimension)))
         first, *others = stretches

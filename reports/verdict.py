@@ -71,6 +71,7 @@ def judge_contest(records: Sequence[Record], requirements: Requirements | None =
             *_doubts_of_stability(field),
             *_doubts_of_order(field),
             *_doubts_of_lead(field, tied, runner_up),
+            *_doubts_of_winner(field, tied),
             *_doubts_of_pairing(field.leads()),
             *_doubts_of_spread(field.ranked),
             *conditions_doubts(field.measured),
@@ -319,6 +320,19 @@ def _doubts_of_lead(field: _Field, tied: Sequence[Record], runner_up: Record | N
         f"{tied[0].cell.label} leads by less than {percent(NARROW_LEAD)}, and each cell was measured in {number}: two "
         "equal processes have been seen up to 8 % apart"
     ]
+
+
+def _doubts_of_winner(field: _Field, tied: Sequence[Record]) -> list[str]:
+    """Those behind the runner-up that the winner is not called faster than, if the doubt of stability has not named
+    them: they vary too much to be told apart from anything."""
+    best = tied[0]
+    named = [record for record, _ in field.open_pairs()]
+    behind = [record for record in field.ranked if record not in tied and record not in named]
+    doubtful = [other for other in behind if relation(field.ratio(best, other)) is not Relation.FASTER]
+    if not doubtful:
+        return []
+    listed = ", ".join(f"{other.cell.label}, {spell_ratio(field.ratio(best, other))}" for other in doubtful)
+    return [f"{best.cell.label} is not told apart from what has a longer median and varies more: {listed}"]
 
 
 def _doubts_of_pairing(leads: Iterable[Ratio]) -> list[str]:

@@ -12,6 +12,7 @@ from backends.base import Compiled
 from harness import sampling
 from harness.clock import Clock
 from models.base import Inputs
+from reports.constraints import Requirements
 from reports.schema import WarmUp
 
 MS = 1_000_000
@@ -315,6 +316,13 @@ def test_bursts_hold_the_time_and_a_hundred_calls(seconds: float, rounds: int, w
     assert plan.processes * plan.rounds * plan.burst_calls >= 100
     assert plan.burst_s <= 0.1
     assert plan.warm_up_s == warm_up_s
+
+
+def test_a_percentile_that_is_required_has_the_calls_it_takes() -> None:
+    plan = sampling.SamplingPlan.lasting(1.5, calls=Requirements.parse("build_s<60, p90_ms<5, p99_ms<5").calls)
+    assert plan.processes * plan.rounds * plan.burst_calls >= 662
+    unasked = sampling.SamplingPlan.lasting(1.5)
+    assert sampling.SamplingPlan.lasting(1.5, calls=Requirements.parse("build_s<60").calls) == unasked
 
 
 @pytest.mark.parametrize(("asked", "most"), [(1, 1), (2, 2), (3, 20), (5, 20), (22, 22)])

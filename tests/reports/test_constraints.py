@@ -74,7 +74,9 @@ def test_operators_and_units(text: str, is_met: bool) -> None:
 
 def test_what_cannot_be_judged_is_not_met_and_says_so() -> None:
     few = ok(cell("onnx"), constant([1.0] * 6))
-    assert unmet("p99_ms<5", few) == ["p99_ms cannot be judged: the sample is too small for this percentile"]
+    assert unmet("p99_ms<5", few) == [
+        "p99_ms cannot be judged: the sample is too small for this percentile: raise --min-time"
+    ]
     assert unmet("peak_device_bytes<4GB", few) == ["peak_device_bytes cannot be judged: no memory of a device was read"]
     assert unmet("warm_build_s<4", few) == ["warm_build_s cannot be judged: it was never started warm"]
     assert unmet("joules_per_call<4", few) == ["joules_per_call cannot be judged: this machine counts no energy"]

@@ -258,6 +258,22 @@ def test_who_wins_depends_on_the_calls(calls: int, winner: str | None) -> None:
     assert found and found.winner == winner
 
 
+def test_steady_latencies_that_no_verdict_calls_make_no_winner_over_however_many_calls() -> None:
+    """5 % apart in three processes of each: their 95 % interval excludes 1, and a verdict needs more than that."""
+    records = [measured("eager", 1.05), measured("onnx", 1.0, build_s=1.0)]
+    costs = Costs(records)
+    steady = costs.steady("onnx", "eager")
+    assert steady.ci95 and steady.ci95.low > 1.03
+    assert judge_contest(records).winner is None
+    often = costs.outcome("onnx", "eager", 10**6, "cold")
+    assert often and often.total_speedup_ci95 and often.total_speedup_ci95.low > 1.03
+    assert often.winner is None
+    once = costs.outcome("onnx", "eager", 1, "cold")
+    assert once and once.winner == "eager"  # by its setup
+    cheapest = costs.cheapest(10**6, "cold", EVERYBODY)
+    assert cheapest and [line.label for line in cheapest.rivals] == ["eager"]
+
+
 def test_a_warm_start_pays_earlier() -> None:
     cold, warm = (contest().outcome("onnx", "eager", 500, start) for start in ("cold", "warm"))  # type: ignore[arg-type]
     assert cold and warm

@@ -72,6 +72,13 @@ def test_a_clock_that_fell_is_named_with_its_reasons() -> None:
     )
 
 
+def test_a_clock_that_fell_for_most_of_the_time_is_named_though_nobody_says_why() -> None:
+    assert doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1200}] * 7)[0] == (
+        "SM clock fell to 1,200 MHz in 70 % of the bursts"
+    )
+    assert doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1700}] * 7) == []
+
+
 def test_a_clock_held_down_all_the_time_is_named_too() -> None:
     held = {"sm_clock_mhz": 1500, "throttle_reasons": ["hardware thermal slowdown"]}
     assert doubts(*[held] * 10) == [

@@ -164,6 +164,7 @@ def test_the_plain_verdict(total: float, ends: tuple[float, float], crossing: Br
         steady=Ratio(value=2.26, ci95=None, paired=True),
         total_speedup=total,
         total_speedup_ci95=Interval(low=ends[0], high=ends[1]),
+        total_speedup_believed=Interval(low=ends[0], high=ends[1]),
         break_even=crossing,
     )
     assert lifetime.outcome_sentence(outcome) == said

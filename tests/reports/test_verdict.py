@@ -277,7 +277,18 @@ def test_a_cell_far_behind_that_cannot_be_told_apart_is_still_undecided() -> Non
     noisy = lived(1.6, "openvino", [0.6, 1.0, 1.9, 1.2, 0.7])
     records = [lived(1.0, "onnx"), lived(1.3, "inductor"), noisy]
     assert undecided(records) == [("onnx", "openvino")]
-    assert judge_contest(records).unstable
+    verdict = judge_contest(records)
+    assert (verdict.winner, verdict.unstable) == ("onnx", True)
+    assert any("do not decide onnx against openvino" in doubt for doubt in verdict.doubts)
+
+
+def test_a_single_process_that_varies_too_much_to_be_beaten_is_named_behind_the_winner() -> None:
+    wild = [1.6 * factor for factor in (0.5, 1.0, 2.0, 0.6, 1.9, 1.0, 0.5, 2.1)]
+    noisy = ok(cell("openvino"), constant(wild))
+    verdict = judge_contest([times(1.0, "onnx"), times(1.3, "inductor"), noisy])
+    assert (verdict.winner, verdict.unstable) == ("onnx", False)
+    (doubt,) = [doubt for doubt in verdict.doubts if "told apart" in doubt]
+    assert doubt.startswith("onnx is not told apart from what has a longer median and varies more: openvino, 1.60x [")
 
 
 def test_cells_of_two_groups_are_compared_through_the_baseline_even_against_their_medians() -> None:
