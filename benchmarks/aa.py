@@ -75,7 +75,7 @@ def main() -> None:
         parser.error("--by-itself: in mode default, and not the usual method's")
     if options.resample:
         _say(
-            "| pairs of processes from | pairs | spread (sd) | planted | winner (the right one) | undecided | processes |"
+            "| pairs of processes from | pairs | spread (sd) | planted | winner called | undecided | processes |"
         )
         _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
         for path in options.resample:

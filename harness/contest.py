@@ -55,6 +55,8 @@ class Measurement:
         self._gpu = GpuWatch(None)
         self._holds_all = False
         """Whether memory held all cells of the latest epoch at once."""
+        self._displaced: list[Live] = []
+        """Those that ran out of memory while others were alive, to be started again."""
 
     def measure(self, contest: Contest, pending: Sequence[PlannedCell]) -> None:
         """Bring every pending cell of the contest to its record in the store."""
@@ -134,12 +136,19 @@ class Measurement:
         self._holds_all = True
         while waiting:
             group = self._start_group(epoch, waiting, kept)
-            self._holds_all &= not waiting
             survivors = self._run_rounds([*kept, *group]) if group else kept
+            waiting += self._displaced
+            self._displaced = []
+            self._holds_all &= not waiting
             self._group += 1
             stays = cells[0] if cells[0] in survivors else next(iter(survivors), None)
             kept = [stays] if stays and waiting and len(survivors) > 1 else []
-            going_on += [live for live in survivors if live not in kept and self._finish(live)]
+            leaving = deque(live for live in survivors if live not in kept)
+            while leaving:
+                live = leaving.popleft()
+                going_on += [live] if self._finish(live, [*kept, *leaving]) else []
+            waiting += self._displaced
+            self._displaced = []
             if waiting and self._interleaved:
                 self._note_groups(cells[0].cell.contest_id, kept)
         for live in going_on:
@@ -154,17 +163,14 @@ class Measurement:
         """
         group: list[Live] = []
         launcher = self._launchers.of_epoch(epoch)
-        while waiting and (not (kept or group) or (self._interleaved and self._fits([*kept, *group]))):
+        while waiting and (not (kept or group) or (self._interleaved and self._fits([*kept, *group], waiting[0]))):
             live = waiting.popleft()
             try:
                 live.start(launcher, epoch)
             except Over as over:
-                if over.record.status is Status.OOM and (group or kept):
-                    self._store.note(f"{live.cell.id} ran out of memory beside others and was tried again alone")
-                    live.leave()
+                if self._makes_room(live, over, [*kept, *group]):
                     waiting.appendleft(live)
                     break
-                self._conclude(live, over.record)
                 continue
             self._pause(live)
             group.append(live)
@@ -177,10 +183,21 @@ class Measurement:
             how = "some of them alone, so that the machine's drift is in their ratios"
         self._store.note(f"memory did not hold all cells of {contest_id} at once: they were measured {how}")
 
-    def _fits(self, alive: Sequence[Live]) -> bool:
-        """Whether one more cell, as large as the largest alive, has room."""
-        host = max(live.ready["memory"]["peak_resident_bytes"] or 0 for live in alive)
-        device = max(live.ready["memory"]["peak_device_bytes"] or 0 for live in alive)
+    def _makes_room(self, live: Live, over: Over, others: Sequence[Live]) -> bool:
+        """Whether a cell that came to its end is to be tried once more alone, since `others` held the memory that it
+        lacked. Else it has its record now."""
+        if over.record.status is not Status.OOM or not others:
+            self._conclude(live, over.record)
+            return False
+        self._store.note(f"{live.cell.id} ran out of memory beside others and was tried again alone")
+        live.leave()
+        return True
+
+    def _fits(self, alive: Sequence[Live], following: Live) -> bool:
+        """Whether one more cell has room: as large as it was itself, or as the largest alive where nobody knows."""
+        seen = [live.ready["memory"] for live in ([following] if following.ready else alive)]
+        host = max(peaks["peak_resident_bytes"] or 0 for peaks in seen)
+        device = max(peaks["peak_device_bytes"] or 0 for peaks in seen)
         index = memory.cuda_index(alive[0].cell.device)
         free = memory.device_free_bytes(index) if index is not None else None
         return memory.available_bytes() > MEMORY_RESERVE * host and (free is None or free > MEMORY_RESERVE * device)
@@ -210,7 +227,8 @@ class Measurement:
                     self._pause(live)
                 except Over as over:
                     alive.remove(live)
-                    self._conclude(live, over.record)
+                    if self._makes_room(live, over, alive):
+                        self._displaced.append(live)
             number += 1
             if number == self._sampling.rounds:
                 planned_done = time.monotonic()
@@ -261,13 +279,14 @@ class Measurement:
         found = self._gpu.processes()
         return None if found is None else max(0, found - len(alive))
 
-    def _finish(self, live: Live) -> bool:
-        """Let the cell's process go. Returns whether further processes of it make sense."""
+    def _finish(self, live: Live, others: Sequence[Live]) -> bool:
+        """Let the cell's process go, beside `others`. Returns whether further processes of it make sense."""
         self._resume(live)
         try:
             live.finish()
         except Over as over:
-            self._conclude(live, over.record)
+            if self._makes_room(live, over, others):
+                self._displaced.append(live)
             return False
         record = live.record()
         if record.status is not Status.OK:

@@ -183,6 +183,7 @@ class Live:
         """Take the process away, and forget it: the cell will be started again in this epoch."""
         self._end_child()
         self._forget_process()
+        self._checks = [(epoch, check) for epoch, check in self._checks if epoch != self._epoch]
         if not self.processes:
             shutil.rmtree(self._folder)  # what it had begun to write is no artefact
 
@@ -338,7 +339,7 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
     """Fields that every record has, whether or not the cell was ever started."""
     return {
         "asked_by_name": planned.asked_by_name,
-        "command": command_for(planned.cell, planned.strict, planned.surgical),
+        "command": command_for(planned.cell, planned.strict, planned.surgical, planned.options),
     }
 
 

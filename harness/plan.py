@@ -77,6 +77,7 @@ class PlannedCell:
     asked_by_name: bool  # not through `all`
     strict: bool = False  # it must run wholly where it was asked to
     surgical: tuple[str, ...] = ()  # what a surgical mode compiles, if not what the model names
+    options: tuple[str, ...] = ()  # of the command line: how it is measured, where that is not by default
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
     """Those of one product of models, sizes, devices, precisions and configurations."""
     _check_names(request)
     configurations = expand_backends(request.backends)
+    options = _options_of(request)
     for model in request.models:
         family = models.find(model)
         for values in itertools.product(*request.set.values()):
@@ -120,7 +122,7 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                         mode=mode,
                     )
                     surgical = request.surgical if mode == SURGICAL else ()
-                    yield PlannedCell(cell, asked_by_name, request.strict, surgical)
+                    yield PlannedCell(cell, asked_by_name, request.strict, surgical, options)
 
 
 def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
@@ -162,8 +164,27 @@ def _modes_of(backend: str, by_name: bool) -> list[str]:
         return ["default"]
 
 
-def command_for(cell: Cell, strict: bool = False, surgical: Sequence[str] = ()) -> str:
-    """The command that measures `cell` again, beside its baseline."""
+MEASURED_BY = {
+    "processes": "--processes",
+    "min_time_s": "--min-time",
+    "time_limit_s": "--time-limit",
+    "schedule": "--schedule",
+    "start_method": "--start-method",
+    "require": "--require",
+    "calls": "--calls",
+}
+"""Options that say how a cell is measured and judged, by their field of the request."""
+
+
+def _options_of(request: Request) -> tuple[str, ...]:
+    """Those that are not at their defaults, as words of the command line."""
+    given = {name: getattr(request, name) for name in MEASURED_BY}
+    changed = {name: value for name, value in given.items() if value != Request.model_fields[name].default}
+    return tuple(f"{MEASURED_BY[name]} {shlex.quote(str(value))}" for name, value in changed.items())
+
+
+def command_for(cell: Cell, strict: bool = False, surgical: Sequence[str] = (), options: Sequence[str] = ()) -> str:
+    """The command that measures `cell` again as it was measured, beside its baseline."""
     label = f"{cell.backend}/{cell.mode}" if cell.mode != "default" else cell.backend
     both = label if label == "eager" else f"eager,{label}"
     parts = ["python runner.py run", f"--model {shlex.quote(cell.model)}"]
@@ -175,7 +196,7 @@ def command_for(cell: Cell, strict: bool = False, surgical: Sequence[str] = ()) 
         parts.append("--strict")
     if surgical:
         parts.append(f"--surgical {shlex.quote(','.join(surgical))}")
-    return " ".join(parts)
+    return " ".join([*parts, *options])
 
 
 def check_devices(devices: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from harness.live import Over
 from harness.progress import Silent
 from harness.sampling import MOST_ROUNDS, SamplingPlan
 from harness.store import Store
-from reports.schema import Burst, Cell, Conditions, Record
+from reports.schema import Burst, Cell, Conditions, Record, Status
 
 PLAN = SamplingPlan(processes=3, most_processes=20, rounds=12, burst_s=0.0, burst_calls=3, warm_up_s=0.0)
 
@@ -28,12 +28,24 @@ class Alive:
         self.cell = Cell(model="mlp", device="cpu", backend="eager")
         self.has_time_to_spare = True
         self.dies_in = -1
+        self.dies_of = Status.CRASH
+        self.ends_in_finish: Status | None = None
+        self.has_left = False
+        self.ready: dict[str, Any] = {}
         self._draw = random.Random(f"{level_ms} {sd}")
         self._level_ms, self._sd, self._waited = level_ms, sd, waited
 
+    def leave(self) -> None:
+        self.has_left = True
+        self.bursts = []
+
+    def finish(self) -> None:
+        if self.ends_in_finish is not None:
+            raise Over(cast(Record, SimpleNamespace(reason="it ended", status=self.ends_in_finish)))
+
     def take_burst(self, group: int, number: int, started_s: float, around: Conditions) -> None:
         if number == self.dies_in:
-            raise Over(cast(Record, SimpleNamespace(reason="it died")))
+            raise Over(cast(Record, SimpleNamespace(reason="it died", status=self.dies_of)))
         samples_ns = [round(1e6 * self._level_ms * self._draw.lognormvariate(0, self._sd))]
         seen = Conditions(calibration_ms=1.0, wait_share=0.5 if number % 10 < self._waited else 0.0)
         self.bursts.append(
@@ -42,8 +54,14 @@ class Alive:
 
 
 class NoStore:
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
     def next_group(self) -> int:
         return 0
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 @pytest.fixture
@@ -110,6 +128,67 @@ def test_a_cell_that_dies_leaves_the_others_to_their_rounds(
     survivors = measurement._run_rounds(cast(Any, [mortal, one, other]))
     assert survivors == [one, other]
     assert len(one.bursts) == len(other.bursts) == 12
+
+
+@pytest.mark.parametrize("where", ["burst", "finish"])
+@pytest.mark.parametrize("beside_others", [True, False])
+def test_a_cell_that_runs_out_of_memory_beside_others_is_put_back_and_alone_it_ends(
+    measurement: Measurement, monkeypatch: pytest.MonkeyPatch, where: str, beside_others: bool
+) -> None:
+    concluded: list[object] = []
+    monkeypatch.setattr(measurement, "_conclude", lambda live, record: concluded.append(live))
+    large, other = Alive(1.0, 0.005), Alive(1.01, 0.005)
+    others = [other] if beside_others else []
+    if where == "burst":
+        large.dies_in, large.dies_of = 3, Status.OOM
+        assert measurement._run_rounds(cast(Any, [large, *others])) == others
+    else:
+        large.ends_in_finish = Status.OOM
+        assert not measurement._finish(cast(Any, large), cast(Any, others))
+    assert (measurement._displaced, large.has_left) == (([large], True) if beside_others else ([], False))
+    assert concluded == ([] if beside_others else [large])
+    assert len(cast(NoStore, measurement._store).notes) == int(beside_others)
+
+
+def test_what_was_put_back_is_started_again_in_the_same_epoch(
+    measurement: Measurement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, other = Alive(1.0, 0.005), Alive(1.01, 0.005)
+    large.dies_in, large.dies_of = 3, Status.OOM
+    large.cell = other.cell.model_copy(update={"backend": "onnx"})
+    groups: list[list[Alive]] = []
+
+    def start(epoch: int, waiting: Any, kept: Any) -> list[Alive]:
+        groups.append([*kept, *waiting])
+        if len(groups) > 1:
+            large.dies_in = -1
+        waiting.clear()
+        return groups[-1]
+
+    monkeypatch.setattr(measurement, "_start_group", start)
+    monkeypatch.setattr(measurement, "_conclude", lambda live, record: pytest.fail("it fits alone"))
+    monkeypatch.setattr(Alive, "record", lambda live: SimpleNamespace(status=Status.OK), raising=False)
+    monkeypatch.setattr(NoStore, "keep", lambda store, record: None, raising=False)
+    assert measurement._run_epoch(0, cast(Any, [large, other])) == [large, other]
+    assert groups == [[large, other], [large]]
+    assert not measurement._holds_all
+
+
+def test_a_cell_has_room_where_what_it_took_itself_is_free(
+    measurement: Measurement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of(resident_bytes: int) -> Alive:
+        made = Alive(1.0, 0.005)
+        made.ready = {"memory": {"peak_resident_bytes": resident_bytes, "peak_device_bytes": None}}
+        return made
+
+    small, large, new = of(10**9), of(10**10), Alive(1.0, 0.005)
+    monkeypatch.setattr(contest.memory, "available_bytes", lambda: 5 * 10**9)
+    assert measurement._fits(cast(Any, [small]), cast(Any, new))
+    assert measurement._fits(cast(Any, [small]), cast(Any, small))
+    assert not measurement._fits(cast(Any, [small]), cast(Any, large))
+    assert not measurement._fits(cast(Any, [large]), cast(Any, new))
+    assert measurement._fits(cast(Any, [large]), cast(Any, small))
 
 
 def test_the_bursts_of_an_earlier_group_do_not_count(measurement: Measurement) -> None:

@@ -11,6 +11,7 @@ import pytest
 import backends
 import runner
 from harness import run as runs
+from harness.live import common_fields
 from harness.plan import Request, command_for, expand_backends, plan
 from reports.errors import BakeoffError, UsageError
 from reports.schema import Cell, Report
@@ -211,6 +212,25 @@ def test_the_command_of_a_cell_plans_that_cell(
     assert not again.cells[-1].strict
     (strictly,) = plan(commanded(command_for(cell, strict=True), monkeypatch))
     assert [(planned.cell, planned.strict) for planned in strictly.cells[1:]] == [(cell, True)]
+
+
+def test_a_command_says_how_the_cell_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured_by = {
+        "processes": 6,
+        "min_time_s": 0.6,
+        "time_limit_s": 90.0,
+        "schedule": "sequential",
+        "start_method": "spawn",
+        "require": "p99_ms<5, build_s<60",
+        "calls": 1000,
+    }
+    (contest,) = plan(request(backends=("null/slow",), **measured_by))
+    planned = contest.cells[0]
+    again = commanded(command_for(planned.cell, options=planned.options), monkeypatch)
+    assert {name: getattr(again, name) for name in measured_by} == measured_by
+    assert common_fields(planned)["command"].endswith("--require 'p99_ms<5, build_s<60' --calls 1000")
+    (by_default,) = plan(request(backends=("null/slow",)))
+    assert by_default.cells[0].options == ()
 
 
 def test_ids_do_not_depend_on_the_order_of_dimensions() -> None:

@@ -150,7 +150,7 @@ def test_where_memory_holds_one_cell_at_a_time_they_share_no_rounds_and_the_repo
 def test_where_memory_holds_two_cells_every_group_contains_the_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contests.Measurement, "_fits", lambda self, alive: len(alive) < 2)
+    monkeypatch.setattr(contests.Measurement, "_fits", lambda self, alive, following: len(alive) < 2)
     report = measure(tmp_path / "run", "null", "null/double", "eager", processes=3)
     groups = {
         label: [sorted({burst.group for burst in record.bursts if burst.process == epoch}) for epoch in range(3)]
@@ -170,7 +170,9 @@ def test_where_memory_shrinks_between_two_epochs_every_cell_is_measured_in_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        contests.Measurement, "_fits", lambda self, alive: alive[0].processes[-1].index != 1 or len(alive) < 2
+        contests.Measurement,
+        "_fits",
+        lambda self, alive, following: alive[0].processes[-1].index != 1 or len(alive) < 2,
     )
     report = measure(tmp_path / "run", "null", "null/double", "eager", processes=3)
     for record in report.records:
