@@ -74,9 +74,7 @@ def main() -> None:
     if options.by_itself and (options.usual or options.mode != "default"):
         parser.error("--by-itself: in mode default, and not the usual method's")
     if options.resample:
-        _say(
-            "| pairs of processes from | pairs | spread (sd) | planted | winner called | undecided | processes |"
-        )
+        _say("| pairs of processes from | pairs | spread (sd) | planted | winner called | undecided | processes |")
         _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
         for path in options.resample:
             resample(path)
