@@ -48,7 +48,8 @@ def main(folder: Path) -> None:
     except Exception as error:
         traceback.print_exc()
         first_line = str(error).strip().partition("\n")[0]
-        result = {"ok": False, "reason": f"{type(error).__name__}: {first_line}"[:300]}
+        reason = f"{type(error).__name__}: {first_line}"[:300]
+        result = {"ok": False, "reason": reason, "is_for_good": not _may_pass(error)}
     write_atomically(folder / RESULT, json.dumps(result))
 
 
@@ -82,6 +83,13 @@ def _compile(folder: Path) -> dict[str, Any]:
         _package(graphs.backward, folder / BACKWARD)
     account = {"outputs": graphs.outputs, "gradients": list(graphs.gradients), "tangents": list(graphs.tangents)}
     return {"account": account, **_try_out(folder, account, task, flat, tensors, expected)}
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it may be another time that it does not happen: the disk or memory was full."""
+    import torch
+
+    return isinstance(error, (OSError, MemoryError, torch.OutOfMemoryError))
 
 
 def _inference_graphs(flat: torch.nn.Module, tensors: list[torch.Tensor]) -> Graphs:

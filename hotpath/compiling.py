@@ -15,10 +15,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,6 +45,8 @@ class Outcome:
     """How a compilation ended; `reason` says why it failed, and is empty where it did not. Seconds as `Learned`'s."""
 
     reason: str
+    is_for_good: bool = field(default=True, kw_only=True)
+    """Whether it would end so again: not where a process was killed, or memory or the disk was full."""
     compile_s: float | None = None
     load_s: float | None = None
     eager_s: float | None = None
@@ -112,7 +113,6 @@ class Compilation:
         self._making = making
         self._folder = folder
         self._outcome: Outcome | None = None
-        self._begun = time.perf_counter()
         paths = [str(ROOT), *(path for path in sys.path if path)]
         with (making / LOG).open("wb") as log:
             self._process = subprocess.Popen(
@@ -128,7 +128,8 @@ class Compilation:
 
     @property
     def has_ended(self) -> bool:
-        return self._outcome is not None
+        """Also where nobody has asked how: the calls that it was for may never come again."""
+        return self._outcome is not None or self._process.poll() is not None
 
     def poll(self) -> Outcome | None:
         if self._outcome is None and self._process.poll() is not None:
@@ -146,14 +147,15 @@ class Compilation:
             result = json.loads((self._making / RESULT).read_text())
         except FileNotFoundError:
             tail = (self._making / LOG).read_text(errors="replace").strip().splitlines()[-1:]
-            return Outcome(f"the compiler died with status {self._process.returncode}: {' '.join(tail)[:300]}")
+            reason = f"the compiler died with status {self._process.returncode}: {' '.join(tail)[:300]}"
+            return Outcome(reason, is_for_good=False)
         if not result["ok"]:
-            return Outcome(result["reason"])
+            return Outcome(result["reason"], is_for_good=result["is_for_good"])
         # another program may have been quicker with the same path: its version is as good
         with contextlib.suppress(OSError):
             self._making.rename(self._folder)
-        compile_s = time.perf_counter() - self._begun
-        return Outcome("", compile_s, result["load_s"], result["eager_s"], result["compiled_s"])
+        # by its own clock: it may have ended long before it was asked
+        return Outcome("", result["seconds"], result["load_s"], result["eager_s"], result["compiled_s"])
 
 
 def _stop(process: subprocess.Popen[bytes], making: Path) -> None:

@@ -10,31 +10,92 @@ from torch.utils import _pytree as pytree
 
 
 class Weights:
-    """A module's parameters and buffers, each once, in a fixed order, as they stand when they are asked for."""
+    """A module's parameters and buffers, each once, in a fixed order, as they stand when they are asked for.
+
+    Beside them it remembers what compiled code takes for granted: which submodules there are, which names share a
+    tensor, which are empty, and the tensors that are plain attributes, whose values are part of the code.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        named = [*module.named_parameters(), *module.named_buffers()]
-        self.names = [name for name, _ in named]
-        self._places = [_place_of(module, name) for name in self.names]
-        self._known = [(tensor, tensor.data_ptr(), tensor.requires_grad) for _, tensor in named]
-        self._kinds = [kind_of(tensor) for _, tensor in named]
+        self.modules = list(module.modules())
+        self.names: list[str] = []
+        self.are_fit = not any(isinstance(part, torch.jit.ScriptModule) for part in self.modules)
+        """Whether compiled code can take them at all."""
+        self._places: list[tuple[dict[str, Any], str]] = []
+        self._known: list[tuple[torch.Tensor, int, bool, torch.Size, tuple[int, ...]]] = []
+        self._kinds: list[tuple[Hashable, ...]] = []
+        self._tied: list[tuple[dict[str, Any], str, int]] = []
+        self._fixed: list[tuple[dict[str, Any], str, object]] = []
+        """Submodules, empty places, and tensors that are plain attributes."""
+        self._children = [(part._modules, len(part._modules)) for part in self.modules]
+        self._versions: list[tuple[torch.Tensor, int | None]] = []
+        if self.are_fit:
+            self._find(module)
+
+    def _find(self, module: torch.nn.Module) -> None:
+        numbers: dict[int, int] = {}
+        named = list(module.named_modules())
+        for prefix, owner, name, tensor in (
+            (prefix, getattr(part, holder), name, tensor)
+            for holder in ("_parameters", "_buffers")
+            for prefix, part in named
+            for name, tensor in getattr(part, holder).items()
+        ):
+            if tensor is None:
+                self._fixed.append((owner, name, None))
+            elif id(tensor) in numbers:
+                self._tied.append((owner, name, numbers[id(tensor)]))
+            elif (kind := kind_of(tensor)) is None:
+                self.are_fit = False
+            else:
+                numbers[id(tensor)] = len(self.names)
+                self.names.append(f"{prefix}.{name}" if prefix else name)
+                self._places.append((owner, name))
+                self._known.append(_known(tensor))
+                self._kinds.append(kind)
+        for part in self.modules:
+            self._fixed += [(part._modules, name, child) for name, child in part._modules.items()]
+            for name, value in vars(part).items():
+                if isinstance(value, torch.Tensor):
+                    self._fixed.append((vars(part), name, value))
+                    self._versions.append((value, _version_of(value)))
 
     def current(self) -> list[torch.Tensor] | None:
-        """The tensors; None when one of them is no longer of the kind that it was in the beginning.
+        """The tensors; None when one of them, or what compiled code takes for granted, is not as in the beginning.
 
         They may change in place (an optimiser's step) or be replaced by others of the same shape, type and device.
         """
+        if not self.are_fit or not self._is_as_found():
+            return None
         tensors = []
         for index, (owner, name) in enumerate(self._places):
             tensor = owner.get(name)
-            known, address, requires_grad = self._known[index]
-            # what is still the same tensor at the same address is of the same kind: three cheap questions
-            if tensor is not known or tensor.data_ptr() != address or tensor.requires_grad is not requires_grad:
+            known, address, requires_grad, shape, stride = self._known[index]
+            # the same tensor of the same layout at the same address is of the same kind, and that is cheap to ask
+            if (
+                tensor is not known
+                or tensor.data_ptr() != address
+                or tensor.requires_grad is not requires_grad
+                or tensor.shape != shape
+                or tensor.stride() != stride
+            ):
                 if tensor is None or kind_of(tensor) != self._kinds[index]:
                     return None
-                self._known[index] = (tensor, tensor.data_ptr(), requires_grad)
+                self._known[index] = _known(tensor)
             tensors.append(tensor)
+        for owner, name, number in self._tied:
+            if owner.get(name) is not tensors[number]:
+                return None
         return tensors
+
+    def _is_as_found(self) -> bool:
+        for held, name, value in self._fixed:
+            if held.get(name) is not value:
+                return False
+        for children, count in self._children:
+            if len(children) != count:
+                return False
+        return all(_version_of(tensor) == version for tensor, version in self._versions)
 
 
 class Flat(torch.nn.Module):
@@ -83,26 +144,48 @@ def rebuilder(outputs: Any) -> Callable[[list[torch.Tensor]], Any]:
 def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
     """What tells two calls apart that must not share a compiled version: kinds of tensors, and every other argument.
 
-    None for a call that has no compiled version at all: an argument that can neither be flattened nor compared.
+    None for a call that has no compiled version at all: an argument that can neither be flattened nor compared, or a
+    tensor that has no kind.
     """
     if not kwargs and len(args) == 1 and type(args[0]) is torch.Tensor:
         return kind_of(args[0])
     leaves, structure = pytree.tree_flatten((args, kwargs))
-    kinds = tuple(kind_of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+    kinds: list[Hashable] = []
+    for leaf in leaves:
+        # with its type, since 1, 1.0 and True are equal
+        kind = kind_of(leaf) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
+        if kind is None:
+            return None
+        kinds.append(kind)
+    key = tuple(kinds)
     try:
-        hash(kinds)
+        hash(key)
     except TypeError:
         return None
-    return kinds, str(structure)
+    return key, str(structure)
 
 
-def kind_of(tensor: torch.Tensor) -> tuple[Hashable, ...]:
-    """All that code compiled for a tensor may rely on."""
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad, tensor.data_ptr() % 16
+def kind_of(tensor: torch.Tensor) -> tuple[Hashable, ...] | None:
+    """All that code compiled for a tensor may rely on; None for a tensor that such code cannot take.
+
+    That is one of a class of its own, a sparse or nested one, or one without memory, as there are inside of
+    `torch.vmap` and on the device "meta".
+    """
+    if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+        return None
+    try:
+        address = tensor.data_ptr()
+        if not address and tensor.numel():
+            return None
+        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad, address % 16
+    except RuntimeError:  # torch has no way to ask first: "Cannot access data pointer", "doesn't support sizes"
+        return None
 
 
-def _place_of(module: torch.nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    """The dictionary that holds a parameter or buffer, and its key there."""
-    prefix, _, last = name.rpartition(".")
-    owner = module.get_submodule(prefix)
-    return (owner._parameters if last in owner._parameters else owner._buffers), last
+def _known(tensor: torch.Tensor) -> tuple[torch.Tensor, int, bool, torch.Size, tuple[int, ...]]:
+    return tensor, tensor.data_ptr(), tensor.requires_grad, tensor.shape, tensor.stride()
+
+
+def _version_of(tensor: torch.Tensor) -> int | None:
+    """Counts what was written into it; None for a tensor of inference mode, which has no such counter."""
+    return None if tensor.is_inference() else tensor._version

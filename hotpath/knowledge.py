@@ -41,8 +41,9 @@ class Learned:
 class Knowledge:
     """The file `learned.json` in `folder`, and a folder for each path's artefacts beside it.
 
-    Written by an atomic rename after reading it again, so that programs which share a folder lose nothing but what the
-    other one learns of the same path at the same moment. A file that cannot be read is as good as none, and replaced.
+    Written by an atomic rename after reading it again: readers never see half a file, and a program keeps what others
+    have written before. What another one writes in the milliseconds between reading and renaming is lost, of whatever
+    path, and is learned again. A file that cannot be read is as good as none, and replaced.
     """
 
     def __init__(self, folder: Path) -> None:

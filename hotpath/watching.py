@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -14,7 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hotpath.detector import HotPathDetector
 
 LARGEST_CONSTANT = 256
-"""Elements of a tensor of unknown origin whose values still are written into a path."""
+"""Elements of a tensor of unknown origin whose values still are written into a path; a larger one is not compiled."""
+
+REPEATABLE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+"""What a call may return beside tensors: told by its value, and the same object may be returned again."""
 
 
 class Recorder(TorchDispatchMode):
@@ -36,6 +40,8 @@ class Recorder(TorchDispatchMode):
         self._all = hashlib.sha256()
         self.operations = 0
         self.draws_random_numbers = False
+        self.obstacle = ""
+        """Why compiled code could not do what the call did; empty where nothing speaks against it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -56,8 +62,22 @@ class Recorder(TorchDispatchMode):
             if isinstance(output, torch.Tensor):
                 self._name(output, f"%{self.operations}.{place}")
         self.operations += 1
-        self.draws_random_numbers |= torch.Tag.nondeterministic_seeded in func.tags
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.draws_random_numbers = True
+            self.obstacle = self.obstacle or "it draws random numbers, and compiled code would draw others"
+        if torch.Tag.data_dependent_output in func.tags:
+            self.obstacle = self.obstacle or f"it reads values out of tensors ({func}), which compiled code would keep"
         return outputs
+
+    def note_returned(self, outputs: Any) -> None:
+        """What the call returns beside tensors is part of the path, too: compiled code would return it again."""
+        leaves, structure = pytree.tree_flatten(outputs)
+        spelled = []
+        for leaf in leaves:
+            if not isinstance(leaf, (torch.Tensor, *REPEATABLE)):
+                self.obstacle = self.obstacle or f"it returns a {type(leaf).__name__}, which compiled code cannot make"
+            spelled.append("tensor" if isinstance(leaf, torch.Tensor) else repr(leaf))
+        self._all.update(f"{structure}({', '.join(spelled)})".encode())
 
     @property
     def fingerprint(self) -> str:
@@ -72,10 +92,13 @@ class Recorder(TorchDispatchMode):
 
     def _spell_stranger(self, tensor: torch.Tensor) -> str:
         """A tensor that is neither weight, input nor result: a constant of the program, told by its values."""
-        values = "large"
-        if tensor.numel() <= LARGEST_CONSTANT and not tensor.is_meta:
-            values = repr(tensor.tolist())
-        return f"constant {tensor.dtype} {values}"
+        if tensor.is_meta or tensor.layout is not torch.strided or tensor.numel() > LARGEST_CONSTANT:
+            self.obstacle = self.obstacle or (
+                f"it uses a tensor of {tensor.numel()} elements that is no weight, buffer or argument: "
+                "register it as a buffer"
+            )
+            return "a large constant"
+        return f"constant {tensor.dtype} {tensor.tolist()!r}"
 
     def _name(self, tensor: torch.Tensor, name: str) -> None:
         self._names[id(tensor)] = weakref.ref(tensor), name
@@ -147,6 +170,7 @@ def record(
     An iteration that raises is not counted.
     """
     recorder = Recorder(detector, tensors_known(module, (args, kwargs)))
+    held = _held_by(module)
     detector.begin_iteration()
     try:
         with recorder:
@@ -155,4 +179,38 @@ def record(
         detector.abandon_iteration()
         raise
     detector.end_iteration()
+    recorder.note_returned(outputs)
+    if changed := _changed(held, _held_by(module)):
+        recorder.obstacle = recorder.obstacle or f"its forward changes {changed}, which compiled code would not"
     return outputs, recorder
+
+
+def _held_by(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, object]]:
+    """What the module and its submodules hold: every attribute, and one by one what is in those that are containers.
+
+    The objects themselves, and not their addresses, which another object may have after the call.
+    """
+    held: list[tuple[torch.nn.Module, str, object]] = []
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if name == "forward":  # a switch may leave it while another one is watching
+                continue
+            held.append((part, name, value))
+            if isinstance(value, dict):
+                held += [(part, name, entry) for entry in value.values()]
+            elif isinstance(value, (list, set, deque)):
+                held += [(part, name, entry) for entry in value]
+    return held
+
+
+def _changed(
+    before: list[tuple[torch.nn.Module, str, object]], after: list[tuple[torch.nn.Module, str, object]]
+) -> str:
+    """The first attribute that is another one, or holds something else; empty where all are the same."""
+    for (part, name, value), (part_after, name_after, value_after) in zip(before, after, strict=False):
+        if part is not part_after or name != name_after or value is not value_after:
+            return f"the attribute {name} of {type(part).__name__}"
+    if len(before) != len(after):
+        part, name, _ = max(before, after, key=len)[-1]
+        return f"the attribute {name} of {type(part).__name__}"
+    return ""
