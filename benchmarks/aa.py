@@ -8,8 +8,8 @@ Each trial is a whole contest of eager with itself, in fork servers of its own (
 burns one core beside it, on and off for random times of half a second on average. `--usual` measures the same two
 copies as most scripts do: each in a process of its own, one after the other, medians of 100 calls, a gap over 2 % taken
 for a difference. `--by-itself 1.05` makes the second copy slower where `--planted` multiplies its samples: each of its
-calls spins for 5 % of its own time. Trials are appended to files in `--out`, so that a run can be broken off and gone
-on with.
+calls spins for 5 % of its own time. `--schedule sequential` is the harness's own: one cell after the other. Trials are
+appended to files in `--out`, so that a run can be broken off and gone on with.
 
     python benchmarks/aa.py --resample results/aa/bakeoff-mlp-cpu-default-quiet.jsonl
 
@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument(
         "--by-itself", type=float, choices=tuple(selfcheck.SLOWER_BY_ITSELF), help="the second copy really is so slow"
     )
+    parser.add_argument("--schedule", choices=("interleaved", "sequential"), default="interleaved")
     parser.add_argument("--neighbour", action="store_true")
     parser.add_argument("--usual", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/aa"))
@@ -88,6 +89,8 @@ def main() -> None:
             kind = "usual" if options.usual else "bakeoff"
             if options.by_itself:
                 kind = f"slower-{options.by_itself}"
+            if options.schedule == "sequential":
+                kind = f"sequential-{kind}"
             place = "neighbour" if options.neighbour else "quiet"
             path = options.out / f"{kind}-{model}-{options.device}-{options.mode}-{place}.jsonl"
             left_s = options.limit - (time.monotonic() - begun)
@@ -103,7 +106,8 @@ def main() -> None:
 def ours(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:
     by_itself = options.by_itself or 1.0
     planted = [options.by_itself] if options.by_itself else [float(factor) for factor in options.planted.split(",")]
-    for trial in selfcheck.run(model, options.device, options.mode, trials, Silent(), limit_s, planted, by_itself):
+    what = model, options.device, options.mode
+    for trial in selfcheck.run(*what, trials, Silent(), limit_s, planted, by_itself, options.schedule):
         yield selfcheck.to_json(trial)
 
 

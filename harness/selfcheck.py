@@ -22,7 +22,7 @@ from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed
 import models
 from harness.contest import Measurement
 from harness.launcher import Launchers
-from harness.plan import Contest, PlannedCell, Request
+from harness.plan import Contest, PlannedCell, Request, Schedule
 from harness.progress import Progress
 from harness.roofline import Ceilings
 from harness.sampling import SamplingPlan
@@ -94,6 +94,7 @@ def run(
     limit_s: float = float("inf"),
     planted: Sequence[float] = PLANTED,
     by_itself: float = 1.0,
+    schedule: Schedule = "interleaved",
 ) -> Iterator[Trial]:
     """Yield `trials` trials, or as many as begin within `limit_s` seconds, each in servers and processes of its own.
 
@@ -105,12 +106,13 @@ def run(
     cells = (_cell(model, device, FIRST, mode), _cell(model, device, AGAIN, SLOWER_BY_ITSELF.get(by_itself, mode)))
     contest = Contest(cells[0].contest_id, tuple(PlannedCell(cell, asked_by_name=True) for cell in cells))
     begun = time.monotonic()
+    request = Request(models=(model,), devices=(device,), schedule=schedule)
     with tempfile.TemporaryDirectory() as folder:
         golden = Path(folder) / "golden.safetensors"
         for number in range(trials):
             if time.monotonic() - begun > limit_s:
                 return
-            yield _trial(contest, Path(folder) / str(number), golden, progress, planted, by_itself)
+            yield _trial(request, contest, Path(folder) / str(number), golden, progress, planted, by_itself)
 
 
 def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[Answer]]) -> list[Summary]:
@@ -215,7 +217,13 @@ def _condensed(burst: Burst) -> dict[str, object]:
 
 
 def _trial(
-    contest: Contest, folder: Path, golden: Path, progress: Progress, planted: Sequence[float], by_itself: float
+    request: Request,
+    contest: Contest,
+    folder: Path,
+    golden: Path,
+    progress: Progress,
+    planted: Sequence[float],
+    by_itself: float,
 ) -> Trial:
     begun = time.monotonic()
     ends_s: list[float] = []
@@ -224,7 +232,6 @@ def _trial(
         ends_s.append(time.monotonic() - begun)
         return [pair for factor in planted for pair in undecided(_slowed(records, factor / by_itself))]
 
-    request = Request(models=(contest.cells[0].cell.model,), devices=(contest.cells[0].cell.device,))
     ids = [planned.cell.id for planned in contest.cells]
     store = Store.create(folder, request, ids, "selfcheck")
     cell = contest.cells[0].cell
@@ -235,9 +242,11 @@ def _trial(
     plan = replace(SamplingPlan.lasting(request.min_time_s, request.processes), latency_only=True)
     with Launchers(request.start_method) as launchers:
         launchers.prepare(plan.processes)
-        Measurement(launchers, store, progress, plan, request.time_limit_s, True, undecided_for_any).measure(
-            contest, contest.cells
+        interleaved = request.schedule == "interleaved"
+        measurement = Measurement(
+            launchers, store, progress, plan, request.time_limit_s, interleaved, undecided_for_any
         )
+        measurement.measure(contest, contest.cells)
     if not golden.exists():
         shutil.copy(store.golden(contest.id), golden)
     records = store.records()
