@@ -119,7 +119,7 @@ class HotPaths:
                 has_failed=path.has_failed,
             )
             for switch in self._switches
-            for path in switch.paths.values()
+            for path in list(switch.paths.values())
         ]
 
     def close(self) -> None:

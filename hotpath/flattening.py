@@ -22,7 +22,7 @@ class Weights:
         self.are_fit = not any(isinstance(part, torch.jit.ScriptModule) for part in self.modules)
         """Whether compiled code can take them at all."""
         self._places: list[tuple[dict[str, Any], str]] = []
-        self._known: list[tuple[torch.Tensor, int, bool, torch.Size, tuple[int, ...]]] = []
+        self._known: list[tuple[torch.Tensor, int, bool, torch.Size, tuple[int, ...], torch.dtype]] = []
         self._kinds: list[tuple[Hashable, ...]] = []
         self._tied: list[tuple[dict[str, Any], str, int]] = []
         self._fixed: list[tuple[dict[str, Any], str, object]] = []
@@ -35,30 +35,35 @@ class Weights:
     def _find(self, module: torch.nn.Module) -> None:
         numbers: dict[int, int] = {}
         named = list(module.named_modules())
-        for prefix, owner, name, tensor in (
-            (prefix, getattr(part, holder), name, tensor)
-            for holder in ("_parameters", "_buffers")
-            for prefix, part in named
-            for name, tensor in getattr(part, holder).items()
-        ):
-            if tensor is None:
-                self._fixed.append((owner, name, None))
-            elif id(tensor) in numbers:
-                self._tied.append((owner, name, numbers[id(tensor)]))
-            elif (kind := kind_of(tensor)) is None:
-                self.are_fit = False
-            else:
-                numbers[id(tensor)] = len(self.names)
-                self.names.append(f"{prefix}.{name}" if prefix else name)
-                self._places.append((owner, name))
-                self._known.append(_known(tensor))
-                self._kinds.append(kind)
+        for prefix, part in named:
+            self._add(prefix, part._parameters, numbers)
+        for prefix, part in named:
+            self._add(prefix, part._buffers, numbers)
         for part in self.modules:
             self._fixed += [(part._modules, name, child) for name, child in part._modules.items()]
             for name, value in vars(part).items():
                 if isinstance(value, torch.Tensor):
                     self._fixed.append((vars(part), name, value))
                     self._versions.append((value, _version_of(value)))
+
+    def _add(self, prefix: str, owner: dict[str, Any], numbers: dict[int, int]) -> None:
+        """The tensors that `owner` holds; `numbers` are those of the ones added before, by their ids."""
+        for name, tensor in owner.items():
+            if tensor is None:
+                self._fixed.append((owner, name, None))
+                continue
+            if id(tensor) in numbers:
+                self._tied.append((owner, name, numbers[id(tensor)]))
+                continue
+            kind = kind_of(tensor)
+            if kind is None:
+                self.are_fit = False
+                continue
+            numbers[id(tensor)] = len(self.names)
+            self.names.append(f"{prefix}.{name}" if prefix else name)
+            self._places.append((owner, name))
+            self._known.append(_known(tensor))
+            self._kinds.append(kind)
 
     def current(self) -> list[torch.Tensor] | None:
         """The tensors; None when one of them, or what compiled code takes for granted, is not as in the beginning.
@@ -70,7 +75,7 @@ class Weights:
         tensors = []
         for index, (owner, name) in enumerate(self._places):
             tensor = owner.get(name)
-            known, address, requires_grad, shape, stride = self._known[index]
+            known, address, requires_grad, shape, stride, dtype = self._known[index]
             # the same tensor of the same layout at the same address is of the same kind, and that is cheap to ask
             if (
                 tensor is not known
@@ -78,6 +83,7 @@ class Weights:
                 or tensor.requires_grad is not requires_grad
                 or tensor.shape != shape
                 or tensor.stride() != stride
+                or tensor.dtype is not dtype
             ):
                 if tensor is None or kind_of(tensor) != self._kinds[index]:
                     return None
@@ -182,8 +188,8 @@ def kind_of(tensor: torch.Tensor) -> tuple[Hashable, ...] | None:
         return None
 
 
-def _known(tensor: torch.Tensor) -> tuple[torch.Tensor, int, bool, torch.Size, tuple[int, ...]]:
-    return tensor, tensor.data_ptr(), tensor.requires_grad, tensor.shape, tensor.stride()
+def _known(tensor: torch.Tensor) -> tuple[torch.Tensor, int, bool, torch.Size, tuple[int, ...], torch.dtype]:
+    return tensor, tensor.data_ptr(), tensor.requires_grad, tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _version_of(tensor: torch.Tensor) -> int | None:

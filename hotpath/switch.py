@@ -25,7 +25,7 @@ from hotpath.detector import HotPathDetector
 from hotpath.flattening import Weights, key_of, rebuilder, tensors_in
 from hotpath.handover import CannotHandOver
 from hotpath.knowledge import LOG, Knowledge, Learned
-from hotpath.meters import Meter, Sample, meter_for
+from hotpath.meters import HostMeter, Meter, Sample, meter_for
 from hotpath.watching import Recorder, WatchBudget
 
 MOST_PATHS = 16
@@ -46,7 +46,9 @@ POLL_S = 0.01
 START_S = 0.01
 """What handing a call over to another process takes at most (1 to 10 ms, of `attention_block` on two cores)."""
 
-CHANGED = "its weights are of another shape, type or device than in its first call"
+CHANGED = "its weights are of another shape, type or device than in its first call, or its submodules are others"
+UNFIT = "it has a weight that is sparse, nested or of a class of its own, or a part in TorchScript"
+PATCHED = "its forward was replaced by another one, which the compiling process would not find"
 EARLIER = "an earlier run found: "
 TRIAL_WARM_UP = 3
 """Calls of the compiled version before any is timed."""
@@ -68,6 +70,8 @@ class Path:
     is_training: bool
     meter: Meter
     budget: WatchBudget
+    modes: list[bool] = field(default_factory=list)
+    """Of the module and its submodules: which of them were in training mode when the path began."""
     stage: Stage = Stage.WATCHING
     calls: int = 0
     skip: int = 0
@@ -148,6 +152,13 @@ class Switch:
         self._unseen = 1
         """So many calls go to eager without a look at what they are given. The first one may be the only one."""
         self._lock = threading.Lock()
+        self._looking: int | None = None
+        """The thread that has the lock while it answers a call."""
+        if _has_another_forward(module):
+            path = Path(None, False, HostMeter(), WatchBudget(policy.watch_share))
+            self.paths[None], self._is_closed = path, True
+            self._fail(path, PATCHED)
+            return
         vars(module)["forward"] = self  # as `_leave` deletes it; a module's own assignment asks first what it is
 
     # not in __init__, since a module may be called only once, and then needs none of these
@@ -175,19 +186,25 @@ class Switch:
 
     def settle(self, reason: str = "no more time was given to it") -> None:
         """Have every path stay with what it runs now."""
+        if self._looking == threading.get_ident():  # from within the module's forward: this thread has the lock
+            self._settle_all(reason)
+            return
         with self._lock:
-            self._is_closed = True
-            for path in self.paths.values():
-                if path.stage is not Stage.SETTLED:
-                    self._settle_eager(path, reason)
-            if not any(path.runs_compiled for path in self.paths.values()):
-                self._leave()
+            self._settle_all(reason)
+
+    def _settle_all(self, reason: str) -> None:
+        self._is_closed = True
+        for path in list(self.paths.values()):
+            if path.stage is not Stage.SETTLED:
+                self._settle_eager(path, reason)
+        if not any(path.runs_compiled for path in list(self.paths.values())):
+            self._leave()
 
     @property
     def is_settled(self) -> bool:
         """Whether no path is undecided, and there is one or will be none."""
         return (self._is_closed or bool(self.paths)) and all(
-            path.stage is Stage.SETTLED for path in self.paths.values()
+            path.stage is Stage.SETTLED for path in list(self.paths.values())
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -215,7 +232,7 @@ class Switch:
         kind = key, torch.is_grad_enabled(), self._module.training
         budget = self._met.get(kind)
         is_one_too_many = budget is None and len(self._met) >= MOST_PATHS
-        if key is None or self._is_closed or is_one_too_many or self._is_captured():
+        if key is None or self._is_closed or is_one_too_many or self._is_captured() or self._is_autocast():
             return self._forward(*args, **kwargs)
         if budget is None or budget.plain < min(self._policy.detector.hot_threshold, ONLY_COUNTED):
             begun = time.perf_counter()
@@ -224,23 +241,43 @@ class Switch:
             # a kind is met when a call of it has been answered
             self._met.setdefault(kind, WatchBudget(self._policy.watch_share)).add_plain(taken_s)
             return outputs
-        tensors = [*(self._weights.current() or ()), *tensors_in(args, kwargs)]
+        path = self._begin(kind, budget, args, kwargs)
+        return self._forward(*args, **kwargs) if path is None else self._look(path, args, kwargs)
+
+    def _begin(
+        self, kind: tuple[Hashable, bool, bool], budget: WatchBudget, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Path | None:
+        """The path of a kind of call; None where this is not the moment: a later call begins it."""
+        weights = self._weights.current()
+        tensors = [*(weights or ()), *tensors_in(args, kwargs)]
         wants_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        path = Path(key, wants_gradients, meter_for(tensors), budget, calls=budget.plain)
-        if torch.is_autocast_enabled(self._device_type):
-            self._fail(path, "autocast is on: cast the module instead")
-        elif any(tensor.data_ptr() % 16 for tensor in tensors):
-            self._fail(path, "a tensor does not begin at a multiple of 16 bytes, which compiled code relies on")
-        with self._lock:
-            begun_path = None if self._is_closed else self.paths.setdefault(kind, path)
-        return self._forward(*args, **kwargs) if begun_path is None else self._look(begun_path, args, kwargs)
+        path = Path(kind[0], wants_gradients, meter_for(tensors), budget, self._modes(), calls=budget.plain)
+        # without waiting: another thread is looking, or this one, in a forward that calls itself
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._is_closed:
+                return None
+            if kind in self.paths:
+                return self.paths[kind]
+            self.paths[kind] = path
+            if not self._weights.are_fit:
+                self._fail(path, UNFIT)
+            elif weights is None:
+                self._fail(path, CHANGED)
+            elif any(tensor.data_ptr() % 16 for tensor in tensors):
+                self._fail(path, "a tensor does not begin at a multiple of 16 bytes, which compiled code relies on")
+            return path
+        finally:
+            self._lock.release()
 
     def _look(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that is looked at."""
-        if self._is_captured():
+        if self._is_captured() or not self._is_as_met(path):
             return self._forward(*args, **kwargs)
         if not self._lock.acquire(blocking=False):
-            return self._forward(*args, **kwargs)  # another thread is looking
+            return self._forward(*args, **kwargs)  # another thread is looking, or this one, further up
+        self._looking = threading.get_ident()
         try:
             if path.stage is Stage.SETTLED:
                 return self._forward(*args, **kwargs)
@@ -253,7 +290,22 @@ class Switch:
             self._skip(path)
             return outputs
         finally:
+            self._looking = None
             self._lock.release()
+
+    def _modes(self) -> list[bool]:
+        return [part.training for part in self._weights.modules]
+
+    def _is_as_met(self, path: Path) -> bool:
+        """Whether a call is one of those that its path was begun for, which its kind alone does not tell.
+
+        One that is not gets eager, this once: what is set for some calls may be set back for the next.
+        """
+        return not self._is_autocast() and self._modes() == path.modes
+
+    def _is_autocast(self) -> bool:
+        """Whether autocast is on, on the module's device or, for one without weights, on a GPU that may be given."""
+        return torch.is_autocast_enabled(self._device_type) or torch.is_autocast_enabled("cuda")
 
     def _is_captured(self) -> bool:
         """Whether the call goes into a CUDA graph: it happens later, and can be neither timed nor replaced."""
@@ -311,10 +363,14 @@ class Switch:
 
     def _note(self, path: Path, recorder: Recorder) -> None:
         """What a watched call has shown."""
+        if path.stage is Stage.SETTLED:  # by its own forward
+            return
         path.counted += 1
         path.agreeing += 1
-        if recorder.draws_random_numbers:
-            self._fail(path, "it draws random numbers, and compiled code would draw others")
+        if recorder.obstacle:
+            self._fail(path, recorder.obstacle)
+        elif self._weights.current() is None:
+            self._fail(path, CHANGED)
         elif path.fingerprint not in ("", recorder.fingerprint):
             self._fail(path, "its operations, or their constants, differ from call to call")
         path.signature, path.fingerprint = self._policy.detector.signature, recorder.fingerprint
@@ -345,7 +401,6 @@ class Switch:
         if known and known.verdict in ("eager", "failed"):
             conclude = self._fail if known.verdict == "failed" else self._settle_eager
             conclude(path, EARLIER + known.reason)
-            self._leave_if_all_is_eager()
             return
         if known and folder.is_dir():
             self.compilations += 1
@@ -374,7 +429,8 @@ class Switch:
             path.burden = deciding.burden_of(path.before_s, path.eager.mean_s)
         if outcome.reason:
             self._fail(path, f"not compiled: {outcome.reason}")
-            self._learn(path, "failed")
+            if outcome.is_for_good:
+                self._learn(path, "failed")
             return
         path.stage, path.reason = Stage.READY, "compiled, and not yet worth taking up"
         self._learn(path, "ready")
@@ -397,17 +453,20 @@ class Switch:
             self._fail(path, CHANGED)
             return
         tensors = [*weights, *tensors_in(args, kwargs)]
+        is_for_good = True
         try:
             path.function = self._policy.compiler.load(self._policy.knowledge.artefact(path.identity), tensors)
             path.rebuild = rebuilder(outputs)
             with torch.no_grad():
                 wrong = difference(path.function(tensors), tensors_in((outputs,), {}))
         except (RuntimeError, OSError, ValueError, KeyError) as error:
-            wrong = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            # memory may be full in this run alone
+            is_for_good, wrong = False, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         path.load_s = time.perf_counter() - begun
         if wrong:
             self._fail(path, f"the compiled version was not taken up: {wrong}")
-            self._learn(path, "failed")
+            if is_for_good:
+                self._learn(path, "failed")
             return
         path.stage, path.reason = Stage.TRIAL, "being tried"
 
@@ -452,23 +511,27 @@ class Switch:
         self._learn(path, "ready" if may_be_faster else "eager")
 
     def _compiled(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        function, rebuild = path.function, path.rebuild
+        if function is None or rebuild is None or not self._is_as_met(path):
+            return self._forward(*args, **kwargs)
         weights = self._weights.current()
         if weights is None:
             self._fail(path, CHANGED)
             return self._forward(*args, **kwargs)
-        assert path.function is not None and path.rebuild is not None
-        return path.rebuild(path.function([*weights, *tensors_in(args, kwargs)]))
+        return rebuild(function([*weights, *tensors_in(args, kwargs)]))
 
     def _fail(self, path: Path, reason: str) -> None:
         path.has_failed = True
         self._settle_eager(path, reason)
 
     def _settle_eager(self, path: Path, reason: str) -> None:
+        """For this run. A path that stays eager leaves nothing in the calls' way."""
         if path.job is not None:
             path.job.cancel()
             path.job = None
         path.stage, path.reason = Stage.SETTLED, reason
         path.function = None
+        self._leave_if_all_is_eager()
 
     def _expectation(self, path: Path, speedup: float | None) -> Expectation:
         return Expectation(path.calls, path.eager.mean_s or 0.0, speedup)
@@ -494,7 +557,7 @@ class Switch:
         return hashlib.sha256(repr(about).encode()).hexdigest()[:24]
 
     def _learn(self, path: Path, verdict: str) -> None:
-        """Keep the verdict for later runs; a path that stays eager leaves nothing in the calls' way."""
+        """Keep the verdict for later runs."""
         outcome, known = path.outcome or Outcome(""), self._policy.knowledge.of(path.identity)
         speedup_known = path.compiled.median_s is not None
         learned = Learned(
@@ -510,20 +573,27 @@ class Switch:
             self._policy.knowledge.learn(path.identity, learned)
         except OSError as error:
             LOG.warning("what was learned of %s is lost with this run: %s", self.name, error)
-        self._leave_if_all_is_eager()
 
     def _leave_if_all_is_eager(self) -> None:
         """Nothing stands in the way of calls that are to stay as they are.
 
         Kinds met later, or once only until then, are not followed: one that comes again is waited for.
         """
-        is_waited_for = any(kind not in self.paths and budget.plain > 1 for kind, budget in self._met.items())
-        if self.is_settled and not is_waited_for and not any(path.runs_compiled for path in self.paths.values()):
+        # copies, since another thread may meet a further kind meanwhile
+        is_waited_for = any(kind not in self.paths and budget.plain > 1 for kind, budget in list(self._met.items()))
+        runs_compiled = any(path.runs_compiled for path in list(self.paths.values()))
+        if self.is_settled and not is_waited_for and not runs_compiled:
             self._leave()
 
     def _leave(self) -> None:
         if vars(self._module).get("forward") is self:
             del vars(self._module)["forward"]
+
+
+def _has_another_forward(module: torch.nn.Module) -> bool:
+    """Whether a forward was put in the place of its class's, as libraries do that add hooks of their own."""
+    forward = vars(module).get("forward")
+    return forward is not None and forward != _own_forward(module)  # its own one is left by a copy of a switch
 
 
 def _own_forward(module: torch.nn.Module) -> Callable[..., Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import operator
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +41,6 @@ class Recorder(TorchDispatchMode):
             self._name(tensor, name)
         self._all = hashlib.sha256()
         self.operations = 0
-        self.draws_random_numbers = False
         self.obstacle = ""
         """Why compiled code could not do what the call did; empty where nothing speaks against it."""
 
@@ -63,7 +64,6 @@ class Recorder(TorchDispatchMode):
                 self._name(output, f"%{self.operations}.{place}")
         self.operations += 1
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self.draws_random_numbers = True
             self.obstacle = self.obstacle or "it draws random numbers, and compiled code would draw others"
         if torch.Tag.data_dependent_output in func.tags:
             self.obstacle = self.obstacle or f"it reads values out of tensors ({func}), which compiled code would keep"
@@ -74,9 +74,12 @@ class Recorder(TorchDispatchMode):
         leaves, structure = pytree.tree_flatten(outputs)
         spelled = []
         for leaf in leaves:
-            if not isinstance(leaf, (torch.Tensor, *REPEATABLE)):
+            if isinstance(leaf, torch.Tensor):
+                spelled.append("tensor")
+            elif isinstance(leaf, REPEATABLE):
+                spelled.append(repr(leaf))
+            else:
                 self.obstacle = self.obstacle or f"it returns a {type(leaf).__name__}, which compiled code cannot make"
-            spelled.append("tensor" if isinstance(leaf, torch.Tensor) else repr(leaf))
         self._all.update(f"{structure}({', '.join(spelled)})".encode())
 
     @property
@@ -92,7 +95,12 @@ class Recorder(TorchDispatchMode):
 
     def _spell_stranger(self, tensor: torch.Tensor) -> str:
         """A tensor that is neither weight, input nor result: a constant of the program, told by its values."""
-        if tensor.is_meta or tensor.layout is not torch.strided or tensor.numel() > LARGEST_CONSTANT:
+        if (
+            tensor.is_meta
+            or tensor.is_nested
+            or tensor.layout is not torch.strided
+            or tensor.numel() > LARGEST_CONSTANT
+        ):
             self.obstacle = self.obstacle or (
                 f"it uses a tensor of {tensor.numel()} elements that is no weight, buffer or argument: "
                 "register it as a buffer"
@@ -185,32 +193,34 @@ def record(
     return outputs, recorder
 
 
-def _held_by(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, object]]:
-    """What the module and its submodules hold: every attribute, and one by one what is in those that are containers.
+Held = tuple[torch.nn.Module | None, str, object, tuple[object, ...]]
+"""A module, the name of one of its attributes, what that holds, and what is in it where it is a container."""
+
+
+def _held_by(module: torch.nn.Module) -> list[Held]:
+    """What the module and its submodules hold.
 
     The objects themselves, and not their addresses, which another object may have after the call.
     """
-    held: list[tuple[torch.nn.Module, str, object]] = []
+    held: list[Held] = []
     for part in module.modules():
         for name, value in vars(part).items():
             if name == "forward":  # a switch may leave it while another one is watching
                 continue
-            held.append((part, name, value))
+            entries: tuple[object, ...] = ()
             if isinstance(value, dict):
-                held += [(part, name, entry) for entry in value.values()]
+                entries = tuple(value.values())
             elif isinstance(value, (list, set, deque)):
-                held += [(part, name, entry) for entry in value]
+                entries = tuple(value)
+            held.append((part, name, value, entries))
     return held
 
 
-def _changed(
-    before: list[tuple[torch.nn.Module, str, object]], after: list[tuple[torch.nn.Module, str, object]]
-) -> str:
+def _changed(before: list[Held], after: list[Held]) -> str:
     """The first attribute that is another one, or holds something else; empty where all are the same."""
-    for (part, name, value), (part_after, name_after, value_after) in zip(before, after, strict=False):
-        if part is not part_after or name != name_after or value is not value_after:
+    for was, now in itertools.zip_longest(before, after, fillvalue=(None, "", None, ())):
+        is_same = was[0] is now[0] and was[1] == now[1] and was[2] is now[2] and len(was[3]) == len(now[3])
+        if not is_same or not all(map(operator.is_, was[3], now[3])):
+            part, name, *_ = now if len(after) > len(before) else was  # the one with what was added, or taken away
             return f"the attribute {name} of {type(part).__name__}"
-    if len(before) != len(after):
-        part, name, _ = max(before, after, key=len)[-1]
-        return f"the attribute {name} of {type(part).__name__}"
     return ""

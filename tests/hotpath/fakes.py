@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
@@ -21,7 +22,17 @@ class Slowly(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(4))
-        self.calls = 0
+        self._count = SimpleNamespace(calls=0)
+
+    @property
+    def calls(self) -> int:
+        """Counted beside the module: one whose forward changes its own attributes is not compiled."""
+        calls: int = self._count.calls
+        return calls
+
+    @calls.setter
+    def calls(self, calls: int) -> None:
+        self._count.calls = calls
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         self.calls += 1
@@ -32,11 +43,13 @@ class Slowly(torch.nn.Module):
 class FakeJob:
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
-        self.has_ended = False
         self.was_cancelled = False
 
+    @property
+    def has_ended(self) -> bool:
+        return self.outcome is not None or self.was_cancelled
+
     def poll(self) -> Outcome | None:
-        self.has_ended = self.outcome is not None
         return self.outcome
 
     def cancel(self) -> None:

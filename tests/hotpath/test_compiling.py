@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 import hotpath.deciding
 import models
 from hotpath import enable_hot_path_detection
-from hotpath.child import difference
+from hotpath.child import RESULT, _may_pass, difference
 from hotpath.compiling import Call, Compilation, InductorBeside, Job, Outcome
 from hotpath.enabling import HotPaths
 from hotpath.packages import _differentiable
@@ -40,7 +41,7 @@ def test_what_fails_there_is_told_here(tmp_path: Path) -> None:
     job = compiler.start(Call(Unreadable(), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
     assert not compiler.is_free()
     outcome = outcome_of(job)
-    assert outcome.reason == "ValueError: it was written here and is read there"
+    assert outcome.reason == "ValueError: it was written here and is read there" and outcome.is_for_good
     assert compiler.is_free() and list(tmp_path.iterdir()) == []
 
 
@@ -49,7 +50,34 @@ def test_a_compiler_that_dies_leaves_a_reason(tmp_path: Path) -> None:
     job = compiler.start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
     assert isinstance(job, Compilation)
     os.kill(job._process.pid, 11)
-    assert outcome_of(job).reason.startswith("the compiler died with status -11")
+    outcome = outcome_of(job)
+    assert outcome.reason.startswith("the compiler died with status -11")
+    assert not outcome.is_for_good, "another run may do better"
+
+
+def test_whoever_has_ended_keeps_nobody_waiting_and_is_timed_by_its_own_clock(tmp_path: Path) -> None:
+    compiler = InductorBeside()
+    job = compiler.start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
+    assert isinstance(job, Compilation)
+    result = {"ok": True, "seconds": 20.0, "load_s": 0.1, "eager_s": 2.0, "compiled_s": 1.0}
+    os.kill(job._process.pid, 9)
+    job._process.wait()
+    (job._making / RESULT).write_text(json.dumps(result))
+    assert compiler.is_free(), "though nobody has asked how it ended"
+    assert job.poll() == Outcome("", compile_s=20.0, load_s=0.1, eager_s=2.0, compiled_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "may_pass"),
+    [
+        (OSError(28, "No space left on device"), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("no kernel"), False),
+        (ValueError("it has outputs without gradients"), False),
+    ],
+)
+def test_what_was_full_may_be_free_another_time(error: Exception, may_pass: bool) -> None:
+    assert _may_pass(error) is may_pass
 
 
 def test_calling_it_off_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -67,6 +69,46 @@ def test_weights_of_another_kind_are_none(change: object) -> None:
     assert weights.current() is None
 
 
+def filled() -> torch.nn.Module:
+    """With an empty place, a tensor that is a plain attribute, and a tied weight."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[2].weight = model[1].weight
+    model[0].table = torch.ones(2)
+    return model
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.__setitem__(1, torch.nn.Linear(2, 2)),
+        lambda model: setattr(model[1], "weight", torch.nn.Parameter(torch.ones(2, 2))),  # no longer tied
+        lambda model: setattr(model[0], "bias", torch.nn.Parameter(torch.ones(2))),
+        lambda model: model.append(torch.nn.Linear(2, 2)),
+        lambda model: setattr(model[0].weight, "data", model[0].weight.data[:1]),  # at the same address, as the next
+        lambda model: setattr(model[0].weight, "data", model[0].weight.data.t()),
+        lambda model: setattr(model[0].weight, "data", model[0].weight.data.view(torch.bfloat16)[:, ::2]),
+        lambda model: setattr(model[0], "table", torch.ones(2)),
+        lambda model: model[0].table.zero_(),
+        torch.jit.script,
+    ],
+)
+def test_what_compiled_code_takes_for_granted_is_asked(change: Callable[[torch.nn.Module], object]) -> None:
+    model = filled()
+    weights = Weights(model)
+    current = weights.current()
+    assert current is not None and len(current) == len(weights.names) == 4
+    changed = change(model)
+    assert (Weights(changed) if isinstance(changed, torch.jit.ScriptModule) else weights).current() is None
+
+
+def test_tied_weights_may_be_replaced_together() -> None:
+    model = filled()
+    weights = Weights(model)
+    model[1].weight = model[2].weight = torch.nn.Parameter(torch.zeros(2, 2))
+    current = weights.current()
+    assert current is not None and any(tensor is model[1].weight for tensor in current)
+
+
 def test_calls_that_must_not_share_code_have_other_keys() -> None:
     rows = torch.ones(4, 6)
     keys = {
@@ -77,6 +119,48 @@ def test_calls_that_must_not_share_code_have_other_keys() -> None:
     assert key_of((rows, 1), {}) != key_of((rows, 2), {}) != key_of((rows,), {"scale": 2})
     assert key_of((rows,), {}) == key_of((torch.zeros(4, 6),), {})
     assert key_of((rows, object.__new__(Unhashable)), {}) is None
+
+
+def test_what_is_equal_and_of_another_type_has_another_key() -> None:
+    rows = torch.ones(2)
+    assert len({key_of((rows, scale), {}) for scale in (1, 1.0, True)}) == 3
+
+
+class Named(torch.Tensor):
+    """A class of its own, which compiled code would not return."""
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning", "ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(3).to_sparse(),
+        lambda: torch.eye(3).to_sparse_csr(),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        lambda: torch.ones(3, device="meta"),
+        lambda: torch.ones(3).as_subclass(Named),
+    ],
+)
+def test_a_tensor_that_compiled_code_cannot_take_has_no_key(make: Callable[[], torch.Tensor]) -> None:
+    tensor = make()
+    assert key_of((tensor,), {}) is None and key_of((torch.ones(2), [tensor]), {}) is None
+    module = torch.nn.Linear(2, 2)
+    module.register_buffer("strange", tensor)
+    weights = Weights(module)
+    assert not weights.are_fit and weights.current() is None
+
+
+def test_tensors_of_a_transform_have_no_key() -> None:
+    keys = []
+
+    def told(rows: torch.Tensor) -> torch.Tensor:
+        keys.append(key_of((rows,), {}))
+        return rows.sum()
+
+    torch.vmap(told)(torch.ones(2, 3))
+    torch.func.grad(told)(torch.ones(3))
+    assert keys == [None, None]
 
 
 class Unhashable:

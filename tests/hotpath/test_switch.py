@@ -20,7 +20,9 @@ from hotpath.deciding import Trial
 from hotpath.enabling import HotPaths, PathReport, has_spare_cores
 from hotpath.flattening import key_of
 from hotpath.handover import CannotHandOver
-from hotpath.switch import ONLY_COUNTED, STRIDES
+from hotpath.knowledge import Knowledge, Learned
+from hotpath.switch import ONLY_COUNTED, STRIDES, Stage, Switch
+from hotpath.switch import Path as Path_
 from tests.hotpath.fakes import SLOW_S, FakeCompiler, Slowly
 
 ROWS = torch.arange(4.0)
@@ -455,6 +457,324 @@ def test_threads_may_call_at_the_same_time(tmp_path: Path) -> None:
     assert not errors
     assert len(compiler.started) == 1, "one kind of call is compiled once"
     hot.close()
+
+
+def call(module: torch.nn.Module, done: Callable[[], bool], rows: torch.Tensor = ROWS, most: int = 800) -> None:
+    """Calls until `done`, whatever they answer."""
+    for _ in range(most):
+        module(rows)
+        if done():
+            return
+    raise AssertionError(f"not done after {most} calls")
+
+
+class Counting(Slowly):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.seen = getattr(self, "seen", 0) + 1
+        return super().forward(rows)
+
+
+class Reading(Slowly):
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, float]:  # type: ignore[override]
+        return super().forward(rows), rows.sum().item()
+
+
+class Tabulated(Slowly):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.ones(300)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows) * self.table[:4]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Counting, "changes the attribute seen of Counting"),
+        (Reading, "reads values out of tensors"),
+        (Tabulated, "register it as a buffer"),
+    ],
+)
+def test_what_compiled_code_would_not_do_stays_eager_and_out_of_the_way(
+    kind: type[Slowly], why: str, tmp_path: Path
+) -> None:
+    module, compiler = kind(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    call(module, lambda: hot.is_settled)
+    assert why in only(hot).reason and only(hot).has_failed and not compiler.started
+    assert "forward" not in vars(module), "nothing is left in the way"
+
+
+class Branched(Slowly):
+    """With a submodule that can be replaced, or be in another mode than the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head: torch.nn.Module = torch.nn.Dropout(0.5)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.head(super().forward(rows))  # type: ignore[no-any-return]
+
+
+def settled_branched(tmp_path: Path) -> tuple[Branched, FakeCompiler, HotPaths]:
+    module, compiler = Branched(), FakeCompiler()
+    module.eval()
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    compiler.end()
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).runs == "compiled"
+    return module, compiler, hot
+
+
+def test_a_submodule_that_is_replaced_sends_it_back_to_eager(tmp_path: Path) -> None:
+    module, _, hot = settled_branched(tmp_path)
+    module.head = torch.nn.Threshold(100.0, 7.0).eval()
+    assert torch.equal(module(ROWS), torch.full((4,), 7.0))
+    assert only(hot).runs == "eager" and "its submodules are others" in only(hot).reason
+    assert "forward" not in vars(module), "nothing is left in the way"
+
+
+def test_a_call_with_a_submodule_in_another_mode_is_eagers_this_once(tmp_path: Path) -> None:
+    module, compiler, hot = settled_branched(tmp_path)
+    module.head.train()
+    assert not torch.equal(torch.stack([module(ROWS) for _ in range(20)]), (2 * ROWS + 1).expand(20, 4))
+    module.head.eval()
+    compiled_calls = compiler.compiled_calls
+    call_until(lambda: True, module)
+    assert compiler.compiled_calls == compiled_calls + 1 and only(hot).runs == "compiled"
+
+
+def test_a_call_under_autocast_is_eagers_this_once(tmp_path: Path) -> None:
+    module, compiler, hot = settled(tmp_path)
+    compiled_calls, calls = compiler.compiled_calls, module.calls
+    with torch.autocast("cpu"):
+        module(ROWS)
+    assert (compiler.compiled_calls, module.calls) == (compiled_calls, calls + 1)
+    call_until(lambda: True, module)
+    assert compiler.compiled_calls == compiled_calls + 1 and only(hot).runs == "compiled"
+
+
+def test_what_is_met_under_autocast_is_met_again_outside_of_it(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    with torch.autocast("cpu"):
+        for _ in range(2 * ONLY_COUNTED):
+            module(ROWS)
+    assert hot.report() == []
+    call_until(lambda: bool(compiler.started), module)
+    with torch.autocast("cpu"):
+        call_until(lambda: True, module)
+    compiler.end()
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).runs == "compiled"
+
+
+def test_a_trial_waits_while_a_submodule_is_in_another_mode(tmp_path: Path) -> None:
+    module, compiler = Branched(), FakeCompiler()
+    module.eval()
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    compiler.end()
+    call_until(lambda: only(hot).stage == "trial", module)
+    compiled_calls = compiler.compiled_calls
+    module.head.train()
+    for _ in range(20):
+        module(ROWS)
+    assert compiler.compiled_calls == compiled_calls and only(hot).stage == "trial"
+    module.head.eval()
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).runs == "compiled"
+
+
+@pytest.mark.parametrize("make", [lambda: torch.eye(4).to_sparse(), lambda: torch.ones(4, device="meta")])
+def test_calls_with_tensors_that_compiled_code_cannot_take_are_eagers(
+    make: Callable[[], torch.Tensor], tmp_path: Path
+) -> None:
+    class Multiplying(torch.nn.Module):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return rows * 2
+
+    module, given = Multiplying(), make()
+    hot = watched(module, FakeCompiler(), tmp_path)
+    for _ in range(2 * ONLY_COUNTED):
+        assert module(given).layout is given.layout
+        assert torch.equal(torch.vmap(module)(torch.ones(2, 3)), 2 * torch.ones(2, 3))
+    assert hot.report() == []
+    hot.close()
+
+
+def test_a_module_with_a_sparse_buffer_is_not_followed(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    module.register_buffer("graph", torch.eye(4).to_sparse())
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: hot.is_settled, module)
+    assert "it has a weight that is sparse" in only(hot).reason and not compiler.started
+    assert "forward" not in vars(module)
+
+
+def test_a_compilation_whose_calls_no_longer_come_keeps_no_other_one_waiting(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    compiler.end()
+    call_until(lambda: len(compiler.started) == 2, module, torch.ones(2, 4))
+    hot.close()
+
+
+def test_a_forward_that_somebody_else_put_in_place_is_kept_and_not_compiled(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    own = module.forward
+    module.forward = patched = lambda rows: own(rows) + 1  # type: ignore[method-assign, assignment]
+    hot = watched(module, compiler, tmp_path)
+    for _ in range(60):
+        assert torch.equal(module(ROWS), 2 * ROWS + 2)
+    assert hot.is_settled and only(hot).has_failed and "its forward was replaced" in only(hot).reason
+    hot.close()
+    assert vars(module)["forward"] is patched and not compiler.started
+
+
+def test_a_copy_of_a_model_that_is_watched_can_be_watched_itself(tmp_path: Path) -> None:
+    module, compiler = Slowly(), FakeCompiler()
+    watched(module, FakeCompiler(), tmp_path)
+    twin = copy.deepcopy(module)
+    with watched(twin, compiler, tmp_path):
+        call_until(lambda: bool(compiler.started), twin)
+    assert "forward" not in vars(twin)
+
+
+class Outer(Slowly):
+    """Its forward does what a test wants, for calls with rows of one dimension."""
+
+    def __init__(self, inside: Callable[[torch.nn.Module], object]) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if rows.dim() == 1:
+            self.inside(self)
+        return super().forward(rows)
+
+
+def within(seconds: float, work: Callable[[], object]) -> None:
+    """Fails, and does not hang, where `work` does."""
+
+    def without_gradients() -> None:
+        with torch.no_grad():
+            work()
+
+    thread = threading.Thread(target=without_gradients, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "it waits for itself"
+
+
+def test_a_module_that_calls_itself_does_not_wait_for_itself(tmp_path: Path) -> None:
+    def call_itself(module: torch.nn.Module) -> None:
+        # by the switch only when the call around it is looked at, and with the same operations before
+        inner = module if module.calls > 3 * ONLY_COUNTED else own
+        inner(torch.ones(2, 4))
+
+    module = Outer(call_itself)
+    own = module.forward
+    hot = watched(module, FakeCompiler(), tmp_path, hot_threshold=1000)
+    within(20, lambda: [module(ROWS) for _ in range(3 * ONLY_COUNTED)])
+    assert len(hot.report()) == 1, "calls within a call that is looked at begin no path"
+    hot.close()
+
+
+@pytest.mark.parametrize("at_call", [ONLY_COUNTED // 2, 3 * ONLY_COUNTED])
+def test_a_forward_may_close_what_is_watching_it(at_call: int, tmp_path: Path) -> None:
+    def close_once(module: torch.nn.Module) -> None:
+        if module.calls == at_call:
+            hot.close()
+
+    module = Outer(close_once)
+    hot = watched(module, FakeCompiler(), tmp_path, hot_threshold=1000)
+    within(20, lambda: [module(ROWS) for _ in range(4 * ONLY_COUNTED)])
+    assert "forward" not in vars(module) and hot.is_settled
+    assert all(report.reason == "it was called off" for report in hot.report())
+
+
+def test_another_thread_may_meet_a_kind_while_paths_are_told(tmp_path: Path) -> None:
+    module = Slowly()
+    hot = watched(module, FakeCompiler(), tmp_path, hot_threshold=1000)
+    for _ in range(ONLY_COUNTED + 2):
+        module(ROWS)
+    switch = module.forward
+    assert isinstance(switch, Switch)
+    (path,) = switch.paths.values()
+
+    class Meanwhile(Path_):
+        """Another one is begun whenever its stage is asked for."""
+
+        @property  # type: ignore[misc, override]
+        def stage(self) -> Stage:
+            switch.paths[len(switch.paths)] = path
+            switch._met[len(switch.paths)] = path.budget
+            return Stage.SETTLED
+
+        @stage.setter
+        def stage(self, stage: Stage) -> None:
+            pass
+
+    switch.paths["meanwhile"] = Meanwhile("meanwhile", False, path.meter, path.budget)
+    assert not hot.is_settled and len(hot.report()) > 1
+    hot.close()
+
+
+def test_whatever_has_failed_leaves_nothing_in_the_calls_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise CannotHandOver("why")
+
+    compiler = FakeCompiler()
+    monkeypatch.setattr(compiler, "start", refuse)
+    misaligned = torch.zeros(5)[1:]
+    for rows, why in ((ROWS, "why"), (misaligned, "a multiple of 16 bytes")):
+        module = Slowly()
+        hot = watched(module, compiler, tmp_path)
+        call_until(lambda hot=hot: hot.is_settled, module, rows)
+        assert why in only(hot).reason and "forward" not in vars(module)
+
+
+def test_weights_that_changed_leave_nothing_in_the_calls_way(tmp_path: Path) -> None:
+    module, _, hot = settled(tmp_path)
+    module.double()
+    module(ROWS)
+    assert only(hot).runs == "eager" and "forward" not in vars(module)
+
+
+@pytest.mark.parametrize("is_for_good", [True, False])
+def test_only_what_would_fail_again_is_remembered(is_for_good: bool, tmp_path: Path) -> None:
+    first, compiler = Slowly(), FakeCompiler()
+    hot = watched(first, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), first)
+    compiler.end(Outcome("it ended", is_for_good=is_for_good))
+    call_until(lambda: hot.is_settled, first)
+    assert only(hot).reason == "not compiled: it ended"
+    assert [known.verdict for known in learned(tmp_path)] == (["failed"] if is_for_good else [])
+
+
+def test_a_version_that_does_not_load_is_loaded_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    first, compiler = Slowly(), FakeCompiler()
+    hot = watched(first, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), first)
+    compiler.end()
+    monkeypatch.setattr(compiler, "load", full)
+    call_until(lambda: hot.is_settled, first)
+    assert only(hot).reason.endswith("OutOfMemoryError: CUDA out of memory")
+    assert [known.verdict for known in learned(tmp_path)] == ["ready"]
+
+
+def learned(folder: Path) -> list[Learned]:
+    knowledge = Knowledge(folder)
+    return [known for one in folder.iterdir() if (known := knowledge.of(one.name)) is not None]
 
 
 class TestParts:

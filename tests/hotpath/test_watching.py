@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hotpath import HotPathDetector
-from hotpath.watching import Recorder, WatchBudget, record
+from hotpath.watching import LARGEST_CONSTANT, Recorder, WatchBudget, record
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,8 +77,78 @@ def test_the_signature_is_of_operators_and_shapes_only() -> None:
 
 
 def test_drawing_random_numbers_is_noticed() -> None:
-    assert recorded(lambda weight, rows: torch.nn.functional.dropout(rows), ONES)[1].draws_random_numbers
-    assert not recorded(lambda weight, rows: rows.relu(), ONES)[1].draws_random_numbers
+    drawing = recorded(lambda weight, rows: torch.nn.functional.dropout(rows), ONES)[1]
+    assert drawing.obstacle == "it draws random numbers, and compiled code would draw others"
+    assert recorded(lambda weight, rows: rows.relu(), ONES)[1].obstacle == ""
+
+
+def test_reading_a_value_out_of_a_tensor_is_noticed() -> None:
+    for read in (lambda rows: rows.sum().item(), lambda rows: rows.sum() > 0 and 1.0):
+        assert (
+            "reads values out of tensors"
+            in recorded(lambda weight, rows, read=read: rows * read(rows), ONES)[1].obstacle
+        )
+    assert recorded(lambda weight, rows: rows.relu(), ONES)[1].obstacle == ""
+
+
+def test_a_large_tensor_of_unknown_origin_is_noticed() -> None:
+    table = torch.ones(3, LARGEST_CONSTANT)
+    large = recorded(lambda weight, rows: rows @ table, ONES)[1].obstacle
+    assert large.startswith(f"it uses a tensor of {3 * LARGEST_CONSTANT} elements") and "as a buffer" in large
+    small = table[:, :4].clone()
+    assert recorded(lambda weight, rows: rows @ small, ONES)[1].obstacle == ""
+    assert recorded(lambda weight, rows, given: rows @ given, ONES, table)[1].obstacle == ""
+
+
+class Remembering(torch.nn.Module):
+    def __init__(self, change: Callable[[torch.nn.Module, torch.Tensor], object]) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 3)
+        self.register_buffer("mean", torch.zeros(3))
+        self.calls = 1000
+        self.losses: list[torch.Tensor] = []
+        self.change = change
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.change(self, rows)
+        return self.inner(rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "which"),
+    [
+        (lambda module, rows: setattr(module, "calls", module.calls + 1), "calls of Remembering"),
+        (lambda module, rows: setattr(module.inner, "aux_loss", rows.sum()), "aux_loss of Linear"),
+        (lambda module, rows: module.losses.append(rows.sum()), "losses of Remembering"),
+        (lambda module, rows: delattr(module, "calls"), "calls of Remembering"),
+        (lambda module, rows: setattr(module, "mean", 0.9 * module.mean + rows), "_buffers of Remembering"),
+        (lambda module, rows: None, ""),
+    ],
+)
+def test_that_a_forward_changes_its_module_is_noticed(
+    change: Callable[[torch.nn.Module, torch.Tensor], object], which: str
+) -> None:
+    module = Remembering(change)
+    with torch.no_grad():
+        _, recorder = record(HotPathDetector(), module, module.forward, (ONES,), {})
+    expected = f"its forward changes the attribute {which}, which compiled code would not" if which else ""
+    assert recorder.obstacle == expected
+
+
+def test_what_is_returned_beside_tensors_is_part_of_the_fingerprint() -> None:
+    def returning(extra: object) -> Recorder:
+        return recorded(lambda weight, rows: {"rows": rows * weight, "extra": extra}, ONES)[1]  # type: ignore[arg-type, return-value]
+
+    assert returning(1).fingerprint == returning(1).fingerprint != returning(2).fingerprint
+    assert returning("done").obstacle == "" and returning(None).obstacle == ""
+    assert returning(Wrapping(ONES)).obstacle == "it returns a Wrapping, which compiled code cannot make"
+
+
+class Wrapping:
+    """A result that holds a tensor where nobody finds it."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
 
 
 def test_an_iteration_that_raises_is_given_up() -> None:
