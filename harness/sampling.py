@@ -55,6 +55,9 @@ LONGEST_BURST_S = 0.1
 CALLS = 100
 """Of each cell, at least, over all its processes."""
 
+WANTED_LIMIT_S = 2.0
+"""A burst takes no longer than this for the calls that a required percentile wants beyond those."""
+
 STAGES_S = 0.5
 STAGES_CALLS = 20
 
@@ -65,7 +68,8 @@ THROUGHPUT_BLOCK_S = 0.1
 @dataclass(frozen=True)
 class SamplingPlan:
     """How much is sampled. In each of its processes a cell gets `rounds` bursts of at least `burst_s` seconds and
-    `burst_calls` calls; more where rounds were disturbed or differ by much (`MOST_ROUNDS`).
+    `burst_calls` calls, and of `wanted_calls` as far as `WANTED_LIMIT_S` holds them; more rounds where some were
+    disturbed or differ by much (`MOST_ROUNDS`).
 
     A warm-up of `warm_up_s` or more precedes them, half of it in further processes. `latency_only`: throughput, device
     time, energy and stages are not asked for.
@@ -78,10 +82,12 @@ class SamplingPlan:
     burst_calls: int
     warm_up_s: float
     latency_only: bool = False
+    wanted_calls: int = 0
 
     @classmethod
-    def lasting(cls, seconds: float, processes: int = MIN_PROCESSES, calls: int = CALLS) -> SamplingPlan:
-        """At least `seconds`, 100 calls and `calls` of each cell over `processes` processes of twelve rounds or more.
+    def lasting(cls, seconds: float, processes: int = MIN_PROCESSES, wanted_calls: int = 0) -> SamplingPlan:
+        """At least `seconds` and 100 calls of each cell over `processes` processes of twelve rounds or more; where they
+        take little time, `wanted_calls`.
 
         Bursts take 100 ms or less, and the warm-up half a second (half of `seconds`, if that is less).
 
@@ -94,7 +100,8 @@ class SamplingPlan:
             most_processes=max(processes, MAX_PROCESSES) if processes >= MIN_PROCESSES else processes,
             rounds=rounds,
             burst_s=seconds / processes / rounds,
-            burst_calls=math.ceil(max(CALLS, calls) / processes / rounds),
+            burst_calls=math.ceil(CALLS / processes / rounds),
+            wanted_calls=math.ceil(wanted_calls / processes / rounds),
             warm_up_s=min(0.5, seconds / 2),
         )
 
@@ -180,15 +187,25 @@ def _has_trend(medians: Sequence[float]) -> bool:
     return abs(rising) > TREND_PAIRS or medians[-1] <= min(medians)
 
 
-def burst(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, seconds: float, at_least_calls: int) -> list[int]:
+def burst(
+    compiled: Compiled,
+    sets: Sequence[Inputs],
+    clock: Clock,
+    seconds: float,
+    at_least_calls: int,
+    wanted_calls: int = 0,
+) -> list[int]:
     """End-to-end latencies in nanoseconds of calls over `seconds`, at least `at_least_calls` of them.
 
-    Inputs rotate over `sets` and are bound outside of the timed interval.
+    `wanted_calls` of them, if so many are made within `WANTED_LIMIT_S`. Inputs rotate over `sets` and are bound outside
+    of the timed interval.
     """
     samples_ns: list[int] = []
     synchronise, bind, run = clock.synchronise, compiled.bind, compiled.run
+    fewest = max(at_least_calls, wanted_calls)
     with _no_garbage_collection():
-        end_ns = now_ns() + int(seconds * 1e9)
+        begun_ns = now_ns()
+        end_ns, limit_ns = begun_ns + int(seconds * 1e9), begun_ns + int(max(seconds, WANTED_LIMIT_S) * 1e9)
         while True:
             bind(sets[len(samples_ns) % len(sets)])
             synchronise()
@@ -197,7 +214,7 @@ def burst(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, seconds: flo
             synchronise()
             stop_ns = now_ns()
             samples_ns.append(stop_ns - start_ns)
-            if stop_ns >= end_ns and len(samples_ns) >= at_least_calls:
+            if stop_ns >= end_ns and len(samples_ns) >= (at_least_calls if stop_ns >= limit_ns else fewest):
                 return samples_ns
 
 

@@ -62,7 +62,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         with conditions.beginning_on(command.get("core")):
             sampling.rewarm(compiled, sets, clock)
         watch.begin()
-        samples_ns = sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls)
+        samples_ns = sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls)
         link.send(connection, "burst", samples_ns=samples_ns, conditions=watch.end().model_dump(mode="json"))
     assert command["kind"] == "finish"
     found: dict[str, Any] = {}

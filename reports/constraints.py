@@ -39,7 +39,8 @@ class Requirements:
     @property
     def calls(self) -> int:
         """So many calls of a configuration are needed to judge it: those that its percentiles take."""
-        return max((calls_needed(PERCENTILES.get(requirement.name, 0.0)) for requirement in self.each), default=0)
+        quantiles = [PERCENTILES[requirement.name] for requirement in self.each if requirement.name in PERCENTILES]
+        return calls_needed(max(quantiles)) if quantiles else 0
 
     def __bool__(self) -> bool:
         return bool(self.each)

@@ -97,6 +97,14 @@ def test_a_burst_has_at_least_its_calls(time: FakeTime) -> None:
     assert samples == [30 * MS] * 10
 
 
+@pytest.mark.parametrize(("latency_ms", "calls"), [(1.0, 60), (100.0, 19), (150.0, 14), (1000.0, 4)])
+def test_a_burst_has_the_calls_wanted_as_far_as_they_take_little_time(
+    time: FakeTime, latency_ms: float, calls: int
+) -> None:
+    samples = sampling.burst(Scripted(time, lambda call: latency_ms), SETS, CLOCK, 0.06, 4, 19)
+    assert len(samples) == calls
+
+
 def test_every_call_is_a_sample_in_order(time: FakeTime) -> None:
     samples = sampling.burst(Scripted(time, lambda call: call), SETS, CLOCK, 0.0, 5)
     assert samples == [MS, 2 * MS, 3 * MS, 4 * MS, 5 * MS]
@@ -319,10 +327,11 @@ def test_bursts_hold_the_time_and_a_hundred_calls(seconds: float, rounds: int, w
 
 
 def test_a_percentile_that_is_required_has_the_calls_it_takes() -> None:
-    plan = sampling.SamplingPlan.lasting(1.5, calls=Requirements.parse("build_s<60, p90_ms<5, p99_ms<5").calls)
-    assert plan.processes * plan.rounds * plan.burst_calls >= 662
+    plan = sampling.SamplingPlan.lasting(1.5, wanted_calls=Requirements.parse("build_s<60, p90_ms<5, p99_ms<5").calls)
+    assert plan.processes * plan.rounds * plan.wanted_calls >= 662
+    assert plan.processes * plan.rounds * plan.burst_calls < 662
     unasked = sampling.SamplingPlan.lasting(1.5)
-    assert sampling.SamplingPlan.lasting(1.5, calls=Requirements.parse("build_s<60").calls) == unasked
+    assert sampling.SamplingPlan.lasting(1.5, wanted_calls=Requirements.parse("build_s<60").calls) == unasked
 
 
 @pytest.mark.parametrize(("asked", "most"), [(1, 1), (2, 2), (3, 20), (5, 20), (22, 22)])
