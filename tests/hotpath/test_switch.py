@@ -229,14 +229,20 @@ def test_what_compiled_code_could_not_repeat_stays_eager(kind: type[Slowly], why
     assert why in only(hot).reason and not compiler.started
 
 
-def settled(tmp_path: Path) -> tuple[Slowly, FakeCompiler, HotPaths]:
-    module, compiler = Slowly(), FakeCompiler()
+def compiled(module: torch.nn.Module, tmp_path: Path) -> tuple[FakeCompiler, HotPaths]:
+    """`module` is called until it has settled on the compiled version."""
+    compiler = FakeCompiler()
     hot = watched(module, compiler, tmp_path)
     call_until(lambda: bool(compiler.started), module)
     compiler.end()
     call_until(lambda: hot.is_settled, module)
     assert only(hot).runs == "compiled"
-    return module, compiler, hot
+    return compiler, hot
+
+
+def settled(tmp_path: Path) -> tuple[Slowly, FakeCompiler, HotPaths]:
+    module = Slowly()
+    return module, *compiled(module, tmp_path)
 
 
 def test_weights_that_change_in_place_or_are_replaced_are_seen(tmp_path: Path) -> None:
@@ -518,14 +524,9 @@ class Branched(Slowly):
 
 
 def settled_branched(tmp_path: Path) -> tuple[Branched, FakeCompiler, HotPaths]:
-    module, compiler = Branched(), FakeCompiler()
+    module = Branched()
     module.eval()
-    hot = watched(module, compiler, tmp_path)
-    call_until(lambda: bool(compiler.started), module)
-    compiler.end()
-    call_until(lambda: hot.is_settled, module)
-    assert only(hot).runs == "compiled"
-    return module, compiler, hot
+    return module, *compiled(module, tmp_path)
 
 
 def test_a_submodule_that_is_replaced_sends_it_back_to_eager(tmp_path: Path) -> None:
