@@ -8,12 +8,15 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+PLAIN = (bool, int, float, str)
+"""Types of attributes that a forward may compute with, and compiled code holds as constants."""
+
 
 class Weights:
     """A module's parameters and buffers, each once, in a fixed order, as they stand when they are asked for.
 
     Beside them it remembers what compiled code takes for granted: which submodules there are, which names share a
-    tensor, which are empty, and the tensors that are plain attributes, whose values are part of the code.
+    tensor, which are empty, and plain attributes, tensors among them, whose values are part of the code.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -29,6 +32,7 @@ class Weights:
         """Submodules, empty places, and tensors that are plain attributes."""
         self._children = [(part._modules, len(part._modules)) for part in self.modules]
         self._versions: list[tuple[torch.Tensor, int | None]] = []
+        self._constants: list[tuple[dict[str, Any], str, object]] = []
         if self.are_fit:
             self._find(module)
 
@@ -45,6 +49,8 @@ class Weights:
                 if isinstance(value, torch.Tensor):
                     self._fixed.append((vars(part), name, value))
                     self._versions.append((value, _version_of(value)))
+                elif type(value) in PLAIN and name != "training":  # which is asked apart, since it may change back
+                    self._constants.append((vars(part), name, value))
 
     def _add(self, prefix: str, owner: dict[str, Any], numbers: dict[int, int]) -> None:
         """The tensors that `owner` holds; `numbers` are those of the ones added before, by their ids."""
@@ -97,6 +103,10 @@ class Weights:
     def _is_as_found(self) -> bool:
         for held, name, value in self._fixed:
             if held.get(name) is not value:
+                return False
+        for held, name, value in self._constants:
+            now = held.get(name)
+            if now is not value and (type(now) is not type(value) or now != value):
                 return False
         for children, count in self._children:
             if len(children) != count:

@@ -46,7 +46,10 @@ POLL_S = 0.01
 START_S = 0.01
 """What handing a call over to another process takes at most (1 to 10 ms, of `attention_block` on two cores)."""
 
-CHANGED = "its weights are of another shape, type or device than in its first call, or its submodules are others"
+CHANGED = (
+    "its weights are of another shape, type or device than in its first call, or its submodules are others, or an "
+    "attribute has another value"
+)
 UNFIT = "it has a weight that is sparse, nested or of a class of its own, or a part in TorchScript"
 PATCHED = "its forward was replaced by another one, which the compiling process would not find"
 EARLIER = "an earlier run found: "

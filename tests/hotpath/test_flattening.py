@@ -74,6 +74,7 @@ def filled() -> torch.nn.Module:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     model[2].weight = model[1].weight
     model[0].table = torch.ones(2)
+    model[0].scale, model[0].count, model[0].kind = 0.5, 1000, "wide"
     return model
 
 
@@ -89,6 +90,9 @@ def filled() -> torch.nn.Module:
         lambda model: setattr(model[0].weight, "data", model[0].weight.data.view(torch.bfloat16)[:, ::2]),
         lambda model: setattr(model[0], "table", torch.ones(2)),
         lambda model: model[0].table.zero_(),
+        lambda model: setattr(model[0], "scale", 0.25),
+        lambda model: setattr(model[0], "count", 1000.0),  # equal, and of another type
+        lambda model: delattr(model[0], "kind"),
         torch.jit.script,
     ],
 )
@@ -99,6 +103,14 @@ def test_what_compiled_code_takes_for_granted_is_asked(change: Callable[[torch.n
     assert current is not None and len(current) == len(weights.names) == 4
     changed = change(model)
     assert (Weights(changed) if isinstance(changed, torch.jit.ScriptModule) else weights).current() is None
+
+
+def test_an_attribute_may_be_set_to_what_it_was_and_modes_are_asked_apart() -> None:
+    model = filled()
+    weights = Weights(model)
+    model[0].scale, model[0].count, model[0].kind = float("0.5"), int("1000"), "".join(("wi", "de"))
+    model.eval()
+    assert weights.current() is not None
 
 
 def test_tied_weights_may_be_replaced_together() -> None:
