@@ -56,7 +56,7 @@ class Measurement:
         self._holds_all = False
         """Whether memory held all cells of the latest epoch at once."""
         self._displaced: list[Live] = []
-        """Those that ran out of memory while others were alive, to be started again."""
+        """Those that ran out of memory while others were alive: each is started again alone, at the epoch's end."""
 
     def measure(self, contest: Contest, pending: Sequence[PlannedCell]) -> None:
         """Bring every pending cell of the contest to its record in the store."""
@@ -134,12 +134,12 @@ class Measurement:
         going_on: list[Live] = []
         kept: list[Live] = []  # the first cell, while there are groups to come
         self._holds_all = True
-        while waiting:
+        while waiting or self._displaced:
+            if not waiting:  # and so nobody is kept: each of these is alone
+                waiting.append(self._displaced.pop(0))
             group = self._start_group(epoch, waiting, kept)
-            survivors = self._run_rounds([*kept, *group]) if group else kept
-            waiting += self._displaced
-            self._displaced = []
             self._holds_all &= not waiting
+            survivors = self._run_rounds([*kept, *group]) if group else kept
             self._group += 1
             stays = cells[0] if cells[0] in survivors else next(iter(survivors), None)
             kept = [stays] if stays and waiting and len(survivors) > 1 else []
@@ -147,9 +147,8 @@ class Measurement:
             while leaving:
                 live = leaving.popleft()
                 going_on += [live] if self._finish(live, [*kept, *leaving]) else []
-            waiting += self._displaced
-            self._displaced = []
-            if waiting and self._interleaved:
+            self._holds_all &= not self._displaced
+            if (waiting or self._displaced) and self._interleaved:
                 self._note_groups(cells[0].cell.contest_id, kept)
         for live in going_on:
             self._store.keep(live.record())

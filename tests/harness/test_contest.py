@@ -174,6 +174,43 @@ def test_what_was_put_back_is_started_again_in_the_same_epoch(
     assert not measurement._holds_all
 
 
+def test_those_that_run_out_of_memory_beside_the_one_that_stays_are_not_started_beside_it_for_ever(
+    measurement: Measurement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two fit at a time, and each of the two large ones needs more as it ends than it has beside the small one."""
+    small, *large = Alive(1.0, 0.005), Alive(1.01, 0.005), Alive(1.02, 0.005)
+    for number, live in enumerate(large):
+        live.cell = small.cell.model_copy(update={"backend": f"large-{number}"})
+        live.ends_in_finish = Status.OOM
+    groups: list[list[Alive]] = []
+    held_all: list[bool] = []
+
+    def start(epoch: int, waiting: Any, kept: Any) -> list[Alive]:
+        assert len(groups) < 9, "it never ends"
+        group = [waiting.popleft()] if kept or not waiting else [waiting.popleft() for _ in range(min(2, len(waiting)))]
+        groups.append([*kept, *group])
+        return group
+
+    def leave_room() -> None:
+        for live in large:
+            live.ends_in_finish = None
+
+    def run(alive: Any) -> list[Any]:
+        held_all.append(measurement._holds_all)
+        return list(alive)
+
+    monkeypatch.setattr(small, "finish", leave_room)
+    monkeypatch.setattr(measurement, "_start_group", start)
+    monkeypatch.setattr(measurement, "_run_rounds", run)
+    monkeypatch.setattr(measurement, "_conclude", lambda live, record: pytest.fail("it fits alone"))
+    monkeypatch.setattr(Alive, "record", lambda live: SimpleNamespace(status=Status.OK), raising=False)
+    monkeypatch.setattr(NoStore, "keep", lambda store, record: None, raising=False)
+    assert measurement._run_epoch(0, cast(Any, [small, *large])) == [small, *large]
+    assert groups == [[small, large[0]], [small, large[1]], [large[0]]]
+    assert held_all[0] is False, "known before rounds are judged by it"
+    assert large[0].has_left and not large[1].has_left
+
+
 def test_a_cell_has_room_where_what_it_took_itself_is_free(
     measurement: Measurement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
