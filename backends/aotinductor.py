@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph, quantising
 from backends.base import AheadOfTime, Availability, BuildContext, Compiled, Settings
 from backends.inductor import Inductor, InductorLog, compiler_available, generated_and_called
+from hotpath.linking import LINKED, linker_options
 from models.base import Inputs
 from reports.schema import Cell, Extent, Placement
 
@@ -25,11 +22,9 @@ PACKAGE = "model.pt2"
 ACCOUNT = "placement.json"
 """Only the process that compiles knows where the work goes; the one that loads reads it here."""
 
-SHARED_LIBSTDCXX = "libstdc++.so.6"
-
-
-LINKED = "aot_inductor.custom_op_libs"
-"""Inductor's option for further libraries of a package. In a record's settings where it was needed."""
+SINGLE_THREADED = "single-threaded"
+"""A package's only runner, without locks and events. With them a call waits until the GPU is done with the one before,
+so that calls of one thread do not queue there."""
 
 
 class AOTInductor(AheadOfTime):
@@ -37,7 +32,11 @@ class AOTInductor(AheadOfTime):
     description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"
     quantises = True
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}}
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {},
+        SINGLE_THREADED: {"run_single_threaded": True},
+        cuda_graph.MODE: {"run_single_threaded": True},  # locks and events have no place in a captured graph
+    }
 
     def available(self, device: str) -> Availability:
         return Inductor().available(device) and compiler_available()  # its wrapper is C++ on CUDA too
@@ -73,7 +72,7 @@ class AOTInductor(AheadOfTime):
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
 
-        graph = context.cell.mode == cuda_graph.MODE
+        options = self.modes[context.cell.mode]
         device = torch.device(context.cell.device)
         with context.phase("load"):
             # aoti_load_package compiles test programs with the host's compiler here, for the sake of a warning: 17 s
@@ -81,7 +80,7 @@ class AOTInductor(AheadOfTime):
             loader = torch._C._aoti.AOTIModelPackageLoader(
                 str(context.workspace / PACKAGE),
                 "model",
-                graph,  # single-threaded: its locks and events have no place in a captured graph
+                bool(options.get("run_single_threaded", False)),
                 1,  # runner
                 (device.index or 0) if device.type == "cuda" else -1,
             )
@@ -89,8 +88,8 @@ class AOTInductor(AheadOfTime):
             run: Function = loader.run
             if account["layers"]:
                 run = _sparing_inputs(run, inputs, account["layers"])
-            loaded: Compiled = Loaded(run, account)
-            return cuda_graph.capture(loaded, inputs) if graph else loaded
+            loaded: Compiled = Loaded(run, account, options)
+            return cuda_graph.capture(loaded, inputs) if context.cell.mode == cuda_graph.MODE else loaded
 
 
 class Loaded(Compiled):
@@ -99,9 +98,10 @@ class Loaded(Compiled):
     `AOTICompiledModel.__call__`, the Python convenience, parses the calling convention from JSON in every call.
     """
 
-    def __init__(self, function: Function, account: Mapping[str, Any]) -> None:
+    def __init__(self, function: Function, account: Mapping[str, Any], options: Mapping[str, object]) -> None:
         self._function: Function | None = function
         self._account = account
+        self._options = options
         self._tensors: list[torch.Tensor] = []
         self._outputs: list[torch.Tensor] = []
 
@@ -128,7 +128,8 @@ class Loaded(Compiled):
 
     def settings(self) -> Settings:
         linked = self._account["linked"]
-        return {"loaded_and_called_through": "AOTIModelPackageLoader", **({LINKED: linked} if linked else {})}
+        called = {"loaded_and_called_through": "AOTIModelPackageLoader", **self._options}
+        return {**called, **({LINKED: linked} if linked else {})}
 
     def close(self) -> None:
         self._tensors, self._outputs = [], []
@@ -142,28 +143,3 @@ def _sparing_inputs(run: Function, inputs: Inputs, layers: Settings) -> Function
     prepared = quantising.Prepared(torch.nn.Identity(), Inputs(inputs.tensors()), layers)
     spared = prepared.sparing(lambda *tensors: run(list(tensors)))
     return lambda tensors: spared(*tensors)
-
-
-def linker_options() -> dict[str, Any]:
-    """What Inductor needs to be told so that the package can be loaded on this machine.
-
-    Where the compiler finds no shared libstdc++ to link (a dangling symlink is enough, as on the H200 machine that we
-    use), the linker silently takes the static one. The package then holds a second C++ runtime whose unique symbols are
-    merged with those of the running one, and loading dies with signal 11 in std::regex, which parses the device's name.
-    Naming the shared library by its file avoids that.
-    """
-    if sys.platform != "linux" or _finds_shared_libstdcxx():
-        return {}
-    return {LINKED: [f":{SHARED_LIBSTDCXX}"]}
-
-
-def _finds_shared_libstdcxx() -> bool:
-    """Whether the C++ compiler would link the shared libstdc++; yes for one that cannot be asked, or has another."""
-    from torch._inductor.cpp_builder import get_cpp_compiler
-
-    asked = subprocess.run(
-        [get_cpp_compiler(), "-print-file-name=libstdc++.so"], capture_output=True, text=True, check=False
-    )
-    found = asked.stdout.strip()
-    # a compiler that does not find it prints the bare name
-    return asked.returncode != 0 or (os.sep in found and Path(found).exists())

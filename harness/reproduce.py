@@ -21,13 +21,14 @@ import jinja2
 import backends
 import models
 from backends import cuda_graph
-from backends.aotinductor import LINKED
+from backends.aotinductor import AOTInductor
 from backends.base import INFERENCE, QUANTISED, SURGICAL
 from backends.inductor import BUCKETS, Inductor
 from backends.onnx import PROVIDERS, Onnx
 from backends.openvino import PRECISION_HINTS, OpenVINO
 from harness.plan import check_devices
 from harness.precision import TYPES
+from hotpath.linking import LINKED
 from models.base import INPUT_SETS, Family
 from models.huggingface import HuggingFace
 from models.user import UserModel
@@ -241,6 +242,8 @@ def _options(cell: Cell) -> dict[str, Any]:
     """What the backend's mode sets, under the names that its template has for it."""
     if cell.backend == "inductor":
         return {"options": Inductor.modes[cell.mode]}
+    if cell.backend == "aotinductor":
+        return {"options": AOTInductor.modes[cell.mode]}
     if cell.backend == "openvino":
         return {
             "options": OpenVINO.modes[cell.mode],

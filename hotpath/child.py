@@ -35,6 +35,9 @@ NICENESS = 10
 TRIAL_S = 0.2
 """Each version is called for so long, in turns with the other, to see which one is faster."""
 
+PASSING = "out of memory", "No space left", "ALLOC_FAILED", "Killed"
+"""In the words of CUDA, of the system, of cuBLAS and of a compiler: it has failed for want of memory or disk."""
+
 ACCURACY = 0.02
 """Relative error beyond which a compiled version has computed something else. 16-bit types lose up to a per cent."""
 
@@ -68,11 +71,11 @@ def _compile(folder: Path) -> dict[str, Any]:
     script = json.loads((folder / SCRIPT).read_text())
     if script:
         multiprocessing.spawn.prepare({"init_main_from_path": script})
-    from hotpath import handover
+    from hotpath import handover, settings
     from hotpath.flattening import Flat, Weights, tensors_in
 
     task = handover.read(folder / TASK)
-    task.apply_switches()
+    settings.apply(task.settings)
     weights = Weights(task.module)
     flat = Flat(task.module, weights.names, task.args, task.kwargs)
     tensors = [*(weights.current() or ()), *tensors_in(task.args, task.kwargs)]
@@ -86,10 +89,14 @@ def _compile(folder: Path) -> dict[str, Any]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether it may be another time that it does not happen: the disk or memory was full."""
+    """Whether it may be another time that it does not happen: the disk or memory was full, or a compiler was killed."""
     import torch
 
-    return isinstance(error, (OSError, MemoryError, torch.OutOfMemoryError))
+    if isinstance(error, (OSError, MemoryError, torch.OutOfMemoryError)):
+        return True
+    # Inductor wraps what a pass has raised, and CUDA has one class for all its errors
+    inner = getattr(error, "inner_exception", None) or error.__cause__
+    return any(sign in str(error) for sign in PASSING) or (isinstance(inner, Exception) and _may_pass(inner))
 
 
 def _inference_graphs(flat: torch.nn.Module, tensors: list[torch.Tensor]) -> Graphs:
@@ -178,7 +185,7 @@ def _package(program: ExportedProgram, file: Path) -> None:
     import torch
     import torch._inductor
 
-    from backends.aotinductor import linker_options
+    from hotpath.linking import linker_options
 
     with torch.no_grad():
         torch._inductor.aoti_compile_and_package(program, package_path=str(file), inductor_configs=linker_options())
@@ -187,23 +194,33 @@ def _package(program: ExportedProgram, file: Path) -> None:
 def _reference(flat: torch.nn.Module, tensors: list[torch.Tensor], is_training: bool) -> list[torch.Tensor]:
     """Eager's outputs and, for training, gradients. Raises ValueError for a module that changes what it is given."""
     before = [tensor._version for tensor in tensors]
-    found = _answer(flat, tensors, is_training)
+    found = answer(flat, tensors, is_training)
     if before != [tensor._version for tensor in tensors]:
         raise ValueError("its forward writes into its inputs or buffers")
     return found
 
 
-def _answer(call: Callable[..., Any], tensors: list[torch.Tensor], is_training: bool) -> list[torch.Tensor]:
+def answer(call: Callable[..., Any], tensors: list[torch.Tensor], is_training: bool) -> list[torch.Tensor]:
+    """The outputs of a function of flat tensors and, for training, their gradients."""
     import torch
 
     if not is_training:
         with torch.no_grad():
             return list(call(*tensors))
     outputs = list(call(*tensors))
+    return [*(output.detach() for output in outputs), *gradients_of(outputs, tensors)]
+
+
+def gradients_of(
+    outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], keeps_graph: bool = False
+) -> list[torch.Tensor]:
+    """Of the sum of all outputs, for those of `tensors` that ask for gradients and have a part in them."""
+    import torch
+
     wanted = [tensor for tensor in tensors if tensor.requires_grad]
     ones = [torch.ones_like(output) for output in outputs]
-    gradients = torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
-    return [*(output.detach() for output in outputs), *(each for each in gradients if each is not None)]
+    found = torch.autograd.grad(outputs, wanted, ones, allow_unused=True, retain_graph=keeps_graph)
+    return [gradient for gradient in found if gradient is not None]
 
 
 def _try_out(
@@ -219,13 +236,13 @@ def _try_out(
 
     begun = time.perf_counter()
     loaded = packages.load(folder, account, tensors)
-    found = _answer(lambda *given: loaded(list(given)), tensors, task.is_training)
+    found = answer(lambda *given: loaded(list(given)), tensors, task.is_training)
     load_s = time.perf_counter() - begun
     if error := difference(found, expected):
         raise ValueError(f"the compiled version computes something else: {error}")
     eager_s, compiled_s = _in_turns(
-        lambda: _answer(flat, tensors, task.is_training),
-        lambda: _answer(lambda *given: loaded(list(given)), tensors, task.is_training),
+        lambda: answer(flat, tensors, task.is_training),
+        lambda: answer(lambda *given: loaded(list(given)), tensors, task.is_training),
         tensors,
     )
     return {"load_s": load_s, "eager_s": eager_s, "compiled_s": compiled_s}

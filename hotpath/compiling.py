@@ -76,7 +76,10 @@ class Compiler(Protocol):
         """Whether one more compilation may start."""
 
     def load(self, folder: Path, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
-        """What was compiled into `folder`, as a function of flat tensors (`hotpath.flattening`)."""
+        """What was compiled into `folder`, as a function of flat tensors (`hotpath.flattening`).
+
+        Raises OSError, ValueError or KeyError for a folder that does not hold all of it, else RuntimeError.
+        """
 
 
 class InductorBeside:
@@ -94,11 +97,11 @@ class InductorBeside:
         try:
             script = handover.main_script(call.module)
             handover.write(making / TASK, call.module, call.args, call.kwargs, call.is_training)
-        except handover.CannotHandOver:
-            shutil.rmtree(making)
+            (making / SCRIPT).write_text(json.dumps(script))
+            self._latest = Compilation(making, folder)
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
             raise
-        (making / SCRIPT).write_text(json.dumps(script))
-        self._latest = Compilation(making, folder)
         return self._latest
 
     def load(self, folder: Path, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
@@ -113,10 +116,12 @@ class Compilation:
         self._making = making
         self._folder = folder
         self._outcome: Outcome | None = None
-        paths = [str(ROOT), *(path for path in sys.path if path)]
+        self._owner = os.getpid()
+        # as this process finds its modules: a user's own "models" stays the user's
+        paths = [*(path or os.getcwd() for path in sys.path), str(ROOT)]
         with (making / LOG).open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hotpath.child", str(making)],
+                [sys.executable, "-P", "-m", "hotpath.child", str(making)],
                 # it ends when this pipe is closed, however this process comes to its end
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -124,15 +129,20 @@ class Compilation:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
                 start_new_session=True,
             )
-        self._stop = weakref.finalize(self, _stop, self._process, making)
+        self._stop = weakref.finalize(self, _stop, self._process, making, self._owner)
 
     @property
     def has_ended(self) -> bool:
         """Also where nobody has asked how: the calls that it was for may never come again."""
-        return self._outcome is not None or self._process.poll() is not None
+        return self._outcome is not None or (self._is_ours and self._process.poll() is not None)
+
+    @property
+    def _is_ours(self) -> bool:
+        """Not in a fork of the process that started it, which is nobody's parent."""
+        return os.getpid() == self._owner
 
     def poll(self) -> Outcome | None:
-        if self._outcome is None and self._process.poll() is not None:
+        if self._outcome is None and self._is_ours and self._process.poll() is not None:
             self._outcome = self._conclude()
             self._stop()
         return self._outcome
@@ -145,9 +155,8 @@ class Compilation:
     def _conclude(self) -> Outcome:
         try:
             result = json.loads((self._making / RESULT).read_text())
-        except FileNotFoundError:
-            tail = (self._making / LOG).read_text(errors="replace").strip().splitlines()[-1:]
-            reason = f"the compiler died with status {self._process.returncode}: {' '.join(tail)[:300]}"
+        except (OSError, ValueError):
+            reason = f"the compiler died with status {self._process.returncode}: {self._last_line()}"
             return Outcome(reason, is_for_good=False)
         if not result["ok"]:
             return Outcome(result["reason"], is_for_good=result["is_for_good"])
@@ -157,9 +166,18 @@ class Compilation:
         # by its own clock: it may have ended long before it was asked
         return Outcome("", result["seconds"], result["load_s"], result["eager_s"], result["compiled_s"])
 
+    def _last_line(self) -> str:
+        try:
+            lines = (self._making / LOG).read_text(errors="replace").strip().splitlines()
+        except OSError as error:  # somebody removed the folder meanwhile
+            return f"{error.strerror}: {LOG}"
+        return lines[-1][:300] if lines else "it said nothing"
 
-def _stop(process: subprocess.Popen[bytes], making: Path) -> None:
-    """End the process with all it started, and remove what it has left unfinished."""
+
+def _stop(process: subprocess.Popen[bytes], making: Path, owner: int) -> None:
+    """End the process with all it started, and remove what it has left unfinished: in the process that started it."""
+    if os.getpid() != owner:
+        return
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

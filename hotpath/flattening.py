@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+REPEATABLE = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device)
+"""What a call may be given or return beside tensors: it is told by its value, and cannot change."""
+
 PLAIN = (bool, int, float, str)
 """Types of attributes that a forward may compute with, and compiled code holds as constants."""
+
+
+_A_TENSOR = object()
 
 
 class Weights:
@@ -70,6 +77,11 @@ class Weights:
             self._places.append((owner, name))
             self._known.append(_known(tensor))
             self._kinds.append(kind)
+
+    @property
+    def kinds(self) -> list[tuple[str, Hashable]]:
+        """All that code compiled for them relies on, and whether gradients are asked of them, by their names."""
+        return list(zip(self.names, self._kinds, strict=True))
 
     def current(self) -> list[torch.Tensor] | None:
         """The tensors; None when one of them, or what compiled code takes for granted, is not as in the beginning.
@@ -147,12 +159,12 @@ def rebuilder(outputs: Any) -> Callable[[list[torch.Tensor]], Any]:
     if isinstance(outputs, torch.Tensor):
         return lambda tensors: tensors[0]
     leaves, structure = pytree.tree_flatten(outputs)
+    # without the tensors, which would stay in memory, and in training all that their gradients need
+    leaves = [_A_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
     def rebuild(tensors: list[torch.Tensor]) -> Any:
         given = iter(tensors)
-        return pytree.tree_unflatten(
-            [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure
-        )
+        return pytree.tree_unflatten([next(given) if leaf is _A_TENSOR else leaf for leaf in leaves], structure)
 
     return rebuild
 
@@ -160,25 +172,35 @@ def rebuilder(outputs: Any) -> Callable[[list[torch.Tensor]], Any]:
 def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
     """What tells two calls apart that must not share a compiled version: kinds of tensors, and every other argument.
 
-    None for a call that has no compiled version at all: an argument that can neither be flattened nor compared, or a
-    tensor that has no kind.
+    None for a call that has no compiled version at all: one with an argument that can neither be flattened nor told by
+    its value, and may change or hold whatever it likes, or with a tensor that has no kind.
     """
     if not kwargs and len(args) == 1 and type(args[0]) is torch.Tensor:
         return kind_of(args[0])
     leaves, structure = pytree.tree_flatten((args, kwargs))
     kinds: list[Hashable] = []
     for leaf in leaves:
-        # with its type, since 1, 1.0 and True are equal
-        kind = kind_of(leaf) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
+        kind: Hashable
+        if isinstance(leaf, torch.Tensor):
+            kind = kind_of(leaf)
+        else:  # with its type, since 1, 1.0 and True are equal
+            kind = (type(leaf), leaf) if isinstance(leaf, REPEATABLE) else None
         if kind is None:
             return None
         kinds.append(kind)
-    key = tuple(kinds)
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key, str(structure)
+    return tuple(kinds), str(structure)
+
+
+def shapeless(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+    """What is left of a call's key when tensors of any shape are the same; for calls that have one (`key_of`)."""
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    kinds = tuple(
+        (leaf.dim(), leaf.dtype, leaf.device, leaf.requires_grad)
+        if isinstance(leaf, torch.Tensor)
+        else (type(leaf), leaf)
+        for leaf in leaves
+    )
+    return kinds, str(structure)
 
 
 def kind_of(tensor: torch.Tensor) -> tuple[Hashable, ...] | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hotpath import settings
 from hotpath.flattening import tensors_in
 
 COPIED_BYTES = 64 * 1024
@@ -26,15 +27,7 @@ class Task:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     is_training: bool  # gradients are wanted: forward and backward are compiled
-    threads: int
-    matmul_precision: str
-    cudnn_allows_tf32: bool
-
-    def apply_switches(self) -> None:
-        """Have this process compute as the one that the task is from."""
-        torch.set_num_threads(self.threads)
-        torch.set_float32_matmul_precision(self.matmul_precision)
-        torch.backends.cudnn.allow_tf32 = self.cudnn_allows_tf32
+    settings: settings.Settings
 
 
 class CannotHandOver(Exception):
@@ -44,21 +37,15 @@ class CannotHandOver(Exception):
 def write(
     file: Path, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], is_training: bool
 ) -> None:
-    """Raises CannotHandOver for a module or an argument that cannot be pickled, or not be found by another process."""
-    task = Task(
-        module,
-        args,
-        kwargs,
-        is_training,
-        torch.get_num_threads(),
-        torch.get_float32_matmul_precision(),
-        torch.backends.cudnn.allow_tf32,
-    )
+    """Raises OSError, and CannotHandOver for what cannot be pickled, or not be found by another process."""
+    task = Task(module, args, kwargs, is_training, settings.read())
     known = {id(tensor) for tensor in (*module.parameters(), *module.buffers(), *tensors_in(args, kwargs))}
     try:
         with file.open("wb") as stream:
             _Writer(stream, known).dump(task)
-    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # whatever a class of the user's raises when it is asked for its state
         raise CannotHandOver(f"{type(module).__name__} cannot be pickled: {_first_line(error)}") from error
 
 

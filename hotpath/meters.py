@@ -35,20 +35,26 @@ class HostMeter:
 class DeviceMeter:
     """A GPU's call has ended when its stream gets to the mark behind it. A mark costs some microseconds."""
 
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
     def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float | None:
-        if not end.query():
+        # both: they may lie on two streams
+        if not (begin.query() and end.query()):
             return None
         milliseconds: float = begin.elapsed_time(end)
         return milliseconds / 1e3
 
 
 def meter_for(tensors: list[torch.Tensor]) -> Meter:
-    return DeviceMeter() if any(tensor.is_cuda for tensor in tensors) else HostMeter()
+    """For calls with these tensors. The clock is that of the first GPU among them."""
+    device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
+    return HostMeter() if device is None else DeviceMeter(device)
 
 
 class Sample:

@@ -17,7 +17,8 @@ Tensors = list[torch.Tensor]
 def load(folder: Path, account: dict[str, Any], tensors: Tensors) -> Callable[[Tensors], Tensors]:
     """The compiled version in `folder`: flat tensors in, its outputs out. With gradients where it was compiled so.
 
-    `tensors` are those of a call, and tell the device. Raises RuntimeError for a package that does not load.
+    `tensors` are those of a call, and tell the device. Raises FileNotFoundError for one that is gone, RuntimeError for
+    one that does not load.
     """
     forward = _function(folder / FORWARD, tensors)
     if not account["gradients"]:
@@ -32,13 +33,27 @@ def load(folder: Path, account: dict[str, Any], tensors: Tensors) -> Callable[[T
 
 
 def _function(file: Path, tensors: Tensors) -> Callable[[Tensors], Tensors]:
+    if not file.is_file():  # of which the loader would say no more than that something went wrong
+        raise FileNotFoundError(f"{file} is gone")
     device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
     # the loader that aoti_load_package wraps: the wrapper's module imports the compiler, which takes seconds
     loader = torch._C._aoti.AOTIModelPackageLoader(
-        str(file), "model", False, 1, -1 if device is None else device.index or 0
+        str(file),
+        "model",
+        True,  # single-threaded, as Python's lock is held in a call: else each waits for the one before it on the GPU
+        1,  # runner
+        -1 if device is None else device.index or 0,
     )
     run: Callable[[Tensors], Tensors] = loader.run
-    return run
+    if device is None or torch.cuda.device_count() == 1:
+        return run
+
+    def run_on_device(given: Tensors) -> Tensors:
+        # it takes the current stream of the current device, which need not be the one that the tensors are on
+        with torch.cuda.device(device):
+            return run(given)
+
+    return run_on_device
 
 
 def _differentiable(

@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import random
+import shutil
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,12 +19,12 @@ from typing import Any
 
 import torch
 
-from hotpath import deciding, watching
-from hotpath.child import difference
+from hotpath import deciding, settings, watching
+from hotpath.child import answer, difference, gradients_of
 from hotpath.compiling import Call, Compiler, Job, Outcome
 from hotpath.deciding import Expectation, Trial
 from hotpath.detector import HotPathDetector
-from hotpath.flattening import Weights, key_of, rebuilder, tensors_in
+from hotpath.flattening import Weights, key_of, rebuilder, shapeless, tensors_in
 from hotpath.handover import CannotHandOver
 from hotpath.knowledge import LOG, Knowledge, Learned
 from hotpath.meters import HostMeter, Meter, Sample, meter_for
@@ -95,6 +97,8 @@ class Path:
     function: Callable[[list[torch.Tensor]], list[torch.Tensor]] | None = None
     rebuild: Callable[[list[torch.Tensor]], Any] | None = None
     turn: int = 0
+    compiled_is_first: bool = False
+    """In the pair of the trial that is under way."""
     previous: tuple[Any, Sample | None] | None = None
     """In training: when the step before began, and whose it was."""
     load_s: float | None = None
@@ -148,8 +152,11 @@ class Switch:
         self._module = module
         self._policy = policy
         self._forward: Callable[..., Any] = module.forward
+        self.__wrapped__ = self._forward  # where `inspect.signature` looks: trainers ask a model which inputs it takes
         self._met: dict[Hashable, WatchBudget] = {}
         """Of each kind of call what its first ones took."""
+        self._alike: dict[Hashable, int] = defaultdict(int)
+        """Of kinds that the detector counts together, how many calls were answered before any of them had a path."""
         self._is_closed = False
         """No further path is begun."""
         self._unseen = 1
@@ -231,18 +238,22 @@ class Switch:
         """A call of a kind that has no path yet: it gets one when there were as many as the threshold asks for.
 
         The first ones are answered and timed, no more. They may be the only ones, and nothing can come of them sooner.
+        Where the detector counts calls of any shape together, so does this, and one call of each kind is enough.
         """
         kind = key, torch.is_grad_enabled(), self._module.training
         budget = self._met.get(kind)
         is_one_too_many = budget is None and len(self._met) >= MOST_PATHS
-        if key is None or self._is_closed or is_one_too_many or self._is_captured() or self._is_autocast():
+        if key is None or self._is_closed or is_one_too_many or self._is_set_apart():
             return self._forward(*args, **kwargs)
-        if budget is None or budget.plain < min(self._policy.detector.hot_threshold, ONLY_COUNTED):
+        detector = self._policy.detector
+        alike = kind if detector.shapes == "exact" else (shapeless(args, kwargs), *kind[1:])
+        if budget is None or self._alike[alike] < min(detector.hot_threshold, ONLY_COUNTED):
             begun = time.perf_counter()
             outputs = self._forward(*args, **kwargs)
             taken_s = time.perf_counter() - begun
             # a kind is met when a call of it has been answered
             self._met.setdefault(kind, WatchBudget(self._policy.watch_share)).add_plain(taken_s)
+            self._alike[alike] += 1
             return outputs
         path = self._begin(kind, budget, args, kwargs)
         return self._forward(*args, **kwargs) if path is None else self._look(path, args, kwargs)
@@ -276,7 +287,7 @@ class Switch:
 
     def _look(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that is looked at."""
-        if self._is_captured() or not self._is_as_met(path):
+        if not self._is_as_met(path):
             return self._forward(*args, **kwargs)
         if not self._lock.acquire(blocking=False):
             return self._forward(*args, **kwargs)  # another thread is looking, or this one, further up
@@ -288,8 +299,14 @@ class Switch:
             path.calls += since
             if path.is_on_trial:
                 return self._try_out(path, args, kwargs)
-            outputs = self._eager(path, since, args, kwargs)
-            self._consider(path, args, kwargs, outputs)
+            outputs, recorder = self._eager(path, since, args, kwargs)
+            try:
+                if recorder is not None:
+                    self._note(path, recorder)
+                self._consider(path, args, kwargs, outputs)
+            except Exception as error:  # of ours: the call has been answered
+                LOG.warning("%s stays eager", self.name or type(self._module).__name__, exc_info=True)
+                self._fail(path, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
             self._skip(path)
             return outputs
         finally:
@@ -304,15 +321,21 @@ class Switch:
 
         One that is not gets eager, this once: what is set for some calls may be set back for the next.
         """
-        return not self._is_autocast() and self._modes() == path.modes
+        return not self._is_set_apart() and self._modes() == path.modes
 
-    def _is_autocast(self) -> bool:
-        """Whether autocast is on, on the module's device or, for one without weights, on a GPU that may be given."""
-        return torch.is_autocast_enabled(self._device_type) or torch.is_autocast_enabled("cuda")
+    def _is_set_apart(self) -> bool:
+        """Whether something is on that a call alone does not show, and that compiled code knows nothing of.
 
-    def _is_captured(self) -> bool:
-        """Whether the call goes into a CUDA graph: it happens later, and can be neither timed nor replaced."""
-        return self._device_type == "cuda" and torch.cuda.is_current_stream_capturing()
+        Autocast, on the module's device or, for one without weights, on a GPU that may be given. A capture into a CUDA
+        graph: the call happens later, and can be neither timed nor replaced. Hooks for what is saved for the backward
+        pass, as checkpointing has: the forward made again there must save what the first one did.
+        """
+        return (
+            torch.is_autocast_enabled(self._device_type)
+            or torch.is_autocast_enabled("cuda")
+            or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
+            or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        )
 
     def _skip(self, path: Path) -> None:
         """Let calls pass until the next look at this path.
@@ -333,7 +356,9 @@ class Switch:
         else:
             path.skip = path.skipped
 
-    def _eager(self, path: Path, since: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _eager(
+        self, path: Path, since: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Recorder | None]:
         """The call as it always was, timed, and recorded where the budget allows. `since`: calls since the last one."""
         begin = path.meter.mark()
         if path.is_training:
@@ -343,9 +368,8 @@ class Switch:
         if is_watched:
             outputs, recorder = watching.record(self._policy.detector, self._module, self._forward, args, kwargs)
             path.budget.add_watched(time.perf_counter() - begun)
-            self._note(path, recorder)
             path.previous = None
-            return outputs
+            return outputs, recorder
         outputs = self._forward(*args, **kwargs)
         # of the host alone: recording is the host's work, too
         path.budget.add_plain(time.perf_counter() - begun, since)
@@ -354,7 +378,7 @@ class Switch:
         else:
             path.eager.add(begin, path.meter.mark())
         path.eager.settle()
-        return outputs
+        return outputs, None
 
     def _end_step(self, path: Path, now: Any, since: int) -> None:
         """A training step lasts until the next one's forward begins."""
@@ -456,15 +480,20 @@ class Switch:
             self._fail(path, CHANGED)
             return
         tensors = [*weights, *tensors_in(args, kwargs)]
+        folder = self._policy.knowledge.artefact(path.identity)
         is_for_good = True
         try:
-            path.function = self._policy.compiler.load(self._policy.knowledge.artefact(path.identity), tensors)
-            path.rebuild = rebuilder(outputs)
-            with torch.no_grad():
-                wrong = difference(path.function(tensors), tensors_in((outputs,), {}))
+            function = self._policy.compiler.load(folder, tensors)
+            expected = tensors_in((outputs,), {})
+            if path.is_training:
+                expected += gradients_of(expected, tensors, keeps_graph=True)
+            wrong = difference(answer(lambda *given: function(list(given)), tensors, path.is_training), expected)
+            path.function, path.rebuild = function, rebuilder(outputs)
         except (RuntimeError, OSError, ValueError, KeyError) as error:
             # memory may be full in this run alone
             is_for_good, wrong = False, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            if not isinstance(error, RuntimeError):  # part of it is gone: the next run compiles it anew
+                shutil.rmtree(folder, ignore_errors=True)
         path.load_s = time.perf_counter() - begun
         if wrong:
             self._fail(path, f"the compiled version was not taken up: {wrong}")
@@ -474,9 +503,17 @@ class Switch:
         path.stage, path.reason = Stage.TRIAL, "being tried"
 
     def _try_out(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One call of the trial: compiled versions warm up, then both take turns."""
-        is_compiled = path.turn < TRIAL_WARM_UP or path.turn % 2 == 0
-        sample = None if path.turn < TRIAL_WARM_UP else path.compiled if is_compiled else path.eager_in_trial
+        """One call of the trial: the compiled version warms up, then come pairs of either one.
+
+        Which is first in a pair is drawn. Where two calls make a step, one version would else have all that lies
+        between steps, the backward pass and the optimiser.
+        """
+        turn = path.turn - TRIAL_WARM_UP
+        is_first = turn % 2 == 0
+        if is_first:
+            path.compiled_is_first = self._chance.random() < 0.5
+        is_compiled = turn < 0 or is_first is path.compiled_is_first
+        sample = None if turn < 0 else path.compiled if is_compiled else path.eager_in_trial
         begin = path.meter.mark()
         if path.is_training:
             self._end_step(path, begin, 1)
@@ -488,7 +525,7 @@ class Switch:
         path.turn += 1
         path.compiled.settle()
         path.eager_in_trial.settle()
-        if is_compiled and path.stage is Stage.TRIAL:  # a pair may have become complete
+        if turn >= 0 and not is_first and path.stage is Stage.TRIAL:  # a pair has become complete
             trial = deciding.trial_of(path.eager_in_trial.seconds, path.compiled.seconds)
             if trial is not None and trial.is_over:
                 self._judge(path, trial)
@@ -533,7 +570,7 @@ class Switch:
             path.job.cancel()
             path.job = None
         path.stage, path.reason = Stage.SETTLED, reason
-        path.function = None
+        path.function = path.rebuild = path.previous = None
         self._leave_if_all_is_eager()
 
     def _expectation(self, path: Path, speedup: float | None) -> Expectation:
@@ -541,21 +578,17 @@ class Switch:
 
     def _identity(self, path: Path) -> str:
         """A name for the path and the machine: what has the same one can share a compiled version."""
-        tensors = self._weights.current() or []
-        device = tensors[0].device if tensors else torch.device("cpu")
+        devices = {tensor.device for tensor in self._weights.current() or [] if tensor.is_cuda}
         about = (
             path.fingerprint,
             path.key,
             path.is_training,
-            self._module.training,
+            path.modes,
             torch.__version__,
-            torch.get_num_threads(),
-            torch.get_float32_matmul_precision(),
-            torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability(),
-            [
-                (name, str(tensor.dtype), tuple(tensor.shape))
-                for name, tensor in zip(self._weights.names, tensors, strict=False)
-            ],
+            settings.read(),
+            settings.processor(),
+            sorted({torch.cuda.get_device_name(device) for device in devices}),
+            self._weights.kinds,
         )
         return hashlib.sha256(repr(about).encode()).hexdigest()[:24]
 

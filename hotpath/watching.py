@@ -15,12 +15,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotpath.detector import HotPathDetector
+from hotpath.flattening import REPEATABLE
 
 LARGEST_CONSTANT = 256
 """Elements of a tensor of unknown origin whose values still are written into a path; a larger one is not compiled."""
-
-REPEATABLE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-"""What a call may return beside tensors: told by its value, and the same object may be returned again."""
 
 
 class Recorder(TorchDispatchMode):
@@ -63,7 +61,7 @@ class Recorder(TorchDispatchMode):
             if isinstance(output, torch.Tensor):
                 self._name(output, f"%{self.operations}.{place}")
         self.operations += 1
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if _draws(func, args, kwargs or {}):
             self.obstacle = self.obstacle or "it draws random numbers, and compiled code would draw others"
         if torch.Tag.data_dependent_output in func.tags:
             self.obstacle = self.obstacle or f"it reads values out of tensors ({func}), which compiled code would keep"
@@ -110,6 +108,17 @@ class Recorder(TorchDispatchMode):
 
     def _name(self, tensor: torch.Tensor, name: str) -> None:
         self._names[id(tensor)] = weakref.ref(tensor), name
+
+
+def _draws(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether it draws random numbers. One with a dropout that is nought, as attention has when it infers, does not."""
+    if torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    for place, argument in enumerate(operator._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[place] if place < len(args) else kwargs.get("dropout_p", argument.default_value)
+            return bool(given)
+    return True
 
 
 class WatchBudget:

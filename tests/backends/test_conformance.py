@@ -43,6 +43,12 @@ BUILD_PHASES = ("export", "compile", "load")
 KNOWN_TO_SYNCHRONISE: dict[str, str] = {}
 """Label of a configuration -> why its `run` has to wait for the device. Each is a cost that a report must not hide."""
 
+KNOWN_NOT_TO_QUEUE: dict[str, str] = {
+    **KNOWN_TO_SYNCHRONISE,
+    "aotinductor": "a package has one runner, which waits for its last call; single-threaded it does not",
+}
+"""Label of a configuration -> why a call waits until the device is done with the one before it."""
+
 SLEEP_CYCLES = 400_000_000
 """Some 0.2 s of an NVIDIA GPU's clock: hundreds of times what launching these models takes."""
 
@@ -164,6 +170,20 @@ def test_run_returns_while_the_device_is_busy(one: Built, request: pytest.Fixtur
     still_busy = not stream.record_event().query()
     one.clock.synchronise()
     assert still_busy, "run() waited for the stream"
+
+
+def test_calls_queue_on_the_stream(one: Built, request: pytest.FixtureRequest) -> None:
+    stream = stream_of(one)
+    if one.cell.label in KNOWN_NOT_TO_QUEUE:
+        request.applymarker(pytest.mark.xfail(reason=KNOWN_NOT_TO_QUEUE[one.cell.label], strict=True))
+    one.call(one.sets[0])
+    torch.cuda._sleep(SLEEP_CYCLES)
+    slept = stream.record_event()
+    for _ in range(3):
+        one.compiled.run()
+    still_asleep = not slept.query()
+    one.clock.synchronise()
+    assert still_asleep, "run() waited for the call before it"
 
 
 def test_run_takes_its_turn_on_the_current_stream(one: Built) -> None:

@@ -36,7 +36,7 @@ RUN, SUITE = (shlex.split(command) for command in COMMANDS.splitlines())
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this one with the page's file and row added."""
     copy = tmp_path_factory.mktemp("checkout")
-    for folder in ("backends", "examples", "harness", "models", "reports", "tests/backends"):
+    for folder in ("backends", "examples", "harness", "hotpath", "models", "reports", "tests/backends"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("runner.py", "pyproject.toml"):
         shutil.copy(ROOT / file, copy / file)

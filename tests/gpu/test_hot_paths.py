@@ -59,6 +59,14 @@ def test_inference_on_a_stream_of_its_own(name: str, learned: Path) -> None:
             found = module(doubled)
             torch.cuda.current_stream().synchronize()
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+            # calls queue on the GPU: none waits for the one before
+            slept = torch.cuda.Event()
+            torch.cuda._sleep(1_000_000_000)
+            slept.record()
+            for _ in range(5):
+                module(doubled)
+            assert not slept.query()
+            torch.cuda.current_stream().synchronize()
 
 
 def test_training_forward_and_backward(learned: Path) -> None:

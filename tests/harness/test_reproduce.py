@@ -15,10 +15,10 @@ import torch
 
 import models
 import runner
-from backends.aotinductor import LINKED, linker_options
 from harness import precision, reproduce
 from harness.placing import load, place
 from harness.reference import run_eager
+from hotpath.linking import LINKED, linker_options
 from reports import writer
 from reports.errors import UsageError
 from reports.schema import Cell, Environment, Gpu, Record, Report, Status
@@ -36,6 +36,7 @@ ON_CUDA = [
     "inductor",
     "inductor/reduce-overhead",
     "aotinductor",
+    "aotinductor/single-threaded",
     "aotinductor/cuda-graph",
     "onnx",
     "onnx/cuda-graph",

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,8 @@ from hotpath.child import RESULT, _may_pass, difference
 from hotpath.compiling import Call, Compilation, InductorBeside, Job, Outcome
 from hotpath.enabling import HotPaths
 from hotpath.packages import _differentiable
+
+ROOT = Path(__file__).parents[2]
 
 
 class Unreadable(torch.nn.Module):
@@ -67,12 +73,96 @@ def test_whoever_has_ended_keeps_nobody_waiting_and_is_timed_by_its_own_clock(tm
     assert job.poll() == Outcome("", compile_s=20.0, load_s=0.1, eager_s=2.0, compiled_s=1.0)
 
 
+def wrapping(error: Exception) -> Exception:
+    from torch._inductor.exc import InductorError
+
+    return InductorError(error, None)
+
+
+def test_a_folder_that_is_removed_meanwhile_is_told_and_raises_nothing(tmp_path: Path) -> None:
+    compiler = InductorBeside()
+    job = compiler.start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
+    assert isinstance(job, Compilation)
+    shutil.rmtree(job._making)
+    os.kill(job._process.pid, 9)
+    outcome = outcome_of(job)
+    assert "died with status -9" in outcome.reason and not outcome.is_for_good
+
+
+def test_a_fork_of_the_program_neither_ends_nor_removes_what_it_has_not_started(tmp_path: Path) -> None:
+    compiler = InductorBeside()
+    job = compiler.start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
+    assert isinstance(job, Compilation)
+    if (fork := os.fork()) == 0:  # in the child everything must be over before pytest could get there
+        os._exit(0 if job.poll() is None and not job.has_ended and _stops_nothing(job) else 1)
+    _, status = os.waitpid(fork, 0)
+    assert status == 0 and job._making.is_dir() and job._process.poll() is None
+    job.cancel()
+    assert list(tmp_path.iterdir()) == []
+
+
+def _stops_nothing(job: Compilation) -> bool:
+    job._stop()
+    return job._making.is_dir()
+
+
+def test_what_cannot_be_started_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(subprocess, "Popen", full)
+    with pytest.raises(OSError, match="No space left"):
+        InductorBeside().start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
+    assert list(tmp_path.iterdir()) == []
+
+
+USERS_PROGRAM = f"""
+import sys, time
+from pathlib import Path
+sys.path.append("{ROOT}")  # last, as a program of somebody else may have it
+import torch
+import models
+from hotpath.compiling import Call, InductorBeside
+job = InductorBeside().start(Call(models.Mine(), (torch.ones(2),), {{}}, is_training=False), Path(sys.argv[1]) / "path")
+while (outcome := job.poll()) is None:
+    time.sleep(0.02)
+print(outcome.reason)
+"""
+
+
+def test_a_users_module_of_the_same_name_as_one_of_ours_is_the_users(tmp_path: Path) -> None:
+    program, elsewhere = tmp_path / "program", tmp_path / "elsewhere"
+    (program / "models").mkdir(parents=True)
+    elsewhere.mkdir()
+    (program / "main.py").write_text(USERS_PROGRAM)
+    (program / "models" / "__init__.py").write_text(
+        "import torch\n"
+        "class Mine(torch.nn.Module):\n"
+        "    def __setstate__(self, state):\n"
+        "        raise ValueError('the users own is read')\n"
+    )
+    command = [sys.executable, str(program / "main.py"), str(tmp_path)]
+    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "ValueError: the users own is read", done.stdout + done.stderr
+
+
+def test_compiling_imports_nothing_of_the_rest() -> None:
+    sources = [file.read_text() for file in (ROOT / "hotpath").glob("*.py")]
+    ours = re.compile(r"^\s*(from|import) (backends|harness|models|reports|benchmarks)\b", re.MULTILINE)
+    assert sources and not any(ours.search(source) for source in sources)
+
+
 @pytest.mark.parametrize(
     ("error", "may_pass"),
     [
         (OSError(28, "No space left on device"), True),
         (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("CUDA error: out of memory"), True),  # AcceleratorError, which says so in its words alone
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), True),
+        (wrapping(OSError(28, "No space left on device")), True),
+        (wrapping(RuntimeError("no kernel")), False),
         (RuntimeError("no kernel"), False),
+        (ModuleNotFoundError("No module named 'mine'"), False),
         (ValueError("it has outputs without gradients"), False),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -131,6 +133,8 @@ def test_calls_that_must_not_share_code_have_other_keys() -> None:
     assert key_of((rows, 1), {}) != key_of((rows, 2), {}) != key_of((rows,), {"scale": 2})
     assert key_of((rows,), {}) == key_of((torch.zeros(4, 6),), {})
     assert key_of((rows, object.__new__(Unhashable)), {}) is None
+    assert key_of((rows, Options()), {}) is None, "what is in it may change, and may be large"
+    assert key_of((rows, Side.LEFT, torch.float16), {}) != key_of((rows, Side.RIGHT, torch.float16), {})
 
 
 def test_what_is_equal_and_of_another_type_has_another_key() -> None:
@@ -175,8 +179,27 @@ def test_tensors_of_a_transform_have_no_key() -> None:
     assert keys == [None, None]
 
 
+class Options:
+    scale = 2.0
+
+
+class Side(enum.Enum):
+    LEFT = 1
+    RIGHT = 2
+
+
 class Unhashable:
     __hash__ = None  # type: ignore[assignment]
+
+
+def test_what_puts_outputs_together_keeps_none_of_them() -> None:
+    outputs = {"loss": torch.ones(2), "name": "x", "logits": (torch.ones(3), 4)}
+    gone = weakref.ref(outputs["loss"])
+    rebuild = rebuilder(outputs)
+    del outputs
+    assert gone() is None
+    one, two = torch.zeros(2), torch.zeros(3)
+    assert rebuild([one, two]) == {"loss": one, "name": "x", "logits": (two, 4)}
 
 
 def test_tensors_come_in_the_order_of_a_tree() -> None:

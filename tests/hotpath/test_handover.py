@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hotpath import handover
+from hotpath import handover, settings
 from hotpath.handover import COPIED_BYTES, CannotHandOver
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def test_small_tensors_and_constants_arrive_as_they_are(tmp_path: Path) -> None:
     assert all(torch.equal(tensor, arrived[name]) for name, tensor in module.state_dict().items())
     assert torch.equal(task.args[0], rows) and task.args[0].stride() == rows.stride()
     assert task.kwargs["scale"] == 2.5 and torch.equal(task.kwargs["index"], torch.tensor([1, 2]))
-    assert task.module.training and task.is_training and task.threads == torch.get_num_threads()
+    assert task.module.training and task.is_training and task.settings == settings.read()
     assert all(isinstance(parameter, torch.nn.Parameter) for parameter in task.module.parameters())
 
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_pickled_says_so(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys, torch
-from hotpath import handover
+from hotpath import handover, settings
 class Mine(torch.nn.Module): pass
 def go():
     try:

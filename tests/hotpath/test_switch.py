@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import sys
 import threading
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import hotpath.deciding
-from hotpath import enable_hot_path_detection
+from hotpath import enable_hot_path_detection, settings
 from hotpath.compiling import Outcome
 from hotpath.deciding import Trial
 from hotpath.enabling import HotPaths, PathReport, has_spare_cores
@@ -82,6 +84,20 @@ def test_nothing_is_compiled_below_the_threshold(tmp_path: Path) -> None:
     module, compiler = Slowly(), FakeCompiler()
     hot = watched(module, compiler, tmp_path, hot_threshold=150)
     assert call_until(lambda: bool(compiler.started), module) >= 150
+    hot.close()
+
+
+@pytest.mark.parametrize("shapes", ["any", "exact"])
+def test_calls_of_any_shape_reach_the_threshold_together(tmp_path: Path, shapes: str) -> None:
+    """Twelve lengths in turns, nine calls of each: together they are many, and of none there are ten."""
+    module = Slowly()
+    hot = watched(module, FakeCompiler(), tmp_path, shapes=shapes, watch_share=0.9)
+    for _ in range(9):
+        for length in range(1, 13):
+            module(torch.ones(length, 4))
+    assert len(hot.report()) == (12 if shapes == "any" else 0)
+    signatures = {report.signature for report in hot.report()} - {None}
+    assert len(signatures) == (1 if shapes == "any" else 0)
     hot.close()
 
 
@@ -771,6 +787,114 @@ def test_a_version_that_does_not_load_is_loaded_by_the_next_run(
     call_until(lambda: hot.is_settled, first)
     assert only(hot).reason.endswith("OutOfMemoryError: CUDA out of memory")
     assert [known.verdict for known in learned(tmp_path)] == ["ready"]
+
+
+def test_a_version_of_which_a_part_is_gone_is_compiled_anew_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise FileNotFoundError("forward.pt2 is gone")
+
+    first, compiler = Slowly(), FakeCompiler()
+    hot = watched(first, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), first)
+    compiler.end()
+    monkeypatch.setattr(compiler, "load", gone)
+    call_until(lambda: hot.is_settled, first)
+    second, next_compiler = Slowly(), FakeCompiler()
+    watched(second, next_compiler, tmp_path)
+    call_until(lambda: bool(next_compiler.started), second)
+
+
+def test_a_program_that_uses_torchs_newer_switches_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mixed() -> str:
+        raise RuntimeError("you have used mix of the legacy and new APIs to set the matmul precision")
+
+    module, compiler = Slowly(), FakeCompiler()
+    before = settings.read()
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
+    assert settings.read() != before
+    hot = watched(module, compiler, tmp_path)
+    call_until(lambda: bool(compiler.started), module)
+    compiler.end()
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).runs == "compiled"
+
+
+def test_what_fails_of_ours_is_told_and_the_call_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("in the middle of it")
+
+    monkeypatch.setattr(Switch, "_consider", broken)
+    module = Slowly()
+    hot = watched(module, FakeCompiler(), tmp_path)
+    call_until(lambda: hot.is_settled, module)
+    assert only(hot).has_failed and only(hot).reason == "ZeroDivisionError: in the middle of it"
+
+
+def test_who_asks_the_model_for_its_inputs_is_told_its_own(tmp_path: Path) -> None:
+    module = Slowly()
+    before = inspect.signature(module.forward)
+    with watched(module, FakeCompiler(), tmp_path):
+        assert list(before.parameters) == ["rows"] and inspect.signature(module.forward) == before
+
+
+class TestTraining:
+    @pytest.fixture(autouse=True)
+    def gradients(self, no_gradients: None) -> Iterator[None]:
+        with torch.enable_grad():
+            yield
+
+    def test_frozen_and_trained_weights_share_no_compiled_version(self, tmp_path: Path) -> None:
+        rows = ROWS.clone().requires_grad_()
+        for number, is_frozen in enumerate((True, False, False)):
+            module, compiler = Slowly(), FakeCompiler()
+            module.weight.requires_grad_(not is_frozen)
+            hot = watched(module, compiler, tmp_path)
+            if number < 2:
+                call_until(lambda: bool(compiler.started), module, rows)  # noqa: B023 - done before the next one
+                compiler.end()
+            call_until(lambda: hot.is_settled, module, rows)  # noqa: B023
+            assert only(hot).runs == "compiled" and len(compiler.started) == (1 if number < 2 else 0)
+
+    def test_a_version_with_other_gradients_is_not_taken_up(self, tmp_path: Path) -> None:
+        rows = ROWS.clone().requires_grad_()
+        for made in (
+            lambda given: [2 * given[1] + given[0].detach()],
+            lambda given: [2 * given[1] + 3 * given[0] - 2 * given[0].detach()],
+        ):
+            module, compiler = Slowly(), FakeCompiler(made=made)
+            hot = watched(module, compiler, tmp_path / str(id(made)))
+            call_until(lambda: bool(compiler.started), module, rows)  # noqa: B023
+            compiler.end()
+            call_until(lambda: hot.is_settled, module, rows)  # noqa: B023
+            assert only(hot).runs == "eager" and "was not taken up" in only(hot).reason
+            assert module.weight.grad is None and rows.grad is None, "nothing of the trial is added to them"
+
+    def test_under_checkpointing_a_call_is_eagers(self, tmp_path: Path) -> None:
+        """The forward made again in the backward pass has to save what the first one did."""
+        made = lambda given: [(2 * given[1] + given[0]).exp().log()]  # noqa: E731 - which saves more
+        module, compiler = Slowly(), FakeCompiler(made=made)
+        with watched(module, compiler, tmp_path) as hot:
+            for _ in range(60):
+                torch.utils.checkpoint.checkpoint(module, ROWS, use_reentrant=False).sum().backward()
+                if compiler.jobs:
+                    compiler.end()
+            assert not hot.report() and not compiler.started
+
+    def test_two_calls_in_a_step_do_not_decide_the_trial(self, tmp_path: Path) -> None:
+        """What lies between two steps falls to whoever is called second in one: were that always the same, it lost."""
+        module, compiler = Slowly(), FakeCompiler(0.002)
+        hot = watched(module, compiler, tmp_path)
+        for _ in range(400):
+            (module(ROWS) + module(ROWS)).sum().backward()
+            time.sleep(0.004)
+            if compiler.jobs:
+                compiler.end()
+            if hot.is_settled:
+                break
+        assert only(hot).runs == "eager" and "shows no lead" in only(hot).reason, only(hot)
+        assert compiler.loaded
 
 
 def learned(folder: Path) -> list[Learned]:

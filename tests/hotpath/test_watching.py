@@ -82,6 +82,18 @@ def test_drawing_random_numbers_is_noticed() -> None:
     assert recorded(lambda weight, rows: rows.relu(), ONES)[1].obstacle == ""
 
 
+def test_attention_draws_only_with_dropout() -> None:
+    heads = torch.ones(1, 2, 4, 8)
+
+    def attention(dropout: float) -> str:
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return recorded(lambda weight, rows: attend(rows, rows, rows, dropout_p=dropout), heads)[1].obstacle
+
+    assert torch.Tag.nondeterministic_seeded in torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default.tags
+    assert attention(0.0) == ""
+    assert "draws random numbers" in attention(0.5)
+
+
 def test_reading_a_value_out_of_a_tensor_is_noticed() -> None:
     for read in (lambda rows: rows.sum().item(), lambda rows: rows.sum() > 0 and 1.0):
         assert (

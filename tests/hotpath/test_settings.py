@@ -1,0 +1,71 @@
+"""Torch's switches, read in one process and set in another."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hotpath import settings
+
+ROOT = Path(__file__).parents[2]
+CHANGES: dict[str, Callable[[], object]] = {
+    "threads": lambda: torch.set_num_threads(1 if torch.get_num_threads() > 1 else 2),
+    "dtype": lambda: torch.set_default_dtype(torch.float64),
+    "device": lambda: torch.set_default_device("meta"),
+    "deterministic": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+    "matmul_precision": lambda: torch.set_float32_matmul_precision("high"),
+    "cudnn.allow_tf32": lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
+    "cudnn.benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "flash_attention": lambda: torch.backends.cuda.enable_flash_sdp(False),
+}
+NEWER = """
+import pickle, sys, torch
+from hotpath import settings
+torch.backends.cuda.matmul.fp32_precision = "tf32"
+try:
+    torch.get_float32_matmul_precision()
+except RuntimeError:
+    sys.stdout.buffer.write(pickle.dumps(settings.read()))
+"""
+SET = """
+import pickle, sys
+from hotpath import settings
+given = pickle.loads(sys.stdin.buffer.read())
+settings.apply(given)
+assert settings.read() == given, (given, settings.read())
+"""
+
+
+def in_a_process(program: str, given: bytes = b"") -> bytes:
+    done = subprocess.run([sys.executable, "-c", program], input=given, cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_changed_is_read_and_can_be_set_again(name: str) -> None:
+    before = settings.read()
+    try:
+        CHANGES[name]()
+        changed = dict(settings.read())
+        assert [key for key, value in before if changed[key] != value] == [name]
+    finally:
+        settings.apply(before)
+    assert settings.read() == before
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9 has no others")
+def test_where_the_newer_switches_were_set_they_are_carried_over() -> None:
+    told = in_a_process(NEWER)
+    if not told:
+        pytest.skip("this torch reads the older switches all the same")
+    in_a_process(SET, told)
+
+
+def test_a_processor_has_one_name() -> None:
+    assert settings.processor() == settings.processor() != ""
