@@ -16,6 +16,8 @@ from hotpath.enabling import HotPaths
 
 pytestmark = pytest.mark.gpu
 
+CURRENT = torch.device("cuda")
+
 
 @pytest.fixture
 def learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -29,11 +31,11 @@ def learned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "learned"
 
 
-def placed(name: str) -> tuple[torch.nn.Module, torch.Tensor]:
+def placed(name: str, device: torch.device = CURRENT) -> tuple[torch.nn.Module, torch.Tensor]:
     family = models.find(name)
     loaded = family.load(family.resolve({}), 0)
     (rows,) = loaded.inputs[0].args
-    return loaded.module.cuda(), rows.cuda()
+    return loaded.module.to(device), rows.to(device)
 
 
 def until_compiled(hot: HotPaths, step: Callable[[], object]) -> None:
@@ -93,3 +95,38 @@ def test_what_was_learned_is_taken_up_within_a_second(learned: Path) -> None:
         with enable_hot_path_detection(module, cache=learned) as hot:
             until_compiled(hot, lambda: module(rows))
     assert time.perf_counter() - begun < 1
+
+
+def test_a_capture_gets_eager_and_the_graph_computes_the_same(learned: Path) -> None:
+    module, rows = placed("mixed_ops")
+    with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
+        expected = module(rows)
+        with enable_hot_path_detection(module, cache=learned) as hot:
+            until_compiled(hot, lambda: module(rows))
+            torch.cuda.synchronize()
+            graph, given = torch.cuda.CUDAGraph(), rows.clone()
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+                found = module(given)
+            graph.replay()
+            torch.cuda.synchronize()
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(module(rows), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_on_another_gpu_than_the_current_one(learned: Path) -> None:
+    module, rows = placed("mixed_ops", torch.device("cuda", 1))
+    assert torch.cuda.current_device() == 0
+    with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream(1)):
+        torch.cuda.set_device(0)
+        expected = module(rows)
+        with enable_hot_path_detection(module, cache=learned) as hot:
+            until_compiled(hot, lambda: module(rows))
+            doubled = torch.empty_like(rows)
+            with torch.cuda.device(1):
+                torch.cuda._sleep(100_000_000)
+            doubled.copy_(rows)
+            found = module(doubled)
+            torch.cuda.synchronize(1)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert found.device == rows.device and torch.cuda.current_device() == 0
