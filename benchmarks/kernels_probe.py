@@ -286,6 +286,8 @@ def _untimed(name: str) -> Iterator[None]:
 
 def _print_heading(name: str, work: roofline.Work, ceilings: roofline.Ceilings, kind: str) -> None:
     peaks = f"{ceilings.flops_per_s / 1e12:.0f} TFLOP/s in {kind}, {ceilings.bytes_per_s / 1e9:.0f} GB/s"
+    if nominal := ceilings.tensor_cores:
+        peaks += f"; tensor cores {nominal.flops_per_s / 1e12:.0f} TFLOP/s at {nominal.sm_clock_mhz} MHz"
     say(f"\n{name}: {work.flops / 1e9:.1f} GFLOP, {work.bytes_moved / 1e6:.1f} MB a call; {peaks}")
     say(f"{'configuration':20}" + "".join(f"{heading:>11}" for heading in COLUMNS))
 

@@ -7,6 +7,7 @@ and the processor: a model small enough to stay in a cache may come out under it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from harness import memory
 from harness.clock import Clock, now_ns
 from harness.precision import dtype_of
 from reports.errors import Unsupported
-from reports.schema import Frozen, Latency, Roofline
+from reports.schema import Frozen, Latency, Roofline, TensorCores
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +43,24 @@ COPY_SHARE_OF_MEMORY = 8
 CUDA_CALLS = 8
 """Calls between two synchronisations on CUDA, which take as long as some per cent of one copy."""
 
+FLOPS_PER_CLOCK = {
+    (7, 0): {"fp16": 1024},
+    (8, 0): {"fp16": 2048, "bf16": 2048, "tf32": 1024, "int8": 4096},
+    (9, 0): {"fp16": 4096, "bf16": 4096, "tf32": 2048, "int8": 8192, "fp8": 8192},
+    (10, 0): {"fp16": 8192, "bf16": 8192, "tf32": 4096, "int8": 16384, "fp8": 16384},
+}
+"""Compute capability -> precision -> dense operations of the tensor cores of one SM in one clock, accumulated in 32
+bits, a multiply-add as two.
+
+Source: NVIDIA's whitepapers of V100, A100 and H100, and B200's data sheet; `torch.cuda._device_limits` has the same of
+8.0, 9.0 and 10.0. Times SMs and clock they are NVIDIA's figures for fp16: 125 TFLOP/s on a V100 (80 SMs, 1.53 GHz), 312
+on an A100 (108, 1.41), 989 on an H100 (132, 1.83), 2,250 on a B200 (148, 1.86). 7.5, 8.6 and 8.9 are left out: a
+GeForce of these has half the rate of a T4, an A40 or an L40S, and the capability does not tell which it is.
+"""
+
+SLOWED = frozenset({"H20"})
+"""GPUs whose tensor cores do less than others of their capability: of an H20 148 TFLOP/s are told, not 630."""
+
 
 class Work(Frozen):
     """What one call of a model takes, whoever computes it. Counted by `harness.counting`."""
@@ -61,6 +80,7 @@ class Ceilings(Frozen):
 
     flops_per_s: float
     bytes_per_s: float
+    tensor_cores: TensorCores | None = None
 
 
 def of(work: Work, ceilings: Ceilings, latency: Latency | None) -> Roofline:
@@ -76,7 +96,21 @@ def of(work: Work, ceilings: Ceilings, latency: Latency | None) -> Roofline:
         floor_ms=floor_ms,
         bound="compute" if compute_s > memory_s else "memory",
         share=floor_ms / latency.median_ms if latency else None,
+        tensor_cores=ceilings.tensor_cores,
     )
+
+
+def tensor_cores(
+    gpu: str, capability: tuple[int, int], multiprocessors: int, sm_clock_mhz: int, precision: str
+) -> TensorCores | None:
+    """What the tensor cores of such a GPU do at most, by NVIDIA's figures; None where these are not known.
+
+    A ceiling measured by a library's product says nothing of that product: this one stands beside it.
+    """
+    per_clock = FLOPS_PER_CLOCK.get(capability, {}).get(precision)
+    if per_clock is None or SLOWED.intersection(re.split(r"\W", gpu)):
+        return None
+    return TensorCores(flops_per_s=multiprocessors * per_clock * sm_clock_mhz * 1e6, sm_clock_mhz=sm_clock_mhz)
 
 
 def measure(device: str, precision: str) -> Ceilings:
@@ -93,7 +127,31 @@ def measure(device: str, precision: str) -> Ceilings:
         return Ceilings(
             flops_per_s=max(_best_flops_per_s(clock, one) for one in tried),
             bytes_per_s=_best_bytes_per_s(clock),
+            tensor_cores=_tensor_cores_of(clock.device, precision),
         )
+
+
+def _tensor_cores_of(device: torch.device, precision: str) -> TensorCores | None:
+    import torch
+
+    if device.type != "cuda":
+        return None
+    sm_clock_mhz = _max_sm_clock_mhz(device.index or 0)
+    gpu = torch.cuda.get_device_properties(device)
+    if sm_clock_mhz is None:
+        return None
+    return tensor_cores(gpu.name, (gpu.major, gpu.minor), gpu.multi_processor_count, sm_clock_mhz, precision)
+
+
+def _max_sm_clock_mhz(index: int) -> int | None:
+    """The highest clock of the multiprocessors of a CUDA device; None where NVML does not tell."""
+    with memory.nvml() as library:
+        if library is None:
+            return None
+        try:
+            return int(library.nvmlDeviceGetMaxClockInfo(memory.handle(library, index), library.NVML_CLOCK_SM))
+        except library.NVMLError:  # a slice of a GPU, say
+            return None
 
 
 def _best_flops_per_s(clock: Clock, precision: str) -> float:

@@ -2,19 +2,21 @@
 
 A cell's total over n calls is a straight line: building, the first call, and n - 1 calls at the steady latency. The
 first call is one of the n. It starts `cold`, from empty caches, or `warm`, from the caches and the artefact of an
-earlier process. A cell that went on choosing while it answered calls paid for that beside building: what these calls
-took beyond steady ones is added.
+earlier process. A cell that went on choosing while it answered calls has two straight pieces: until it had settled its
+calls took what they took on average, and those after them the steady latency.
 
 Building and the first call are measured once per start, so nothing here has an interval for them; the intervals are
-those of the steady latencies' ratio.
+those of the steady latencies' ratio. The calls of a settling were timed in one process and shared no round with
+anybody: they count within `SETTLING_MARGIN`, and a lead that may be but that is none until settling has ended.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Literal
 
 from reports.decision import (
@@ -37,36 +39,89 @@ STARTS: tuple[Start, ...] = ("cold", "warm")
 HORIZON = tuple(10**power for power in range(8))
 """Numbers of calls that tables have a row for: 1 to ten million."""
 
+SETTLING_MARGIN = MARGIN_UNPAIRED
+"""By so much the calls of a settling may have been longer or shorter than those of another cell by chance alone."""
+
+
+@dataclass(frozen=True)
+class Unsettled:
+    """The calls, after the first one, that a cell answers until how it runs is final."""
+
+    calls: int  # at least one
+    start_s: float  # building and the first call, before them
+    call_s: float  # each of them, on average
+
 
 @dataclass(frozen=True)
 class Line:
-    """What a cell costs over its calls, in seconds."""
+    """What a cell costs over its calls, in seconds: straight, but for a bend where it has settled."""
 
     label: str
-    setup_s: float  # building and the first call
-    steady_s: float  # each further call
+    setup_s: float  # building and the first call; what settling took beyond as many steady calls, too
+    steady_s: float  # each further call, once it has settled
+    unsettled: Unsettled | None = None  # what holds until then; None: it runs from its first call on as it always will
 
-    def total_s(self, calls: int) -> float:
+    @property
+    def settled_at(self) -> int:
+        """The number of calls, the first included, with which it has settled."""
+        return 1 + self.unsettled.calls if self.unsettled else 1
+
+    def total_s(self, calls: float) -> float:
         """Of `calls` >= 1 calls, the first included."""
         return float(self.exact_total_s(calls))
+
+    def exact_total_s(self, calls: float) -> Fraction:
+        early = self._unsettled_at(calls)
+        setup_s, call_s = (early.start_s, early.call_s) if early else (self.setup_s, self.steady_s)
+        return Fraction(setup_s) + Fraction(calls - 1) * Fraction(call_s)
 
     def break_even(self, other: Line) -> int | None:
         """The number of calls, the first included, from which on this never costs more than `other`.
 
         0: it does so from the start; None: it never does. Exact for the numbers given.
         """
-        extra = Fraction(self.setup_s) - Fraction(other.setup_s)
-        saved = Fraction(other.steady_s) - Fraction(self.steady_s)
-        if extra <= 0 and saved >= 0:
-            return 0
-        return 1 + math.ceil(extra / saved) if saved > 0 else None
+        found = self.ahead_of(other)
+        if not found or found[-1][1] is not None:
+            return None
+        first = found[-1][0]
+        return 0 if first == 1 else first
 
-    def at(self, factor: float) -> Line:
-        """The same with a steady latency `factor` times as long."""
-        return Line(self.label, self.setup_s, self.steady_s * factor)
+    def ahead_of(self, other: Line) -> list[tuple[int, int | None]]:
+        """The stretches, by first and last number of calls, over which this costs no more than `other`.
 
-    def exact_total_s(self, calls: int) -> Fraction:
-        return Fraction(self.setup_s) + (calls - 1) * Fraction(self.steady_s)
+        None: without end. Exact for the numbers given.
+        """
+        ends = sorted({line.settled_at for line in (self, other) if line.unsettled})
+        found: list[tuple[int, int | None]] = []
+        for first, last in zip([1, *(end + 1 for end in ends)], [*ends, None], strict=True):
+            behind_s = self.exact_total_s(first) - other.exact_total_s(first)
+            gained_s = Fraction(other._call_s(first)) - Fraction(self._call_s(first))
+            stretch = _at_most_zero(behind_s, gained_s, first, last)
+            if stretch and found and found[-1][1] == stretch[0] - 1:
+                found[-1] = (found[-1][0], stretch[1])
+            elif stretch:
+                found.append(stretch)
+        return found
+
+    def at(self, factor: float, settling_factor: float = 1.0) -> Line:
+        """The same with a steady latency `factor`, and calls until then `settling_factor`, times as long."""
+        steady_s = self.steady_s * factor
+        if self.unsettled is None:
+            return Line(self.label, self.setup_s, steady_s)
+        early = replace(self.unsettled, call_s=self.unsettled.call_s * settling_factor)
+        return settling_line(self.label, early, steady_s)
+
+    def _call_s(self, calls: int) -> float:
+        early = self._unsettled_at(calls)
+        return early.call_s if early else self.steady_s
+
+    def _unsettled_at(self, calls: float) -> Unsettled | None:
+        return self.unsettled if calls <= self.settled_at else None
+
+
+def settling_line(label: str, early: Unsettled, steady_s: float) -> Line:
+    """The line of a cell whose calls take `steady_s` each after those of `early`."""
+    return Line(label, early.start_s + early.calls * (early.call_s - steady_s), steady_s, early)
 
 
 @dataclass(frozen=True)
@@ -109,12 +164,14 @@ class Outcome:
     label: str
     baseline: str
     calls: int
-    overhead_s: float  # of building and the first call, beyond the baseline's
+    overhead_s: float  # of building, the first call, and those of `calls` that it settled in, beyond as many of theirs
     steady: Ratio
     total_speedup: float  # the baseline's total / the cell's
-    total_speedup_ci95: Interval | None  # from the steady latencies' interval alone
+    total_speedup_ci95: Interval | None  # from the steady latencies' interval and a settling's margin alone
     total_speedup_believed: Interval | None  # from as much of it as a winner may be named by
     break_even: BreakEven
+    settling_calls: int = 0  # that it takes to settle, after the first one
+    settled_overhead_s: float = 0.0  # what the overhead is once all of them were made
 
     @property
     def winner(self) -> str | None:
@@ -166,6 +223,8 @@ class Costs:
         legs: list[Leg] = []
         for line, first_call in envelope(lines, HORIZON[-1]):
             crossing = self.break_even(line.label, legs[-1].line.label, start) if legs else None
+            if crossing and crossing.calls != first_call:  # as while the one before settles, which is ahead in the end
+                crossing = BreakEven(first_call, None, None, is_established=False)
             legs.append(Leg(line, first_call, crossing))
         return legs
 
@@ -174,11 +233,9 @@ class Costs:
         lines = [line for line in self.lines(start) if line.label in among]
         if not lines:
             return None
-        best = _cheapest_at(calls, lines)
+        best = envelope(lines, calls)[-1][0]
         others = sorted((line for line in lines if line is not best), key=lambda line: line.total_s(calls))
-        within = best.total_s(calls) * (1 + TIE_MARGIN)
-        rivals = [line for line in others if self._at_its_fastest(line, best).total_s(calls) < within]
-        return Cheapest(calls, best, rivals)
+        return Cheapest(calls, best, [line for line in others if self._may_be_as_cheap(line, best, calls)])
 
     def outcome(self, label: str, baseline: str, calls: int, start: Start) -> Outcome | None:
         """`label` against `baseline` over `calls` calls; None where one has no line, or they are the same."""
@@ -187,30 +244,41 @@ class Costs:
         if crossing is None:
             return None
         ours, theirs, steady = lines[label], lines[baseline], self.steady(label, baseline)
-        baseline_s = theirs.total_s(calls)
-        total_speedup = baseline_s / ours.total_s(calls)
+        total_speedup = theirs.total_s(calls) / ours.total_s(calls)
+
+        def overhead_s(calls: int) -> float:
+            return ours.total_s(calls) - theirs.total_s(calls)
 
         def total_of(ratio: Ratio) -> Interval | None:
-            ends = _ends(ours, ratio)
-            return ends and Interval(low=baseline_s / ends[0].total_s(calls), high=baseline_s / ends[1].total_s(calls))
+            ends = _ends(ours, theirs, ratio)
+            if ends is None:
+                return None
+            low, high = (theirs_end.total_s(calls) / ours_end.total_s(calls) for ours_end, theirs_end in ends)
+            return Interval(low=low, high=high)
 
         is_wide = max(total_speedup, 1 / total_speedup) >= 1 + NARROW_LEAD
         return Outcome(
             label=label,
             baseline=baseline,
             calls=calls,
-            overhead_s=ours.setup_s - theirs.setup_s,
+            overhead_s=overhead_s(min(calls, ours.settled_at)),
             steady=steady,
             total_speedup=total_speedup,
             total_speedup_ci95=total_of(steady),
             total_speedup_believed=total_of(_believed(steady, WIDE_LEAD_CONFIDENCE if is_wide else CALL_CONFIDENCE)),
             break_even=crossing,
+            settling_calls=ours.settled_at - 1,
+            settled_overhead_s=overhead_s(ours.settled_at),
         )
 
-    def _at_its_fastest(self, line: Line, against: Line) -> Line:
-        """`line` at the end of the interval that favours it; with no interval nothing is known but its setup."""
-        ends = _ends(line, _believed(self.steady(line.label, against.label), WIDE_LEAD_CONFIDENCE))
-        return ends[1] if ends else line.at(0.0)
+    def _may_be_as_cheap(self, line: Line, best: Line, calls: int) -> bool:
+        """Whether its total may be within a tie of the cheapest's, at the end of the interval that favours it.
+
+        With no interval nothing is known of its steady latency.
+        """
+        ends = _ends(line, best, _believed(self.steady(line.label, best.label), WIDE_LEAD_CONFIDENCE))
+        fastest, slowest_best = ends[1] if ends else (line.at(0.0, _SHORTER), best.at(1.0, _LONGER))
+        return fastest.total_s(calls) < slowest_best.total_s(calls) * (1 + TIE_MARGIN)
 
 
 def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:
@@ -219,11 +287,17 @@ def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:
     `steady` is how many times faster a steady call of `ours` is, and gives the interval. Established only if a
     verdict would call one of the two faster by that ratio, and both ends of its interval agree on whether it ever pays.
     """
-    calls = ours.break_even(theirs)
-    ends = _ends(ours, steady)
+    lead_counts_from = _lead_counts_from(ours, theirs)
+
+    def pays_from(one: Line, other: Line) -> int | None:
+        found = one.break_even(other)
+        return found if found is None or lead_counts_from == 1 else max(found, lead_counts_from)
+
+    calls = pays_from(ours, theirs)
+    ends = _ends(ours, theirs, steady)
     if ends is None:
         return BreakEven(calls, None, None, is_established=False)
-    slowest, fastest = (end.break_even(theirs) for end in ends)
+    slowest, fastest = (pays_from(*end) for end in ends)
     agree = (slowest is None) == (calls is None) == (fastest is None)
     differ = relation(steady) in (Relation.FASTER, Relation.SLOWER)
     return BreakEven(calls, fastest, slowest, is_established=differ and agree)
@@ -232,15 +306,22 @@ def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:
 def envelope(lines: Sequence[Line], last_call: int) -> list[tuple[Line, int]]:
     """The lower envelope of `lines` over 1 to `last_call` calls: who is cheapest, and from which call on.
 
-    Exact: it goes from crossing to crossing. Of equal totals, the line with the shorter steady latency is taken.
+    Exact: it goes from crossing to crossing. Of equal totals, the line with the shorter next call is taken. One that
+    takes the lead while it settles, over somebody by no more than chance may give it, has it from where it has settled.
     """
+    lead_counts_from = [max(_lead_counts_from(line, other) for other in lines) for line in lines]
     found: list[tuple[Line, int]] = []
-    first_call: int | None = 1 if lines else None
-    while first_call is not None and first_call <= last_call:
-        current = _cheapest_at(first_call, lines)
+    current, first_call = min(lines, key=_order_at_first, default=None), 1
+    while current is not None and first_call <= last_call:
         found.append((current, first_call))
-        flatter = [line for line in lines if line.steady_s < current.steady_s]
-        first_call = min((calls for line in flatter if (calls := line.break_even(current))), default=None)
+        takes_over = [
+            (calls, line)
+            for line, counts_from in zip(lines, lead_counts_from, strict=True)
+            if (calls := _overtakes(line, current, max(first_call + 1, counts_from)))
+        ]
+        first_call = min((calls for calls, _ in takes_over), default=last_call + 1)
+        those = [line for calls, line in takes_over if calls == first_call]
+        current = min(those, key=partial(_order_at, calls=first_call), default=None)
     return found
 
 
@@ -250,11 +331,11 @@ def line_of(record: Record, start: Start) -> Line | None:
     setup_s = _setup_s(record.phases if start == "cold" else warm.phases if warm else [])
     if setup_s is None or record.latency is None:
         return None
-    steady_s = record.latency.median_ms / 1e3
+    label, steady_s = record.cell.label, record.latency.median_ms / 1e3
     settling = record.settling if start == "cold" else warm.settling if warm else None
-    # the line is exact from the call on from which nothing was chosen any more; for fewer calls it is too high
-    searching_s = max(0.0, settling.seconds - settling.calls * steady_s) if settling else 0.0
-    return Line(record.cell.label, setup_s + searching_s, steady_s)
+    if not settling or not settling.calls or settling.seconds <= settling.calls * steady_s:  # choosing is never a gain
+        return Line(label, setup_s, steady_s)
+    return settling_line(label, Unsettled(settling.calls, setup_s, settling.seconds / settling.calls), steady_s)
 
 
 def _lines(records: Iterable[Record], start: Start) -> dict[str, Line]:
@@ -268,20 +349,68 @@ def _setup_s(phases: Sequence[Phase]) -> float | None:
     return sum(phase.seconds for phase in phases)
 
 
-def _cheapest_at(calls: int, lines: Sequence[Line]) -> Line:
-    return min(lines, key=lambda line: (line.exact_total_s(calls), line.steady_s))
+def _order_at(line: Line, calls: int) -> tuple[Fraction, Fraction]:
+    return line.exact_total_s(calls), line.exact_total_s(calls + 1)
 
 
-def _ends(ours: Line, steady: Ratio) -> tuple[Line, Line] | None:
-    """`ours` with the longest and the shortest steady latency that the ratio's interval leaves; None without one.
+def _order_at_first(line: Line) -> tuple[Fraction, int, Fraction]:
+    """Of equal first calls, that of a line which has nothing to settle."""
+    return line.exact_total_s(1), line.settled_at, line.exact_total_s(2)
 
-    They are laid around the cell's median: the paired ratio is free of drift, and says how wide the interval is. Where
-    it cannot see what lies between processes, or between rounds, the margins that a verdict asks for are added.
+
+def _overtakes(line: Line, current: Line, from_call: int) -> int | None:
+    """The first number of calls, not below `from_call`, at which `line` is to be taken instead of `current`."""
+    bends = {line.settled_at, current.settled_at}
+    for first, last in line.ahead_of(current):
+        # of two that are equal for a while, one may take the lead where either bends
+        for calls in sorted({max(first, from_call), *(bend for bend in bends if bend > max(first, from_call))}):
+            if (last is None or calls <= last) and _order_at(line, calls) < _order_at(current, calls):
+                return calls
+    return None
+
+
+def _lead_counts_from(ours: Line, theirs: Line) -> int:
+    """The number of calls from which on a lead of `ours` is one: 1, or where it has settled.
+
+    Before that it has to be more than chance may give to the calls of its settling: over the margin with the first
+    call, or still there in the end if those calls had been longer by the margin.
+    """
+    if ours.unsettled is None or ours == theirs or ours.total_s(1) * _LONGER <= theirs.total_s(1):
+        return 1
+    slow, quick = ours.at(1.0, _LONGER), theirs.at(1.0, _SHORTER)
+    return 1 if slow.exact_total_s(ours.settled_at) <= quick.exact_total_s(ours.settled_at) else ours.settled_at
+
+
+def _at_most_zero(value: Fraction, fall: Fraction, first: int, last: int | None) -> tuple[int, int | None] | None:
+    """Where, from `first` to `last`, what is `value` at `first` and falls by `fall` a call is at most zero."""
+    if value <= 0 <= fall:
+        return first, last
+    if value <= 0:
+        turns = first + math.floor(value / fall)
+        return first, turns if last is None else min(turns, last)
+    if fall <= 0:
+        return None
+    turns = first + math.ceil(value / fall)
+    return (turns, last) if last is None or turns <= last else None
+
+
+_LONGER = 1 + SETTLING_MARGIN
+_SHORTER = 1 / _LONGER
+
+
+def _ends(ours: Line, theirs: Line, steady: Ratio) -> tuple[tuple[Line, Line], tuple[Line, Line]] | None:
+    """Both lines at the end of the ratio's interval that is worst for `ours`, and at the best; None without one.
+
+    The steady latency that varies is that of `ours`, around the cell's median: the paired ratio is free of drift, and
+    says how wide the interval is. Where it cannot see what lies between processes, or between rounds, the margins that
+    a verdict asks for are added. So they are to the calls in which either settled, which share no rounds.
     """
     if steady.ci95 is None:
         return None
     slack = 1 + _unseen(steady)
-    return ours.at(slack * steady.value / steady.ci95.low), ours.at(steady.value / steady.ci95.high / slack)
+    worst = ours.at(slack * steady.value / steady.ci95.low, _LONGER), theirs.at(1.0, _SHORTER)
+    best = ours.at(steady.value / steady.ci95.high / slack, _SHORTER), theirs.at(1.0, _LONGER)
+    return worst, best
 
 
 def _believed(steady: Ratio, confidence: float) -> Ratio:

@@ -95,6 +95,7 @@ class Section:
             if (chart := costs.chart(contest, key, start))
         ]
         self.floor = spelling.floor(contest.roofline) if contest.roofline else ""
+        self.tensor_cores = described.tensor_cores(contest)
         self.sentences = [*lifetime.sentences(contest), *lifetime.plain_verdicts(contest)]
         self.tables = lifetime.tables(contest)
 

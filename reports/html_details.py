@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from reports import spelling
 from reports.contests import Row
-from reports.schema import Accuracy, Latency, Phase, Placement, Record
+from reports.schema import Latency, Phase, Placement, Record
 
 Facts = Sequence[tuple[str, str]]
 
@@ -45,7 +45,7 @@ def details_of(row: Row) -> Details:
         ),
         Group("Beside the latency", _beside(record)),
         Group("Memory", _memory(record)),
-        Group("Accuracy", _accuracy(record.accuracy)),
+        Group("Accuracy", _accuracy(record)),
         Group("Placement", _placement(record.placement)),
         Group("Precision in force", _json(record.precision_in_force)),
         Group("Settings", _json(record.settings)),
@@ -130,12 +130,14 @@ def _memory(record: Record) -> Facts:
     return [*facts, ("device memory read from", memory.device_bytes_source)] if memory.device_bytes_source else facts
 
 
-def _accuracy(accuracy: Accuracy | None) -> Facts:
+def _accuracy(record: Record) -> Facts:
+    accuracy, unheld = record.accuracy, spelling.unheld(record)
     if accuracy is None:
         return []
     return [
         ("verdict", f"{'passed' if accuracy.passed else 'failed'}: {accuracy.rule}"),
         ("relative RMSE", spelling.error(accuracy.relative_rmse)),
+        *([("not judged", unheld)] if unheld else []),
         ("RMSE", spelling.error(accuracy.rmse)),
         ("eager's RMSE", spelling.error(accuracy.eager_rmse)),
         ("RMSE after the last burst", spelling.error(accuracy.rmse_after)),

@@ -110,6 +110,8 @@ def _contest(contest: ContestView) -> str:
     parts = [f"## {escape(contest.title)}"]
     if contest.roofline:
         parts.append(f"Floor: {escape(spelling.floor(contest.roofline))}.")
+    if nominal := described.tensor_cores(contest):
+        parts.append(f"Tensor cores: {escape(nominal)}.")
     parts += [_contest_table(contest), _stages(contest), _processes(contest), _where_it_ran(contest)]
     return "\n\n".join(part for part in parts if part)
 
@@ -180,7 +182,8 @@ def _peak_memory(record: Record, name_kind: bool) -> str:
 def _accuracy(record: Record) -> str:
     if record.accuracy is None:
         return NONE
-    return f"{spelling.error(record.accuracy.relative_rmse)} ({escape(record.accuracy.rule, REASON_LIMIT // 2)})"
+    rule, unheld = escape(record.accuracy.rule, REASON_LIMIT // 2), spelling.unheld(record)
+    return f"{spelling.error(record.accuracy.relative_rmse)} ({rule}{f'; {escape(unheld)}' if unheld else ''})"
 
 
 def _floor_share(record: Record) -> str:

@@ -93,8 +93,7 @@ def reference_line(contest: ContestView, start: Start) -> Line:
 
 def relative_totals(line: Line, reference: Line, calls: Values) -> Values:
     """What so many calls cost, over what they cost by the reference."""
-    ours, theirs = (each.setup_s + (calls - 1) * each.steady_s for each in (line, reference))
-    return np.asarray(ours / theirs)
+    return np.asarray([line.total_s(number) / reference.total_s(number) for number in calls.tolist()])
 
 
 def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-SCHEMA_VERSION = "1.4.0"
+SCHEMA_VERSION = "1.5.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0)]
@@ -212,7 +212,7 @@ class Accuracy(Frozen):
     """Error against the golden (the model's outputs in float64), over every input set and all outputs."""
 
     rmse: float
-    relative_rmse: float  # rmse / root mean square of the golden
+    relative_rmse: float  # rmse / root mean square of the golden; without the changes that are unheld
     max_abs_error: float
     eager_rmse: float | None  # eager's in the same precision on the same device
     allclose: bool
@@ -221,6 +221,8 @@ class Accuracy(Frozen):
     passed: bool
     rule: str  # what decided: "allclose", "rmse <= 2x eager", or what failed
     rmse_after: float | None = None  # checked once more after the last burst
+    changes: int = 0  # parameters whose change by a training step was checked
+    changes_unheld: int = 0  # of these: eager's is as far off as no change at all, so that nobody's can be judged
 
 
 class Memory(Frozen):
@@ -248,6 +250,13 @@ class Placement(Frozen):
     evidence: list[str] = Field(default_factory=list)  # what this was read from
 
 
+class TensorCores(Frozen):
+    """What a GPU's matrix units do at most in one precision, without sparsity, by their maker's figures."""
+
+    flops_per_s: float  # operations per clock and multiprocessor x multiprocessors x sm_clock_mhz
+    sm_clock_mhz: int  # the highest one that the GPU has, which it seldom holds at this work
+
+
 class Roofline(Frozen):
     """The least time that the machine's two ceilings leave for a call, and how near the cell came to it.
 
@@ -262,6 +271,7 @@ class Roofline(Frozen):
     floor_ms: float  # max(flops / ceiling, bytes / ceiling)
     bound: str  # "compute" or "memory": which of the two the floor comes from
     share: float | None  # floor_ms / median latency: 1 is the floor itself; None without a latency
+    tensor_cores: TensorCores | None = None  # None: none do this precision, or it is not known what they do
 
 
 class Record(Frozen):

@@ -73,6 +73,16 @@ def error(value: float | None) -> str:
     return NONE if value is None else f"{value:.1e}"
 
 
+def unheld(record: Record) -> str:
+    """`bf16 cannot hold the change of 13 of 26 parameters`: what a training step's error leaves out. Or nothing."""
+    if record.accuracy is None or not record.accuracy.changes_unheld:
+        return ""
+    number, of = record.accuracy.changes_unheld, record.accuracy.changes
+    if number == of:
+        return f"parameters could not be judged: {record.cell.precision} cannot hold the change of any of {of:,}"
+    return f"{record.cell.precision} cannot hold the change of {number:,} of {of:,} parameters"
+
+
 def percent(share: float | None) -> str:
     """`0.57` is `57`: two significant digits at least, without the sign, which the header carries."""
     if share is None:

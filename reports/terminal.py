@@ -189,6 +189,8 @@ def print_report(report: Report, console: Console) -> None:
         console.print(_table(contest, console.width))
         if contest.roofline:
             console.print(Text(f"floor {spelling.floor(contest.roofline)}"), highlight=False)
+        if nominal := described.tensor_cores(contest):
+            console.print(Text(f"tensor cores {nominal}"), highlight=False)
         told = []
         for row in contest.rows:
             if row.record.status is not Status.OK:

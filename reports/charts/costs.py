@@ -47,8 +47,10 @@ def chart(contest: ContestView, key: Key, start: Start) -> Chart | None:
     x_axis(made.root, across, FOOT, "calls", top=TOP)
     y_axis(made.root, up, LEFT, RIGHT, f"total time / {reference.label}'s")
     for line in lines:
-        setup, steady = spelling.seconds(line.setup_s), spelling.milliseconds(1e3 * line.steady_s)
-        group = mark(made.root, key.number(line.label), f"{line.label}: {setup} s, then {steady} ms a call")
+        setup, steady = spelling.seconds(line.total_s(1)), spelling.milliseconds(1e3 * line.steady_s)
+        early = line.unsettled
+        settling = f"{early.calls:,} calls of {spelling.milliseconds(1e3 * early.call_s)} ms, then " if early else ""
+        group = mark(made.root, key.number(line.label), f"{line.label}: {setup} s, then {settling}{steady} ms a call")
         path(group, _visible(calls.tolist(), totals[line.label].tolist(), across, up), "line")
     add(made.root, "path", "cursor", d=f"M0 {TOP:.1f}V{FOOT:.1f}", transform=f"translate({across(1):.1f} 0)")
     return made

@@ -45,6 +45,18 @@ def test_small_types_are_faster_than_float32(float32_again: None) -> None:
     assert all(rates[precision] > 2 * rates["fp32"] for precision in ("tf32", "bf16", "fp16"))
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_large_product_is_near_the_rate_of_the_tensor_cores(precision: str, float32_again: None) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("held against what a Hopper's tensor cores do")
+    precisions.apply(precision)
+    found = roofline.measure("cuda", precision)
+    assert found.tensor_cores is not None
+    share = found.flops_per_s / found.tensor_cores.flops_per_s
+    print(precision, found.tensor_cores, f"a product reaches {share:.1%}")  # noqa: T201 - for the record
+    assert 0.30 < share < 1.05
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["mlp", "conv", "transformer"])
 def test_the_work_is_the_same_as_on_the_cpu(name: str, precision: str) -> None:

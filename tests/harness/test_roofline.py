@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from harness.launcher import ROOT
 from harness.roofline import Ceilings, Work
 from models.base import Inputs, LoadedModel
 from reports.errors import Unsupported
-from reports.schema import Latency
+from reports.schema import Latency, TensorCores
 
 KIB = 1024
 
@@ -165,6 +167,87 @@ def test_the_floor_is_what_takes_longer() -> None:
     # a small model's weights stay in a cache: that is not hidden
     assert (moving.floor_ms, moving.bound, moving.share) == (pytest.approx(3.0), "memory", pytest.approx(1.5))
     assert roofline.of(Work(flops=1, bytes_moved=1), ceilings, None).share is None
+
+
+# --- what tensor cores do by their maker's figures
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability", "multiprocessors", "sm_clock_mhz", "precision", "tflops_per_s"),
+    [
+        ("Tesla V100-SXM2-16GB", (7, 0), 80, 1530, "fp16", 125),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "fp16", 312),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "bf16", 312),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "tf32", 156),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "int8", 624),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 132, 1830, "fp16", 989),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 132, 1830, "tf32", 495),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 132, 1830, "fp8", 1979),
+        ("NVIDIA H200", (9, 0), 132, 1980, "bf16", 1071),
+        ("NVIDIA B200", (10, 0), 148, 1860, "fp16", 2255),
+    ],
+)
+def test_sms_times_operations_times_the_clock_are_the_data_sheets_rate(
+    gpu: str, capability: tuple[int, int], multiprocessors: int, sm_clock_mhz: int, precision: str, tflops_per_s: int
+) -> None:
+    found = roofline.tensor_cores(gpu, capability, multiprocessors, sm_clock_mhz, precision)
+    assert found is not None
+    assert found.flops_per_s / 1e12 == pytest.approx(tflops_per_s, abs=0.7)
+    assert found.sm_clock_mhz == sm_clock_mhz
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability", "precision"),
+    [
+        ("NVIDIA H200", (9, 0), "fp32"),  # no tensor cores for it
+        ("NVIDIA A100-SXM4-80GB", (8, 0), "fp8"),
+        ("Tesla V100-SXM2-16GB", (7, 0), "bf16"),
+        ("NVIDIA GeForce RTX 4090", (8, 9), "fp16"),  # half of what an L40S of the same capability has
+        ("NVIDIA of some later year", (99, 0), "fp16"),
+        ("NVIDIA H20", (9, 0), "fp16"),
+        ("NVIDIA H20-3e", (9, 0), "fp16"),
+    ],
+)
+def test_of_what_is_not_known_for_sure_there_is_no_rate(gpu: str, capability: tuple[int, int], precision: str) -> None:
+    assert roofline.tensor_cores(gpu, capability, 100, 1500, precision) is None
+
+
+def test_the_rate_of_the_tensor_cores_is_in_the_record_and_bounds_nothing() -> None:
+    nominal = TensorCores(flops_per_s=2e12, sm_clock_mhz=1980)
+    work, measured = Work(flops=4_000_000_000, bytes_moved=1_000_000), Ceilings(flops_per_s=1e12, bytes_per_s=1e9)
+    found = roofline.of(work, measured.model_copy(update={"tensor_cores": nominal}), latency(8.0))
+    assert found.tensor_cores == nominal
+    assert found.model_copy(update={"tensor_cores": None}) == roofline.of(work, measured, latency(8.0))
+
+
+def nvml_that(answers: Callable[[], int]) -> Callable[[], contextlib.AbstractContextManager[object]]:
+    class Refused(Exception):
+        pass
+
+    def ask(handle: object, clock: int) -> int:
+        assert (handle, clock) == ("the second", 1)
+        try:
+            return answers()
+        except LookupError:
+            raise Refused from None
+
+    library = SimpleNamespace(
+        NVML_CLOCK_SM=1,
+        NVMLError=Refused,
+        nvmlDeviceGetHandleByIndex=lambda index: {1: "the second"}[index],
+        nvmlDeviceGetMaxClockInfo=ask,
+    )
+    return lambda: contextlib.nullcontext(library)
+
+
+def test_the_highest_clock_is_nvmls_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(roofline.memory, "nvml", nvml_that(lambda: 1980))
+    assert roofline._max_sm_clock_mhz(1) == 1980
+    monkeypatch.setattr(roofline.memory, "nvml", nvml_that({}.popitem))
+    assert roofline._max_sm_clock_mhz(1) is None
+    monkeypatch.setattr(roofline.memory, "nvml", contextlib.nullcontext)
+    assert roofline._max_sm_clock_mhz(1) is None
 
 
 # --- the ceilings

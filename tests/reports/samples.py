@@ -168,6 +168,33 @@ def roofline(median_ms: float) -> Roofline:
     )
 
 
+def product_on_cuda(bound: str = "compute", clock_mhz: int | None = 1980) -> list[Record]:
+    """A large product on an H200 whose tensor cores' rate is known, or not."""
+    nominal = {"flops_per_s": 132 * 4096 * clock_mhz * 1e6, "sm_clock_mhz": clock_mhz} if clock_mhz else None
+    measured = {name: cell(name, model="matmul_fp16", device="cuda", precision="fp16") for name in ("eager", "triton")}
+    flops, ceiling = 1_099_511_627_776, 7.32e14
+
+    def against(median_ms: float) -> Roofline:
+        floor_ms = 1e3 * flops / ceiling
+        return Roofline.model_validate(
+            {
+                "flops": flops,
+                "bytes_moved": 402_653_184,
+                "ceiling_flops_per_s": ceiling,
+                "ceiling_bytes_per_s": 4.2e12,
+                "floor_ms": floor_ms,
+                "bound": bound,
+                "share": floor_ms / median_ms,
+                "tensor_cores": nominal,
+            }
+        )
+
+    return [
+        ok(measured["eager"], constant([1.7] * 12), roofline=against(1.7)),
+        ok(measured["triton"], constant([1.55] * 12), roofline=against(1.55)),
+    ]
+
+
 def strictly_on_cpu() -> list[Record]:
     """Under --strict: one that ran where it was asked to, one that did not, one that does not tell; with a floor."""
     partly = Placement(

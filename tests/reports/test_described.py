@@ -1,6 +1,7 @@
 from reports import described
-from reports.schema import Gpu
-from tests.reports.samples import conv_on_cpu, environment, report
+from reports.contests import contests_of
+from reports.schema import Gpu, Status
+from tests.reports.samples import conv_on_cpu, environment, product_on_cuda, report, strictly_on_cpu
 
 
 def test_what_an_interrupted_run_lacks_is_said() -> None:
@@ -18,6 +19,23 @@ def test_a_machine_is_known_by_its_gpus_or_else_by_its_cpu() -> None:
     four = [Gpu(index=index, name="NVIDIA H200") for index in range(4)]
     assert described.machine(found.model_copy(update={"gpus": four})) == "4 x NVIDIA H200"
     assert described.machine(found.model_copy(update={"gpus": []})) == "AMD EPYC 9654"
+
+
+def test_a_product_and_the_best_cell_are_held_against_the_tensor_cores() -> None:
+    (contest,) = contests_of(report(product_on_cuda()))
+    assert described.tensor_cores(contest) == (
+        "1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz; a large product reaches 68 % of that, "
+        "triton 66 % (709 TFLOP/s)"
+    )
+    (unranked,) = contests_of(
+        report([record.model_copy(update={"status": Status.INCORRECT}) for record in product_on_cuda()])
+    )
+    assert described.tensor_cores(unranked).endswith("a large product reaches 68 % of that")
+
+
+def test_nothing_is_said_of_tensor_cores_that_are_not_known_or_not_the_bound() -> None:
+    for records in (product_on_cuda(clock_mhz=None), product_on_cuda(bound="memory"), strictly_on_cpu(), conv_on_cpu()):
+        assert [described.tensor_cores(contest) for contest in contests_of(report(records))] == [""]
 
 
 def test_what_could_not_be_read_of_the_environment_is_left_out() -> None:

@@ -21,6 +21,7 @@ from tests.reports.samples import (
     mlp_on_cuda,
     ok,
     over_processes,
+    product_on_cuda,
     report,
     roofline,
     sweep,
@@ -154,6 +155,12 @@ def test_every_chart_is_there_and_is_read_out_by_what_is_seen() -> None:
     pictures = made.all("svg", role="img")
     assert len(pictures) == 10 and all(len(picture["aria-label"]) > 40 for picture in pictures)
     assert pictures[0]["aria-label"].startswith("onnx is fastest on conv: ")
+
+
+def test_what_tensor_cores_do_nominally_stands_below_the_floor_of_a_product() -> None:
+    page = to_html(report(product_on_cuda()))
+    assert page.index("Floor: 1.50 ms") < page.index("Tensor cores: 1.07 PFLOP/s nominally") < page.index("<caption")
+    assert "Tensor cores" not in to_html(report(product_on_cuda(clock_mhz=None)))
 
 
 def test_a_failed_cell_is_a_mark_in_the_charts_and_not_a_gap(page: Page) -> None:

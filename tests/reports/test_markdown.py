@@ -2,10 +2,13 @@ import re
 
 import pytest
 
+from reports.contests import Row
+from reports.html_details import details_of
 from reports.markdown import DOUBTS_SHOWN, escape, to_markdown
 from reports.schema import Status
 from tests.reports.samples import (
     HOSTILE,
+    accuracy,
     cell,
     conv_on_cpu,
     failed,
@@ -13,6 +16,7 @@ from tests.reports.samples import (
     mlp_on_cuda,
     ok,
     over_processes,
+    product_on_cuda,
     report,
     strictly_on_cpu,
 )
@@ -64,6 +68,23 @@ def test_each_cell_of_the_table_says_what_its_header_does() -> None:
     assert wrong["status"].startswith("incorrect: error against the golden")
     assert crash["status"] == "crash in load (signal 11): died in load, signal 11"
     assert crash["export / compile / load (s)"] == "0.80 / 3.1 / -"
+
+
+@pytest.mark.parametrize(
+    ("unheld", "told"),
+    [
+        (0, "2.0e-01 (allclose)"),
+        (13, "2.0e-01 (allclose; bf16 cannot hold the change of 13 of 26 parameters)"),
+        (26, "2.0e-01 (allclose; parameters could not be judged: bf16 cannot hold the change of any of 26)"),
+    ],
+)
+def test_the_error_of_a_step_says_what_it_leaves_out(unheld: int, told: str) -> None:
+    step = accuracy(0.2).model_copy(update={"changes": 26, "changes_unheld": unheld})
+    record = ok(cell("eager", precision="bf16", task="train_step"), bursts_of(1.0), accuracy=step)
+    header, _, row = tables(to_markdown(report([record])))[0]
+    assert dict(zip(header, row, strict=True))["relative RMSE (rule)"] == told
+    facts = dict(next(group.facts for group in details_of(Row(record, None)).groups if group.title == "Accuracy"))
+    assert facts.get("not judged", "") == told.removeprefix("2.0e-01 (allclose").removeprefix("; ").removesuffix(")")
 
 
 def test_the_device_has_its_memory_and_a_percentile_may_be_missing() -> None:
@@ -131,6 +152,14 @@ def test_the_share_of_the_floor_stands_beside_what_the_floor_is_made_of() -> Non
     assert "over 100 %" in markdown
     without = to_markdown(report(conv_on_cpu()))
     assert "loor" not in without
+
+
+def test_what_tensor_cores_do_nominally_stands_below_the_floor_of_a_product() -> None:
+    markdown = to_markdown(report(product_on_cuda()))
+    nominal = "Tensor cores: 1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz; a large product reaches 68 % of"
+    assert markdown.index("Floor: 1.50 ms") < markdown.index(nominal) < markdown.index("| rank |")
+    assert "ensor cores" not in to_markdown(report(product_on_cuda(bound="memory")))
+    assert "ensor cores" not in to_markdown(report(product_on_cuda(clock_mhz=None)))
 
 
 def test_markup_from_outside_breaks_no_table_and_makes_no_html() -> None:

@@ -7,7 +7,17 @@ from rich.console import Console
 
 from reports.schema import Status
 from reports.terminal import RATED, ROOMY, WIDE, LiveTable, print_report
-from tests.reports.samples import cell, constant, conv_on_cpu, failed, mlp_on_cuda, ok, report, strictly_on_cpu
+from tests.reports.samples import (
+    cell,
+    constant,
+    conv_on_cpu,
+    failed,
+    mlp_on_cuda,
+    ok,
+    product_on_cuda,
+    report,
+    strictly_on_cpu,
+)
 
 
 def plain(width: int = 80) -> tuple[Console, StringIO]:
@@ -218,10 +228,22 @@ def test_the_rate_stands_beside_the_share_where_there_is_more_room() -> None:
     assert re.search(r"^ *1 eager .* 8\.9 3\.98 GB/s *$", text, re.M)
 
 
+@pytest.mark.parametrize("width", [80, ROOMY])
+def test_what_tensor_cores_do_nominally_has_a_line_below_the_floor_of_a_product(width: int) -> None:
+    console, file = plain(width)
+    print_report(report(product_on_cuda()), console)
+    text = file.getvalue()
+    assert all(len(line) <= width for line in text.splitlines())
+    nominal = (
+        "tensor cores 1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz; a large product reaches 68 % of that"
+    )
+    assert f"{nominal}, triton 66 % (709 TFLOP/s)" in " ".join(text.split())
+
+
 def test_without_a_floor_nothing_is_said_of_it() -> None:
     console, file = plain(ROOMY)
     print_report(report(conv_on_cpu()), console)
-    assert "floor" not in file.getvalue()
+    assert "floor" not in file.getvalue() and "tensor cores" not in file.getvalue()
 
 
 def test_an_incomplete_report_says_so() -> None:

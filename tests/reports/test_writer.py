@@ -10,7 +10,7 @@ import pytest
 from reports.errors import UsageError
 from reports.schema import Report
 from reports.writer import json_schema, read, to_json, write, write_atomically
-from tests.reports.samples import accuracy, bursts, cell, ok, report
+from tests.reports.samples import accuracy, bursts, cell, ok, product_on_cuda, report
 
 SHOWCASE = Path(__file__).parents[2] / "docs" / "showcase"
 
@@ -149,6 +149,14 @@ def test_a_report_of_the_first_version_lacks_what_came_later(tmp_path: Path) -> 
     found = read(changed(tmp_path, schema_version="1.0.0", records=records)).records[0]
     assert (found.roofline, found.precision_in_force) == (None, {})
     assert found.placement is not None and found.placement.time_share == {}
+
+
+def test_a_report_of_before_tensor_cores_is_read_without_them(tmp_path: Path) -> None:
+    records = json.loads(to_json(report(product_on_cuda())))["records"]
+    for record in records:
+        del record["roofline"]["tensor_cores"]
+    found = read(changed(tmp_path, schema_version="1.4.0", records=records))
+    assert found.records == product_on_cuda(clock_mhz=None)
 
 
 def test_a_gzipped_report_is_read_too_and_a_broken_one_is_one_line(tmp_path: Path) -> None:
