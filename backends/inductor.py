@@ -131,7 +131,7 @@ class Inductor(Backend):
     def _build_surgical(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         """Only the targets are compiled, each alone; the module's own `forward` calls them."""
         targets = surgical.find_targets(module, context.targets)
-        outside = surgical.operators_outside(module, targets, inputs)
+        outside = surgical.stays_outside(module, targets, inputs)
         with context.phase("compile"), InductorLog() as log:
             surgical.compile_parts(targets)
             for _ in range(TRIGGERING_CALLS):

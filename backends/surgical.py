@@ -10,6 +10,7 @@ import contextlib
 import fnmatch
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from backends.base import Compiled, Settings, Wrapped
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from torch import nn
 
     from models.base import Inputs
+
+CLASSES_SHOWN = 6
+"""More classes of modules that stayed eager than these are only counted."""
+
+IMPORTED_AS = {"transformer_engine": "te"}
+"""What a library's users call it, where that is not its name."""
 
 
 def find_targets(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
@@ -43,41 +50,86 @@ def find_targets(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Mod
     return {name: part for name, part in found.items() if not any(name.startswith(f"{outer}.") for outer in found)}
 
 
+@dataclass
+class Outside:
+    """What a call ran in none of the targets: operators by name, and how often; modules by class, and how many.
+
+    Libraries that call their own kernels (TransformerEngine) pass the dispatcher by, so that their operators are not
+    seen; their modules are.
+    """
+
+    operators: Counter[str] = field(default_factory=Counter)
+    modules: Counter[str] = field(default_factory=Counter)
+
+
 @contextlib.contextmanager
-def counted_outside(targets: Mapping[str, nn.Module]) -> Iterator[Counter[str]]:
-    """Inside, eager calls count the operators that run in none of `targets`. Operators that only make a view are left
-    out: they launch nothing."""
+def counted_outside(targets: Mapping[str, nn.Module]) -> Iterator[Outside]:
+    """Inside, eager calls are counted: operators but those that only make a view, which launch nothing, and modules as
+    `_Call.working` has them. What they come to is there when the context is left."""
+    from torch.nn.modules import module as hooks
     from torch.utils import _python_dispatch
 
-    counted: Counter[str] = Counter()
-    depth = 0
+    found = Outside()
+    everything = _Call(None)
+    calls = [everything]
+    compiled = {id(target) for target in targets.values()}
 
-    class Outside(_python_dispatch.TorchDispatchMode):
+    class Watching(_python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if not depth and not func.is_view:
-                counted[str(func.overloadpacket)] += 1
+            if not any(id(call.module) in compiled for call in calls) and not func.is_view:
+                found.operators[str(func.overloadpacket)] += 1
             return func(*args, **(kwargs or {}))
 
-    def enter(*_: object) -> None:
-        nonlocal depth
-        depth += 1
+    def enter(module: nn.Module, *_: object) -> None:
+        calls.append(_Call(module))
 
-    def leave(*_: object) -> None:
-        nonlocal depth
-        depth -= 1
+    def leave(module: nn.Module, *_: object) -> None:
+        call = calls.pop()
+        if id(module) not in compiled:
+            calls[-1].inner |= call.working()
+        calls[-1].is_leaf = False
 
     with contextlib.ExitStack() as stack:
-        for target in targets.values():
-            stack.callback(target.register_forward_pre_hook(enter).remove)
-            stack.callback(target.register_forward_hook(leave).remove)
-        stack.enter_context(Outside())
-        yield counted
+        stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
+        stack.callback(hooks.register_module_forward_hook(leave).remove)
+        stack.enter_context(Watching())
+        yield found
+    found.modules.update(_class_of(module) for module in everything.inner)
+
+
+@dataclass
+class _Call:
+    """One call of a module."""
+
+    module: nn.Module | None
+    inner: set[nn.Module] = field(default_factory=set)  # that work in it, in none of the targets
+    is_leaf: bool = True  # it has called no other module
+
+    def working(self) -> set[nn.Module]:
+        """The module itself if it calls no other, or has weights of its own and calls none that has; otherwise those
+        that it calls. So a float8 layer is one, with what it rounds by, and a wrapper around one is none."""
+        assert self.module is not None
+        has_weights = _has_weights(self.module) and not any(map(_has_weights, self.inner))
+        return {self.module} if self.is_leaf or has_weights else self.inner
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters(recurse=False))
+
+
+def _class_of(module: nn.Module) -> str:
+    """`Linear` for torch's, `te.Linear` for TransformerEngine's; with the package's name for any other's."""
+    kind = type(module)
+    package = kind.__module__.partition(".")[0]
+    if kind.__module__.startswith("torch.nn."):
+        return kind.__name__
+    return f"{IMPORTED_AS.get(package, package)}.{kind.__name__}"
 
 
 class Operated(Wrapped):
     """A module with compiled parts. Closing it gives the parts their own `forward` back."""
 
-    def __init__(self, inner: Compiled, targets: Mapping[str, nn.Module], eager: Counter[str]) -> None:
+    def __init__(self, inner: Compiled, targets: Mapping[str, nn.Module], eager: Outside) -> None:
         super().__init__(inner)
         self._targets = targets
         self._eager = eager
@@ -86,19 +138,28 @@ class Operated(Wrapped):
         """The compiled parts' as Inductor tells it, and what ran beside them, which was counted in an eager call."""
         inner = self._inner.placement()
         assert inner is not None
-        outside = [f"{name} stayed eager ({count})" for name, count in self._eager.most_common()]
+        outside = [f"{name} stayed eager ({count})" for name, count in self._eager.operators.most_common()]
+        if self._eager.modules:
+            outside.insert(0, f"modules that stayed eager: {self._modules()}")
         return inner.model_copy(
             update={
                 "extent": Extent.FALLBACK if inner.extent is Extent.FALLBACK else Extent.PARTIAL,
                 "engines": {
                     "modules compiled": len(self._targets),
                     **inner.engines,
-                    "eager operators": self._eager.total(),
+                    "eager modules": self._eager.modules.total(),
+                    "eager operators": self._eager.operators.total(),
                 },
                 "fallbacks": [*inner.fallbacks, *outside],
-                "evidence": [*inner.evidence, "an eager call's operators outside of the compiled modules"],
+                "evidence": [*inner.evidence, "an eager call's modules and operators outside of the compiled ones"],
             }
         )
+
+    def _modules(self) -> str:
+        """`te.Linear (16), Dropout (4)`, with the number of classes that there is no room for."""
+        by_class = [f"{name} ({count})" for name, count in self._eager.modules.most_common()]
+        more = len(by_class) - CLASSES_SHOWN
+        return ", ".join(by_class[:CLASSES_SHOWN]) + (f" and {more} more classes" if more > 0 else "")
 
     def settings(self) -> Settings:
         return {**super().settings(), "compiled_modules": ", ".join(self._targets)}
@@ -117,8 +178,8 @@ def compile_parts(targets: Mapping[str, torch.nn.Module]) -> None:
         target.forward = torch.compile(target.forward, backend="inductor")
 
 
-def operators_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: Inputs) -> Counter[str]:
-    """Which operators one eager call of `module` runs outside of `targets`, and how often."""
-    with counted_outside(targets) as counted:
+def stays_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: Inputs) -> Outside:
+    """What one eager call of `module` runs outside of `targets`."""
+    with counted_outside(targets) as found:
         module(*inputs.args, **inputs.kwargs)
-    return counted
+    return found

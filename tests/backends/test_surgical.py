@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import backends
 from backends import surgical
 from backends.base import SURGICAL
-from backends.surgical import find_targets, operators_outside
+from backends.surgical import Outside, find_targets, stays_outside
 from models.base import INPUT_SETS, Inputs, LoadedModel
 from reports.errors import Unsupported, UsageError
 from reports.schema import Cell, Extent
@@ -69,12 +69,71 @@ def test_operators_are_counted_where_they_run_outside_of_the_targets() -> None:
     module = blocks()
     inputs = Inputs((torch.randn(4, 8),))
     with torch.inference_mode():
-        outside = operators_outside(module, find_targets(module, ["*.activation"]), inputs)
-        everything = operators_outside(module, {}, inputs)
+        outside = stays_outside(module, find_targets(module, ["*.activation"]), inputs).operators
+        everything = stays_outside(module, {}, inputs).operators
     assert "aten.sinh" in outside and outside["aten.sinh"] == 2
     assert "aten.gelu" not in outside and everything["aten.gelu"] == 2
     assert outside["aten.addmm"] + outside["aten.linear"] == 2
-    assert not module[0].activation._forward_hooks and not module[0].activation._forward_pre_hooks
+    assert not torch.nn.modules.module._global_forward_hooks and not torch.nn.modules.module._global_forward_pre_hooks
+
+
+class Foreign(nn.Module):
+    """A layer whose library computes behind the dispatcher's back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(x.numpy() @ self.weight.numpy().T)
+
+
+ForeignLinear = type("Linear", (Foreign,), {"__module__": "transformer_engine.pytorch.module.linear"})
+
+
+class Wrapper(nn.Module):
+    """A layer of another library, with its weight, where `modules` does not find it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._engine = (ForeignLinear(),)
+        self.weight = self._engine[0].weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self._engine[0](x)
+        return result
+
+
+class Rounding(nn.Module):
+    """A layer with a part that has no weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(8))
+        self.round = nn.Hardtanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        product: Tensor = self.round(x) @ self.weight
+        return product
+
+
+def test_modules_outside_are_counted_by_class_though_their_operators_pass_the_dispatcher_by() -> None:
+    shared = nn.Linear(8, 8)
+    module = nn.Sequential(ForeignLinear(), shared, nn.Sequential(nn.GELU(), ForeignLinear()), Wrapper(), shared).eval()
+    inputs = Inputs((torch.randn(4, 8),))
+    with torch.inference_mode():
+        some = stays_outside(module, find_targets(module, ["2.0"]), inputs)
+        fewer = stays_outside(module, find_targets(module, ["2", "3"]), inputs)
+    assert some.modules == {"te.Linear": 3, "Linear": 1}
+    assert fewer.modules == {"te.Linear": 1, "Linear": 1}
+    assert set(some.operators) <= {"aten.linear", "aten.addmm"}
+
+
+def test_a_layer_with_weights_is_one_module_whatever_it_calls_and_has_its_packages_name() -> None:
+    module = nn.Sequential(Rounding(), nn.Tanh(), Rounding()).eval()
+    with torch.inference_mode():
+        outside = stays_outside(module, {}, Inputs((torch.randn(4, 8),)))
+    assert outside.modules == {"tests.Rounding": 2, "Tanh": 1}
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +164,8 @@ def test_the_record_lists_what_was_compiled_and_what_stayed_out(operated: Built)
     assert placement is not None and placement.extent is Extent.PARTIAL
     assert placement.engines["modules compiled"] == 2
     assert placement.engines["eager operators"] == 4
+    assert placement.engines["eager modules"] == 2
+    assert placement.fallbacks[0] == "modules that stayed eager: Linear (2)"
     assert "aten.sinh stayed eager (2)" in placement.fallbacks
     assert not any("gelu" in fallback for fallback in placement.fallbacks)
 
@@ -116,16 +177,20 @@ def test_closing_gives_the_parts_their_own_forward_back(tmp_path: Path) -> None:
     assert all("forward" in vars(part) for part in targets.values())
     cell = Cell(model="mlp", dimensions={}, device="cpu", precision="fp32", backend="eager")
     with built(cell, tmp_path, loaded()) as eager:
-        surgical.Operated(eager.compiled, targets, Counter()).close()
+        surgical.Operated(eager.compiled, targets, Outside()).close()
     assert not any("forward" in vars(part) for part in targets.values())
 
 
 def test_every_operator_that_stayed_out_is_named_the_most_frequent_first(tmp_path: Path) -> None:
     cell = Cell(model="mlp", dimensions={}, device="cpu", precision="fp32", backend="eager")
     with built(cell, tmp_path, loaded()) as eager:
-        counted = Counter({f"aten.op{number}": number for number in range(1, 31)})
-        placement = surgical.Operated(eager.compiled, {}, counted).placement()
-    assert placement.fallbacks == [f"aten.op{number} stayed eager ({number})" for number in range(30, 0, -1)]
+        operators = Counter({f"aten.op{number}": number for number in range(1, 31)})
+        modules = Counter({f"some.Layer{number}": number for number in range(1, surgical.CLASSES_SHOWN + 3)})
+        placement = surgical.Operated(eager.compiled, {}, Outside(operators, modules)).placement()
+    first, *others = placement.fallbacks
+    assert first.startswith("modules that stayed eager: some.Layer8 (8), some.Layer7 (7), ")
+    assert first.endswith("some.Layer3 (3) and 2 more classes")
+    assert others == [f"aten.op{number} stayed eager ({number})" for number in range(30, 0, -1)]
 
 
 def test_training_and_quantisation_are_unsupported() -> None:

@@ -84,6 +84,44 @@ def plain_descent(training: Training) -> None:
     training.optimise = lambda: descent.step()  # type: ignore[method-assign]
 
 
+def updating(change: Callable[[str, Tensor, Tensor], None]) -> Callable[[Training], None]:
+    """A fault of the optimiser: `change(name, before, after)` does it to each parameter, `after`, in place."""
+
+    def plant(training: Training) -> None:
+        parameters = dict(training.module.named_parameters())
+
+        def optimise() -> None:
+            before = {name: one.detach().clone() for name, one in parameters.items()}
+            Training.optimise(training)
+            with torch.no_grad():
+                for name, one in parameters.items():
+                    change(name, before[name], one)
+
+        training.optimise = optimise  # type: ignore[method-assign]
+
+    return plant
+
+
+def skipping(*names: str) -> Callable[[Training], None]:
+    """A step that leaves some parameters alone."""
+
+    def skip(name: str, before: Tensor, after: Tensor) -> None:
+        if name in names:
+            after.copy_(before)
+
+    return updating(skip)
+
+
+def moving_a_hundredfold(wild: str) -> Callable[[Training], None]:
+    """A step that moves one parameter, which bfloat16 holds still, by a hundred times as much as it should."""
+
+    def move(name: str, before: Tensor, after: Tensor) -> None:
+        if name == wild:
+            after.copy_(before - 100 * 0.48 * trainings.LEARNING_RATE)
+
+    return updating(move)
+
+
 def with_group(**options: float | tuple[float, float]) -> Callable[[Training], None]:
     def change(training: Training) -> None:
         assert training.optimiser is not None
@@ -107,6 +145,35 @@ def test_what_is_wrong_is_called_wrong(precision: str, task: str, change: Callab
     found = checked(task, precision, change)
     assert not found.passed
     assert found.rule.startswith(("gradient of", "change of"))
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (skipping("0.weight"), "change of 0.weight"),  # the largest
+        (skipping("3.weight", "3.bias"), "change of 3."),
+        (skipping("3.weight"), "change of 3.weight"),
+        (skipping("0.weight", "1.bias", "3.weight", "3.bias"), "change of "),
+        (moving_a_hundredfold("1.weight"), "change of 1.weight"),
+    ],
+)
+def test_a_step_that_leaves_a_parameter_alone_or_throws_one_about_is_wrong_in_bfloat16(
+    change: Callable[[Training], None], rule: str
+) -> None:
+    found = checked(TRAIN_STEP, "bf16", change)
+    assert not found.passed
+    assert found.rule.startswith(rule)
+    assert found.relative_rmse > 0.95
+
+
+def test_what_bfloat16_cannot_hold_is_counted_and_nobodys_error() -> None:
+    """The normalisation's weight stands at 1, and the bias before it has a gradient of nothing but rounding."""
+    found = checked(TRAIN_STEP, "bf16")
+    assert (found.changes, found.changes_unheld) == (6, 2)
+    assert found.passed and found.relative_rmse < 0.9
+    same = checked(TRAIN_STEP, "bf16", skipping("0.bias", "1.weight"))
+    assert same.passed and same.relative_rmse == found.relative_rmse
+    assert checked(TRAIN_STEP, "fp32").changes_unheld == checked(FORWARD_BACKWARD, "bf16").changes == 0
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,64 @@ def test_the_error_is_told_in_three_ways() -> None:
     assert accuracy.eager_rmse == EAGER_RMSE
 
 
+SIZE = float(EXACT.square().mean().sqrt())
+NAMES = ("loss", "gradient of a", "gradient of b", "change of a", "change of b")
+
+
+def trained(change_a: float, change_b: float, eager_a: float, eager_b: float, gradient: float = 0.0) -> Accuracy:
+    """The check of a step in bfloat16 whose gradients' and changes' errors are such shares of what they should be; and
+    so are eager's, of whose gradients half is wrong."""
+    exact = (EXACT,) * 5
+    eager = tuple(SIZE * share for share in (0.0, 0.5, 0.5, eager_a, eager_b))
+    ours = tuple(off_by(SIZE * share) for share in (0.0, gradient, 0.0, change_a, change_b))
+    return check([ours], Golden((exact,), eager), "bf16", NAMES)
+
+
+@pytest.mark.parametrize("eager", [0.34, 0.5, 0.89])
+def test_doing_nothing_is_wrong_wherever_eager_is_well_below_that(eager: float) -> None:
+    assert trained(0.94, 0.0, eager, 0.0).passed
+    nothing = trained(1.0, 0.0, eager, 0.0)
+    assert not nothing.passed and nothing.relative_rmse == pytest.approx(1.0)
+    assert nothing.rule.startswith("change of a: ") and nothing.rule.endswith("nor within 3x and 0.95 of the output")
+    assert not trained(0.0, 0.0, 0.0, 0.0, gradient=1.0).passed
+
+
+def test_the_limit_is_never_more_than_times_eager() -> None:
+    assert trained(0.299, 0.0, 0.1, 0.0).passed and not trained(0.301, 0.0, 0.1, 0.0).passed
+    assert trained(2.99, 0.0, 1.0, 0.0).passed and not trained(3.01, 0.0, 1.0, 0.0).passed
+
+
+@pytest.mark.parametrize("eager", [0.9, 1.0, 2.0])
+def test_a_change_that_eager_cannot_hold_is_counted_and_not_in_the_error(eager: float) -> None:
+    found = trained(1.0, 0.2, eager, 0.1)
+    assert found.passed and (found.changes, found.changes_unheld) == (2, 1)
+    assert found.relative_rmse == pytest.approx(0.2)
+    wild = trained(100.0, 0.2, eager, 0.1)
+    assert not wild.passed and wild.rule.startswith("change of a: ")
+    assert wild.relative_rmse == pytest.approx(100.0)
+
+
+def test_where_no_change_can_be_held_the_error_is_the_gradients() -> None:
+    found = trained(1.0, 1.0, 1.0, 1.0, gradient=0.25)
+    assert found.passed and (found.changes, found.changes_unheld) == (2, 2)
+    assert found.relative_rmse == pytest.approx(0.25)
+
+
+def test_an_eager_that_overflows_holds_no_change_and_excuses_none() -> None:
+    found = trained(1.0, 0.0, math.inf, 0.0)
+    assert not found.passed and found.changes_unheld == 0
+
+
+def test_where_no_change_is_right_none_is_missed() -> None:
+    zeros = torch.zeros(64, dtype=torch.float64)
+    names = ("loss", "change of a", "change of b")
+    golden = (EXACT, EXACT, zeros)
+    found = check([golden], Golden((golden,), (0.0, 0.1, 1e-9)), "bf16", names)
+    assert found.passed and found.changes_unheld == 0
+    alone = check([(EXACT, zeros)], Golden(((EXACT, zeros),), (0.0, 0.0)), "bf16", ("loss", "change of a"))
+    assert alone.passed and alone.changes_unheld == 0 and alone.relative_rmse == 0.0
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_finite_fails_however_bad_eager_is(value: float) -> None:
     wrong = EXACT.clone()

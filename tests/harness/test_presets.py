@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,16 @@ def test_an_unknown_preset_is_named() -> None:
 @pytest.mark.parametrize("path", sorted(config.PRESETS.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_preset_can_be_planned(path: Path) -> None:
     assert cells(config.read_preset(path.stem))
+
+
+@pytest.mark.parametrize(("is_installed", "expected"), [(True, "transformer-engine"), (False, "torch")])
+def test_the_float8_decoders_layers_are_transformer_engines_where_that_is_installed(
+    is_installed: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if is_installed else None)
+    contests = [one for one in planned(config.read_preset("kernels")) if one.cells[0].cell.model == "fp8_transformer"]
+    assert [one.cells[0].cell.dimensions["linears"] for one in contests] == [expected, "plain"]
+    assert len({tuple(planned.cell.label for planned in one.cells) for one in contests}) == 1
 
 
 def test_the_sweeps_have_the_sizes_they_are_for() -> None:
