@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import backends
 import models
 import runner
 from harness import precision, reproduce
@@ -204,6 +205,8 @@ def test_bfloat16_is_cast_as_the_harness_casts_it(tmp_path: Path, label: str) ->
 @pytest.mark.parametrize("label", ON_CUDA)
 def test_it_computes_the_same_on_cuda(tmp_path: Path, label: str) -> None:
     cell = cell_of("mlp", label, device="cuda")
+    if not (available := backends.create(cell.backend).available("cuda")):
+        pytest.skip(available.reason)
     settings: dict[str, object] = {"threads": 1}
     if cell.backend == "aotinductor" and linker_options():
         settings[LINKED] = linker_options()[LINKED][0]
