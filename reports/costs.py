@@ -5,9 +5,11 @@ first call is one of the n. It starts `cold`, from empty caches, or `warm`, from
 earlier process. A cell that went on choosing while it answered calls has two straight pieces: until it had settled its
 calls took what they took on average, and those after them the steady latency.
 
-Building and the first call are measured once per start, so nothing here has an interval for them; the intervals are
-those of the steady latencies' ratio. The calls of a settling were timed in one process and shared no round with
-anybody: they count within `SETTLING_MARGIN`, and a lead that may be but that is none until settling has ended.
+Building, the first call and the calls of a settling were timed once per start, in one process and in no round shared
+with anybody: they count within `TIMED_ONCE_MARGIN`. Whoever is said to cost least leads even if they had been longer
+for it and shorter for the other by that. When one has paid is told by building and the first call as they were timed:
+that interval is one of the steady latencies' ratio and of a settling's calls alone, and a lead that may be chance is
+none until settling has ended.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ STARTS: tuple[Start, ...] = ("cold", "warm")
 HORIZON = tuple(10**power for power in range(8))
 """Numbers of calls that tables have a row for: 1 to ten million."""
 
-SETTLING_MARGIN = MARGIN_UNPAIRED
-"""By so much the calls of a settling may have been longer or shorter than those of another cell by chance alone."""
+TIMED_ONCE_MARGIN = MARGIN_UNPAIRED
+"""By so much building, a first call and the calls of a settling may have been longer or shorter by chance alone."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +105,16 @@ class Line:
                 found.append(stretch)
         return found
 
-    def at(self, factor: float, settling_factor: float = 1.0) -> Line:
-        """The same with a steady latency `factor`, and calls until then `settling_factor`, times as long."""
+    def at(self, factor: float, settling_factor: float = 1.0, start_factor: float = 1.0) -> Line:
+        """The same with a steady latency `factor` times as long.
+
+        Calls until it has settled take `settling_factor`, building and the first call `start_factor` times as long.
+        """
         steady_s = self.steady_s * factor
         if self.unsettled is None:
-            return Line(self.label, self.setup_s, steady_s)
-        early = replace(self.unsettled, call_s=self.unsettled.call_s * settling_factor)
-        return settling_line(self.label, early, steady_s)
+            return Line(self.label, self.setup_s * start_factor, steady_s)
+        start_s, call_s = self.unsettled.start_s * start_factor, self.unsettled.call_s * settling_factor
+        return settling_line(self.label, replace(self.unsettled, start_s=start_s, call_s=call_s), steady_s)
 
     def _call_s(self, calls: int) -> float:
         early = self._unsettled_at(calls)
@@ -141,11 +146,16 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Leg:
-    """A stretch of the lower envelope: `line` is the cheapest from call number `first_call` on."""
+    """A stretch of the lower envelope: `line` is the cheapest from call number `first_call` on.
+
+    `rivals` are those whose totals cannot be told from its own: on the first leg at a single call, on the last one
+    anywhere in `HORIZON`, and on others at both ends, but for the leg before and the one after where they cross it.
+    """
 
     line: Line
     first_call: int
     crossing: BreakEven | None  # against the one before it; None for the first
+    rivals: Sequence[Line]
 
 
 @dataclass(frozen=True)
@@ -168,7 +178,7 @@ class Outcome:
     steady: Ratio
     total_speedup: float  # the baseline's total / the cell's
     total_speedup_ci95: Interval | None  # from the steady latencies' interval and a settling's margin alone
-    total_speedup_believed: Interval | None  # from as much of it as a winner may be named by
+    total_speedup_believed: Interval | None  # what a winner may be named by: with the margin of all that was timed once
     break_even: BreakEven
     settling_calls: int = 0  # that it takes to settle, after the first one
     settled_overhead_s: float = 0.0  # what the overhead is once all of them were made
@@ -221,11 +231,12 @@ class Costs:
         """The lower envelope over 1 to the last of `HORIZON` calls, of those labels `among` that have a line."""
         lines = [line for line in self.lines(start) if line.label in among]
         legs: list[Leg] = []
-        for line, first_call in envelope(lines, HORIZON[-1]):
+        stretches = envelope(lines, HORIZON[-1])
+        for place, (line, first_call) in enumerate(stretches):
             crossing = self.break_even(line.label, legs[-1].line.label, start) if legs else None
             if crossing and crossing.calls != first_call:  # as while the one before settles, which is ahead in the end
                 crossing = BreakEven(first_call, None, None, is_established=False)
-            legs.append(Leg(line, first_call, crossing))
+            legs.append(Leg(line, first_call, crossing, self._rivals_on(stretches, place, lines)))
         return legs
 
     def cheapest(self, calls: int, start: Start, among: Collection[str]) -> Cheapest | None:
@@ -234,8 +245,7 @@ class Costs:
         if not lines:
             return None
         best = envelope(lines, calls)[-1][0]
-        others = sorted((line for line in lines if line is not best), key=lambda line: line.total_s(calls))
-        return Cheapest(calls, best, [line for line in others if self._may_be_as_cheap(line, best, calls)])
+        return Cheapest(calls, best, self._rivals_at(calls, best, lines))
 
     def outcome(self, label: str, baseline: str, calls: int, start: Start) -> Outcome | None:
         """`label` against `baseline` over `calls` calls; None where one has no line, or they are the same."""
@@ -249,14 +259,15 @@ class Costs:
         def overhead_s(calls: int) -> float:
             return ours.total_s(calls) - theirs.total_s(calls)
 
-        def total_of(ratio: Ratio) -> Interval | None:
-            ends = _ends(ours, theirs, ratio)
+        def total_of(ratio: Ratio, start_margin: float = 0.0) -> Interval | None:
+            ends = _ends(ours, theirs, ratio, start_margin)
             if ends is None:
                 return None
             low, high = (theirs_end.total_s(calls) / ours_end.total_s(calls) for ours_end, theirs_end in ends)
             return Interval(low=low, high=high)
 
         is_wide = max(total_speedup, 1 / total_speedup) >= 1 + NARROW_LEAD
+        believed = _believed(steady, WIDE_LEAD_CONFIDENCE if is_wide else CALL_CONFIDENCE)
         return Outcome(
             label=label,
             baseline=baseline,
@@ -265,19 +276,39 @@ class Costs:
             steady=steady,
             total_speedup=total_speedup,
             total_speedup_ci95=total_of(steady),
-            total_speedup_believed=total_of(_believed(steady, WIDE_LEAD_CONFIDENCE if is_wide else CALL_CONFIDENCE)),
+            total_speedup_believed=total_of(believed, TIMED_ONCE_MARGIN),
             break_even=crossing,
             settling_calls=ours.settled_at - 1,
             settled_overhead_s=overhead_s(ours.settled_at),
         )
 
-    def _may_be_as_cheap(self, line: Line, best: Line, calls: int) -> bool:
-        """Whether its total may be within a tie of the cheapest's, at the end of the interval that favours it.
+    def _rivals_on(self, stretches: Sequence[tuple[Line, int]], place: int, lines: Sequence[Line]) -> list[Line]:
+        """Of the `lines`, the `rivals` of that leg."""
+        line, first = stretches[place]
+        if place + 1 == len(stretches):
+            rows = [self._rivals_at(calls, line, lines) for calls in HORIZON if calls >= first]
+            return list(dict.fromkeys(rival for row in rows for rival in row))
+        if place == 0:
+            return self._rivals_at(first, line, lines)
+        (before, _), (after, end) = stretches[place - 1], stretches[place + 1]
+        as_cheap_first, as_cheap_last = (self._rivals_at(calls, line, lines) for calls in (first, end - 1))
+        as_cheap = [rival for rival in as_cheap_first if rival in as_cheap_last]
+        return [rival for rival in as_cheap if rival not in (before, after)]
 
-        With no interval nothing is known of its steady latency.
+    def _rivals_at(self, calls: int, best: Line, lines: Sequence[Line]) -> list[Line]:
+        """Of the `lines`, those that may be as cheap as `best` over `calls` calls, the cheapest first."""
+        others = sorted((line for line in lines if line is not best), key=lambda line: line.total_s(calls))
+        return [line for line in others if self._may_be_as_cheap(line, best, calls)]
+
+    def _may_be_as_cheap(self, line: Line, best: Line, calls: int) -> bool:
+        """Whether its total may be within a tie of the cheapest's, at the ends that favour it.
+
+        Those of the interval, and of the margin of what was timed once. With no interval nothing is known of its
+        steady latency.
         """
-        ends = _ends(line, best, _believed(self.steady(line.label, best.label), WIDE_LEAD_CONFIDENCE))
-        fastest, slowest_best = ends[1] if ends else (line.at(0.0, _SHORTER), best.at(1.0, _LONGER))
+        steady = _believed(self.steady(line.label, best.label), WIDE_LEAD_CONFIDENCE)
+        ends = _ends(line, best, steady, TIMED_ONCE_MARGIN)
+        fastest, slowest_best = ends[1] if ends else (line.at(0.0, _SHORTER, _SHORTER), best.at(1.0, _LONGER, _LONGER))
         return fastest.total_s(calls) < slowest_best.total_s(calls) * (1 + TIE_MARGIN)
 
 
@@ -394,22 +425,25 @@ def _at_most_zero(value: Fraction, fall: Fraction, first: int, last: int | None)
     return (turns, last) if last is None or turns <= last else None
 
 
-_LONGER = 1 + SETTLING_MARGIN
+_LONGER = 1 + TIMED_ONCE_MARGIN
 _SHORTER = 1 / _LONGER
 
 
-def _ends(ours: Line, theirs: Line, steady: Ratio) -> tuple[tuple[Line, Line], tuple[Line, Line]] | None:
+def _ends(
+    ours: Line, theirs: Line, steady: Ratio, start_margin: float = 0.0
+) -> tuple[tuple[Line, Line], tuple[Line, Line]] | None:
     """Both lines at the end of the ratio's interval that is worst for `ours`, and at the best; None without one.
 
     The steady latency that varies is that of `ours`, around the cell's median: the paired ratio is free of drift, and
     says how wide the interval is. Where it cannot see what lies between processes, or between rounds, the margins that
-    a verdict asks for are added. So they are to the calls in which either settled, which share no rounds.
+    a verdict asks for are added. So they are to the calls in which either settled, which share no rounds. Building and
+    the first call are longer and shorter by `start_margin`.
     """
     if steady.ci95 is None:
         return None
-    slack = 1 + _unseen(steady)
-    worst = ours.at(slack * steady.value / steady.ci95.low, _LONGER), theirs.at(1.0, _SHORTER)
-    best = ours.at(steady.value / steady.ci95.high / slack, _SHORTER), theirs.at(1.0, _LONGER)
+    slack, longer, shorter = 1 + _unseen(steady), 1 + start_margin, 1 / (1 + start_margin)
+    worst = ours.at(slack * steady.value / steady.ci95.low, _LONGER, longer), theirs.at(1.0, _SHORTER, shorter)
+    best = ours.at(steady.value / steady.ci95.high / slack, _SHORTER, shorter), theirs.at(1.0, _LONGER, longer)
     return worst, best
 
 

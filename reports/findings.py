@@ -11,7 +11,7 @@ from reports import spelling
 from reports.contests import ContestView, Row
 from reports.costs import Start
 from reports.decision import Relation, relation
-from reports.lifetime import in_the_end_or
+from reports.lifetime import doubt_of
 from reports.plotted import cost_lines, ratio_over_baseline, samples_ms, until_first_call_s
 from reports.statistics import percentile
 
@@ -85,12 +85,12 @@ def samples(contest: ContestView) -> str:
 
 def costs(contest: ContestView, start: Start) -> str:
     first, *others = contest.costs.legs(start, contest.contenders)
-    cheapest, doubt = short(first.line.label, NAME_CHARACTERS), in_the_end_or(contest, start)
+    cheapest, doubt = short(first.line.label, NAME_CHARACTERS), doubt_of(first)
     if not others:
         return f"{cheapest} costs least, however many calls{doubt}"
     last = short(others[-1].line.label, NAME_CHARACTERS)
-    in_the_end = f"{last} from call {others[-1].first_call:,} on{doubt}"
-    return f"{cheapest} costs least up to call {others[0].first_call - 1:,}, {in_the_end}"
+    in_the_end = f"{last} from call {others[-1].first_call:,} on{doubt_of(others[-1])}"
+    return f"{cheapest} costs least up to call {others[0].first_call - 1:,}{doubt}, {in_the_end}"
 
 
 def pareto(contest: ContestView) -> str:

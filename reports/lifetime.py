@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from reports import spelling
 from reports.contests import ContestView, Row
-from reports.costs import HORIZON, SETTLING_MARGIN, STARTS, BreakEven, Cheapest, Leg, Line, Outcome, Start
+from reports.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, BreakEven, Cheapest, Leg, Line, Outcome, Start
 from reports.spelling import NONE
 
 NOT_ESTABLISHED = "not established"
@@ -15,9 +15,12 @@ NOT_ESTABLISHED = "not established"
 WARM_UP_CALLS = 5
 """Of the calls asked for, so many count with building as warm-up, and the rest as steady."""
 
+_WITHIN = f"{TIMED_ONCE_MARGIN:.0%}".replace("%", " %")
+
 NOTE = (
     "The first call is one of the calls counted. Building and the first call were timed once for each start; intervals "
-    "are those of the steady latencies alone."
+    "are those of the steady latencies alone. Who wins or costs least over so many calls is named alone only if that "
+    f"holds even had they been {_WITHIN} longer for it and as much shorter for the other."
 )
 
 
@@ -64,18 +67,15 @@ def plain_verdicts(contest: ContestView) -> list[str]:
     return found
 
 
-def in_the_end_or(contest: ContestView, start: Start) -> str:
-    """` (or eager: not established)`, where others may cost as little as the last of the legs; else nothing.
+def doubt_of(leg: Leg) -> str:
+    """` (or eager: not established)`, where others may cost as little on that leg; else nothing.
 
     Where its own crossing is not established, that alone is said.
     """
-    last_leg = contest.costs.legs(start, contest.contenders)[-1]
-    if doubt := _doubt_of_crossing(last_leg):
-        return doubt
-    found = [contest.costs.cheapest(calls, start, contest.contenders) for calls in HORIZON]
-    there = [each for each in found if each and each.calls >= last_leg.first_call]
-    rivals = dict.fromkeys(line.label for each in there for line in each.rivals)
-    return f" (or {spelling.some(list(rivals), shown=3)}: {NOT_ESTABLISHED})" if rivals else ""
+    if leg.crossing and not leg.crossing.is_established:
+        return f" ({NOT_ESTABLISHED})"
+    rivals = [line.label for line in leg.rivals]
+    return f" (or {spelling.some(rivals, shown=3)}: {NOT_ESTABLISHED})" if rivals else ""
 
 
 def outcome_sentence(outcome: Outcome) -> str:
@@ -86,7 +86,8 @@ def outcome_sentence(outcome: Outcome) -> str:
         return f"{outcome.label} wins, {speeds}; {pays}"
     if outcome.winner == outcome.baseline:
         return f"{outcome.baseline} wins, {outcome.label} is {speeds}; {pays}"
-    return f"neither wins, {outcome.label} is {speeds}; {pays}"
+    by_chance = outcome.break_even.is_established and outcome.break_even.calls == 0
+    return f"neither wins, {outcome.label} is {speeds}; {pays}{' by what was timed once' if by_chance else ''}"
 
 
 def spell_break_even(found: BreakEven | None) -> str:
@@ -277,21 +278,14 @@ def _last_lead(contest: ContestView, ours: str, theirs: str, start: Start) -> in
 
 def _who_is_cheapest(contest: ContestView, start: Start) -> str:
     legs = contest.costs.legs(start, contest.contenders)
-    doubt = in_the_end_or(contest, start)
-    if len(legs) == 1:
-        many = f"however many calls (up to {HORIZON[-1]:,})"
-        return f"From a {start} start {legs[0].line.label} costs least, {many}{doubt}."
     first, *others = legs
+    if not others:
+        many = f"however many calls (up to {HORIZON[-1]:,})"
+        return f"From a {start} start {first.line.label} costs least, {many}{doubt_of(first)}."
     last_call = others[0].first_call - 1
     until = "for a single call" if last_call == 1 else f"up to call {last_call:,}"
-    doubts = [*(_doubt_of_crossing(leg) for leg in others[:-1]), doubt]
-    texts = [f"{leg.line.label} {_from_when(leg)}{doubt}" for leg, doubt in zip(others, doubts, strict=True)]
-    further = ", then ".join(texts)
-    return f"From a {start} start {first.line.label} costs least {until}, then {further}."
-
-
-def _doubt_of_crossing(leg: Leg) -> str:
-    return f" ({NOT_ESTABLISHED})" if leg.crossing and not leg.crossing.is_established else ""
+    further = ", then ".join(f"{leg.line.label} {_from_when(leg)}{doubt_of(leg)}" for leg in others)
+    return f"From a {start} start {first.line.label} costs least {until}{doubt_of(first)}, then {further}."
 
 
 def _from_when(leg: Leg) -> str:
@@ -308,7 +302,7 @@ def _who_settles(contest: ContestView) -> list[str]:
             if early := line.unsettled:
                 text = f"{early.calls:,} calls of {spelling.milliseconds(1e3 * early.call_s)} ms from a {start} start"
                 found.setdefault(line.label, []).append(text)
-    counted = f"they count as such, timed once and known within {SETTLING_MARGIN:.0%}".replace("%", " %")
+    counted = f"they count as such, timed once and known within {_WITHIN}"
     return [f"{label} settles in {' and '.join(texts)}: {counted}." for label, texts in found.items()]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reports.costs import HORIZON, Costs, Line, break_even, envelope, line_of
+from reports.costs import HORIZON, TIMED_ONCE_MARGIN, Costs, Line, break_even, envelope, line_of
 from reports.schema import Burst, Interval, Phase, Process, Ratio, Record, Status
 from reports.statistics import summarise
 from reports.verdict import judge_contest
@@ -194,6 +194,7 @@ def contest() -> Costs:
 
 
 EVERYBODY = ("eager", "onnx", "openvino", "inductor")
+EVERYBODY_HOT = ("eager", "hotpath")
 
 
 def test_the_cheapest_over_so_many_calls_and_who_may_be_as_cheap() -> None:
@@ -209,7 +210,8 @@ def test_the_cheapest_over_so_many_calls_and_who_may_be_as_cheap() -> None:
     rivals = [[line.label for line in each.rivals] for each in found if each]
     assert rivals[:3] == [[], [], []]
     assert rivals[3] == ["onnx", "openvino"]  # within 2 %
-    assert rivals[4] == rivals[5] == ["openvino"]  # the same latency, but for what lies between processes
+    assert rivals[4] == ["openvino"]  # the same latency, but for what lies between processes
+    assert rivals[5] == ["openvino", "inductor"]  # 101 against 110 s, of which one building took 60 s
     assert rivals[6:] == [[], []]
 
 
@@ -272,6 +274,72 @@ def test_steady_latencies_that_no_verdict_calls_make_no_winner_over_however_many
     assert once and once.winner == "eager"  # by its setup
     cheapest = costs.cheapest(10**6, "cold", EVERYBODY)
     assert cheapest and [line.label for line in cheapest.rivals] == ["eager"]
+
+
+# --- what was timed once
+
+
+def starting(backend: str, first_call_s: float, level_ms: float = 1.0, build_s: float = 0.0) -> Record:
+    phases = [Phase(name="load", seconds=build_s), Phase(name="first_call", seconds=first_call_s)]
+    return measured(backend, level_ms, warm_build_s=None).model_copy(update={"phases": phases})
+
+
+def test_first_calls_that_differ_by_chance_make_no_winner() -> None:
+    costs = Costs([starting("eager", 1.05), starting("hotpath", 1.0)])
+    for calls in (1, 100):
+        found, cheapest = costs.outcome("hotpath", "eager", calls, "cold"), costs.cheapest(calls, "cold", EVERYBODY_HOT)
+        assert found and found.total_speedup > 1.04 and found.winner is None
+        assert cheapest and [line.label for line in cheapest.rivals] == ["eager"]
+    first = costs.legs("cold", EVERYBODY_HOT)[0]
+    assert (first.line.label, [line.label for line in first.rivals]) == ("hotpath", ["eager"])
+
+
+def test_first_calls_that_differ_surely_make_a_winner_over_few_calls() -> None:
+    costs = Costs([starting("eager", 3.0), starting("hotpath", 1.0)])
+    few, many = (costs.outcome("hotpath", "eager", calls, "cold") for calls in (10, 10**7))
+    assert few and few.winner == "hotpath"
+    assert many and many.winner is None
+    cheapest = costs.cheapest(10, "cold", EVERYBODY_HOT)
+    assert cheapest and (cheapest.line.label, cheapest.rivals) == ("hotpath", [])
+
+
+@pytest.mark.parametrize(("first_call_s", "winner"), [(1.5, None), (1.6, "hotpath")])
+def test_a_lead_is_one_if_it_were_longer_and_the_other_shorter_by_the_margin(
+    first_call_s: float, winner: str | None
+) -> None:
+    found = Costs([starting("eager", first_call_s), starting("hotpath", 1.0)]).outcome("hotpath", "eager", 1, "cold")
+    assert TIMED_ONCE_MARGIN == 0.25
+    assert found and found.winner == winner
+    assert found.total_speedup_ci95 == Interval(low=first_call_s, high=first_call_s)  # of steady latencies alone
+
+
+@pytest.mark.parametrize(("calls", "winner"), [(1, "eager"), (100, "eager"), (10**6, "inductor")])
+def test_building_for_seconds_decides_over_few_calls_and_latency_over_many(calls: int, winner: str) -> None:
+    costs = Costs([starting("eager", 0.1), starting("inductor", 0.001, level_ms=0.5, build_s=2.0)])
+    found, cheapest = costs.outcome("inductor", "eager", calls, "cold"), costs.cheapest(calls, "cold", EVERYBODY)
+    assert found and found.winner == winner
+    assert cheapest and (cheapest.line.label, cheapest.rivals) == (winner, [])
+    assert [(leg.line.label, leg.rivals) for leg in costs.legs("cold", EVERYBODY)] == [("eager", []), ("inductor", [])]
+
+
+def test_builds_that_differ_by_chance_name_nobody_between_two_others() -> None:
+    """Equal but for 5 % of the build, between one that needs none and one that is faster still for far more."""
+    records = [
+        *(starting("eager", 0.01, level_ms=4.0), starting("inductor", 0.01, level_ms=0.5, build_s=1000.0)),
+        *(starting("onnx", 0.01, level_ms=2.0, build_s=1.0), starting("openvino", 0.01, level_ms=2.0, build_s=1.05)),
+    ]
+    legs = Costs(records).legs("cold", EVERYBODY)
+    told = [(leg.line.label, [line.label for line in leg.rivals]) for leg in legs]
+    assert told == [("eager", []), ("onnx", ["openvino"]), ("inductor", [])]
+    assert legs[1].crossing and legs[1].crossing.is_established
+
+
+def test_break_even_is_by_building_and_first_call_as_they_were_timed() -> None:
+    costs = Costs([starting("eager", 1.0), starting("onnx", 1.05, level_ms=0.5)])
+    found = costs.break_even("onnx", "eager", "cold")
+    assert found and found.is_established and found.calls == pytest.approx(101, abs=1)
+    outcome = costs.outcome("onnx", "eager", 200, "cold")
+    assert outcome and outcome.winner is None
 
 
 def test_a_warm_start_pays_earlier() -> None:

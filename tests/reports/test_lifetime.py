@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from reports import lifetime
+from reports import findings, lifetime
 from reports.contests import ContestView, contests_of, judged_anew
 from reports.costs import BreakEven, Outcome
 from reports.lifetime import Table
@@ -105,6 +105,23 @@ def test_one_that_is_always_the_cheapest_is_said_to_be() -> None:
     assert sentence == "From a cold start eager costs least, however many calls (up to 10,000,000)."
 
 
+def test_one_that_leads_at_first_by_what_was_timed_once_is_not_said_to_be_sure() -> None:
+    """The same latency as near as can be told, and a first call that was 5 % shorter."""
+    made = [
+        ok(cell("eager"), over_processes(1.0), first_call_s=0.1),
+        ok(cell("onnx"), over_processes(1.01, seed=1), first_call_s=0.095),
+    ]
+    contest = view(made, calls=100)
+    sentence, found = lifetime.sentences(contest)[0], table(contest, "Who costs least")
+    doubt = f"(or eager: {lifetime.NOT_ESTABLISHED})"
+    assert sentence.startswith("From a cold start onnx costs least up to call ")
+    assert f" {doubt}, then eager from about call " in sentence
+    assert findings.costs(contest, "cold").startswith("onnx costs least up to call ")
+    assert f" {doubt}, eager from call " in findings.costs(contest, "cold")
+    assert column(found, "from a cold start")["1"] == f"onnx, 0.095 s {doubt}"
+    assert ": neither wins, onnx is 1.0" in lifetime.plain_verdicts(contest)[0]
+
+
 def test_one_that_only_seems_always_the_cheapest_is_not_said_to_be_sure() -> None:
     made = [
         ok(cell("eager"), over_processes(1.0, (1.0, 1.3, 0.8)), first_call_s=0.001),
@@ -153,6 +170,8 @@ def test_over_a_number_of_calls_each_configuration_has_a_plain_verdict() -> None
          "eager wins, onnx is 0.040x overall, 2.26x steady; never pays"),
         (1.3, (0.9, 1.7), BreakEven(90, 50, None, False),
          "neither wins, onnx is 1.30x overall, 2.26x steady; when it pays is not established"),
+        (1.1, (0.7, 1.7), BreakEven(0, 0, 0, True),
+         "neither wins, onnx is 1.10x overall, 2.26x steady; ahead from the first call on by what was timed once"),
     ],
 )  # fmt: skip
 def test_the_plain_verdict(total: float, ends: tuple[float, float], crossing: BreakEven, said: str) -> None:
