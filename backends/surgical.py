@@ -91,7 +91,7 @@ def counted_outside(targets: Mapping[str, nn.Module]) -> Iterator[Outside]:
 
     with contextlib.ExitStack() as stack:
         stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
-        stack.callback(hooks.register_module_forward_hook(leave).remove)
+        stack.callback(hooks.register_module_forward_hook(leave, always_call=True).remove)
         stack.enter_context(Watching())
         yield found
     found.modules.update(_class_of(module) for module in everything.inner)

@@ -208,19 +208,10 @@ def answer(call: Callable[..., Any], tensors: list[torch.Tensor], is_training: b
         with torch.no_grad():
             return list(call(*tensors))
     outputs = list(call(*tensors))
-    return [*(output.detach() for output in outputs), *gradients_of(outputs, tensors)]
-
-
-def gradients_of(
-    outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], keeps_graph: bool = False
-) -> list[torch.Tensor]:
-    """Of the sum of all outputs, for those of `tensors` that ask for gradients and have a part in them."""
-    import torch
-
     wanted = [tensor for tensor in tensors if tensor.requires_grad]
     ones = [torch.ones_like(output) for output in outputs]
-    found = torch.autograd.grad(outputs, wanted, ones, allow_unused=True, retain_graph=keeps_graph)
-    return [gradient for gradient in found if gradient is not None]
+    gradients = torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+    return [*(output.detach() for output in outputs), *(each for each in gradients if each is not None)]
 
 
 def _try_out(

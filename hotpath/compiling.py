@@ -134,7 +134,7 @@ class Compilation:
     @property
     def has_ended(self) -> bool:
         """Also where nobody has asked how: the calls that it was for may never come again."""
-        return self._outcome is not None or (self._is_ours and self._process.poll() is not None)
+        return self._outcome is not None or not self._is_ours or self._process.poll() is not None
 
     @property
     def _is_ours(self) -> bool:
@@ -142,7 +142,9 @@ class Compilation:
         return os.getpid() == self._owner
 
     def poll(self) -> Outcome | None:
-        if self._outcome is None and self._is_ours and self._process.poll() is not None:
+        if not self._is_ours:
+            return Outcome("it is compiled for the process that this one is a fork of", is_for_good=False)
+        if self._outcome is None and self._process.poll() is not None:
             self._outcome = self._conclude()
             self._stop()
         return self._outcome

@@ -188,7 +188,12 @@ def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
         if kind is None:
             return None
         kinds.append(kind)
-    return tuple(kinds), str(structure)
+    key = tuple(kinds), str(structure)
+    try:
+        hash(key)
+    except TypeError:  # an enumeration of dataclasses, or a text of a class that compares by itself
+        return None
+    return key
 
 
 def shapeless(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:

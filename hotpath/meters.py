@@ -36,11 +36,11 @@ class DeviceMeter:
     """A GPU's call has ended when its stream gets to the mark behind it. A mark costs some microseconds."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
 
     def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
+        event.record(torch.cuda.current_stream(self.device))
         return event
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float | None:

@@ -20,14 +20,14 @@ from typing import Any
 import torch
 
 from hotpath import deciding, settings, watching
-from hotpath.child import answer, difference, gradients_of
+from hotpath.child import answer, difference
 from hotpath.compiling import Call, Compiler, Job, Outcome
 from hotpath.deciding import Expectation, Trial
 from hotpath.detector import HotPathDetector
-from hotpath.flattening import Weights, key_of, rebuilder, shapeless, tensors_in
+from hotpath.flattening import Flat, Weights, key_of, rebuilder, shapeless, tensors_in
 from hotpath.handover import CannotHandOver
 from hotpath.knowledge import LOG, Knowledge, Learned
-from hotpath.meters import HostMeter, Meter, Sample, meter_for
+from hotpath.meters import DeviceMeter, HostMeter, Meter, Sample, meter_for
 from hotpath.watching import Recorder, WatchBudget
 
 MOST_PATHS = 16
@@ -94,6 +94,8 @@ class Path:
     job: Job | None = None
     polled_at: float = 0.0
     outcome: Outcome | None = None
+    was_compiled_here: bool = False
+    """And not taken over from an earlier run, or from another module."""
     function: Callable[[list[torch.Tensor]], list[torch.Tensor]] | None = None
     rebuild: Callable[[list[torch.Tensor]], Any] | None = None
     turn: int = 0
@@ -451,7 +453,7 @@ class Switch:
         path.stage, path.reason = Stage.COMPILING, "being compiled"
 
     def _take_outcome(self, path: Path, outcome: Outcome) -> None:
-        path.job, path.outcome = None, outcome
+        path.job, path.outcome, path.was_compiled_here = None, outcome, True
         if path.before_s and path.eager.mean_s:
             path.burden = deciding.burden_of(path.before_s, path.eager.mean_s)
         if outcome.reason:
@@ -481,12 +483,16 @@ class Switch:
             return
         tensors = [*weights, *tensors_in(args, kwargs)]
         folder = self._policy.knowledge.artefact(path.identity)
-        is_for_good = True
+        # a version that was taken over may be right for another path of the same name
+        is_for_good = path.was_compiled_here
         try:
             function = self._policy.compiler.load(folder, tensors)
-            expected = tensors_in((outputs,), {})
             if path.is_training:
-                expected += gradients_of(expected, tensors, keeps_graph=True)
+                # of a graph of our own, from tensors without the program's hooks: what it differentiates is left alone
+                tensors = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
+                expected = answer(Flat(self._module, self._weights.names, args, kwargs), tensors, is_training=True)
+            else:
+                expected = tensors_in((outputs,), {})
             wrong = difference(answer(lambda *given: function(list(given)), tensors, path.is_training), expected)
             path.function, path.rebuild = function, rebuilder(outputs)
         except (RuntimeError, OSError, ValueError, KeyError) as error:
@@ -579,6 +585,8 @@ class Switch:
     def _identity(self, path: Path) -> str:
         """A name for the path and the machine: what has the same one can share a compiled version."""
         devices = {tensor.device for tensor in self._weights.current() or [] if tensor.is_cuda}
+        if isinstance(path.meter, DeviceMeter):  # of its inputs, where it has no weights
+            devices.add(path.meter.device)
         about = (
             path.fingerprint,
             path.key,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import weakref
 from collections.abc import Callable
@@ -134,6 +135,7 @@ def test_calls_that_must_not_share_code_have_other_keys() -> None:
     assert key_of((rows,), {}) == key_of((torch.zeros(4, 6),), {})
     assert key_of((rows, object.__new__(Unhashable)), {}) is None
     assert key_of((rows, Options()), {}) is None, "what is in it may change, and may be large"
+    assert key_of((rows, Point.ORIGIN), {}) is None, "it is an enumeration, and has no hash"
     assert key_of((rows, Side.LEFT, torch.float16), {}) != key_of((rows, Side.RIGHT, torch.float16), {})
 
 
@@ -181,6 +183,15 @@ def test_tensors_of_a_transform_have_no_key() -> None:
 
 class Options:
     scale = 2.0
+
+
+@dataclasses.dataclass
+class At:
+    place: int
+
+
+class Point(At, enum.Enum):
+    ORIGIN = 0
 
 
 class Side(enum.Enum):

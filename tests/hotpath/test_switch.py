@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -839,6 +840,50 @@ def test_who_asks_the_model_for_its_inputs_is_told_its_own(tmp_path: Path) -> No
         assert list(before.parameters) == ["rows"] and inspect.signature(module.forward) == before
 
 
+class _Once(torch.autograd.Function):
+    """Identity, whose backward writes into what the forward has saved."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(torch.ones_like(weight))
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (ones,) = ctx.saved_tensors
+        return ones.mul_(gradient)
+
+
+class OnceOnly(Slowly):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002)
+        return 2 * rows + _Once.apply(self.weight)
+
+
+class _Scaled(torch.autograd.Function):
+    """Identity, whose gradient is `factor` times what comes."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.factor = factor
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.factor * gradient, None
+
+
+class Scaled(Slowly):
+    """What `Slowly` computes, with gradients `factor` times as large."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return _Scaled.apply(super().forward(rows), self.factor)
+
+
 class TestTraining:
     @pytest.fixture(autouse=True)
     def gradients(self, no_gradients: None) -> Iterator[None]:
@@ -870,6 +915,36 @@ class TestTraining:
             call_until(lambda: hot.is_settled, module, rows)  # noqa: B023
             assert only(hot).runs == "eager" and "was not taken up" in only(hot).reason
             assert module.weight.grad is None and rows.grad is None, "nothing of the trial is added to them"
+
+    def test_taking_a_version_up_leaves_the_programs_gradients_hooks_and_graph_alone(self, tmp_path: Path) -> None:
+        """A step in the hook of a gradient, and a backward pass that can be made only once."""
+        module, compiler = OnceOnly(), FakeCompiler(made=lambda given: [2 * given[1] + given[0]])
+        seen: list[torch.Tensor] = []
+        module.weight.register_hook(seen.append)
+        hot, steps = watched(module, compiler, tmp_path), 0
+        while not hot.is_settled:
+            module(ROWS).sum().backward()
+            steps += 1
+            if compiler.jobs:
+                compiler.end()
+        assert compiler.loaded and only(hot).runs == "compiled", only(hot)
+        assert len(seen) == steps and all(torch.equal(gradient, torch.ones(4)) for gradient in seen)
+
+    def test_a_version_taken_over_that_has_other_gradients_is_not_the_end_of_it(self, tmp_path: Path) -> None:
+        """Two layers may differ by a constant that only their backward passes have."""
+        right, compiler = Scaled(1.0), FakeCompiler()
+        hot = watched(right, compiler, tmp_path)
+        call_until(lambda: bool(compiler.started), right)
+        compiler.end()
+        call_until(lambda: hot.is_settled, right)
+        other = Scaled(-1.0)
+        hot = watched(other, FakeCompiler(), tmp_path)
+        call_until(lambda: hot.is_settled, other)
+        assert "was not taken up" in only(hot).reason
+        again = Scaled(1.0)
+        hot = watched(again, FakeCompiler(), tmp_path)
+        call_until(lambda: hot.is_settled, again)
+        assert only(hot).runs == "compiled", only(hot)
 
     def test_under_checkpointing_a_call_is_eagers(self, tmp_path: Path) -> None:
         """The forward made again in the backward pass has to save what the first one did."""
