@@ -110,11 +110,11 @@ class Recorder(TorchDispatchMode):
         self._names[id(tensor)] = weakref.ref(tensor), name
 
 
-def _draws(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether it draws random numbers. One with a dropout that is nought, as attention has when it infers, does not."""
-    if torch.Tag.nondeterministic_seeded not in operator.tags:
+    if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
-    for place, argument in enumerate(operator._schema.arguments):
+    for place, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
             given = args[place] if place < len(args) else kwargs.get("dropout_p", argument.default_value)
             return bool(given)
