@@ -14,22 +14,25 @@ from rich.console import Console
 from rich.markdown import Markdown
 from typer.core import TyperGroup
 
-from harness import config, doctor, listing, reproduce, selfcheck
+from doctor import examine
+from doctor.terminal import print_diagnosis
+from harness import config, listing, reproduce, selfcheck
 from harness import run as runs
 from harness.config import Options
-from harness.progress import Silent
-from harness.store import Store
-from reports import compare as comparing
+from harness.controller.progress import Silent
+from judging import compare as comparing
+from judging.contests import judged_anew
+from judging.verdict import spell_ratio
+from records import report_file
+from records.atomic_file import write_atomically
+from records.errors import BakeoffError, UsageError, unknown
+from records.schema import Report
+from records.store import Store
 from reports import history as histories
 from reports import writer
 from reports.compare_markdown import to_markdown
-from reports.contests import judged_anew
-from reports.doctor_terminal import print_diagnosis
-from reports.errors import BakeoffError, UsageError, unknown
-from reports.html import comparison_to_html
-from reports.schema import Report
+from reports.page import comparison_to_html
 from reports.terminal import LiveTable, print_report
-from reports.verdict import spell_ratio
 
 USAGE_ERROR = 2
 REGRESSION = 4
@@ -174,7 +177,7 @@ def _tell(found: Report, folder: Path, quiet: bool = False) -> None:
 
     Nobody waits for figures to read the verdict, and nothing is said before it is on disk.
     """
-    writer.write_json(found, folder)
+    report_file.write_json(found, folder)
     try:
         if quiet:
             for verdict in found.verdicts:
@@ -189,9 +192,9 @@ def _tell(found: Report, folder: Path, quiet: bool = False) -> None:
 
 def _report_in(path: Path) -> Report:
     """The report there; of a run that was killed, one of the cells that have finished since it wrote its last."""
-    if path.is_dir() and Store.is_run(path) and not (writer.has_report(path) and writer.read(path).complete):
+    if path.is_dir() and Store.is_run(path) and not (report_file.has_report(path) and report_file.read(path).complete):
         return runs.report_of(Store.open(path))
-    return writer.read(path)
+    return report_file.read(path)
 
 
 @app.command()
@@ -207,10 +210,10 @@ def compare(
     found = comparing.compare(_report_in(base), _report_in(new), share)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        writer.write_atomically(out, to_markdown(found))
+        write_atomically(out, to_markdown(found))
     if html:
         html.parent.mkdir(parents=True, exist_ok=True)
-        writer.write_atomically(html, comparison_to_html(found))
+        write_atomically(html, comparison_to_html(found))
     if stdout.is_terminal:
         stdout.print(Markdown(to_markdown(found, folds=False)))
     else:
@@ -283,7 +286,7 @@ def examine_machine(
     Exit status 1 if a backend or a device that was named does not work (docs/troubleshooting.md).
     """
     with stderr.status("") as status:
-        found = doctor.examine(
+        found = examine.examine(
             config.split(backends) if backends else (), config.split(devices) if devices else (), status.update
         )
     if as_json:

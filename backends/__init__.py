@@ -6,7 +6,7 @@ import importlib
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from reports.errors import BakeoffError, unknown
+from records.errors import BakeoffError, unknown
 
 if TYPE_CHECKING:
     from backends.base import Backend

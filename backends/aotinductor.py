@@ -11,7 +11,7 @@ from backends.base import AheadOfTime, Availability, BuildContext, Compiled, Set
 from backends.inductor import Inductor, InductorLog, compiler_available, generated_and_called
 from hotpath.linking import LINKED, linker_options
 from models.base import Inputs
-from reports.schema import Cell, Extent, Placement
+from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
-from reports.schema import Cell, Placement
+from records.schema import Cell, Placement
 
 if TYPE_CHECKING:
     import torch

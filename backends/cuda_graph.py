@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from backends.base import YES, Availability, Compiled, Settings, Wrapped
 from models.base import of_each_shape
-from reports.errors import Unsupported
-from reports.schema import Cell
+from records.errors import Unsupported
+from records.schema import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from backends import cuda_graph, quantising
 from backends.base import TASKS, YES, Availability, Backend, BuildContext, Compiled
-from reports.schema import Cell, Extent, Placement
+from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable

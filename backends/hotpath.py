@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from backends.base import TASKS, Availability, Backend, BuildContext, Compiled, Settings, Wrapped
 from backends.eager import Callables, torch_available
-from reports.schema import Extent, Placement
+from records.schema import Extent, Placement
 
 if TYPE_CHECKING:
     import torch

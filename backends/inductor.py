@@ -25,8 +25,8 @@ from backends.base import (
 )
 from backends.eager import Callables, torch_available
 from models.base import of_each_shape
-from reports.errors import Unsupported
-from reports.schema import Cell, Extent, Placement
+from records.errors import Unsupported
+from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch

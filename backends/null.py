@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends.base import YES, AheadOfTime, Availability, Backend, BuildContext, Compiled, Settings
-from reports.errors import Unsupported
-from reports.schema import Extent, Placement
+from records.errors import Unsupported
+from records.schema import Extent, Placement
 
 if TYPE_CHECKING:
     import torch

@@ -14,8 +14,8 @@ from backends import cuda_graph
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx, exported_before
-from reports.errors import BakeoffError, Unavailable
-from reports.schema import Cell, Extent, Placement
+from records.errors import BakeoffError, Unavailable
+from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch

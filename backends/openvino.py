@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import quantising
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
-from reports.errors import BakeoffError, Unavailable
-from reports.schema import Cell, Extent, Placement
+from records.errors import BakeoffError, Unavailable
+from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch

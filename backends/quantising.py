@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from backends import exporting
 from backends.base import BuildContext, Compiled, Settings, Wrapped
 from models.base import Inputs
-from reports.errors import BakeoffError, Unavailable, Unsupported
+from records.errors import BakeoffError, Unavailable, Unsupported
 
 if TYPE_CHECKING:
     import torch

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from backends.base import Compiled, Settings, Wrapped
-from reports.errors import Unsupported, unknown
-from reports.schema import Extent, Placement
+from records.errors import Unsupported, unknown
+from records.schema import Extent, Placement
 
 if TYPE_CHECKING:
     import torch

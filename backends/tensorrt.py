@@ -23,8 +23,8 @@ from backends import cuda_graph
 from backends.base import YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx
-from reports.errors import BakeoffError
-from reports.schema import Cell, Extent, Placement
+from records.errors import BakeoffError
+from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import tensorrt as trt

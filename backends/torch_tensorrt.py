@@ -23,7 +23,7 @@ from backends import cuda_graph
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.tensorrt import layer_types
-from reports.schema import Cell, Extent, Placement
+from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from backends import cuda_graph, quantising
 from backends.base import Availability, Backend, BuildContext, Compiled
 from backends.eager import torch_available
-from reports.schema import Cell, Extent, Placement
+from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch

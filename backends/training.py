@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from backends.base import FORWARD_BACKWARD, TRAIN_STEP, Compiled, Settings
 from backends.calling import flatten_outputs, sampled
-from reports.errors import Unsupported
-from reports.schema import Extent, Placement
+from records.errors import Unsupported
+from records.schema import Extent, Placement
 
 if TYPE_CHECKING:
     from models.base import Inputs

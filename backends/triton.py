@@ -12,8 +12,8 @@ from backends import cuda_graph, kernels
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.kernels import Launch, Variant
-from reports.errors import BakeoffError, Unavailable
-from reports.schema import Cell, Extent, Placement
+from records.errors import BakeoffError, Unavailable
+from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch

@@ -37,10 +37,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import selfcheck
-from harness.progress import Silent
-from harness.sampling import MAX_PROCESSES
-from reports.decision import Relation, is_decided, relation
-from reports.statistics import ratio_over_processes
+from harness.controller.progress import Silent
+from harness.worker.sampling import MAX_PROCESSES
+from judging.decision import Relation, is_decided, relation
+from judging.estimate import ratio_over_processes
 
 RESAMPLES = 3000
 MEAN_S = 0.5

@@ -42,9 +42,9 @@ from typing import IO, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from reports.schema import Burst, Cell, Ratio
-from reports.statistics import speedup
-from reports.verdict import spell_ratio
+from judging.estimate import speedup
+from judging.verdict import spell_ratio
+from records.schema import Burst, Cell, Ratio
 
 ROUNDS = 11
 BURST_S = 0.1
@@ -158,8 +158,8 @@ def compare(device: str, model: str, configuration: str, turn: int | None = None
     import backends
     from backends.base import BuildContext
     from harness import precision
-    from harness.clock import Clock
-    from harness.placing import load, place
+    from harness.worker.clock import Clock
+    from harness.worker.placing import load, place
 
     backend_name, _, mode = configuration.partition("/")
     family, sizes = MODELS[model]
@@ -191,7 +191,7 @@ def compare(device: str, model: str, configuration: str, turn: int | None = None
 
 
 def _against_loops(compiled: Any, call: Callable[[], object], inputs: Any, clock: Any, cell: Cell) -> None:
-    from harness import sampling
+    from harness.worker import sampling
 
     cuda = cell.device == "cuda"
     sampling.warm_up(compiled, [inputs], clock, 0.5)
@@ -236,7 +236,7 @@ def _against_benchmark_app(compiled: Any, inputs: Any, clock: Any, cell: Cell, m
     It reports the request's own `latency`, taken inside of the C++ call. What Python adds to that (a dictionary of
     results, mostly) every caller from Python pays, so like is compared with like: our request's `latency`.
     """
-    from harness import sampling
+    from harness.worker import sampling
 
     sampling.warm_up(compiled, [inputs], clock, 0.5)
     ours: list[list[int]] = []

@@ -3,11 +3,11 @@
 
 Simulated, so that the truth is known. A process is off by a bias of its own for as long as it lives; a round's ratio
 adds noise to the two biases of its processes, and some rounds are disturbed: one side of them is slowed down by up to
-its double. A process is worth the median of its rounds, as in reports/statistics.py.
+its double. A process is worth the median of its rounds, as in judging/estimate.py.
 
     python benchmarks/coverage.py
 
-prints three tables in Markdown; docs/method.md has them. The decisions are those of reports/decision.py itself.
+prints three tables in Markdown; docs/method.md has them. The decisions are those of judging/decision.py itself.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness.sampling import MAX_PROCESSES
-from reports.decision import FEWEST_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
-from reports.schema import Ratio
-from reports.statistics import ratio_over_processes, student_quantile
+from harness.worker.sampling import MAX_PROCESSES
+from judging.decision import FEWEST_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
+from judging.estimate import ratio_over_processes, student_quantile
+from records.schema import Ratio
 
 Array = npt.NDArray[np.float64]
 

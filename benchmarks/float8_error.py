@@ -27,9 +27,10 @@ import backends
 import models
 from backends.base import BuildContext
 from backends.calling import flatten_outputs
-from harness import config, placing
+from harness import config
 from harness import precision as precisions
-from reports.schema import Cell
+from harness.worker import placing
+from records.schema import Cell
 
 ROWS = {
     "float8, bfloat16 around, eager": ("torch", "bf16", "eager", "default"),

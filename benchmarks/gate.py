@@ -17,8 +17,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from reports.compare import compare
-from reports.schema import Burst, Cell, Environment, Record, Report, Status
+from judging.compare import compare
+from records.schema import Burst, Cell, Environment, Record, Report, Status
 
 ROUNDS = 6
 ROUND_NOISE = 0.003

@@ -27,11 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from records.schema import Ceilings, Work
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from harness import config, roofline
-from reports.errors import BakeoffError
-from reports.schema import Cell
+from records.errors import BakeoffError
+from records.schema import Cell
 
 WORKLOADS: dict[str, tuple[str, tuple[str, ...]]] = {
     "rope": ("bf16", ("eager", "eager/cuda-graph", "inductor", "inductor/cuda-graph", "triton", "triton/cuda-graph")),
@@ -92,7 +94,7 @@ def main() -> None:
     parser.add_argument("--surgical", default="", help="targets, separated by commas, instead of the model's own")
     parser.add_argument("--profile", action="store_true", help="list each configuration's longest kernels")
     given = parser.parse_args()
-    ceilings: dict[str, roofline.Ceilings] = {}
+    ceilings: dict[str, Ceilings] = {}
     for name in _split(given.only):
         precision, configurations = WORKLOADS[name]
         sizes = {key: values[0] for key, values in config.parse_dimensions(_split(given.set)).items()}
@@ -111,9 +113,9 @@ class Probe:
 
         import models
         from backends.calling import flatten_outputs
-        from harness import counting, placing
         from harness import precision as precisions
-        from harness.clock import Clock
+        from harness.worker import counting, placing
+        from harness.worker.clock import Clock
 
         self.begun = time.monotonic()
         self.eager: Row | None = None
@@ -135,14 +137,14 @@ class Probe:
             self.step("golden computed")
             self.targets = surgical or model.surgical_targets
             if model.work:
-                self.work = roofline.Work(flops=model.work[0], bytes_moved=model.work[1])
+                self.work = Work(flops=model.work[0], bytes_moved=model.work[1])
             else:
                 self.work = counting.count(self.module, self.sets[0], precision)
 
     def step(self, what: str) -> None:
         say(f"# {self.cell.model}: {what} after {time.monotonic() - self.begun:.1f} s")
 
-    def table(self, configurations: Sequence[str], ceilings: dict[str, roofline.Ceilings]) -> None:
+    def table(self, configurations: Sequence[str], ceilings: dict[str, Ceilings]) -> None:
         """Build, check and time each configuration, and print it; the variants of a kernel before any row of its."""
         import torch
 
@@ -169,7 +171,7 @@ class Probe:
     def row(self, configuration: str) -> Row:
         import backends
         from backends.base import BuildContext
-        from harness import sampling
+        from harness.worker import sampling
 
         backend_name, _, mode = configuration.partition("/")
         cell = self.cell.model_copy(update={"backend": backend_name, "mode": mode or "default"})
@@ -284,7 +286,7 @@ def _untimed(name: str) -> Iterator[None]:
     yield
 
 
-def _print_heading(name: str, work: roofline.Work, ceilings: roofline.Ceilings, kind: str) -> None:
+def _print_heading(name: str, work: Work, ceilings: Ceilings, kind: str) -> None:
     peaks = f"{ceilings.flops_per_s / 1e12:.0f} TFLOP/s in {kind}, {ceilings.bytes_per_s / 1e9:.0f} GB/s"
     if nominal := ceilings.tensor_cores:
         peaks += f"; tensor cores {nominal.flops_per_s / 1e12:.0f} TFLOP/s at {nominal.sm_clock_mhz} MHz"
@@ -292,7 +294,7 @@ def _print_heading(name: str, work: roofline.Work, ceilings: roofline.Ceilings, 
     say(f"{'configuration':20}" + "".join(f"{heading:>11}" for heading in COLUMNS))
 
 
-def _print_row(row: Row, eager: Row | None, work: roofline.Work, ceilings: roofline.Ceilings) -> None:
+def _print_row(row: Row, eager: Row | None, work: Work, ceilings: Ceilings) -> None:
     """Rates and shares are of queued calls. Speed-ups are eager's time over this one's."""
     rate, moved = work.flops / row.queued_ms / 1e9, work.bytes_moved / row.queued_ms / 1e6
     share = max(rate * 1e12 / ceilings.flops_per_s, moved * 1e9 / ceilings.bytes_per_s)

@@ -25,16 +25,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from records import report_file
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import config
 from harness import run as runs
-from harness.contest import Measurement
-from harness.launcher import Child, Launcher
+from harness.controller.contest_run import Measurement
+from harness.controller.launcher import Child, Launcher
 from harness.plan import Request
-from harness.store import Store
+from records.schema import Cell, Record
+from records.store import Store
 from reports import writer
-from reports.schema import Cell, Record
 
 BEGUN = time.monotonic() - time.process_time()
 """When this process was started, but for what it waited for until now."""
@@ -130,7 +132,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         report, store = runs.run(request, options.out or Path(folder) / "run", "benchmarks/overhead.py", timeline)
         timeline.turn_to("harness")
-        writer.write_json(report, store.root)  # what the command does before it says its verdict
+        report_file.write_json(report, store.root)  # what the command does before it says its verdict
         timeline.turn_to("harness")
         said = time.monotonic()
         writer.render(report, store.root)

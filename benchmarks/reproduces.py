@@ -24,12 +24,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from records import report_file
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import reproduce
-from reports import writer
-from reports.schema import Report
-from reports.statistics import median_interval
+from judging.estimate import median_interval
+from records.schema import Report
 
 RUNNER = Path(__file__).parents[1] / "runner.py"
 PRINTED = re.compile(r"median latency (\S+) ms")
@@ -73,7 +74,7 @@ def measured_by_harness(model: str, configurations: Sequence[str], device: str, 
     command = [sys.executable, str(RUNNER), "run", "--model", model, "--backends", ",".join(configurations)]
     command += ["--devices", device, "--processes", "1", "--out", str(folder), "--quiet"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    return writer.read(folder)
+    return report_file.read(folder)
 
 
 def measured_by_script(script: str, folder: Path) -> float:

@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scipy import stats
 
 import models
-from harness.launcher import Child, ForkLauncher, Launcher, SpawnLauncher
-from harness.sampling import SamplingPlan
-from reports.schema import Cell
+from harness.controller.launcher import Child, ForkLauncher, Launcher, SpawnLauncher
+from harness.worker.sampling import SamplingPlan
+from records.schema import Cell
 
 ROUNDS = 15
 PLAN = SamplingPlan(processes=1, most_processes=1, rounds=ROUNDS, burst_s=0.04, burst_calls=5, warm_up_s=0.5)

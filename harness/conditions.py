@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import memory
-from reports.schema import Conditions
+from records.schema import Conditions
 
 CALIBRATION_BYTES = 2**21
 _CALIBRATION_DATA = bytes(CALIBRATION_BYTES)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.plan import Request
-from reports.errors import UsageError, unknown
+from records.errors import UsageError, unknown
 
 LISTS = {
     "model": "models",

@@ -14,9 +14,9 @@ from pydantic import Field
 import backends
 import models
 from backends.base import INFERENCE, SURGICAL, TASKS
-from reports.constraints import Requirements
-from reports.errors import BakeoffError, UsageError, unknown
-from reports.schema import Cell, Frozen
+from judging.constraints import Requirements
+from records.errors import BakeoffError, UsageError, unknown
+from records.schema import Cell, Frozen
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8", "fp8")
 ALL = "all"
@@ -45,7 +45,7 @@ class Request(Frozen):
     calls: int | None = Field(default=None, ge=1)
     """Over so many calls the report compares each configuration's whole cost with eager's."""
     require: str = ""
-    """What a configuration must keep to in order to win: `reports.constraints`."""
+    """What a configuration must keep to in order to win: `judging.constraints`."""
     surgical: tuple[str, ...] = ()
     """What surgical modes compile, as patterns of module names, instead of what the model itself names."""
     runs: tuple[Part, ...] = ()

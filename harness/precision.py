@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import models
 from backends.quantising import BASE_TYPES
-from reports.errors import Unsupported
-from reports.schema import Cell
+from records.errors import Unsupported
+from records.schema import Cell
 
 if TYPE_CHECKING:
     import torch

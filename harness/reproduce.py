@@ -29,14 +29,15 @@ from backends.openvino import PRECISION_HINTS, OpenVINO
 from harness.plan import check_devices
 from harness.precision import TYPES
 from hotpath.linking import LINKED
+from judging.verdict import spell_ms, title_of
 from models.base import INPUT_SETS, Family
 from models.huggingface import HuggingFace
 from models.user import UserModel
-from reports.errors import UsageError, unknown
-from reports.schema import Cell, Record, Report
-from reports.spelling import median, one_line, percent
-from reports.verdict import spell_ms, title_of
-from reports.writer import write_atomically
+from records.atomic_file import write_atomically
+from records.errors import UsageError, unknown
+from records.schema import Cell, Record, Report
+from records.text import one_line
+from reports.format import median, percent
 
 WIDTH = 120
 NAMED_AT_MOST = 6

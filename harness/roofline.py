@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness import memory
-from harness.clock import Clock, now_ns
 from harness.precision import dtype_of
-from reports.errors import Unsupported
-from reports.schema import Frozen, Latency, Roofline, TensorCores
+from harness.worker.clock import Clock, now_ns
+from records.errors import Unsupported
+from records.schema import Ceilings, Latency, Roofline, TensorCores, Work
 
 if TYPE_CHECKING:
     import torch
@@ -62,25 +62,10 @@ SLOWED = frozenset({"H20"})
 """GPUs whose tensor cores do less than others of their capability: of an H20 148 TFLOP/s are told, not 630."""
 
 
-class Work(Frozen):
-    """What one call of a model takes, whoever computes it. Counted by `harness.counting`."""
-
-    flops: int
-    bytes_moved: int
-
-
 def total(parts: Iterable[Work]) -> Work:
     """What several calls take, one after the other: weights are read in each of them."""
     known = list(parts)
     return Work(flops=sum(one.flops for one in known), bytes_moved=sum(one.bytes_moved for one in known))
-
-
-class Ceilings(Frozen):
-    """What this machine can do at best, in one precision."""
-
-    flops_per_s: float
-    bytes_per_s: float
-    tensor_cores: TensorCores | None = None
 
 
 def of(work: Work, ceilings: Ceilings, latency: Latency | None) -> Roofline:

@@ -11,19 +11,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 import backends
 import models
-from harness import environment
-from harness.contest import Measurement
-from harness.launcher import CAN_FORK, CAN_PAUSE, ChildEnded, DeadlinePassed, Launcher, Launchers
+from harness.controller import environment
+from harness.controller.contest_run import Measurement
+from harness.controller.launcher import CAN_FORK, CAN_PAUSE, ChildEnded, DeadlinePassed, Launcher, Launchers
+from harness.controller.progress import Progress
 from harness.plan import Contest, Request, StartMethod, check_devices, plan
-from harness.progress import Progress
-from harness.sampling import SamplingPlan
-from harness.store import Store
-from reports.constraints import Requirements
-from reports.errors import BakeoffError
-from reports.schema import Cell, Report
-from reports.verdict import judge, undecided
+from harness.worker.sampling import SamplingPlan
+from judging.constraints import Requirements
+from judging.verdict import judge, undecided
+from records.errors import BakeoffError, UsageError
+from records.schema import Cell, Report
+from records.store import Store
 
 PROBE_LIMIT_S = 300.0
 
@@ -53,7 +55,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
 def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     """Measure the cells of an earlier run that have no record yet. Raises UsageError where `folder` holds no run."""
     store = Store.open(folder)
-    request = store.request()
+    request = request_of(store)
     contests = plan(request)
     with Launchers(request.start_method) as launchers:
         launchers.prepare(request.processes)
@@ -69,6 +71,14 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     return report_of(store), store
 
 
+def request_of(store: Store) -> Request:
+    """What the run in `store` was asked. Raises UsageError if this version cannot read it."""
+    try:
+        return Request.model_validate(store.request())
+    except ValidationError:
+        raise UsageError(f"{store.root / 'plan.json'} is not a plan of this version of Bakeoff") from None
+
+
 def report_of(store: Store) -> Report:
     """The report on the records that a run's folder holds so far: a fold, nothing is measured."""
     records = store.records()
@@ -82,10 +92,10 @@ def report_of(store: Store) -> Report:
         complete=all(store.has(cell_id) for cell_id in planned),
         planned=len(planned),
         command=store.command,
-        request=store.request().model_dump(mode="json"),
+        request=store.request(),
         environment=captured,
         records=records,
-        verdicts=judge(records, Requirements.parse(store.request().require)),
+        verdicts=judge(records, Requirements.parse(request_of(store).require)),
         notes=store.notes(),
         elapsed_s=store.elapsed_s,
     )

@@ -20,16 +20,15 @@ from pathlib import Path
 from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
 import models
-from harness.contest import Measurement
-from harness.launcher import Launchers
+from harness.controller.contest_run import Measurement
+from harness.controller.launcher import Launchers
+from harness.controller.progress import Progress
 from harness.plan import Contest, PlannedCell, Request, Schedule
-from harness.progress import Progress
-from harness.roofline import Ceilings
-from harness.sampling import SamplingPlan
-from harness.store import Store
-from reports.schema import Burst, Cell, Frozen, Ratio, Record
-from reports.statistics import speedup, summarise
-from reports.verdict import judge_contest, undecided
+from harness.worker.sampling import SamplingPlan
+from judging.estimate import speedup, summarise
+from judging.verdict import judge_contest, undecided
+from records.schema import Burst, Ceilings, Cell, Frozen, Ratio, Record
+from records.store import Store
 
 FIRST, AGAIN = "eager", "eager-again"
 PLANTED = (1.0, 1.03, 1.05)

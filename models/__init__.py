@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from reports.errors import UsageError, unknown
+from records.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from models.base import Family

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reports.errors import UsageError, unknown
+from records.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     import torch
@@ -102,7 +102,7 @@ class LoadedModel:
     surgical_targets: tuple[str, ...] = ()
     """What to compile where not the whole is compiled: patterns of module names, as `layers.*.rope`."""
     work: tuple[int, int] | None = None
-    """Floating-point operations and bytes of one call, where `harness.counting` cannot see them (another library's)."""
+    """Floating-point operations and bytes of one call, where counting cannot see them (another library's)."""
 
 
 class Family(ABC):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.decoder_layers import QkvSplit, RMSNorm, RotaryEmbedding, SwiGLU
-from reports.errors import Unavailable
+from records.errors import Unavailable
 
 E4M3 = torch.float8_e4m3fn
 LARGEST_E4M3 = 448.0

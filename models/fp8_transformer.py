@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from models.base import Dimension, Family, LoadedModel
 from models.seeding import normal_inputs, seeded
-from reports.errors import UsageError
+from records.errors import UsageError
 
 TORCH, TRANSFORMER_ENGINE, PLAIN = LINEARS = ("torch", "transformer-engine", "plain")
 
@@ -74,7 +74,7 @@ class Fp8Transformer(Family):
 
 
 def _work(dimensions: Mapping[str, int | str]) -> tuple[int, int]:
-    """Operations and bytes of a call, as `harness.counting` counts them where it sees the products: attention without
+    """Operations and bytes of a call, as counted where the products are seen: attention without
     what its mask saves, float8 weights once, and what comes in and goes out in 16 bits."""
     batch, seq, dim, _, layers, ffn = (int(dimensions[name]) for name in SIZES)
     weights = layers * (4 * dim * dim + 3 * dim * ffn)

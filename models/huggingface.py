@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel
 from models.seeding import seeded
-from reports.errors import BakeoffError, UsageError
+from records.errors import BakeoffError, UsageError
 
 if TYPE_CHECKING:
     import torch

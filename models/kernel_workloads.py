@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from models.base import Dimension, Family, Inputs, LoadedModel
 from models.seeding import normal_inputs_on
-from reports.errors import UsageError
+from records.errors import UsageError
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from models.base import Dimension, Family, LoadedModel
 from models.seeding import normal_inputs_on
-from reports.errors import UsageError
+from records.errors import UsageError
 
 if TYPE_CHECKING:
     import torch

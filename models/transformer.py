@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from models.base import Dimension, Family, LoadedModel
 from models.seeding import normal_inputs, seeded
-from reports.errors import UsageError
+from records.errors import UsageError
 
 
 class Transformer(Family):

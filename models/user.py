@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel
 from models.seeding import seeded
-from reports.errors import UsageError, unknown
+from records.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     import torch

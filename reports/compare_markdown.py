@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reports import spelling
-from reports.compare import CellChange, Change, Comparison
+from judging.compare import CellChange, Change, Comparison
+from judging.environments import Difference
+from judging.verdict import BASELINE, title_of
+from records.schema import Record
+from reports import format
 from reports.compare_words import REASON_LIMIT, headline, method, spell_change, warnings
-from reports.environments import Difference
+from reports.format import NONE
 from reports.markdown import details, escape, table_line
-from reports.schema import Record
-from reports.spelling import NONE
-from reports.verdict import BASELINE, title_of
 
 COMMENT_LIMIT = 60_000
 """Characters. GitHub refuses a comment of over 65,536; what is folded away goes first."""
@@ -70,7 +70,7 @@ def _verdict(cell: CellChange) -> str:
 
 
 def _median(record: Record | None) -> str:
-    return spelling.milliseconds(record.latency.median_ms) if record and record.latency else NONE
+    return format.milliseconds(record.latency.median_ms) if record and record.latency else NONE
 
 
 def _change(change: Change | None) -> str:
@@ -99,15 +99,15 @@ def _between(base: str, new: str) -> str:
 
 
 def _build(record: Record) -> str:
-    return spelling.seconds(record.build_s) if record.phases else NONE
+    return format.seconds(record.build_s) if record.phases else NONE
 
 
 def _peak_memory(record: Record) -> str:
-    return spelling.mebibytes(spelling.peak_memory(record)[0])
+    return format.mebibytes(format.peak_memory(record)[0])
 
 
 def _error(record: Record) -> str:
-    return spelling.error(record.accuracy.relative_rmse) if record.accuracy else NONE
+    return format.error(record.accuracy.relative_rmse) if record.accuracy else NONE
 
 
 def _environment(differences: Sequence[Difference]) -> str:

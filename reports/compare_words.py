@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from reports import spelling
-from reports.compare import CellChange, Change, Comparison, Control, Outcome
-from reports.environments import Bearing, Difference
-from reports.schema import Report
-from reports.verdict import BASELINE, title_of
+from judging.compare import CellChange, Change, Comparison, Control, Outcome
+from judging.environments import Bearing, Difference
+from judging.verdict import BASELINE, title_of
+from records.schema import Report
+from records.text import one_line
 
 REGRESSIONS_NAMED = 3
 """More than these are counted in the verdict and named in the table only."""
@@ -40,7 +40,7 @@ def headline(comparison: Comparison) -> str:
     return f"{count}: {named}{f'; and {more} more' if more > 0 else ''}."
 
 
-def warnings(comparison: Comparison, outside: Outside = spelling.one_line) -> Iterator[tuple[str, str]]:
+def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tuple[str, str]]:
     """What could make all of it mean something else, to be said before any number: a lead, and what follows it."""
     if machine := _listed(comparison.differences, Bearing.MACHINE, outside):
         yield "Another machine", f", and any change may come from that: {machine}."
@@ -59,7 +59,7 @@ def warnings(comparison: Comparison, outside: Outside = spelling.one_line) -> It
                 yield "", f"In the {name} run measuring ended before its intervals were decided: {title}."
 
 
-def method(comparison: Comparison, outside: Outside = spelling.one_line) -> list[str]:
+def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
     """What was compared, and how."""
     limit = spell_share(comparison.fail_above)
     return [
@@ -87,7 +87,7 @@ def spell_share(share: float) -> str:
 def _spell_regression(cell: CellChange) -> str:
     name = f"{cell.cell.label} on {title_of(cell.cell)}"
     if cell.outcome is Outcome.BROKEN or cell.raw is None:
-        return f"{name}: {spelling.one_line(cell.reason, REASON_LIMIT)}"
+        return f"{name}: {one_line(cell.reason, REASON_LIMIT)}"
     return f"{name} is slower, {spell_change(cell.raw)}"
 
 
@@ -121,7 +121,7 @@ def _listed(differences: Sequence[Difference], bearing: Bearing, outside: Outsid
 
 
 def _cut(text: str) -> str:
-    return spelling.one_line(text, REASON_LIMIT)
+    return one_line(text, REASON_LIMIT)
 
 
 def _signed(share: float) -> str:

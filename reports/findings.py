@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reports import spelling
-from reports.contests import ContestView, Row
-from reports.costs import Start
-from reports.decision import Relation, relation
-from reports.lifetime import doubt_of
-from reports.plotted import cost_lines, ratio_over_baseline, samples_ms, until_first_call_s
-from reports.statistics import percentile
+from judging.contests import ContestView, Row
+from judging.costs import Start
+from judging.decision import Relation, relation
+from judging.estimate import percentile
+from records.text import one_line
+from reports import format
+from reports.chart_data import cost_lines, ratio_over_baseline, samples_ms, until_first_call_s
+from reports.cost_report import doubt_of
 
 NAME_CHARACTERS = 36
 """Room for the longest name of ours, inductor/max-autotune-no-cudagraphs."""
@@ -29,7 +30,7 @@ def speedup_over_all(contests: Sequence[ContestView]) -> str:
     bests = [ratio.value for contest in contests for ratio in map(ratio_over_baseline, contest.ranked[:1]) if ratio]
     if max(bests) <= 1:
         return "Nothing is faster than eager"
-    return f"The best are {spelling.ratio(min(bests))}x to {spelling.ratio(max(bests))}x as fast as eager"
+    return f"The best are {format.ratio(min(bests))}x to {format.ratio(max(bests))}x as fast as eager"
 
 
 def latency(contest: ContestView) -> str:
@@ -42,9 +43,9 @@ def latency(contest: ContestView) -> str:
     ratio = best.standing.speedup_over_baseline if best.standing else None
     fastest = f"{name(best)} is fastest {'so far ' if verdict.unstable else ''}on {model}"
     if ratio and best.label != verdict.baseline:
-        return f"{fastest}: {spelling.ratio(ratio.value)}x {verdict.baseline}"
+        return f"{fastest}: {format.ratio(ratio.value)}x {verdict.baseline}"
     if verdict.lead:
-        return f"{fastest}: {spelling.ratio(verdict.lead.value)}x {short(verdict.runner_up or '', 22)}"
+        return f"{fastest}: {format.ratio(verdict.lead.value)}x {short(verdict.runner_up or '', 22)}"
     return f"only {name(best)} could be ranked on {model}"
 
 
@@ -63,13 +64,13 @@ def building(contest: ContestView) -> str:
     ratio = ratio_over_baseline(best) if best else None
     if best is None or ratio is None or best.label == contest.verdict.baseline:
         return "no build pays: eager is the fastest"
-    return f"{name(best)} is {spelling.ratio(ratio.value)}x for {spelling.seconds(best.record.build_s)} s of building"
+    return f"{name(best)} is {format.ratio(ratio.value)}x for {format.seconds(best.record.build_s)} s of building"
 
 
 def phases(contest: ContestView) -> str:
     slowest = max(contest.rows, key=lambda row: until_first_call_s(row.record))
     taken_s = until_first_call_s(slowest.record)
-    return f"{name(slowest)} takes longest: {spelling.seconds(taken_s)} s"
+    return f"{name(slowest)} takes longest: {format.seconds(taken_s)} s"
 
 
 def samples(contest: ContestView) -> str:
@@ -128,7 +129,7 @@ def name(row: Row) -> str:
 
 
 def short(text: str, limit: int) -> str:
-    return spelling.one_line(text, limit)
+    return one_line(text, limit)
 
 
 def listed(labels: Sequence[str]) -> str:

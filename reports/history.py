@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from reports import environments, spelling, writer
-from reports.environments import Difference
-from reports.errors import UsageError
+from judging import environments
+from judging.environments import Difference
+from judging.verdict import title_of
+from records import report_file
+from records.atomic_file import write_atomically
+from records.errors import UsageError
+from records.schema import Environment, Record, Report, Status
+from records.text import one_line
+from reports import format
+from reports.format import NONE
 from reports.markdown import details, escape, table_line
-from reports.schema import Environment, Record, Report, Status
-from reports.spelling import NONE, one_line
-from reports.verdict import title_of
 
 HISTORY_MD = "history.md"
 
@@ -67,7 +71,7 @@ def write(folder: Path, out: Path | None = None) -> tuple[History, Path]:
     target = out or folder
     target.mkdir(parents=True, exist_ok=True)
     drawn = draw(history, target)
-    return history, writer.write_atomically(target / HISTORY_MD, to_markdown(history, drawn))
+    return history, write_atomically(target / HISTORY_MD, to_markdown(history, drawn))
 
 
 def read(folder: Path) -> History:
@@ -81,7 +85,7 @@ def read(folder: Path) -> History:
     skipped = []
     for path in _find(folder):
         try:
-            report = writer.read(path)
+            report = report_file.read(path)
             key = (_moment(report.created_at), report.run_id)
         except UsageError as error:
             skipped.append(str(error))
@@ -117,7 +121,7 @@ def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
 
 def _find(folder: Path) -> list[Path]:
     """The folders below `folder`, itself included, that hold a report, whichever way it is packed."""
-    names = (writer.REPORT_JSON, f"{writer.REPORT_JSON}.gz")
+    names = (report_file.REPORT_JSON, f"{report_file.REPORT_JSON}.gz")
     return sorted({path.parent for name in names for path in folder.rglob(name)})
 
 
@@ -160,7 +164,7 @@ def _median(record: Record | None) -> str:
     """What a failed cell ended as is marked, with whatever numbers it kept."""
     if record is None:
         return NONE
-    median = spelling.median(record.latency) if record.latency else ""
+    median = format.median(record.latency) if record.latency else ""
     if record.status.is_failure:
         return f"{median} **{record.status}**".strip()
     return median or (NONE if record.status is Status.OK else record.status.value)

@@ -13,12 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from reports import spelling
+from judging.verdict import title_of
+from records.schema import Latency, Record, Status
+from records.text import one_line
+from reports import format
 from reports.figure_style import WIDTH_IN, Looks, new_figure, number_axis, save, styled
 from reports.figures.panels import PANELS_PER_FIGURE
 from reports.history import History
-from reports.schema import Latency, Record, Status
-from reports.verdict import title_of
 
 PANEL_HEIGHT_IN = 2.3
 
@@ -74,7 +75,7 @@ def _paint(axes: Axes, history: History, records: Sequence[Record], looks: Looks
                 axes.plot([number] * 2, [interval.low, interval.high], color=look.colour, lw=1)
                 reached += [interval.low, interval.high]
         reached += [latency.median_ms for latency in points.values()]
-        legend[spelling.one_line(record.cell.label, 36)] = Line2D([], [], **style)
+        legend[one_line(record.cell.label, 36)] = Line2D([], [], **style)
     _scale(axes, len(history.runs), min(reached), max(reached))
     return legend
 
@@ -93,7 +94,7 @@ def _scale(axes: Axes, runs: int, lowest_ms: float, highest_ms: float) -> None:
 
 
 def _caption(axes: Axes, history: History, records: Sequence[Record], width: int) -> None:
-    title = spelling.one_line(f"{_finding(history, records)}: {title_of(records[0].cell)}", 300)
+    title = one_line(f"{_finding(history, records)}: {title_of(records[0].cell)}", 300)
     axes.set_title("\n".join(textwrap.wrap(title, width, max_lines=2, placeholder=" …")), loc="left")
     first, last = history.runs[0].day, history.runs[-1].day
     axes.set_xlabel(f"run, {first}" if first == last else f"run, from {first} to {last}")
@@ -109,7 +110,7 @@ def _finding(history: History, records: Sequence[Record]) -> str:
     if not moves:
         return "One run"
     label = max(moves, key=lambda label: abs(math.log(moves[label])))
-    return f"{spelling.one_line(label, 36)} moved most, to {spelling.ratio(moves[label])}x its first latency"
+    return f"{one_line(label, 36)} moved most, to {format.ratio(moves[label])}x its first latency"
 
 
 def _mark_changes(panels: Sequence[Axes], history: History) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from reports import described, lifetime, spelling
-from reports.contests import ContestView, Row, contests_of
-from reports.schema import Environment, Extent, Phase, Placement, Record, Report, Status
-from reports.spelling import NONE, one_line
+from judging.contests import ContestView, Row, contests_of
+from records.schema import Environment, Extent, Phase, Placement, Record, Report, Status
+from records.text import one_line, visible
+from reports import cost_report, format, machine
+from reports.format import NONE
 
 REASON_LIMIT = 160
 """Longest reason in a table, in characters; the whole one stands under the tables."""
@@ -71,7 +72,7 @@ def escape(text: str, limit: int | None = None) -> str:
 
 def _head(report: Report) -> str:
     lines = [f"# Bakeoff: {escape(report.run_id)}"]
-    if incomplete := described.incomplete(report):
+    if incomplete := machine.incomplete(report):
         lines.append(f"**{incomplete}**")
     return "\n\n".join(lines)
 
@@ -109,8 +110,8 @@ class _Column:
 def _contest(contest: ContestView) -> str:
     parts = [f"## {escape(contest.title)}"]
     if contest.roofline:
-        parts.append(f"Floor: {escape(spelling.floor(contest.roofline))}.")
-    if nominal := described.tensor_cores(contest):
+        parts.append(f"Floor: {escape(format.floor(contest.roofline))}.")
+    if nominal := machine.tensor_cores(contest):
         parts.append(f"Tensor cores: {escape(nominal)}.")
     parts += [_contest_table(contest), _stages(contest), _processes(contest), _where_it_ran(contest)]
     return "\n\n".join(part for part in parts if part)
@@ -118,10 +119,10 @@ def _contest(contest: ContestView) -> str:
 
 def _contest_table(contest: ContestView) -> str:
     baseline = contest.verdict.baseline
-    kinds = {kind for row in contest.rows for kind in [spelling.peak_memory(row.record)[1]] if kind}
+    kinds = {kind for row in contest.rows for kind in [format.peak_memory(row.record)[1]] if kind}
     peak = f"peak {kinds.copy().pop()} memory (MiB)" if len(kinds) == 1 else "peak memory (MiB)"
     share = _Column("of floor (%)", False, lambda row: _floor_share(row.record))
-    rate = _Column("achieved", False, lambda row: spelling.achieved(row.record))
+    rate = _Column("achieved", False, lambda row: format.achieved(row.record))
     columns = [
         _Column("rank", False, lambda row: str(row.standing.rank) if row.standing else NONE),
         _Column("backend", True, lambda row: escape(row.label)),
@@ -131,7 +132,7 @@ def _contest_table(contest: ContestView) -> str:
         _Column(f"speed-up over {escape(baseline or 'eager')} [95 %]", False, _speedup),
         _Column("break-even (calls) [95 %]", False, lambda row: _break_even(row, contest)),
         _Column("export / compile / load (s)", False, lambda row: _phases(row.record.phases)),
-        _Column("first call (s)", False, lambda row: spelling.seconds(row.record.first_call_s)),
+        _Column("first call (s)", False, lambda row: format.seconds(row.record.first_call_s)),
         _Column(peak, False, lambda row: _peak_memory(row.record, name_kind=len(kinds) > 1)),
         _Column("artefact (MiB)", False, lambda row: _artifact(row.record)),
         _Column("relative RMSE (rule)", True, lambda row: _accuracy(row.record)),
@@ -147,19 +148,19 @@ def _contest_table(contest: ContestView) -> str:
 def _latency(record: Record) -> tuple[str, str]:
     if record.latency is None:
         return NONE, NONE
-    p99 = "n/a" if record.latency.p99_ms is None else spelling.milliseconds(record.latency.p99_ms)
-    return spelling.median(record.latency), p99
+    p99 = "n/a" if record.latency.p99_ms is None else format.milliseconds(record.latency.p99_ms)
+    return format.median(record.latency), p99
 
 
 def _speedup(row: Row) -> str:
     ratio = row.standing.speedup_over_baseline if row.standing else None
-    return f"{spelling.ratio(ratio.value)}x {spelling.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
+    return f"{format.ratio(ratio.value)}x {format.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
 
 
 def _break_even(row: Row, contest: ContestView) -> str:
     if row.standing is None or contest.baseline is None:
         return NONE
-    return lifetime.spell_break_even(contest.costs.break_even(row.label, contest.baseline, "cold"))
+    return cost_report.spell_break_even(contest.costs.break_even(row.label, contest.baseline, "cold"))
 
 
 def _phases(phases: Sequence[Phase]) -> str:
@@ -169,29 +170,29 @@ def _phases(phases: Sequence[Phase]) -> str:
     taken_s: dict[str, float] = {}
     for phase in phases:
         taken_s[phase.name] = taken_s.get(phase.name, 0.0) + phase.seconds
-    usual = [spelling.seconds(taken_s.pop(name, None)) for name in ("export", "compile", "load")]
+    usual = [format.seconds(taken_s.pop(name, None)) for name in ("export", "compile", "load")]
     taken_s.pop("first_call", None)
-    return " / ".join([*usual, *(f"{escape(name)} {spelling.seconds(value)}" for name, value in taken_s.items())])
+    return " / ".join([*usual, *(f"{escape(name)} {format.seconds(value)}" for name, value in taken_s.items())])
 
 
 def _peak_memory(record: Record, name_kind: bool) -> str:
-    peak_bytes, kind = spelling.peak_memory(record)
-    return f"{spelling.mebibytes(peak_bytes)} {kind if name_kind else ''}".rstrip()
+    peak_bytes, kind = format.peak_memory(record)
+    return f"{format.mebibytes(peak_bytes)} {kind if name_kind else ''}".rstrip()
 
 
 def _accuracy(record: Record) -> str:
     if record.accuracy is None:
         return NONE
-    rule, unheld = escape(record.accuracy.rule, REASON_LIMIT // 2), spelling.unheld(record)
-    return f"{spelling.error(record.accuracy.relative_rmse)} ({rule}{f'; {escape(unheld)}' if unheld else ''})"
+    rule, unheld = escape(record.accuracy.rule, REASON_LIMIT // 2), format.unheld(record)
+    return f"{format.error(record.accuracy.relative_rmse)} ({rule}{f'; {escape(unheld)}' if unheld else ''})"
 
 
 def _floor_share(record: Record) -> str:
-    return spelling.percent(record.roofline.share if record.roofline else None)
+    return format.percent(record.roofline.share if record.roofline else None)
 
 
 def _artifact(record: Record) -> str:
-    return spelling.mebibytes(record.memory.artifact_bytes if record.memory else None)
+    return format.mebibytes(record.memory.artifact_bytes if record.memory else None)
 
 
 def _placement(placement: Placement | None) -> str:
@@ -200,16 +201,16 @@ def _placement(placement: Placement | None) -> str:
         return NONE
     is_full = placement.extent is Extent.FULL
     extent = placement.extent.value if is_full else f"**{placement.extent}**"
-    elsewhere = escape(spelling.some([one_line(name, _NAME_LIMIT) for name in placement.fallbacks]))
-    shares = escape(spelling.some(spelling.time_shares(placement.time_share)))
+    elsewhere = escape(format.some([one_line(name, _NAME_LIMIT) for name in placement.fallbacks]))
+    shares = escape(format.some(format.time_shares(placement.time_share)))
     return f"{extent}{f': {elsewhere}' if elsewhere else ''}{f' ({shares})' if shares else ''}"
 
 
 def _stages(contest: ContestView) -> str:
     """The parts of a training step, timed apart; nothing where no cell has any."""
     rows = [
-        [escape(row.label), escape(stage.name), *map(spelling.milliseconds, (stage.median_ms, stage.mean_ms)),
-         spelling.milliseconds(stage.std_ms), str(stage.calls)]
+        [escape(row.label), escape(stage.name), *map(format.milliseconds, (stage.median_ms, stage.mean_ms)),
+         format.milliseconds(stage.std_ms), str(stage.calls)]
         for row in contest.rows
         for stage in row.record.stages
     ]  # fmt: skip
@@ -227,8 +228,8 @@ def _processes(contest: ContestView) -> str:
         [
             escape(row.label),
             str(len(medians)),
-            spelling.percent(row.record.latency.process_spread),
-            ", ".join(spelling.milliseconds(median) for median in medians),
+            format.percent(row.record.latency.process_spread),
+            ", ".join(format.milliseconds(median) for median in medians),
         ]
         for row in contest.rows
         if row.record.latency and len(medians := _medians_ms(row.record)) > 1
@@ -266,7 +267,7 @@ def _where_a_row_ran(row: Row, shared: Mapping[str, JsonValue]) -> list[str]:
     if placement:
         facts = {
             "engines": [f"{name} {count}" for name, count in placement.engines.items()],
-            "time": spelling.time_shares(placement.time_share),
+            "time": format.time_shares(placement.time_share),
             "elsewhere": placement.fallbacks,
             "read from": placement.evidence,
         }
@@ -288,21 +289,21 @@ def _plain(value: JsonValue) -> str:
 
 def _status(record: Record) -> str:
     reason = f": {escape(record.reason, REASON_LIMIT)}" if record.reason else ""
-    return f"{escape(spelling.fate(record))}{reason}"
+    return f"{escape(format.fate(record))}{reason}"
 
 
 def _lifetimes(contests: Sequence[ContestView]) -> str:
     """What each contest's cells cost from building to the last call, and what nothing dominates."""
     parts = []
     for contest in contests:
-        tables = lifetime.tables(contest)
+        tables = cost_report.tables(contest)
         if tables:
-            sentences = "\n".join(f"- {escape(sentence)}" for sentence in lifetime.sentences(contest))
+            sentences = "\n".join(f"- {escape(sentence)}" for sentence in cost_report.sentences(contest))
             parts += [f"### {escape(contest.title)}", sentences, *map(_plain_table, tables)]
-    return "\n\n".join(["## What a deployment costs over its life", lifetime.NOTE, *parts]) if parts else ""
+    return "\n\n".join(["## What a deployment costs over its life", cost_report.NOTE, *parts]) if parts else ""
 
 
-def _plain_table(table: lifetime.Table) -> str:
+def _plain_table(table: cost_report.Table) -> str:
     header = [escape(name) for name in (*table.text_columns, *table.number_columns)]
     rule = [*(":--" for _ in table.text_columns), *("--:" for _ in table.number_columns)]
     rows = [[text if text == NONE else escape(text) for text in row] for row in table.rows]
@@ -339,32 +340,30 @@ def _failures(records: Iterable[Record]) -> str:
         long_reason = reason if len(reason) > REASON_LIMIT else ""
         if record.status is Status.OK or not (record.log_tail.strip() or long_reason):
             continue
-        text = "\n\n".join(part for part in (long_reason, spelling.visible(record.log_tail).strip("\n")) if part)
-        parts.append(details(f"{record.cell.id}: {spelling.fate(record)}", _fenced(text)))
+        text = "\n\n".join(part for part in (long_reason, visible(record.log_tail).strip("\n")) if part)
+        parts.append(details(f"{record.cell.id}: {format.fate(record)}", _fenced(text)))
     return "\n\n".join(["## What failed", *parts]) if parts else ""
 
 
 def _reproduce(report: Report) -> str:
     commands = [
-        f"# {one_line(record.cell.id)}\n{spelling.visible(record.command)}"
-        for record in report.records
-        if record.command
+        f"# {one_line(record.cell.id)}\n{visible(record.command)}" for record in report.records if record.command
     ]
-    text = "\n\n".join([*([f"# everything\n{spelling.visible(report.command)}"] if report.command else []), *commands])
+    text = "\n\n".join([*([f"# everything\n{visible(report.command)}"] if report.command else []), *commands])
     return f"## Reproduce\n\n{details('Commands', _fenced(text, 'sh'))}" if text else ""
 
 
 def _method(report: Report) -> str:
-    lines = [f"- {escape(line)}" for line in (*report.notes, *described.method(report))]
+    lines = [f"- {escape(line)}" for line in (*report.notes, *machine.method(report))]
     request = json.dumps(report.request, indent=1, ensure_ascii=False)
     return "\n\n".join(["## How it was measured", "\n".join(lines), details("Request", _fenced(request, "json"))])
 
 
 def _environment(environment: Environment) -> str:
-    facts = described.environment(environment)
+    facts = machine.environment(environment)
     lines = [table_line([escape(name), escape(value)]) for name, value in facts.items()]
     table = "\n".join([table_line(["what", "value"]), table_line([":--", ":--"]), *lines])
-    return f"## Environment\n\n{details(described.machine(environment), table)}"
+    return f"## Environment\n\n{details(machine.machine(environment), table)}"
 
 
 def table_line(cells: Iterable[str]) -> str:

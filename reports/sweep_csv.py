@@ -15,8 +15,8 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-from reports.schema import Record, Report, Status
-from reports.spelling import MEBIBYTE
+from records.schema import Record, Report, Status
+from reports.format import MEBIBYTE
 
 Value = str | int | float | None
 

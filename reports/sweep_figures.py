@@ -14,10 +14,10 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 
-from reports.contests import ContestView, contests_of
+from judging.contests import ContestView, contests_of
+from records.schema import Ratio, Report
+from reports.chart_data import ends, ratio_over_baseline
 from reports.figure_style import WIDTH_IN, new_figure, number_axis, save, styled
-from reports.plotted import ends, ratio_over_baseline
-from reports.schema import Ratio, Report
 
 COMPILED = "inductor"
 HEIGHT_IN = 2.6

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reports import spelling
-from reports.contests import ContestView, Row
-from reports.plotted import ends, ratio_over_baseline
-from reports.schema import Cell
+from judging.contests import ContestView, Row
+from records.schema import Cell
+from reports import format
+from reports.chart_data import ends, ratio_over_baseline
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def latency(row: Row) -> Value | None:
         return None
     interval = found.median_ci95_ms
     reached = (interval.low, interval.high) if interval else (found.median_ms, found.median_ms)
-    return Value(found.median_ms, reached, f"{spelling.median(found)} ms")
+    return Value(found.median_ms, reached, f"{format.median(found)} ms")
 
 
 def speedup(row: Row) -> Value | None:
@@ -39,7 +39,7 @@ def speedup(row: Row) -> Value | None:
     ratio = ratio_over_baseline(row)
     if ratio is None:
         return None
-    return Value(ratio.value, ends(ratio), f"{spelling.ratio(ratio.value)}x {spelling.ratio_interval(ratio.ci95)}")
+    return Value(ratio.value, ends(ratio), f"{format.ratio(ratio.value)}x {format.ratio_interval(ratio.ci95)}")
 
 
 @dataclass(frozen=True)

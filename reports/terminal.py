@@ -16,11 +16,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from reports import described, lifetime, spelling
-from reports.contests import ContestView, Row, contests_of
-from reports.schema import Cell, Record, Report, Status
-from reports.spelling import NONE, one_line
-from reports.verdict import doubts_of_placement
+from judging.contests import ContestView, Row, contests_of
+from judging.verdict import doubts_of_placement
+from records.schema import Cell, Record, Report, Status
+from records.text import one_line
+from reports import cost_report, format, machine
+from reports.format import NONE
 
 REFRESH_EVERY_S = 0.25
 WIDE = 104
@@ -91,8 +92,8 @@ class LiveTable:
         line.record, line.ended_s = record, self._clock_s()
         if record.latency:
             line.median_ms = record.latency.median_ms
-        numbers = f"{spelling.milliseconds(line.median_ms)} ms" if record.latency else ""
-        outcome = ", ".join(part for part in (spelling.fate(record), numbers, one_line(record.reason)) if part)
+        numbers = f"{format.milliseconds(line.median_ms)} ms" if record.latency else ""
+        outcome = ", ".join(part for part in (format.fate(record), numbers, one_line(record.reason)) if part)
         self._say(f"{_describe(record.cell)}: {outcome}")
         self._draw()
 
@@ -163,9 +164,9 @@ class _Line:
 
     def columns(self, now_s: float) -> tuple[Text, Text, Text, Text, Text]:
         """What, phase or end, elapsed, median, reason."""
-        median = f"{spelling.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
+        median = f"{format.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
         if self.record:
-            state, elapsed_s, reason = spelling.fate(self.record), self.record.elapsed_s, one_line(self.record.reason)
+            state, elapsed_s, reason = format.fate(self.record), self.record.elapsed_s, one_line(self.record.reason)
             style = _STYLES[self.record.status]
         else:
             state, reason, style = one_line(self.phase) or "waiting", "", "" if self.phase else "dim"
@@ -188,13 +189,13 @@ def print_report(report: Report, console: Console) -> None:
     for contest in contests_of(report):
         console.print(_table(contest, console.width))
         if contest.roofline:
-            console.print(Text(f"floor {spelling.floor(contest.roofline)}"), highlight=False)
-        if nominal := described.tensor_cores(contest):
+            console.print(Text(f"floor {format.floor(contest.roofline)}"), highlight=False)
+        if nominal := machine.tensor_cores(contest):
             console.print(Text(f"tensor cores {nominal}"), highlight=False)
         told = []
         for row in contest.rows:
             if row.record.status is not Status.OK:
-                _print_wrapped(console, "x ", f"{row.label} {spelling.fate(row.record)}", row.record.reason)
+                _print_wrapped(console, "x ", f"{row.label} {format.fate(row.record)}", row.record.reason)
             for doubt in [] if row.record.status is Status.FALLBACK else doubts_of_placement(row.record):
                 _print_wrapped(console, "~ ", doubt)
                 told.append(doubt)
@@ -202,10 +203,10 @@ def print_report(report: Report, console: Console) -> None:
         for doubt in contest.verdict.doubts:
             if doubt not in told and not _is_told_by_a_row(doubt, contest):
                 _print_wrapped(console, "- ", doubt)
-        for sentence in [*lifetime.plain_verdicts(contest), *lifetime.sentences(contest)]:
+        for sentence in [*cost_report.plain_verdicts(contest), *cost_report.sentences(contest)]:
             _print_wrapped(console, "= ", sentence)
         console.print()
-    if lacking := described.incomplete(report):
+    if lacking := machine.incomplete(report):
         console.print(Text(lacking, style="yellow"))
 
 
@@ -224,7 +225,7 @@ def _table(contest: ContestView, width: int) -> Table:
     """
     has_share = width >= ROOMY and contest.roofline is not None
     has_rate = width >= RATED and has_share
-    kinds = {kind for row in contest.rows for kind in [spelling.peak_memory(row.record)[1]] if kind}
+    kinds = {kind for row in contest.rows for kind in [format.peak_memory(row.record)[1]] if kind}
     peak = "peak" if len(kinds) != 1 else "peak\ndevice" if "device" in kinds else "peak\nRSS"
     table = Table(
         title=Text(one_line(contest.title), style="bold"),
@@ -252,8 +253,8 @@ def _cells(row: Row, is_wide: bool, has_share: bool, has_rate: bool) -> list[Tex
     record, standing = row.record, row.standing
     ratio = standing.speedup_over_baseline if standing else None
     label = f"{'~' if doubts_of_placement(record) else ''}{one_line(row.label)}"
-    median = spelling.median(record.latency) if record.latency else NONE
-    speedup = f"{spelling.ratio(ratio.value)} {spelling.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
+    median = format.median(record.latency) if record.latency else NONE
+    speedup = f"{format.ratio(ratio.value)} {format.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
     if not is_wide:
         label = label.replace("/", "/\n", 1)
         median, speedup = (
@@ -265,12 +266,12 @@ def _cells(row: Row, is_wide: bool, has_share: bool, has_rate: bool) -> list[Tex
         label,
         median,
         speedup,
-        spelling.seconds(record.build_s) if record.phases else NONE,
-        spelling.seconds(record.first_call_s),
-        spelling.mebibytes(spelling.peak_memory(record)[0]),
-        spelling.error(record.accuracy.relative_rmse) if record.accuracy else NONE,
-        *([spelling.percent(record.roofline.share if record.roofline else None)] if has_share else []),
-        *([spelling.achieved(record)] if has_rate else []),
+        format.seconds(record.build_s) if record.phases else NONE,
+        format.seconds(record.first_call_s),
+        format.mebibytes(format.peak_memory(record)[0]),
+        format.error(record.accuracy.relative_rmse) if record.accuracy else NONE,
+        *([format.percent(record.roofline.share if record.roofline else None)] if has_share else []),
+        *([format.achieved(record)] if has_rate else []),
     ]
     return [Text(column, style="" if standing else _STYLES[record.status]) for column in columns]
 

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
-
-from reports.errors import UsageError
-from reports.html import to_html
+from records.atomic_file import write_atomically
+from records.errors import UsageError
+from records.report_file import REPORT_JSON, write_json
+from records.schema import Report
+from reports.cells_csv import to_csv
 from reports.markdown import to_markdown
-from reports.schema import SCHEMA_VERSION, Report
+from reports.page import to_html
 from reports.sweep_csv import sweep_tables
-from reports.table_csv import to_csv
-
-REPORT_JSON = "report.json"
 
 
 def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:
@@ -50,12 +41,6 @@ def render(report: Report, folder: Path, figures: bool = True) -> dict[str, Path
     return written
 
 
-def write_json(report: Report, folder: Path) -> Path:
-    """Writes `report.json` alone: all there is to know, before anything is rendered from it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return write_atomically(folder / REPORT_JSON, to_json(report))
-
-
 def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path | None) -> Path:
     """Draws the figures of these reports, as if they were one, into `folder` and returns it.
 
@@ -71,108 +56,3 @@ def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path
     if not draw(reports, target):
         raise UsageError(f"nothing to draw in {', '.join(map(str, paths))}: no cell has numbers or phases")
     return target
-
-
-def has_report(folder: Path) -> bool:
-    """Whether `read` would find one in it."""
-    return any((folder / name).exists() for name in (REPORT_JSON, f"{REPORT_JSON}.gz"))
-
-
-def read(path: Path) -> Report:
-    """The report in `path`: a `report.json`, gzipped or not, or a folder that holds one.
-
-    Raises UsageError, in one line, if there is none or it cannot be read.
-
-    A report of a newer minor version is read; the fields that this version does not know are left out.
-    """
-    file = path / REPORT_JSON if path.is_dir() else path
-    packed = file.with_name(f"{file.name}.gz")
-    if path.is_dir() and packed.exists() and not file.exists():
-        file = packed
-    try:
-        content = file.read_bytes()
-        document = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
-    except FileNotFoundError:
-        raise UsageError(f"no report at {file}: give the folder of a run, or its {REPORT_JSON}") from None
-    except (OSError, EOFError) as error:
-        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is not JSON ({_first_line(error)}): give the {REPORT_JSON} of a run") from None
-    if not isinstance(document, dict) or "schema_version" not in document:
-        raise UsageError(f"{file} is JSON but no report: it has no schema_version")
-    _check_version(file, document["schema_version"])
-    try:
-        return _validated(document)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{file} is not a valid report: {field}: {_first_line(first['msg'])}") from None
-
-
-def to_json(report: Report) -> str:
-    """The report as JSON: what holds for the run on the first line, then one record a line, so that diffs are short."""
-    head = report.model_dump_json(exclude={"records"})
-    records = ",\n".join(record.model_dump_json() for record in report.records)
-    return f'{head[:-1]},"records":[\n{records}\n]}}\n'
-
-
-def json_schema() -> str:
-    """JSON Schema of what `write` puts into `report.json`."""
-    schema = Report.model_json_schema(mode="serialization", schema_generator=_Schema)
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
-def write_atomically(path: Path, text: str) -> Path:
-    """Puts `text` (UTF-8) at `path` so that a reader sees all of it or the old file, whenever we are killed.
-
-    Returns `path`. The folder must exist.
-    """
-    temporary = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex[:12]}.tmp")
-    try:
-        with open(temporary, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return path
-
-
-class _Schema(GenerateJsonSchema):
-    """Not every float is a JSON number: `Frozen` writes NaN and the infinities as strings."""
-
-    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
-        return {"anyOf": [super().float_schema(schema), {"enum": ["NaN", "Infinity", "-Infinity"]}]}
-
-
-def _check_version(file: Path, version: object) -> None:
-    ours = SCHEMA_VERSION.split(".")[0]
-    if not isinstance(version, str) or version.split(".")[0] != ours:
-        raise UsageError(f"{file} has schema {version}, this Bakeoff reads {ours}.x: use the one that made it")
-
-
-def _validated(document: dict[str, Any]) -> Report:
-    """Validates, and leaves out unknown fields only where a newer minor version may have added them."""
-    try:
-        return Report.model_validate(document)
-    except ValidationError as error:
-        if _minor(document["schema_version"]) <= _minor(SCHEMA_VERSION):
-            raise
-        for unknown in (each for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"):
-            *path, name = unknown["loc"]
-            parent: Any = document
-            for part in path:
-                parent = parent[part]
-            del parent[name]
-        return Report.model_validate(document)
-
-
-def _minor(version: str) -> int:
-    part = [*version.split("."), "0"][1]
-    return int(part) if part.isdecimal() else 0
-
-
-def _first_line(error: object) -> str:
-    return (str(error).splitlines() or [""])[0]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import runner
+from records.schema import Burst, Status
 from reports import writer
-from reports.schema import Burst, Status
 from tests.reports.samples import cell, failed, ok, report
 
 CommandLine = Callable[..., tuple[int, str, str]]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 import runner
-from reports.doctor_schema import Diagnosis, Facts, Outcome, Trial
-from reports.schema import Status
+from doctor.diagnosis import Diagnosis, Facts, Outcome, Trial
+from records.schema import Status
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def examined(monkeypatch: pytest.MonkeyPatch, restored_signals: None) -> list[tu
         broken = ["onnx on cpu"] if "onnx" in backends else []
         return Diagnosis(created_at="now", facts=Facts(python="3.12.3"), trials=[trial], findings=[], broken=broken)
 
-    monkeypatch.setattr("harness.doctor.examine", examine)
+    monkeypatch.setattr("doctor.examine.examine", examine)
     return asked
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import runner
+from records import report_file
+from records.schema import Report, Status
 from reports import writer
-from reports.schema import Report, Status
 from tests.reports.samples import cell, conv_on_cpu, failed, report
 
 
@@ -28,23 +29,23 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 def test_requirements_judge_a_report_anew_and_none_judge_it_as_before(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = writer.read(folder)
+    before = report_file.read(folder)
     assert before.verdicts[0].winner == "onnx"
     assert call(monkeypatch, folder, "--require", "median_ms<2, build_s>5") == 0
-    after = writer.read(folder)
+    after = report_file.read(folder)
     assert after.verdicts[0].winner == "inductor/max-autotune"
     assert after.records == before.records and after.request["require"] == "median_ms<2, build_s>5"
     said = capsys.readouterr().out
     assert "- onnx may not win: build_s is 0.9, not > 5" in said
     assert call(monkeypatch, folder, "--require", "") == 0
-    assert writer.read(folder).verdicts == before.verdicts
+    assert report_file.read(folder).verdicts == before.verdicts
 
 
 def test_the_verdict_is_said_before_anything_is_drawn_and_after_it_is_on_disk(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def draw(found: Report, folder: Path) -> dict[str, Path]:
-        assert writer.read(folder).verdicts[0].winner == "onnx"
+        assert report_file.read(folder).verdicts[0].winner == "onnx"
         assert "onnx wins" in capsys.readouterr().out
         return {"report.md": folder / "report.md", "report.html": folder / "report.html"}
 
@@ -104,7 +105,7 @@ def test_figures_of_several_reports_go_together_into_a_folder(
         return [target / "latency.png"]
 
     monkeypatch.setattr("reports.figures.draw", draw)
-    name = writer.read(folder).run_id
+    name = report_file.read(folder).run_id
     assert call(monkeypatch, folder, "--figures") == 0
     assert call(monkeypatch, folder, folder / "report.json", "--figures", "--out", folder / "paper") == 0
     assert drawn == [([name], folder / "figures"), ([name, name], folder / "paper")]

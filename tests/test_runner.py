@@ -17,8 +17,9 @@ from rich.console import Console
 import backends
 import models
 import runner
+from records import report_file
+from records.schema import Report, Status
 from reports import writer
-from reports.schema import Report, Status
 
 TINY = (
     "--model",
@@ -173,7 +174,7 @@ def test_a_run_leaves_its_report_and_rendering_it_again_changes_nothing(command_
     assert {f"cells/{name}.json" for name in ids} <= names
     assert {f"logs/{name}.log" for name in ids} <= names
 
-    report = writer.read(Path("run"))
+    report = report_file.read(Path("run"))
     assert report.complete and report.planned == 2
     assert [record.cell.id for record in report.records] == ids
     assert all(record.latency and record.latency.calls >= 100 for record in report.records)
@@ -205,7 +206,7 @@ def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine
     asked = ",".join(f"null/{mode}" for mode in modes)
     status, out, _ = command_line(*TINY, "--backends", asked, "--time-limit", "4", "--out", "run", "--quiet")
     assert status == 1
-    report = writer.read(Path("run"))
+    report = report_file.read(Path("run"))
     assert report.complete
     assert statuses(report) == {
         "null": "ok",
@@ -236,7 +237,7 @@ def test_strict_fails_what_ran_elsewhere(command_line: CommandLine, without_figu
     assert command_line(*asked, "--out", "lenient")[0] == 0
     status, out, _ = command_line(*asked, "--strict", "--out", "strict")
     assert status == 1
-    assert statuses(writer.read(Path("strict"))) == {"eager": "ok", "null/partial": "fallback"}
+    assert statuses(report_file.read(Path("strict"))) == {"eager": "ok", "null/partial": "fallback"}
     assert "x null/partial fallback: placement is partial, and --strict asks for full" in " ".join(out.split())
 
 
@@ -244,7 +245,7 @@ def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: Command
     asked = (*TINY, "--backends", "eager,null", "--calls", "50", "--require", "peak_device_bytes<1GB")
     status, out, _ = command_line(*asked, "--processes", "2", "--out", "run")  # the second one starts warm
     assert status == 0
-    report = writer.read(Path("run"))
+    report = report_file.read(Path("run"))
     assert (report.request["calls"], report.request["require"]) == (50, "peak_device_bytes<1GB")
     assert report.verdicts[0].standings == []
     assert "- eager may not win: peak_device_bytes cannot be judged: no memory of a device was read" in " ".join(
@@ -259,7 +260,7 @@ def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: Command
 def test_a_backend_named_that_is_not_to_be_had_fails_the_run(command_line: CommandLine, without_figures: None) -> None:
     status, out, _ = command_line(*TINY, "--backends", "eager,tensorrt", "--out", "run")
     assert status == 1
-    assert statuses(writer.read(Path("run"))) == {"eager": "ok", "tensorrt": "unavailable"}
+    assert statuses(report_file.read(Path("run"))) == {"eager": "ok", "tensorrt": "unavailable"}
     assert "x tensorrt unavailable:" in out
 
 
@@ -268,7 +269,7 @@ def test_a_backend_that_all_stands_for_may_be_missing(
 ) -> None:
     monkeypatch.setattr(backends, "names", lambda: ["eager", "tensorrt"])
     assert command_line(*TINY, "--backends", "all", "--out", "run")[0] == 0
-    assert statuses(writer.read(Path("run"))) == {"eager": "ok", "tensorrt": "unavailable"}
+    assert statuses(report_file.read(Path("run"))) == {"eager": "ok", "tensorrt": "unavailable"}
 
 
 def test_a_run_that_measured_nothing_says_so(command_line: CommandLine, without_figures: None) -> None:
@@ -284,7 +285,7 @@ def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(
     )
     status, out, _ = command_line("--config", "run.toml", "--backends", "null/again", "--set", "hidden=8")
     assert status == 0 and len(out.splitlines()) == 3  # the verdict, and where the report and its page are
-    (record,) = writer.read(Path("run")).records
+    (record,) = report_file.read(Path("run")).records
     assert (record.cell.label, record.cell.dimensions["hidden"], record.cell.dimensions["features"]) == (
         "null/again",
         8,
@@ -398,7 +399,7 @@ def resumed(command_line: CommandLine, folder: Path) -> None:
     after = started_at(folder)
     assert len(after) == 4
     assert {name: after[name] for name in finished} == finished
-    report = writer.read(folder / "run")
+    report = report_file.read(folder / "run")
     assert report.complete and set(statuses(report).values()) == {"ok"}
     assert any("interrupted and resumed" in note for note in report.notes)
     # cells measured before and after were never alive together
@@ -416,7 +417,7 @@ def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(
     assert "Traceback" not in out + err
     assert err.splitlines()[-1] == "Interrupted. To measure the rest: python runner.py resume run"
     assert nothing_is_left_of(tmp_path)
-    report = writer.read(tmp_path / "run")
+    report = report_file.read(tmp_path / "run")
     assert not report.complete and report.planned == 4
     assert [record.cell.dimensions["batch"] for record in report.records] == [1, 1]
     assert set(statuses(report).values()) == {"ok"}
@@ -431,6 +432,6 @@ def test_a_killed_run_leaves_nothing_running_and_is_resumed_without_repeating(
     wait_until(lambda: nothing_is_left_of(tmp_path), 5)
     assert not (tmp_path / "run" / "report.json").exists()
     assert command_line("report", "run")[0] == 0
-    found = writer.read(tmp_path / "run")
+    found = report_file.read(tmp_path / "run")
     assert (found.complete, found.planned, len(found.records)) == (False, 4, 2)
     resumed(command_line, tmp_path)

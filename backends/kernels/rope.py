@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from backends.kernels import Launch, Variant
-from reports.errors import Unsupported
+from records.errors import Unsupported
 
 VARIANTS: tuple[Variant, ...] = tuple(
     {"loads": "pointer", "positions": positions, "warps": warps} for positions, warps in ((1, 4), (1, 8), (4, 8))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from judging.contests import ContestView
 from reports.charts import build_vs_speedup, costs, drift, latency, pareto, phases, roofline, samples, speedup
 from reports.charts.key import Key
 from reports.charts.svg import Chart
-from reports.contests import ContestView
 
 
 def charts_of(contest: ContestView, key: Key) -> list[Chart]:

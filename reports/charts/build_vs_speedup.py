@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from reports import findings, spelling
+from judging.contests import ContestView
+from reports import findings, format
+from reports.chart_data import LOG_FROM_RATIO, SHORTEST_BUILD_S, build_s, ends, ratio_over_baseline
 from reports.charts.key import Key
 from reports.charts.scatter import FOOT, HEIGHT, LEFT, RIGHT, TOP
 from reports.charts.svg import Chart, add, mark, scale, symbol, x_axis, y_axis
-from reports.contests import ContestView
-from reports.plotted import LOG_FROM_RATIO, SHORTEST_BUILD_S, build_s, ends, ratio_over_baseline
 
 
 def chart(contest: ContestView, key: Key) -> Chart | None:
@@ -29,8 +29,8 @@ def chart(contest: ContestView, key: Key) -> Chart | None:
     y_axis(made.root, up, LEFT, RIGHT, f"speed-up over {baseline} (x)")
     add(made.root, "path", "one", d=f"M{LEFT:.1f} {up(1):.1f}H{RIGHT:.1f}")
     for row, built_s, ratio in points:
-        tip = f"{row.label}: {spelling.ratio(ratio.value)}x {spelling.ratio_interval(ratio.ci95)}, "
-        group = mark(made.root, key.number(row.label), f"{tip}built in {spelling.seconds(row.record.build_s)} s")
+        tip = f"{row.label}: {format.ratio(ratio.value)}x {format.ratio_interval(ratio.ci95)}, "
+        group = mark(made.root, key.number(row.label), f"{tip}built in {format.seconds(row.record.build_s)} s")
         low, high = map(up, ends(ratio))
         x = across(built_s)
         add(group, "path", "whisker", d=f"M{x:.1f} {low:.1f}V{high:.1f}")

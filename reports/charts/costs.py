@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports import findings, spelling
+from judging.contests import ContestView
+from judging.costs import HORIZON, Start
+from reports import findings, format
+from reports.chart_data import cost_lines, reference_line, relative_totals
 from reports.charts.key import Key
 from reports.charts.scatter import FOOT, HEIGHT, LEFT, RIGHT, TOP
 from reports.charts.svg import Chart, Scale, add, mark, path, x_axis, y_axis
-from reports.contests import ContestView
-from reports.costs import HORIZON, Start
-from reports.plotted import cost_lines, reference_line, relative_totals
 
 _DEAREST_SHOWN = 30.0  # times the reference: above, no crossing with the cheapest is to be seen
 
@@ -47,9 +47,9 @@ def chart(contest: ContestView, key: Key, start: Start) -> Chart | None:
     x_axis(made.root, across, FOOT, "calls", top=TOP)
     y_axis(made.root, up, LEFT, RIGHT, f"total time / {reference.label}'s")
     for line in lines:
-        setup, steady = spelling.seconds(line.total_s(1)), spelling.milliseconds(1e3 * line.steady_s)
+        setup, steady = format.seconds(line.total_s(1)), format.milliseconds(1e3 * line.steady_s)
         early = line.unsettled
-        settling = f"{early.calls:,} calls of {spelling.milliseconds(1e3 * early.call_s)} ms, then " if early else ""
+        settling = f"{early.calls:,} calls of {format.milliseconds(1e3 * early.call_s)} ms, then " if early else ""
         group = mark(made.root, key.number(line.label), f"{line.label}: {setup} s, then {settling}{steady} ms a call")
         path(group, _visible(calls.tolist(), totals[line.label].tolist(), across, up), "line")
     add(made.root, "path", "cursor", d=f"M0 {TOP:.1f}V{FOOT:.1f}", transform=f"translate({across(1):.1f} 0)")
@@ -64,7 +64,7 @@ def stops(contest: ContestView, start: Start) -> list[Stop]:
             calls,
             _said(contest, start, calls),
             [
-                (line.label, f"{spelling.seconds(line.total_s(calls))} s")
+                (line.label, f"{format.seconds(line.total_s(calls))} s")
                 for line in sorted(lines, key=lambda line: line.total_s(calls))
             ],
         )
@@ -82,11 +82,9 @@ def _said(contest: ContestView, start: Start, calls: int) -> str:
     number = f"{calls:,} call{'s' if calls > 1 else ''} from a {start} start"
     if found is None:
         return f"{number}: nobody can be ranked"
-    least = f"{found.line.label} costs least, {spelling.seconds(found.line.total_s(calls))} s"
+    least = f"{found.line.label} costs least, {format.seconds(found.line.total_s(calls))} s"
     rivals = (
-        f" (or {spelling.some([line.label for line in found.rivals], shown=3)}: not established)"
-        if found.rivals
-        else ""
+        f" (or {format.some([line.label for line in found.rivals], shown=3)}: not established)" if found.rivals else ""
     )
     return f"{number}: {least}{rivals}"
 

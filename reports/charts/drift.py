@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports import spelling
+from judging.contests import ContestView
+from judging.disturbance import disturbed, usual_of
+from judging.estimate import burst_ms
+from records.schema import Record
+from reports import format
 from reports.charts import rows
 from reports.charts.key import Key
 from reports.charts.svg import Chart, Scale, add, mark, path, x_axis
-from reports.contests import ContestView
-from reports.disturbance import disturbed, usual_of
-from reports.schema import Record
-from reports.statistics import burst_ms
 
 MOST_POINTS = 60
 """Of a process; where it has more bursts, a point is the median of as many neighbours as that takes."""
@@ -43,7 +43,7 @@ def chart(contest: ContestView, key: Key) -> Chart | None:
         "drift",
         _finding(contest, turns),
         "Latency of each burst over the run, relative to its cell's median: each row reaches "
-        f"{spelling.percent(reach)} % up and down, a line is one process, a hollow dot a disturbed burst",
+        f"{format.percent(reach)} % up and down, a line is one process, a hollow dot a disturbed burst",
         rows.height_of(contest.rows),
     )
     times_s = [turn.at_s for turn in everything]
@@ -106,13 +106,13 @@ def _finding(contest: ContestView, turns: dict[int, list[list[Turn]]]) -> str:
     spreads = {place: (1 + max(each)) / (1 + min(each)) - 1 for place, each in medians.items() if len(each) > 1}
     if spreads:
         place = max(spreads, key=lambda place: spreads[place])
-        return f"{contest.rows[place].label}'s processes differ most, by {spelling.percent(spreads[place])} %"
+        return f"{contest.rows[place].label}'s processes differ most, by {format.percent(spreads[place])} %"
     widths = {
         place: float(np.ptp([turn.deviation for process in taken for turn in process]))
         for place, taken in turns.items()
     }
     place = max(widths, key=lambda place: widths[place])
-    return f"{contest.rows[place].label} moved most over the rounds, within {spelling.percent(widths[place])} %"
+    return f"{contest.rows[place].label} moved most over the rounds, within {format.percent(widths[place])} %"
 
 
 def _signed(share: float) -> str:

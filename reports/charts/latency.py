@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from reports import findings, spelling
+from judging.contests import ContestView, Row
+from records.schema import Latency
+from reports import findings, format
+from reports.chart_data import LOG_FROM
 from reports.charts import rows
 from reports.charts.key import Key
 from reports.charts.svg import Chart, Scale, add, bar_interval, mark, symbol, x_axis
-from reports.contests import ContestView, Row
-from reports.plotted import LOG_FROM
-from reports.schema import Latency
 
 
 def chart(contest: ContestView, key: Key) -> Chart | None:
@@ -34,7 +34,7 @@ def chart(contest: ContestView, key: Key) -> Chart | None:
 
 
 def _draw(made: Chart, row: Row, place: int, latency: Latency, across: Scale, key: Key) -> None:
-    tip = f"{row.label}: {spelling.median(latency)} ms, {latency.calls:,} calls in {latency.processes} processes"
+    tip = f"{row.label}: {format.median(latency)} ms, {latency.calls:,} calls in {latency.processes} processes"
     group = mark(made.root, key.number(row.label), tip)
     is_wrong = row.record.status.is_failure
     x, y = across(latency.median_ms), rows.middle_of(place)
@@ -67,4 +67,4 @@ def _scale(latencies: Collection[Latency], texts: Collection[str], is_log: bool)
 
 def _text(row: Row, latency: Latency) -> str:
     note = f" {row.record.status}" if row.record.status.is_failure else ""
-    return f"{spelling.milliseconds(latency.median_ms)}{note}"
+    return f"{format.milliseconds(latency.median_ms)}{note}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from reports import findings, spelling
+from judging.contests import ContestView, Row
+from reports import findings, format
+from reports.chart_data import SHORTEST_BUILD_S, build_s, stairs
 from reports.charts.key import Key
 from reports.charts.scatter import FOOT, HEIGHT, LEFT, RIGHT, TOP
 from reports.charts.svg import Chart, mark, path, scale, symbol, x_axis, y_axis
-from reports.contests import ContestView, Row
-from reports.plotted import SHORTEST_BUILD_S, build_s, stairs
 
 
 def chart(contest: ContestView, key: Key) -> Chart | None:
@@ -48,9 +48,9 @@ def _draw_stairs(made: Chart, places: list[tuple[float, float]]) -> None:
 def _tip(row: Row) -> str:
     record = row.record
     parts = [
-        f"{row.label}: {spelling.milliseconds(record.latency.median_ms) if record.latency else spelling.NONE} ms",
-        f"built in {spelling.seconds(record.build_s)} s",
-        f"{spelling.mebibytes(spelling.peak_memory(record)[0])} MiB",
-        f"relative error {spelling.error(record.accuracy.relative_rmse if record.accuracy else None)}",
+        f"{row.label}: {format.milliseconds(record.latency.median_ms) if record.latency else format.NONE} ms",
+        f"built in {format.seconds(record.build_s)} s",
+        f"{format.mebibytes(format.peak_memory(record)[0])} MiB",
+        f"relative error {format.error(record.accuracy.relative_rmse if record.accuracy else None)}",
     ]
     return ", ".join(parts)

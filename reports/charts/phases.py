@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from reports import findings, spelling
+from judging.contests import ContestView
+from records.text import one_line
+from reports import findings, format
 from reports.charts import rows
 from reports.charts.key import Key
 from reports.charts.svg import CHARACTER, Chart, Scale, add, mark, x_axis
-from reports.contests import ContestView
 
 _LEGEND_HEIGHT = 22.0
 
@@ -27,14 +28,14 @@ def chart(contest: ContestView, key: Key) -> Chart | None:
         "Time until the first answer in s: export, compile, load and first call, from empty caches",
         rows.height_of(contest.rows) + _LEGEND_HEIGHT,
     )
-    texts = {place: f"{spelling.seconds(total)}{_lost(contest, place)}" for place, total in taken_s.items()}
+    texts = {place: f"{format.seconds(total)}{_lost(contest, place)}" for place, total in taken_s.items()}
     across = Scale(0, max(taken_s.values()), rows.LEFT, rows.RIGHT - rows.room_for(texts.values()))
     x_axis(made.root, across, rows.foot_of(contest.rows), "time (s)")
     for place in taken_s:
         row, left_s, y = contest.rows[place], 0.0, rows.middle_of(place)
         for phase in row.record.phases:
             group = mark(
-                made.root, key.number(row.label), f"{row.label}: {phase.name} {spelling.seconds(phase.seconds)} s"
+                made.root, key.number(row.label), f"{row.label}: {phase.name} {format.seconds(phase.seconds)} s"
             )
             css = f"phase {phase.name}" if phase.name in KNOWN else "phase other"
             width = across(phase.seconds) - across(0)
@@ -57,4 +58,4 @@ def _add_legend(made: Chart, names: set[str]) -> None:
 
 def _lost(contest: ContestView, place: int) -> str:
     record = contest.rows[place].record
-    return "" if record.latency else f" \u00d7 {spelling.one_line(spelling.fate(record), 24)}"
+    return "" if record.latency else f" \u00d7 {one_line(format.fate(record), 24)}"

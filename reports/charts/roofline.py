@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from reports import spelling
+from judging.contests import ContestView
+from records.schema import Roofline
+from reports import format
 from reports.charts.key import Key
 from reports.charts.scatter import FOOT, HEIGHT, LEFT, RIGHT, TOP
 from reports.charts.svg import Chart, Scale, add, mark, path, symbol, x_axis, y_axis
-from reports.contests import ContestView
-from reports.schema import Roofline
 
 _MARGIN = 6.0
 
@@ -28,7 +28,7 @@ def chart(contest: ContestView, key: Key) -> Chart | None:
     made = Chart(
         "roofline",
         _finding(contest),
-        f"Operations per second against operations per byte; {spelling.floor(roof)} is the least a call takes",
+        f"Operations per second against operations per byte; {format.floor(roof)} is the least a call takes",
         HEIGHT,
     )
     across = Scale(min(intensity, ridge) / _MARGIN, max(intensity, ridge) * _MARGIN, LEFT, RIGHT, is_log=True)
@@ -38,8 +38,8 @@ def chart(contest: ContestView, key: Key) -> Chart | None:
     _rate_axis(made, up)
     _draw_roof(made, roof, across, up)
     for row, line, _ in shown:
-        share = f", {spelling.percent(line.share)} % of the floor's speed" if line.share else ""
-        rate = spelling.quantity(rates[row.label], "FLOP/s")
+        share = f", {format.percent(line.share)} % of the floor's speed" if line.share else ""
+        rate = format.quantity(rates[row.label], "FLOP/s")
         group = mark(made.root, key.number(row.label), f"{row.label}: {rate}{share}")
         css = "wrong" if row.record.status.is_failure else "dot"
         symbol(group, across(intensity), up(rates[row.label]), key.look(row.label).marker, css, 5.5)
@@ -63,9 +63,7 @@ def _draw_roof(made: Chart, roof: Roofline, across: Scale, up: Scale) -> None:
     ridge = peak / bandwidth
     lowest = max(across.low, up.low / bandwidth)
     ends = [(lowest, lowest * bandwidth), (ridge, peak), (across.high, peak)]
-    tip = (
-        f"{spelling.quantity(bandwidth, 'B/s')} of a large copy, {spelling.quantity(peak, 'FLOP/s')} of a large product"
-    )
+    tip = f"{format.quantity(bandwidth, 'B/s')} of a large copy, {format.quantity(peak, 'FLOP/s')} of a large product"
     group = mark(made.root, None, tip)
     path(group, [(across(x), up(y)) for x, y in ends], "roof")
     intensity = roof.flops / roof.bytes_moved
@@ -78,4 +76,4 @@ def _finding(contest: ContestView) -> str:
     if not known:
         return "no cell can be held against the floor"
     best = max(known, key=lambda label: known[label])
-    return f"{best} comes nearest to the floor: {spelling.percent(known[best])} % of its speed"
+    return f"{best} comes nearest to the floor: {format.percent(known[best])} % of its speed"

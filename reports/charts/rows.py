@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from xml.etree.ElementTree import Element
 
-from reports import spelling
+from judging.contests import Row
+from records.text import one_line
+from reports import format
 from reports.charts.key import Key
 from reports.charts.svg import CHARACTER, WIDTH, add, fit, mark
-from reports.contests import Row
 
 LEFT, RIGHT = 4.0, WIDTH - 8.0
 ROW = 42.0
@@ -37,10 +38,8 @@ def name_rows(root: Element, rows: Sequence[Row], key: Key, drawn: Collection[in
         y = ROW * place + NAME_DOWN
         add(root, "text", "label", fit(row.label, RIGHT), x=LEFT, y=y)
         if place not in drawn:
-            fate = spelling.fate(row.record)
-            group = mark(
-                root, key.number(row.label), f"{row.label}: {fate} {spelling.one_line(row.record.reason, 200)}"
-            )
+            fate = format.fate(row.record)
+            group = mark(root, key.number(row.label), f"{row.label}: {fate} {one_line(row.record.reason, 200)}")
             add(group, "text", "lost", f"\u00d7 {fit(fate, RIGHT - 12)}", x=LEFT, y=middle_of(place) + 4)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from reports import findings, spelling
+from judging.contests import ContestView
+from reports import findings, format
+from reports.chart_data import Hill, hills, is_log_hills, samples_ms
 from reports.charts import rows
 from reports.charts.key import Key
 from reports.charts.svg import Chart, Scale, add, mark, scale, x_axis
-from reports.contests import ContestView
-from reports.plotted import Hill, hills, is_log_hills, samples_ms
 
 _HEIGHT = 20.0
 
@@ -28,8 +28,8 @@ def chart(contest: ContestView, key: Key) -> Chart | None:
     x_axis(made.root, across, rows.foot_of(contest.rows), "latency of a call (ms)")
     for place, hill in drawn.items():
         row, foot = contest.rows[place], rows.middle_of(place) + 10
-        calls, median = f"{len(samples[place]):,} calls", spelling.milliseconds(hill.median_ms)
-        middle = f"{spelling.milliseconds(hill.low_ms)} to {spelling.milliseconds(hill.high_ms)} ms"
+        calls, median = f"{len(samples[place]):,} calls", format.milliseconds(hill.median_ms)
+        middle = f"{format.milliseconds(hill.low_ms)} to {format.milliseconds(hill.high_ms)} ms"
         tip = f"{row.label}: median of {calls} {median} ms, 99 % from {middle}"
         group = mark(made.root, key.number(row.label), tip)
         if len(hill.heights):

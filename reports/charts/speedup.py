@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from reports import findings, spelling
+from judging.contests import ContestView
+from reports import findings, format
+from reports.chart_data import LOG_FROM_RATIO, ends, ratio_over_baseline
 from reports.charts import rows
 from reports.charts.key import Key
 from reports.charts.svg import Chart, Scale, add, bar_interval, mark, symbol, x_axis
-from reports.contests import ContestView
-from reports.plotted import LOG_FROM_RATIO, ends, ratio_over_baseline
 
 
 def chart(contest: ContestView, key: Key) -> Chart | None:
@@ -21,14 +21,14 @@ def chart(contest: ContestView, key: Key) -> Chart | None:
     )
     ratios = {place: ratio for place, row in enumerate(contest.rows) if (ratio := ratio_over_baseline(row))}
     values = [1.0, *(value for ratio in ratios.values() for value in (ratio.value, *ends(ratio)))]
-    texts = {place: f"{spelling.ratio(ratio.value)}x" for place, ratio in ratios.items()}
+    texts = {place: f"{format.ratio(ratio.value)}x" for place, ratio in ratios.items()}
     across = _scale(values, rows.RIGHT - rows.room_for(texts.values()))
     foot = rows.foot_of(contest.rows)
     x_axis(made.root, across, foot, f"speed-up over {contest.verdict.baseline} (x)")
     add(made.root, "path", "one", d=f"M{across(1):.1f} 0V{foot:.1f}")
     for place, ratio in ratios.items():
         row, y = contest.rows[place], rows.middle_of(place)
-        tip = f"{row.label}: {texts[place]} {spelling.ratio_interval(ratio.ci95)} over {ratio.processes} processes"
+        tip = f"{row.label}: {texts[place]} {format.ratio_interval(ratio.ci95)} over {ratio.processes} processes"
         group = mark(made.root, key.number(row.label), tip)
         low, high = map(across, ends(ratio))
         if low < high:

@@ -13,7 +13,8 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from markupsafe import Markup
 
-from reports import spelling
+from records.text import one_line
+from reports import format
 from reports.ticks import linear_ticks, log_ticks
 
 WIDTH = 440.0
@@ -85,7 +86,7 @@ def add(parent: Element, tag: str, css: str = "", text: str = "", **attributes: 
     """A child of `parent`. Numbers are rounded to a tenth; `data_k` becomes `data-k`."""
     written = {name.replace("_", "-"): _written(value) for name, value in attributes.items()}
     element = SubElement(parent, tag, {"class": css, **written} if css else written)
-    element.text = spelling.one_line(text) or None
+    element.text = one_line(text) or None
     return element
 
 
@@ -142,13 +143,13 @@ def y_axis(root: Element, up: Scale, x: float, right: float, title: str, most: i
 def number(value: float) -> str:
     """`0.1`, `1,000`, and `10 M` for what would be long."""
     if abs(value) >= 1e6:
-        return spelling.quantity(value, "").strip().replace(".00", "").replace(".0", "")
+        return format.quantity(value, "").strip().replace(".00", "").replace(".0", "")
     return f"{value:,.6g}"
 
 
 def fit(text: str, room: float) -> str:
     """`text`, cut to what fits into so many units."""
-    return spelling.one_line(text, max(4, int(room / CHARACTER)))
+    return one_line(text, max(4, int(room / CHARACTER)))
 
 
 def _written(value: float | str) -> str:

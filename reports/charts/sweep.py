@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from reports import spelling
+from reports import format
+from reports.chart_data import LOG_FROM, LOG_FROM_RATIO
 from reports.charts.key import Key
 from reports.charts.scatter import FOOT, HEIGHT, LEFT, RIGHT, TOP
 from reports.charts.svg import Chart, Scale, add, mark, path, scale, symbol, x_line, y_axis
-from reports.plotted import LOG_FROM, LOG_FROM_RATIO
 from reports.sweeps import Point, Quantity, Sweep, Value, latency, speedup
 
 _LOST_ROOM = 11.0
@@ -67,7 +67,7 @@ def _draw_failures(
     made: Chart, sweep: Sweep, label: str, failed: Sequence[Point], across: Scale, y: float, key: Key
 ) -> None:
     for point in failed:
-        fate = f"{_at(label, sweep, point.size)}: {spelling.fate(point.row.record)}"
+        fate = f"{_at(label, sweep, point.size)}: {format.fate(point.row.record)}"
         group = mark(made.root, key.number(label), fate)
         add(group, "path", "cross", d=f"M{across(point.size) - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8")
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.contests import contests_of_all
+from judging.contests import contests_of_all
+from records.schema import Report
 from reports.figure_style import Looks, save, styled
 from reports.figures import build_vs_speedup, costs, latency, pareto, phases, samples, speedup, sweep
 from reports.figures.panels import PANELS_PER_FIGURE, Drawing, figure_of
-from reports.schema import Report
 from reports.sweeps import sweeps_of
 
 

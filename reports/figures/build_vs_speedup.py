@@ -7,12 +7,12 @@ from typing import Any
 
 from matplotlib.lines import Line2D
 
+from judging.contests import ContestView
 from reports import findings
-from reports.contests import ContestView
+from reports.chart_data import LOG_FROM_RATIO, SHORTEST_BUILD_S, build_s, ends
 from reports.figure_style import GREY, number_axis
 from reports.figures.panels import Drawing, Panel
 from reports.findings import name
-from reports.plotted import LOG_FROM_RATIO, SHORTEST_BUILD_S, build_s, ends
 
 
 def _paint(panel: Panel, contest: ContestView) -> None:

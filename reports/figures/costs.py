@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from matplotlib.lines import Line2D
 
+from judging.contests import ContestView
+from judging.costs import HORIZON, Leg, Start
 from reports import findings
-from reports.contests import ContestView
-from reports.costs import HORIZON, Leg, Start
+from reports.chart_data import cost_lines, reference_line, relative_totals
 from reports.figure_style import number_axis
 from reports.figures.panels import BEHIND_TEXT, Drawing, Panel
 from reports.findings import NAME_CHARACTERS, short
-from reports.plotted import cost_lines, reference_line, relative_totals
 
 _DEAREST_SHOWN = 30.0  # times the reference: above, no crossing with the cheapest is to be seen
 

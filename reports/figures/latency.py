@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from reports import findings, spelling
-from reports.contests import ContestView
+from judging.contests import ContestView
+from reports import findings, format
+from reports.chart_data import LOG_FROM
 from reports.figures.panels import Drawing, Panel, label_ends, name_rows
-from reports.plotted import LOG_FROM
 
 
 def _paint(panel: Panel, contest: ContestView) -> None:
@@ -31,7 +31,7 @@ def _paint(panel: Panel, contest: ContestView) -> None:
                 [interval.low, interval.high], [place, place], color="black", lw=1, marker="" if is_log else "|", ms=4
             )
         note = f" {record.status}" if record.status.is_failure else ""
-        ends.append((place, right, f"{spelling.milliseconds(median_ms)}{note}"))
+        ends.append((place, right, f"{format.milliseconds(median_ms)}{note}"))
     label_ends(panel, ends, min(medians_ms) / 1.3 if is_log else 0, is_log)
     name_rows(panel, contest.rows, [place for place, _, _ in ends])
 

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports import spelling
-from reports.contests import Row
+from judging.contests import Row
+from reports import format
 from reports.figure_style import COLUMN_WIDTH_IN, GREY, WIDTH_IN, Looks, new_figure, number_axis
 from reports.findings import name, short
 
@@ -102,7 +102,7 @@ def name_rows(panel: Panel, rows: Sequence[Row], drawn: Collection[int]) -> None
         panel.axes.text(
             0.015,
             place,
-            f"\u00d7 {short(spelling.fate(rows[place].record), 30)}",
+            f"\u00d7 {short(format.fate(rows[place].record), 30)}",
             transform=panel.axes.get_yaxis_transform(),
             va="center",
             color=GREY,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from matplotlib.lines import Line2D
 
+from judging.contests import ContestView
 from reports import findings
-from reports.contests import ContestView
+from reports.chart_data import build_s, stairs
 from reports.figure_style import GREY, number_axis
 from reports.figures.panels import Drawing, Panel
 from reports.findings import name
-from reports.plotted import build_s, stairs
 
 
 def _paint(panel: Panel, contest: ContestView) -> None:

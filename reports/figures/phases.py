@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from matplotlib.patches import Patch
 
-from reports import findings, spelling
-from reports.contests import ContestView
+from judging.contests import ContestView
+from reports import findings, format
 from reports.figures.panels import Drawing, Panel, label_ends, name_rows
 
 _PHASE_LOOKS = {"export": "#00224e", "compile": "#5a6278", "load": "#a69d75", "first_call": "#fee838"}  # cividis
@@ -24,8 +24,8 @@ def _paint(panel: Panel, contest: ContestView) -> None:
         names = [phase.name if phase.name in _PHASE_LOOKS else "other" for phase in row.record.phases]
         panel.legend |= {name: Patch(color=_PHASE_LOOKS.get(name, _OTHER_PHASE)) for name in names}
         if row.record.phases:
-            lost = "" if row.record.latency else f"  \u00d7 {spelling.fate(row.record)}"
-            ends.append((place, left_s, f"{spelling.seconds(left_s)}{lost}"))
+            lost = "" if row.record.latency else f"  \u00d7 {format.fate(row.record)}"
+            ends.append((place, left_s, f"{format.seconds(left_s)}{lost}"))
     panel.legend = {name: panel.legend[name] for name in [*_PHASE_LOOKS, "other"] if name in panel.legend}
     label_ends(panel, ends, 0, is_log=False)
     name_rows(panel, contest.rows, [place for place, _, _ in ends])

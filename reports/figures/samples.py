@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from judging.contests import ContestView
 from reports import findings
-from reports.contests import ContestView
+from reports.chart_data import hills, is_log_hills, samples_ms
 from reports.figure_style import number_axis
 from reports.figures.panels import Drawing, Panel, name_rows
-from reports.plotted import hills, is_log_hills, samples_ms
 
 
 def _paint(panel: Panel, contest: ContestView) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from reports import findings, spelling
-from reports.contests import ContestView
+from judging.contests import ContestView
+from reports import findings, format
+from reports.chart_data import LOG_FROM_RATIO, ends
 from reports.figure_style import GREY
 from reports.figures.panels import Drawing, Panel, label_ends, name_rows
-from reports.plotted import LOG_FROM_RATIO, ends
 
 
 def _paint(panel: Panel, contest: ContestView) -> None:
@@ -20,7 +20,7 @@ def _paint(panel: Panel, contest: ContestView) -> None:
         if low < high:
             panel.axes.plot([low, high], [place, place], color="black", lw=1.2, solid_capstyle="butt")
         panel.axes.plot(ratio.value, place, look.marker, ms=6.5, mfc=look.colour, mec="black", mew=0.5)
-        texts.append((place, max(high, ratio.value), f"{spelling.ratio(ratio.value)}x"))
+        texts.append((place, max(high, ratio.value), f"{format.ratio(ratio.value)}x"))
     lowest = min([1.0, *(min(ends(ratio)) for _, _, ratio in ratios)])
     highest = max([1.0, *(right for _, right, _ in texts)])
     is_log = highest > LOG_FROM_RATIO * lowest > 0

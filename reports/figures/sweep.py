@@ -8,11 +8,11 @@ from typing import Any
 
 from matplotlib.lines import Line2D
 
-from reports import spelling
+from reports import format
+from reports.chart_data import LOG_FROM, LOG_FROM_RATIO
 from reports.figure_style import GREY, number_axis
 from reports.figures.panels import Drawing, Panel
 from reports.findings import NAME_CHARACTERS, short
-from reports.plotted import LOG_FROM, LOG_FROM_RATIO
 from reports.sweeps import Quantity, Sweep, Value, latency, speedup
 
 _ROOM_PER_LOST = 0.07
@@ -86,7 +86,7 @@ def _has_latency(sweep: Sweep) -> bool:
 
 
 def _headline(sweeps: Sequence[Sweep]) -> str:
-    return f"Over {spelling.some(list(dict.fromkeys(sweep.dimension for sweep in sweeps)), shown=3)}"
+    return f"Over {format.some(list(dict.fromkeys(sweep.dimension for sweep in sweeps)), shown=3)}"
 
 
 DRAWINGS = [

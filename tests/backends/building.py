@@ -1,4 +1,4 @@
-"""A cell built in the tests' own process, in the surroundings that harness.worker.measure gives it in a child."""
+"""A cell built in the tests' own process, in the surroundings that harness.worker.main.measure gives it in a child."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import backends
 from backends.base import Backend, BuildContext, Compiled
 from backends.calling import flatten_outputs
 from harness import precision
-from harness.clock import Clock
-from harness.placing import gradients, load, place, training_of
+from harness.worker.clock import Clock
+from harness.worker.placing import gradients, load, place, training_of
 from models.base import Inputs, LoadedModel
-from reports.schema import Cell
+from records.schema import Cell
 
 Outputs = tuple[torch.Tensor, ...]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from backends.aotinductor import PACKAGE
 from hotpath.linking import linker_options
 from models.base import Inputs, LoadedModel
-from reports.schema import Cell, Extent
+from records.schema import Cell, Extent
 from tests.backends.building import built
 
 

@@ -20,12 +20,12 @@ import torch
 import backends
 import models
 from backends.base import TRAIN_STEP, Availability
-from harness import accuracy
-from harness.placing import load, place, training_of
-from harness.reference import run_eager
+from harness.worker import accuracy
+from harness.worker.placing import load, place, training_of
+from harness.worker.reference import run_eager
 from models.base import Inputs
-from reports.errors import Unavailable, Unsupported
-from reports.schema import Cell, Extent, Placement
+from records.errors import Unavailable, Unsupported
+from records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built, tensors_of
 
 ROOT = Path(__file__).parents[2]
@@ -296,7 +296,7 @@ def test_naming_it_imports_no_library(name: str) -> None:
     script = """
 import json, sys
 import backends
-from reports.schema import Cell
+from records.schema import Cell
 backend = backends.create(sys.argv[1])
 for mode in backend.modes:
     for device in ("cpu", "cuda"):

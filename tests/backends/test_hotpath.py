@@ -15,9 +15,9 @@ from backends.eager import Callables
 from backends.hotpath import Hot
 from hotpath import enable_hot_path_detection
 from hotpath.compiling import Outcome
+from hotpath.tests.fakes import SLOW_S, FakeCompiler, Slowly
 from models.base import Inputs
-from reports.schema import Extent
-from tests.hotpath.fakes import SLOW_S, FakeCompiler, Slowly
+from records.schema import Extent
 
 
 @pytest.fixture

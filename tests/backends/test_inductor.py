@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import backends
 from backends.inductor import InductorLog
 from models.base import Inputs, LoadedModel
-from reports.schema import Cell, Extent
+from records.schema import Cell, Extent
 from tests.backends.building import built
 
 

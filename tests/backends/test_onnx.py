@@ -15,8 +15,8 @@ import torch
 import backends
 import models
 from backends.onnx import assignment, time_share_of
-from reports.errors import BakeoffError, Unavailable
-from reports.schema import Cell, Extent, Placement
+from records.errors import BakeoffError, Unavailable
+from records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built
 
 onnxruntime = pytest.importorskip("onnxruntime")

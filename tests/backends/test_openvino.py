@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import backends
-from reports.errors import Unavailable
-from reports.schema import Cell
+from records.errors import Unavailable
+from records.schema import Cell
 from tests.backends.building import built
 
 openvino = pytest.importorskip("openvino")

@@ -17,12 +17,13 @@ from backends.base import BuildContext, Settings
 from backends.calling import flatten_outputs
 from backends.exporting import OnnxModel, export_onnx
 from backends.quantising import onnx_layers, static_onnx, torch_int8_cpu, torch_int8_cuda
-from harness import accuracy, precision, simulation
-from harness.placing import load, place
-from harness.reference import run_eager
+from harness import precision
+from harness.worker import accuracy, simulation
+from harness.worker.placing import load, place
+from harness.worker.reference import run_eager
 from models.base import Inputs, LoadedModel
-from reports.errors import BakeoffError, Unavailable, Unsupported
-from reports.schema import Cell
+from records.errors import BakeoffError, Unavailable, Unsupported
+from records.schema import Cell
 from tests.backends.building import Built, RecordingPhases, built
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*To copy construct from a tensor.*:UserWarning")
@@ -45,7 +46,7 @@ def cell_of(model: str, backend: str = "eager", precision: str = "int8", mode: s
 
 
 def golden_of(cell: Cell) -> accuracy.Golden:
-    """As harness.golden.compute does."""
+    """As harness.worker.golden.compute does."""
     with torch.inference_mode():
         module, sets = place(load(cell), cell, torch.float64)
         exact = run_eager(module, sets)

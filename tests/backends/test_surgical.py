@@ -15,8 +15,8 @@ from backends import surgical
 from backends.base import SURGICAL
 from backends.surgical import Outside, find_targets, stays_outside
 from models.base import INPUT_SETS, Inputs, LoadedModel
-from reports.errors import Unsupported, UsageError
-from reports.schema import Cell, Extent
+from records.errors import Unsupported, UsageError
+from records.schema import Cell, Extent
 from tests.backends.building import Built, built
 
 

@@ -11,8 +11,8 @@ import pytest
 import backends
 from backends.base import Backend
 from harness.plan import expand_backends
-from reports.errors import BakeoffError, UsageError
-from reports.schema import Cell
+from records.errors import BakeoffError, UsageError
+from records.schema import Cell
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,8 +22,8 @@ from backends import tensorrt as ours
 from backends.base import YES
 from backends.exporting import OnnxModel
 from models.base import Inputs
-from reports.errors import BakeoffError
-from reports.schema import Cell, Extent
+from records.errors import BakeoffError
+from records.schema import Cell, Extent
 from tests.backends.building import Built, built
 from tests.fakes import suite
 
@@ -63,7 +63,7 @@ import sys, torch, on_cpu
 from pathlib import Path
 from backends.base import BuildContext
 from models.base import Inputs
-from reports.schema import Cell
+from records.schema import Cell
 from tests.backends.building import RecordingPhases
 phases = RecordingPhases()
 context = BuildContext(Cell(model="never loaded", backend="tensorrt"), phases, Path(sys.argv[1]), 1)

@@ -141,7 +141,7 @@ OVER_NOTHING = """
 import sys
 import tensorrt
 import backends.tensorrt as ours
-from reports.errors import BakeoffError
+from records.errors import BakeoffError
 
 complaints = ours.Complaints()
 logger = ours._logger(complaints)

@@ -14,7 +14,7 @@ import torch
 import backends
 from backends import torch_tensorrt as ours
 from backends.base import YES
-from reports.schema import Cell, Extent, Placement
+from records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built
 from tests.fakes import suite
 

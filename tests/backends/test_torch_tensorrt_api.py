@@ -18,7 +18,7 @@ import pytest
 
 from backends import torch_tensorrt as ours
 from backends.base import BuildContext
-from reports.schema import Cell
+from records.schema import Cell
 from tests.backends.building import RecordingPhases
 from tests.fakes import real_api, signatures
 

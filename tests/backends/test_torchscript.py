@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from backends.torchscript import SPECIALISING_CALLS
-from reports.schema import Cell
+from records.schema import Cell
 from tests.backends.building import Built, built
 
 CELL = Cell(model="mlp", dimensions={"batch": 3, "features": 32, "hidden": 48}, backend="torchscript")

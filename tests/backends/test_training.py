@@ -13,12 +13,12 @@ import backends
 from backends import training as trainings
 from backends.base import FORWARD_BACKWARD, TASKS, TRAIN_STEP
 from backends.training import SAMPLED, Steps, Training, mean_square
-from harness import accuracy
-from harness.placing import place, training_of
-from harness.reference import run_eager
+from harness.worker import accuracy
+from harness.worker.placing import place, training_of
+from harness.worker.reference import run_eager
 from models.base import Inputs, LoadedModel
-from reports.errors import Unsupported
-from reports.schema import Accuracy, Cell
+from records.errors import Unsupported
+from records.schema import Accuracy, Cell
 
 TRAINING_TASKS = (FORWARD_BACKWARD, TRAIN_STEP)
 

@@ -17,7 +17,7 @@ from backends.base import BuildContext
 from backends.kernels import Launch, Variant
 from backends.triton import CHOSEN, Handwritten, _choose, _possible
 from models.base import Inputs
-from reports.schema import Cell
+from records.schema import Cell
 
 BY_POINTER: Variant = {"loads": "pointer", "block": 8}
 BY_DESCRIPTOR: Variant = {"loads": "descriptor", "block": 16}

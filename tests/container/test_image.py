@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.launcher import ROOT
-from reports import writer
-from reports.schema import Status
+from harness.controller.launcher import ROOT
+from records import report_file
+from records.schema import Status
 
 BASE, IMAGE = "localhost/bakeoff-base:test", "localhost/bakeoff:test"
 CALLER = "12345:23456"
@@ -105,7 +105,19 @@ def test_a_dependency_that_would_replace_something_fails_the_build(base: None, t
     """A requirement that the base does not meet, and nothing that holds pip to the constraints."""
     context = tmp_path / "context"
     context.mkdir()
-    for name in ("backends", "docker", "examples", "harness", "hotpath", "models", "presets", "reports"):
+    for name in (
+        "backends",
+        "docker",
+        "doctor",
+        "examples",
+        "harness",
+        "hotpath",
+        "judging",
+        "models",
+        "presets",
+        "records",
+        "reports",
+    ):
         shutil.copytree(ROOT / name, context / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("runner.py", "LICENSE"):
         shutil.copy(ROOT / name, context / name)
@@ -147,7 +159,7 @@ def test_the_doctor_speaks_json_alone(build_log: str, engine: Path, results: Pat
 def test_a_comparison_leaves_a_report_that_is_the_callers(build_log: str, engine: Path, results: Path) -> None:
     measured = ["--model", "mlp", "--backends", BACKENDS, "--devices", "cpu", "--processes", "1"]
     run(engine, results, *measured, "--out", "results/mlp")
-    report = writer.read(results / "mlp")
+    report = report_file.read(results / "mlp")
     assert {record.cell.backend: record.status for record in report.records} == dict.fromkeys(
         BACKENDS.split(","), Status.OK
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.launcher import ROOT
+from harness.controller.launcher import ROOT
 
 
 def listing(path: Path, **versions: str) -> Path:

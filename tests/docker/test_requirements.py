@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from harness.launcher import ROOT
+from harness.controller.launcher import ROOT
 
 
 def asked(extras: str) -> subprocess.CompletedProcess[str]:

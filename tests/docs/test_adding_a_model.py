@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.launcher import ROOT
-from reports import writer
-from reports.schema import Status
+from harness.controller.launcher import ROOT
+from records import report_file
+from records.schema import Status
 from tests.docs import commands
 
 PAGE = ROOT / "docs/adding-a-model.md"
@@ -24,7 +24,7 @@ LIST, RUN = (command.text.split() for command in commands.commands(PAGE))
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this one with the page's file and row added."""
     copy = tmp_path_factory.mktemp("checkout")
-    for folder in ("backends", "harness", "models", "reports"):
+    for folder in ("backends", "doctor", "harness", "judging", "models", "records", "reports"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("runner.py", "pyproject.toml"):
         shutil.copy(ROOT / file, copy / file)
@@ -47,7 +47,7 @@ def follow(command: list[str], folder: Path, *more: str) -> subprocess.Completed
 def test_the_run_measures_the_new_model(checkout: Path, tmp_path: Path) -> None:
     done = follow(RUN, checkout, "--min-time", "0.02", "--processes", "1", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stdout + done.stderr
-    records = writer.read(tmp_path / "run").records
+    records = report_file.read(tmp_path / "run").records
     assert {(record.cell.model, record.cell.dimensions["features"], record.cell.backend) for record in records} == {
         ("gated", 128, "eager"),
         ("gated", 128, "torchscript"),

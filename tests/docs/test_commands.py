@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import runner
-from harness.launcher import ROOT
+from harness.controller.launcher import ROOT
 from harness.plan import Request, plan
 from tests.docs import commands
 from tests.docs.commands import Command

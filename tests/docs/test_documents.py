@@ -8,8 +8,8 @@ from pathlib import Path
 
 import backends
 import models
-from harness.launcher import ROOT
-from reports.writer import json_schema
+from harness.controller.launcher import ROOT
+from records.report_file import json_schema
 
 BACKENDS = (ROOT / "docs/backends.md").read_text()
 
@@ -52,7 +52,7 @@ def test_every_dependency_is_pinned_in_one_place() -> None:
 def test_nothing_generic_is_installed_into_site_packages() -> None:
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert tool == {"packages": [], "py-modules": []}
-    for name in ("backends", "models", "harness", "reports"):
+    for name in ("backends", "models", "harness", "records", "judging", "reports"):
         module = __import__(name)
         assert Path(module.__file__ or "").is_relative_to(ROOT)
 

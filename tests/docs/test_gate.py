@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 import runner
-from harness.launcher import ROOT
+from harness.controller.launcher import ROOT
 
 PAGE = (ROOT / "docs/gate.md").read_text(encoding="utf-8")
 

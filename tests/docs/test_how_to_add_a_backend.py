@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import backends
-from reports import writer
-from reports.schema import Status
+from records import report_file
+from records.schema import Status
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to-add-a-backend.md").read_text()
@@ -36,7 +36,18 @@ RUN, SUITE = (shlex.split(command) for command in COMMANDS.splitlines())
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this one with the page's file and row added."""
     copy = tmp_path_factory.mktemp("checkout")
-    for folder in ("backends", "examples", "harness", "hotpath", "models", "reports", "tests/backends"):
+    for folder in (
+        "backends",
+        "examples",
+        "doctor",
+        "harness",
+        "hotpath",
+        "judging",
+        "models",
+        "records",
+        "reports",
+        "tests/backends",
+    ):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("runner.py", "pyproject.toml"):
         shutil.copy(ROOT / file, copy / file)
@@ -64,7 +75,7 @@ def test_the_run_measures_the_new_backend(checkout: Path, tmp_path: Path) -> Non
     tiny = ["--set", "batch=2", "--set", "features=16", "--set", "hidden=16", "--min-time", "0.02", "--processes", "1"]
     done = follow([*RUN, *tiny, "--out", str(tmp_path / "run")], checkout)
     assert done.returncode == 0, done.stdout + done.stderr
-    records = {record.cell.backend: record for record in writer.read(tmp_path / "run").records}
+    records = {record.cell.backend: record for record in report_file.read(tmp_path / "run").records}
     assert {name: record.status for name, record in records.items()} == {"eager": Status.OK, "exported": Status.OK}
     exported = records["exported"]
     assert [phase.name for phase in exported.phases] == ["export", "load", "first_call"]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness import memory
-from harness.launcher import ROOT
-from reports.schema import Extent, Report, Status
+from harness.controller.launcher import ROOT
+from records.schema import Extent, Report, Status
 from tests.harness import measuring
 from tests.harness.measuring import by_label
 

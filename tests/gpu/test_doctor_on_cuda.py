@@ -6,8 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from harness import doctor, facts
-from reports.doctor_schema import Outcome
+from doctor import examine, facts
+from doctor.diagnosis import Outcome
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +22,7 @@ def has(distribution: str) -> bool:
 
 def test_the_gpu_is_seen_and_backends_pass_on_it() -> None:
     said: list[str] = []
-    found = doctor.examine(["eager", "eager/cuda-graph", "torchscript"], ["cuda"], said.append)
+    found = examine.examine(["eager", "eager/cuda-graph", "torchscript"], ["cuda"], said.append)
     assert {trial.label: trial.outcome for trial in found.trials} == dict.fromkeys(
         ("eager", "eager/cuda-graph", "torchscript"), Outcome.PASS
     ), [trial.reason for trial in found.trials]

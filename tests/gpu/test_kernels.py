@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from backends import kernels
-from harness.placing import load, place
 from harness.plan import Request, plan
 from harness.precision import dtype_of
-from reports.schema import Cell, Extent, Record, Status
+from harness.worker.placing import load, place
+from records.schema import Cell, Extent, Record, Status
 from tests.backends.building import built
 from tests.gpu.test_cuda import measure
 from tests.harness.measuring import by_label

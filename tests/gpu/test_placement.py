@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.schema import Extent, Record, Status
+from records.schema import Extent, Record, Status
 from tests.harness.measuring import measure
 
 pytestmark = pytest.mark.gpu

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.schema import Record, Report, Status
+from records.schema import Record, Report, Status
 from tests.harness.measuring import by_label, measure
 
 pytestmark = pytest.mark.gpu

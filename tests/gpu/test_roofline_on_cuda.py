@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import models
-from harness import placing, roofline
 from harness import precision as precisions
-from harness.counting import count
-from reports.schema import Cell
+from harness import roofline
+from harness.worker import placing
+from harness.worker.counting import count
+from records.schema import Cell
 
 pytestmark = pytest.mark.gpu
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from records.schema import Extent, Report, Status
 from reports import writer
-from reports.schema import Extent, Report, Status
 from tests.gpu.test_cuda import measure
 from tests.harness.measuring import by_label
 

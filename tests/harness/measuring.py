@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import progress
 from harness import run as runs
+from harness.controller import progress
 from harness.plan import Request
-from reports.schema import Cell, Record, Report
+from records.schema import Cell, Record, Report
 
 
 class Silent(progress.Silent):

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import harness.accuracy
-from harness.accuracy import TIMES_EAGER, Golden, Outputs, check, rmse_per_output
+import harness.worker.accuracy
 from harness.plan import PRECISIONS
-from reports.schema import Accuracy
+from harness.worker.accuracy import TIMES_EAGER, Golden, Outputs, check, rmse_per_output
+from records.schema import Accuracy
 
 EXACT = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)
 EAGER_RMSE = 0.1
@@ -268,7 +268,7 @@ def test_outputs_may_pass_by_different_rules() -> None:
 
 @pytest.mark.parametrize("piece", [1, 7, 64, 1000])
 def test_what_is_compared_in_pieces_is_compared_as_a_whole(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness.accuracy, "PIECE", piece)
+    monkeypatch.setattr(harness.worker.accuracy, "PIECE", piece)
     generator = torch.Generator().manual_seed(0)
     golden = torch.randn(8, 8, dtype=torch.float64, generator=generator)
     error = 1e-3 * torch.randn(8, 8, dtype=torch.float64, generator=generator)
@@ -284,7 +284,7 @@ def test_what_is_compared_in_pieces_is_compared_as_a_whole(piece: int, monkeypat
 def test_one_strange_value_is_found_in_whichever_piece(
     value: float, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harness.accuracy, "PIECE", 16)
+    monkeypatch.setattr(harness.worker.accuracy, "PIECE", 16)
     strange = EXACT.clone()
     strange[place] = value
     assert checked(strange).rule == "1 value(s) not finite where the golden's are"

@@ -6,7 +6,7 @@ import pytest
 
 from harness.config import Options, parse_dimensions, read_config, split
 from harness.plan import Request
-from reports.errors import UsageError
+from records.errors import UsageError
 
 
 @pytest.fixture

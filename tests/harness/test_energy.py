@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from backends.base import Compiled
-from harness import energy
-from harness.clock import Clock
+from harness.worker import energy
+from harness.worker.clock import Clock
 from models.base import Inputs
 
 

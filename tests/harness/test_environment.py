@@ -8,8 +8,8 @@ import numpy
 import psutil
 import pytest
 
-from harness import environment
-from reports.schema import Environment, Gpu
+from harness.controller import environment
+from records.schema import Environment, Gpu
 
 FACTS = {"torch": "9.9.9+cpu", "cuda": None, "threads": 3}
 

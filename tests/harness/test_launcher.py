@@ -13,13 +13,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-import harness.launcher
-from harness.accuracy import Golden
-from harness.launcher import Child, ChildEnded, DeadlinePassed, ForkLauncher, Launcher, Launchers, SpawnLauncher
-from harness.sampling import SamplingPlan
+import harness.controller.launcher
+from harness.controller.launcher import (
+    Child,
+    ChildEnded,
+    DeadlinePassed,
+    ForkLauncher,
+    Launcher,
+    Launchers,
+    SpawnLauncher,
+)
+from harness.worker.accuracy import Golden
+from harness.worker.sampling import SamplingPlan
 from models.base import Inputs
-from reports.errors import BakeoffError
-from reports.schema import Cell
+from records.errors import BakeoffError
+from records.schema import Cell
 
 DIMENSIONS = {"batch": 2, "features": 8, "hidden": 8}
 SAMPLING = asdict(SamplingPlan(processes=1, most_processes=1, rounds=2, burst_s=0.01, burst_calls=3, warm_up_s=0.02))
@@ -40,7 +48,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     import models
-    from harness.reference import run_eager
+    from harness.worker.reference import run_eager
 
     loaded = models.find("mlp").load(DIMENSIONS, 0)
     doubled: tuple[Inputs, ...] = tuple(one.map(lambda tensor: tensor.double()) for one in loaded.inputs)
@@ -244,7 +252,7 @@ def test_servers_beyond_those_prepared_start_by_twos_and_are_let_go_once_another
 def test_a_further_server_that_does_not_start_ends_what_asked_for_it_and_a_spare_nothing(
     monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
-    python = harness.launcher._python
+    python = harness.controller.launcher._python
     calls: list[int] = []
 
     def failing() -> list[str]:
@@ -254,7 +262,7 @@ def test_a_further_server_that_does_not_start_ends_what_asked_for_it_and_a_spare
     with Launchers("forkserver") as launchers:
         launchers.await_serving()
         with monkeypatch.context() as patch:
-            patch.setattr("harness.launcher._python", failing)
+            patch.setattr("harness.controller.launcher._python", failing)
             if which == 0:
                 with pytest.raises(BakeoffError, match="the fork server ended"):
                     launchers.of_epoch(1)
@@ -312,8 +320,8 @@ def test_a_module_that_ends_its_process_when_it_is_imported_costs_no_run(
 def test_a_module_that_never_ends_its_import_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stuck_module.py").write_text("import time; time.sleep(3600)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("harness.launcher.PRELOADING_S", 0.5)
-    monkeypatch.setattr("harness.launcher.CLOSING_S", 0.5)
+    monkeypatch.setattr("harness.controller.launcher.PRELOADING_S", 0.5)
+    monkeypatch.setattr("harness.controller.launcher.CLOSING_S", 0.5)
     with Launchers("forkserver") as launchers:
         launchers.preload(["stuck_module"])
         launchers.await_serving()

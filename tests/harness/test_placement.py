@@ -1,7 +1,7 @@
 """Whether a cell ran where it was asked to."""
 
-from harness.placement import shortfall
-from reports.schema import Extent, Placement
+from harness.controller.placement import shortfall
+from records.schema import Extent, Placement
 
 
 def test_full_is_enough_whatever_is_beside_it() -> None:

@@ -11,10 +11,10 @@ import pytest
 import backends
 import runner
 from harness import run as runs
-from harness.live import common_fields
+from harness.controller.cell_run import common_fields
 from harness.plan import Request, command_for, expand_backends, plan
-from reports.errors import BakeoffError, UsageError
-from reports.schema import Cell, Report
+from records.errors import BakeoffError, UsageError
+from records.schema import Cell, Report
 
 REPOSITORY = Path(runner.__file__).parent
 

@@ -10,8 +10,8 @@ import torch
 import backends
 from harness import precision
 from harness.plan import PRECISIONS
-from reports.errors import Unsupported
-from reports.schema import Cell, Status
+from records.errors import Unsupported
+from records.schema import Cell, Status
 from tests.harness.measuring import by_label, measure
 
 

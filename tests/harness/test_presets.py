@@ -10,8 +10,8 @@ import pytest
 from harness import config
 from harness.config import Options
 from harness.plan import Contest, Request, plan
-from reports.errors import UsageError
-from reports.schema import Cell
+from records.errors import UsageError
+from records.schema import Cell
 
 SEVERAL = """
 backends = ["eager", "inductor"]

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from harness import accuracy, golden, placing, reference
-from harness.reference import COMPARED, Outputs
+from harness.worker import accuracy, golden, placing, reference
+from harness.worker.reference import COMPARED, Outputs
 from models.base import Inputs, LoadedModel
-from reports.schema import Cell
+from records.schema import Cell
 
 SMALL = {"batch": 2, "features": 8, "hidden": 8}
 

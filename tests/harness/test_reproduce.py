@@ -17,13 +17,13 @@ import backends
 import models
 import runner
 from harness import precision, reproduce
-from harness.placing import load, place
-from harness.reference import run_eager
+from harness.worker.placing import load, place
+from harness.worker.reference import run_eager
 from hotpath.linking import LINKED, linker_options
-from reports import writer
-from reports.errors import UsageError
-from reports.schema import Cell, Environment, Gpu, Record, Report, Status
-from reports.verdict import spell_ms
+from judging.verdict import spell_ms
+from records import report_file
+from records.errors import UsageError
+from records.schema import Cell, Environment, Gpu, Record, Report, Status
 from tests.harness.measuring import by_label, measure
 from tests.reports import samples
 
@@ -390,7 +390,7 @@ def test_the_command_writes_the_script_to_a_file_or_prints_it(
 ) -> None:
     record = record_of(cell_of("mlp", "eager"))
     report = report_on(record)
-    (tmp_path / "report.json").write_text(writer.to_json(report))
+    (tmp_path / "report.json").write_text(report_file.to_json(report))
     command = ["runner.py", "reproduce", str(tmp_path / "report.json"), "eager"]
     for arguments in (command, [*command, "--out", str(tmp_path / "eager.py")]):
         monkeypatch.setattr(sys, "argv", arguments)

@@ -16,12 +16,11 @@ from torch.nn import functional
 
 import models
 from harness import roofline
-from harness.counting import count
-from harness.launcher import ROOT
-from harness.roofline import Ceilings, Work
+from harness.controller.launcher import ROOT
+from harness.worker.counting import count
 from models.base import Inputs, LoadedModel
-from reports.errors import Unsupported
-from reports.schema import Latency, TensorCores
+from records.errors import Unsupported
+from records.schema import Ceilings, Latency, TensorCores, Work
 
 KIB = 1024
 
@@ -340,6 +339,6 @@ def test_this_machine_is_measured_within_reason() -> None:
 
 
 def test_the_parent_can_import_it_without_torch() -> None:
-    code = "import sys; import harness.contest, harness.roofline; print('torch' in sys.modules)"
+    code = "import sys; import harness.controller.contest_run, harness.roofline; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

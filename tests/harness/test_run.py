@@ -13,13 +13,13 @@ import pytest
 
 import models
 from harness import conditions
-from harness import contest as contests
 from harness import run as runs
-from harness.launcher import Child, Launcher
+from harness.controller import contest_run as contests
+from harness.controller.launcher import Child, Launcher
 from harness.plan import Request
-from harness.store import Store
-from reports.constraints import Requirements
-from reports.schema import Cell, Record, Report, Status
+from judging.constraints import Requirements
+from records.schema import Cell, Record, Report, Status
+from records.store import Store
 from tests.harness import measuring
 from tests.harness.measuring import Silent, by_label
 
@@ -369,7 +369,7 @@ def test_a_verdict_that_stays_open_ends_with_the_most_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "undecided", lambda records, requirements: [("null", "null/again")])
-    monkeypatch.setattr("harness.sampling.MAX_PROCESSES", 4)
+    monkeypatch.setattr("harness.worker.sampling.MAX_PROCESSES", 4)
     report = measure(tmp_path / "run", "null", "null/again", processes=3)
     assert [len(record.processes) for record in report.records] == [4, 4]
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from backends.base import Compiled
-from harness import sampling
-from harness.clock import Clock
+from harness.worker import sampling
+from harness.worker.clock import Clock
+from judging.constraints import Requirements
 from models.base import Inputs
-from reports.constraints import Requirements
-from reports.schema import WarmUp
+from records.schema import WarmUp
 
 MS = 1_000_000
 

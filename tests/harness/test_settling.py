@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from backends.base import Compiled, Wrapped
-from harness import sampling
-from harness.clock import Clock
+from harness.worker import sampling
+from harness.worker.clock import Clock
+from judging.costs import line_of
 from models.base import Inputs
-from reports.costs import line_of
-from reports.schema import Process, Settling
+from records.schema import Process, Settling
 from tests.reports.samples import bursts, cell, ok
 
 MS = 1_000_000

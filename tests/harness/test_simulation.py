@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness import accuracy, simulation
-from harness.placing import load, place
-from harness.reference import run_eager
+from harness.worker import accuracy, simulation
+from harness.worker.placing import load, place
+from harness.worker.reference import run_eager
 from models.base import Inputs
-from reports.schema import Cell
+from records.schema import Cell
 
 
 def simulated(precision: str, module: nn.Module, *inputs: Tensor) -> list[Tensor]:

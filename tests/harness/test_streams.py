@@ -9,13 +9,12 @@ import torch
 
 from backends.base import Compiled
 from backends.inductor import padded_to_buckets
-from harness import golden
-from harness.roofline import Work
-from harness.serving import Stream
+from harness.worker import golden
+from harness.worker.serving import Stream
 from models.base import Inputs, LoadedModel, of_each_shape
 from models.transformer_lm import STREAM
-from reports.errors import Unsupported
-from reports.schema import Record, Status
+from records.errors import Unsupported
+from records.schema import Record, Status, Work
 from tests.harness.measuring import by_label, measure
 
 LM = {"size": ("tiny",), "batch": ("1",), "context": ("32",), "lengths": ("stream",)}

@@ -8,8 +8,8 @@ import pytest
 
 from harness import reproduce
 from harness.plan import Request, plan
-from reports.errors import UsageError
-from reports.schema import Status
+from records.errors import UsageError
+from records.schema import Status
 from tests.harness.measuring import by_label, measure
 
 SMALL = {"batch": ("2",), "features": ("8",), "hidden": ("8",)}

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import models
 from backends import kernels
 from backends.calling import flatten_outputs
-from harness.placing import load, place
 from harness.precision import dtype_of
-from reports.schema import Cell
+from harness.worker.placing import load, place
+from records.schema import Cell
 
 # no multiples of any block, and several blocks along each dimension where a kernel goes from one to the next
 SIZES: dict[str, dict[str, int | str]] = {

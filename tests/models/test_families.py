@@ -13,7 +13,7 @@ from torch import nn
 import models
 from backends.calling import flatten_outputs
 from models.base import INPUT_SETS, Dimension, LoadedModel
-from reports.errors import UsageError
+from records.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 SMALL: dict[str, dict[str, int | str]] = {

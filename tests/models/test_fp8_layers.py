@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from models import fp8_layers
-from reports.errors import Unavailable
+from records.errors import Unavailable
 
 ON_CUDA_IN_16_BITS: Any = SimpleNamespace(is_cuda=True, element_size=lambda: 2)
 

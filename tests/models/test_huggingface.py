@@ -14,7 +14,7 @@ import torch
 
 import models
 from models.base import INPUT_SETS, LoadedModel
-from reports.errors import UsageError
+from records.errors import UsageError
 
 transformers = pytest.importorskip("transformers")
 ROOT = Path(__file__).parents[2]

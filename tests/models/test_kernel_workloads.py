@@ -9,13 +9,13 @@ import torch
 
 import models
 from harness import precision
-from harness.live import products_of
-from harness.placing import load, place
+from harness.controller.cell_run import products_of
+from harness.worker.placing import load, place
 from models.base import LoadedModel
 from models.fp8_layers import LARGEST_E4M3, PlainLinear, Quantise, ScaledLinear
 from models.kernel_modules import ScaledProduct
-from reports.errors import UsageError
-from reports.schema import Cell
+from records.errors import UsageError
+from records.schema import Cell
 
 E4M3 = torch.float8_e4m3fn
 

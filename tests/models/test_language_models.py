@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 import models
-from harness.reference import layer_by_layer
+from harness.worker.reference import layer_by_layer
 from models.base import INPUT_SETS, Inputs, LoadedModel
 from models.transformer_lm import SIZES, STREAM, VOCABULARY, lengths
 

@@ -12,7 +12,7 @@ import torch
 
 import models
 from models.base import INPUT_SETS, LoadedModel
-from reports.errors import UsageError
+from records.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 Write = Callable[..., str]

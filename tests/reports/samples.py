@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from reports.schema import (
+from judging.estimate import process_medians_ms, summarise
+from judging.verdict import judge
+from records.schema import (
     Accuracy,
     Burst,
     Cell,
@@ -27,8 +29,6 @@ from reports.schema import (
     Throughput,
     WarmUp,
 )
-from reports.statistics import process_medians_ms, summarise
-from reports.verdict import judge
 
 MIB = 2**20
 HOSTILE = "a|b `c` <b>bold</b> *d* [e](http://f) $g$ \x1b[31mred\x1b[0m\n# heading\n</details> ``` {x} [bold]y[/bold]"

@@ -9,12 +9,12 @@ import matplotlib
 import numpy as np
 import pytest
 
-from reports.contests import contests_of, contests_of_all
+from judging.contests import contests_of, contests_of_all
+from records.schema import Report, Status
 from reports.figure_style import COLUMN_WIDTH_IN, DPI, WIDTH_IN, Look, Looks, save, styled
 from reports.figures import draw, latency
 from reports.figures import sweep as sweeps
 from reports.figures.panels import PANELS_PER_FIGURE, Drawing, figure_of
-from reports.schema import Report, Status
 from reports.sweeps import sweeps_of
 from tests.reports.samples import (
     bursts,

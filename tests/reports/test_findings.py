@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from judging.contests import ContestView, contests_of, judged_anew
+from records.schema import Record
 from reports import findings
-from reports.contests import ContestView, contests_of, judged_anew
-from reports.schema import Record
 from tests.reports.samples import cell, ok, over_processes, report
 
 

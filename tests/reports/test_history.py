@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from records.errors import UsageError
+from records.report_file import to_json
+from records.schema import Environment, Record, Report, Status
 from reports import history
-from reports.errors import UsageError
 from reports.history import RUNS_SHOWN
 from reports.history_figure import draw
-from reports.schema import Environment, Record, Report, Status
-from reports.writer import to_json
 from tests.reports.samples import HOSTILE, bursts, cell, constant, environment, failed, hostile_on_cpu, ok, report
 
 

@@ -18,7 +18,8 @@ from io import StringIO
 from pathlib import Path
 from rich.console import Console
 from reports.terminal import LiveTable, print_report
-from reports.writer import read, write
+from records.report_file import read
+from reports.writer import write
 source, target = map(Path, sys.argv[1:])
 report = read(source)
 write(report, target)

@@ -2,10 +2,10 @@ import re
 
 import pytest
 
-from reports.contests import Row
-from reports.html_details import details_of
+from judging.contests import Row
+from records.schema import Status
 from reports.markdown import DOUBTS_SHOWN, escape, to_markdown
-from reports.schema import Status
+from reports.page_details import details_of
 from tests.reports.samples import (
     HOSTILE,
     accuracy,

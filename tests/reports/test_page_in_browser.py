@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from reports.html import comparison_to_html, to_html
+from reports.page import comparison_to_html, to_html
 from tests.reports.samples import cell, failed, ok, over_processes, report, roofline
-from tests.reports.test_html import hostile
+from tests.reports.test_page import hostile
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (it comes with the test extra)")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -252,7 +252,7 @@ def test_without_scripts_everything_is_there_and_printed(reader: Reader, html: s
 
 def compared() -> str:
     """A page that compares two runs, of which the new one is markup in part."""
-    from reports.compare import compare
+    from judging.compare import compare
 
     base = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(0.9, seed=1))], run_id="base")
     new = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(1.1, seed=1))], run_id="<img src=x>")

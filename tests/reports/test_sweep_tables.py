@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
+from judging.verdict import judge
+from records.schema import Record, Report, Stage, Status
 from reports import sweep_csv, sweep_figures, writer
 from reports.markdown import to_markdown
-from reports.schema import Record, Report, Stage, Status
 from reports.sweep_csv import sweep_tables
-from reports.verdict import judge
 from tests.reports import samples
 
 # as the owner's notebooks name them

@@ -1,5 +1,5 @@
-from reports.contests import contests_of
-from reports.schema import Record, Status
+from judging.contests import contests_of
+from records.schema import Record, Status
 from reports.sweeps import Sweep, latency, sweeps_of
 from tests.reports.samples import bursts, cell, conv_on_cpu, failed, ok, report
 from tests.reports.samples import sweep as sample

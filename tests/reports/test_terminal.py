@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from reports.schema import Status
+from records.schema import Status
 from reports.terminal import RATED, ROOMY, WIDE, LiveTable, print_report
 from tests.reports.samples import (
     cell,

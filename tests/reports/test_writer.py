@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from reports.errors import UsageError
-from reports.schema import Report
-from reports.writer import json_schema, read, to_json, write, write_atomically
+from records.errors import UsageError
+from records.report_file import json_schema, read, to_json
+from records.schema import Report
+from reports.writer import write, write_atomically
 from tests.reports.samples import accuracy, bursts, cell, ok, product_on_cuda, report
 
 SHOWCASE = Path(__file__).parents[2] / "docs" / "showcase"

@@ -1,0 +1,188 @@
+"""What is wrong with this machine: each backend builds and runs a tiny model, and known traps are looked for."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import backends
+import models
+from backends.base import Backend
+from doctor import facts, traps
+from doctor.diagnosis import Diagnosis, Finding, Outcome, Trial, Weight
+from harness.controller import groundwork
+from harness.controller.cell_run import Live, Over, Setting
+from harness.controller.launcher import Launcher, Launchers
+from harness.controller.progress import Silent
+from harness.plan import ALL, Contest, PlannedCell, Request, StartMethod, check_devices, expand_backends
+from harness.run import ask
+from harness.worker.sampling import SamplingPlan
+from records.errors import BakeoffError
+from records.schema import Cell, Status
+from records.store import Store
+
+TRIAL_S = 0.02
+"""Of calls: a trial asks whether it works, not how fast it is."""
+
+TRIAL_LIMIT_S = 600.0
+
+Say = Callable[[str], None]
+
+
+def examine(
+    backends_asked: Sequence[str], devices_asked: Sequence[str], say: Say, start_method: StartMethod = "auto"
+) -> Diagnosis:
+    """Try backends on devices and look for known traps. `say` is told what is under way.
+
+    Without `backends_asked` every backend is tried; without `devices_asked` the CPU, and CUDA where torch sees one.
+    Raises UsageError for a name that is no backend's, mode's or device's.
+    """
+    contests = _plan(backends_asked, devices_asked or ("cpu",))  # bad names cost no process
+    with Launchers(start_method) as launchers:
+        say("asking torch")
+        probed = ask(launchers.first, "probe")
+        if not devices_asked and probed["cuda_devices"]:
+            contests = _plan(backends_asked, ("cpu", "cuda"))
+        planned = [cell for contest in contests for cell in contest.cells]
+        say("importing libraries")
+        found = facts.gather({one.cell.backend for one in planned}, probed, launchers.first)
+        findings = traps.find_all(found)
+        store = Store.create(launchers.first.temporary / "doctor", Request(), [], "runner.py doctor")
+        trials = [
+            explained(trial, findings)
+            for contest in contests
+            for trial in _try_all(contest, launchers.first, store, say)
+        ]
+    return Diagnosis(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        facts=found,
+        trials=trials,
+        findings=findings,
+        broken=broken(trials, planned, devices_asked),
+    )
+
+
+def explained(trial: Trial, findings: Sequence[Finding]) -> Trial:
+    """The trial with what is known of its cause. What a trap keeps from working is a failure, though its library is the
+    one that says so: absent is only what is not there."""
+    causes = [finding for finding in findings if _keeps(finding, trial)]
+    if trial.outcome is Outcome.PASS or not causes:
+        return trial
+    remedy = "; ".join(dict.fromkeys(finding.remedy for finding in causes))
+    return trial.model_copy(update={"outcome": Outcome.FAIL, "remedy": remedy})
+
+
+def broken(trials: Sequence[Trial], planned: Sequence[PlannedCell], devices_asked: Sequence[str]) -> list[str]:
+    """What was asked for by name and does not work, a phrase each.
+
+    A backend that was named must pass: on every device that was named too, else on one, and fail on none. A device
+    that was named must have a backend that passes on it.
+    """
+    found = []
+    for label in dict.fromkeys(one.cell.label for one in planned if one.asked_by_name):
+        own = [trial for trial in trials if trial.label == label]
+        wrong = [trial.device for trial in own if trial.outcome is Outcome.FAIL]
+        if devices_asked or not any(trial.outcome is Outcome.PASS for trial in own):
+            wrong = [trial.device for trial in own if trial.outcome is not Outcome.PASS]
+        found += [f"{label} on {device}" for device in wrong]
+    for device in dict.fromkeys(devices_asked):
+        if not any(trial.outcome is Outcome.PASS for trial in trials if trial.device == device):
+            found.append(f"every backend on {device}")
+    return found
+
+
+def _keeps(finding: Finding, trial: Trial) -> bool:
+    """Whether what was found keeps the trial's backend from working on its device."""
+    if finding.weight is not Weight.PROBLEM:
+        return False
+    concerned = trial.backend in finding.backends if finding.backends else bool(finding.devices)
+    return concerned and (not finding.devices or trial.device.partition(":")[0] in finding.devices)
+
+
+def _plan(backends_asked: Sequence[str], devices: Sequence[str]) -> list[Contest]:
+    """A cell for each backend on each device, of the model that the backend is tried with."""
+    check_devices(devices)
+    contests: dict[str, list[PlannedCell]] = {}
+    for device, (name, mode, by_name) in itertools.product(devices, expand_backends(backends_asked or [ALL])):
+        model, sizes = _model_for(name)
+        dimensions = models.find(model).resolve(sizes)
+        cell = Cell(model=model, dimensions=dimensions, device=device, backend=name, mode=mode)
+        contests.setdefault(cell.contest_id, []).append(PlannedCell(cell, by_name))
+    return [Contest(contest_id, tuple(cells)) for contest_id, cells in contests.items()]
+
+
+def _model_for(backend: str) -> tuple[str, Mapping[str, str]]:
+    try:
+        return backends.create(backend).trial
+    except BakeoffError:  # its trial says why it does not load
+        return Backend.trial
+
+
+def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> list[Trial]:
+    """A trial of every cell; where not even the golden can be had, what each backend says of the device."""
+    device = contest.cells[0].cell.device
+    say(f"computing what is right, on {device}")
+    try:
+        golden = groundwork.golden(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
+    except groundwork.NoGolden as error:
+        return [_without_golden(planned.cell, error, launcher) for planned in contest.cells]
+    sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
+    setting = Setting(store, Silent(), sampling, TRIAL_LIMIT_S, golden, launcher.temporary / contest.id)
+    trials = []
+    for planned in contest.cells:
+        say(f"trying {planned.cell.label} on {device}")
+        trials.append(_try(planned, setting, launcher))
+    return trials
+
+
+def _try(planned: PlannedCell, setting: Setting, launcher: Launcher) -> Trial:
+    """Build the cell, call it, check it, in one process (two for what is built ahead of time)."""
+    begun = time.monotonic()
+    try:
+        supported = backends.create(planned.cell.backend).supports(planned.cell)
+    except BakeoffError as error:
+        return _trial(planned.cell, Outcome.FAIL, Status.ERROR, str(error), begun)
+    if not supported:
+        return _trial(planned.cell, Outcome.ABSENT, Status.UNSUPPORTED, supported.reason, begun)
+    live = Live(planned, setting)
+    try:
+        live.start(launcher, epoch=0)
+        accuracy = live.ready["accuracy"]
+    except Over as over:
+        record = over.record
+        outcome = Outcome.ABSENT if record.status.is_absence else Outcome.FAIL
+        return _trial(planned.cell, outcome, record.status, record.reason, begun, record.log_tail)
+    finally:
+        live.clear()
+    if not accuracy["passed"]:
+        return _trial(planned.cell, Outcome.FAIL, Status.INCORRECT, f"wrong: {accuracy['rule']}", begun)
+    passed = _trial(planned.cell, Outcome.PASS, Status.OK, "", begun)
+    return passed.model_copy(update={"relative_error": accuracy["relative_rmse"]})
+
+
+def _without_golden(cell: Cell, error: groundwork.NoGolden, launcher: Launcher) -> Trial:
+    begun = time.monotonic()
+    try:
+        missing = str(ask(launcher, "availability", backend=cell.backend, device=cell.device)["reason"])
+    except BakeoffError as failed:
+        return _trial(cell, Outcome.FAIL, Status.ERROR, str(failed), begun)
+    if missing:
+        return _trial(cell, Outcome.ABSENT, Status.UNAVAILABLE, missing, begun)
+    return _trial(cell, Outcome.FAIL, error.status, str(error), begun)
+
+
+def _trial(cell: Cell, outcome: Outcome, status: Status, reason: str, begun: float, log_tail: str = "") -> Trial:
+    command = f"python runner.py --model {cell.model} --backends {cell.label} --devices {cell.device}"
+    return Trial(
+        backend=cell.backend,
+        mode=cell.mode,
+        device=cell.device,
+        outcome=outcome,
+        status=status,
+        reason=reason,
+        remedy=f"its log says more: {command} keeps it" if outcome is Outcome.FAIL else "",
+        seconds=time.monotonic() - begun,
+        log_tail=log_tail,
+    )

@@ -1,0 +1,274 @@
+"""What the doctor reads of a machine: files, packages' metadata, NVML, and in children what only torch can tell.
+
+Nothing here imports a compiler or torch. What cannot be read is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import backends
+from doctor.diagnosis import Facts, GpuState, Library
+from doctor.traps import OVERRIDES
+from harness import conditions
+from harness.controller import environment
+from harness.controller.launcher import ROOT, Launcher
+from harness.memory import nvml
+from harness.run import ask
+from records.errors import BakeoffError
+
+MODULES = {
+    "onnxruntime-gpu": "onnxruntime",
+    "onnxruntime-openvino": "onnxruntime",
+    "torch-tensorrt": "torch_tensorrt",
+}
+"""What a distribution is imported as, where that is not its own name."""
+
+PROVIDERS = {
+    "CUDA": ("libonnxruntime_providers_cuda.so", "libcudart.so"),
+    "TensorRT": ("libonnxruntime_providers_tensorrt.so", "libnvinfer.so"),
+}
+"""Of ONNX Runtime: a provider's library, and the library whose major version tells what it was linked against."""
+
+COMPILERS = ("g++", "clang++", "c++")
+NVIDIA, DISPLAY = "0x10de", "0x03"
+"""PCI's number of the vendor, and of the class that holds VGA and 3D controllers."""
+
+
+def gather(names: Iterable[str], torch_facts: Mapping[str, Any], launcher: Launcher) -> Facts:
+    """Everything the traps ask for. The libraries of the backends `names` are tried; `torch_facts` are the probe's."""
+    asked = set(names)
+    return Facts(
+        python=platform.python_version(),
+        libraries={
+            name: _tried(library, launcher) if asked.intersection(library.backends) else library
+            for name, library in libraries([*backends.names(), *asked.difference(backends.names())]).items()
+        },
+        torch=torch_facts.get("torch"),
+        torch_cuda=torch_facts.get("cuda"),
+        cuda_devices=torch_facts.get("cuda_devices", 0),
+        linked=linked_by_onnxruntime(),
+        nvidia_cards=nvidia_cards(Path("/sys/bus/pci/devices")),
+        has_nvml=find_spec("pynvml") is not None,
+        driver_cuda=_driver_cuda(),
+        gpus=_gpus(),
+        cxx=compiler(os.environ),
+        shared_memory_bytes=_size_of(Path("/dev/shm")),
+        governor=environment.governor(),
+        cores=psutil.cpu_count(),
+        affinity_cores=len(conditions.usable_cores()) or None,
+        quota_cores=quota_cores(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")),
+        container=environment.container(),
+        variables={name: os.environ[name] for name in OVERRIDES if name in os.environ},
+    )
+
+
+def libraries(names: Iterable[str]) -> dict[str, Library]:
+    """The distributions that these backends name, by canonical name, from their metadata alone."""
+    used: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            listed = backends.create(name).libraries
+        except BakeoffError:  # its trial says why
+            continue
+        for library in listed:
+            used.setdefault(canonicalize_name(library), []).append(name)
+    needed = _needed_by_bakeoff()
+    return {
+        library: Library(
+            name=library,
+            version=_installed(library),
+            needed=needed.get(library, ""),
+            requires=[text for text in _requires(library) if canonicalize_name(Requirement(text).name) in used],
+            backends=users,
+        )
+        for library, users in used.items()
+    }
+
+
+def import_error(module: str, launcher: Launcher) -> str:
+    """Why `module` does not import, or nothing; tried in a child, since one that crashes takes its process along."""
+    try:
+        return str(ask(launcher, "importing", module=module)["reason"])
+    except BakeoffError as error:
+        return str(error)
+
+
+def compiler(variables: Mapping[str, str]) -> str | None:
+    """Path of the C++ compiler that Inductor would find, or None."""
+    named = variables.get("CXX")
+    found = (shutil.which(name, path=variables.get("PATH")) for name in ([named] if named else COMPILERS))
+    return next((path for path in found if path), None)
+
+
+def quota_cores(control_groups: Path, membership: Path) -> float | None:
+    """Cores' worth of time that this process' control groups grant, in version 2 or 1; None where none sets a limit.
+
+    `membership` is the kernel's list of them, /proc/self/cgroup: the narrowest one above the process decides.
+    """
+    granted = [_quota_v2(folder) for folder in _own_groups(control_groups, membership)]
+    granted.append(_quota_v1(control_groups / "cpu"))
+    return min((quota for quota in granted if quota is not None), default=None)
+
+
+def linked_by_onnxruntime() -> dict[str, int]:
+    """Major versions of CUDA and TensorRT that the providers of onnxruntime-gpu ask for; empty without it."""
+    try:
+        distribution = metadata.distribution("onnxruntime-gpu")
+    except metadata.PackageNotFoundError:
+        return {}
+    folder = Path(str(distribution.locate_file("onnxruntime/capi")))
+    majors = {what: linked_major(folder / file, name) for what, (file, name) in PROVIDERS.items()}
+    return {what: major for what, major in majors.items() if major is not None}
+
+
+def linked_major(library: Path, name: str) -> int | None:
+    """The major version of `name` (`libnvinfer.so`) that an ELF file asks for; None where it asks for none."""
+    try:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.elffile import ELFFile
+    except ImportError:  # run straight from a checkout, the rest of the program does without it
+        return None
+    try:
+        with library.open("rb") as file:
+            section: Any = ELFFile(file).get_section_by_name(".dynamic")
+            asked = [tag.needed for tag in section.iter_tags("DT_NEEDED")] if section else []
+    except (OSError, ELFError):
+        return None
+    found = (re.fullmatch(re.escape(name) + r"\.(\d+).*", one) for one in asked)
+    return next((int(match[1]) for match in found if match), None)
+
+
+def nvidia_cards(bus: Path) -> int:
+    """Cards on the PCI bus, whether or not a driver has taken them."""
+    found = 0
+    for device in bus.glob("*"):
+        with contextlib.suppress(OSError):
+            vendor, kind = ((device / file).read_text().strip() for file in ("vendor", "class"))
+            found += vendor == NVIDIA and kind.startswith(DISPLAY)
+    return found
+
+
+def _own_groups(control_groups: Path, membership: Path) -> list[Path]:
+    """The folder of the process' own group and those above it; of version 1, the mounted one alone."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        lines = []
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    folder = control_groups / own
+    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(control_groups))]
+
+
+def _quota_v2(group: Path) -> float | None:
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    return None
+
+
+def _quota_v1(group: Path) -> float | None:
+    with contextlib.suppress(OSError, ValueError):
+        quota_us = int((group / "cpu.cfs_quota_us").read_text())
+        return None if quota_us <= 0 else quota_us / int((group / "cpu.cfs_period_us").read_text())
+    return None
+
+
+def _tried(library: Library, launcher: Launcher) -> Library:
+    """The library with whether it imports."""
+    if library.version is None:
+        return library
+    reason = import_error(MODULES.get(library.name, library.name.replace("-", "_")), launcher)
+    return library.model_copy(update={"imports": not reason, "import_error": reason})
+
+
+def _installed(library: str) -> str | None:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _requires(library: str) -> list[str]:
+    """What a distribution says that it needs here, `name specifier` each; extras left out."""
+    try:
+        texts = metadata.requires(library) or []
+    except metadata.PackageNotFoundError:
+        return []
+    wanted = [Requirement(text) for text in texts]
+    return [
+        f"{one.name}{one.specifier}"
+        for one in wanted
+        if one.specifier and (one.marker is None or one.marker.evaluate({"extra": ""}))
+    ]
+
+
+def _needed_by_bakeoff() -> dict[str, str]:
+    """By canonical name, the versions that pyproject.toml asks for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [Requirement(text) for text in [*project["dependencies"], *(text for extra in extras for text in extra)]]
+    return {canonicalize_name(one.name): str(one.specifier) for one in wanted if one.specifier}
+
+
+def _gpus() -> list[GpuState]:
+    with nvml() as library:
+        if library is None:
+            return []
+        return [_gpu(library, index) for index in range(library.nvmlDeviceGetCount())]
+
+
+def _gpu(library: Any, index: int) -> GpuState:
+    device = library.nvmlDeviceGetHandleByIndex(index)
+
+    def ask_nvml(question: str, *arguments: Any) -> Any:
+        try:
+            return getattr(library, question)(device, *arguments)
+        except library.NVMLError:  # not every card answers everything
+            return None
+
+    name = library.nvmlDeviceGetName(device)
+    persistence = ask_nvml("nvmlDeviceGetPersistenceMode")
+    processes = ask_nvml("nvmlDeviceGetComputeRunningProcesses")
+    reasons = ask_nvml("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+    return GpuState(
+        index=index,
+        name=name.decode() if isinstance(name, bytes) else name,
+        persistence_mode=bool(persistence) if persistence is not None else None,
+        application_sm_clock_mhz=ask_nvml("nvmlDeviceGetApplicationsClock", library.NVML_CLOCK_SM),
+        default_sm_clock_mhz=ask_nvml("nvmlDeviceGetDefaultApplicationsClock", library.NVML_CLOCK_SM),
+        held_down_by=[words for bit, words in conditions.THROTTLING.items() if reasons & getattr(library, bit, 0)],
+        processes=len(processes) if processes is not None else None,
+    )
+
+
+def _driver_cuda() -> str | None:
+    with nvml() as library:
+        if library is None:
+            return None
+        try:
+            number = library.nvmlSystemGetCudaDriverVersion_v2()
+        except library.NVMLError:
+            return None
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _size_of(folder: Path) -> int | None:
+    try:
+        return int(shutil.disk_usage(folder).total)
+    except OSError:
+        return None

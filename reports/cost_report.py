@@ -1,0 +1,343 @@
+"""What a deployment costs over its life, in tables and sentences: Markdown and the terminal only lay them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from judging.contests import ContestView, Row
+from judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, BreakEven, Cheapest, Leg, Line, Outcome, Start
+from reports import format
+from reports.format import NONE
+
+NOT_ESTABLISHED = "not established"
+
+WARM_UP_CALLS = 5
+"""Of the calls asked for, so many count with building as warm-up, and the rest as steady."""
+
+_WITHIN = f"{TIMED_ONCE_MARGIN:.0%}".replace("%", " %")
+
+NOTE = (
+    "The first call is one of the calls counted. Building and the first call were timed once for each start; intervals "
+    "are those of the steady latencies alone. Who wins or costs least over so many calls is named alone only if that "
+    f"holds even had they been {_WITHIN} longer for it and as much shorter for the other."
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Plain text throughout: nothing is escaped yet."""
+
+    title: str
+    text_columns: Sequence[str]  # set to the left; they come first
+    number_columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    is_folded: bool = False
+
+
+def tables(contest: ContestView) -> list[Table]:
+    """Those that have something to show, in the order of reading."""
+    if not _starts(contest):
+        return []
+    outcomes = [_spent_table(contest, contest.calls)] if contest.calls else []
+    outcomes += [_outcomes(contest, contest.calls)] if contest.calls and contest.baseline else []
+    found = [_start_table(contest), _cheapest_table(contest), *outcomes, *_break_even_tables(contest)]
+    return [table for table in found if table.rows]
+
+
+def sentences(contest: ContestView) -> list[str]:
+    """Who is the cheapest from which call on, who settles when, what nothing dominates, and what energy was counted."""
+    found = [*(_who_is_cheapest(contest, start) for start in _starts(contest)), *_who_settles(contest)]
+    if len(contest.contenders) > 1:
+        found.append(_what_nothing_dominates(contest))
+    sources = {row.record.energy.source for row in contest.rows if row.record.energy}
+    return [*found, *(f"Energy is that of {source}, beyond what it takes idle." for source in sorted(sources))]
+
+
+def plain_verdicts(contest: ContestView) -> list[str]:
+    """One sentence for each configuration and start over the number of calls asked for; none where none was."""
+    found = []
+    for start, outcome in _each_outcome(contest, contest.calls or 0):
+        lines = {line.label: line for line in contest.costs.lines(start)}
+        spent = ", ".join(
+            f"{label} {_spent(lines[label], outcome.calls)}" for label in (outcome.label, outcome.baseline)
+        )
+        over = f"{outcome.label} over {_number_of_calls(outcome.calls)} from a {start} start"
+        found.append(f"{over}: {outcome_sentence(outcome)}; {spent}")
+    return found
+
+
+def doubt_of(leg: Leg) -> str:
+    """` (or eager: not established)`, where others may cost as little on that leg; else nothing.
+
+    Where its own crossing is not established, that alone is said.
+    """
+    if leg.crossing and not leg.crossing.is_established:
+        return f" ({NOT_ESTABLISHED})"
+    rivals = [line.label for line in leg.rivals]
+    return f" (or {format.some(rivals, shown=3)}: {NOT_ESTABLISHED})" if rivals else ""
+
+
+def outcome_sentence(outcome: Outcome) -> str:
+    """`onnx wins, 1.63x overall, 2.26x steady; pays from call 15 on`."""
+    speeds = f"{format.ratio(outcome.total_speedup)}x overall, {format.ratio(outcome.steady.value)}x steady"
+    pays = _when_it_pays(outcome.break_even)
+    if outcome.winner == outcome.label:
+        return f"{outcome.label} wins, {speeds}; {pays}"
+    if outcome.winner == outcome.baseline:
+        return f"{outcome.baseline} wins, {outcome.label} is {speeds}; {pays}"
+    by_chance = outcome.break_even.is_established and outcome.break_even.calls == 0
+    return f"neither wins, {outcome.label} is {speeds}; {pays}{' by what was timed once' if by_chance else ''}"
+
+
+def spell_break_even(found: BreakEven | None) -> str:
+    """`302 [280, 330]`, `from the start` (where one settles perhaps with an interval), `never` or `not established`."""
+    if found is None:
+        return NONE
+    if not found.is_established:
+        return NOT_ESTABLISHED
+    if found.calls is None:
+        return "never"
+    if found.calls == 0:
+        return f"from the start [0,\u00a0{found.high:,}]" if found.high else "from the start"
+    return _calls(found)
+
+
+def _start_table(contest: ContestView) -> Table:
+    rows = [row for row in contest.rows if row.record.latency and row.record.phases]
+    is_warm = "warm" in _starts(contest)
+    has_energy = any(row.record.energy for row in rows)
+    columns = ["build, cold (s)", "first answer, cold (s)"]
+    columns += ["build, warm (s)", "first answer, warm (s)"] if is_warm else []
+    columns += ["artefact (MiB)", *(["energy per call (mJ)"] if has_energy else [])]
+    return Table(
+        title="Cold and warm start" if is_warm else "Cold start",
+        text_columns=["backend"],
+        number_columns=columns,
+        rows=[[row.label, *_start_cells(row, is_warm, has_energy)] for row in rows],
+        is_folded=True,
+    )
+
+
+def _start_cells(row: Row, is_warm: bool, has_energy: bool) -> list[str]:
+    record, warm = row.record, row.record.warm_start
+    first_call_s = record.first_call_s
+    cells = [
+        format.seconds(record.build_s),
+        NONE if first_call_s is None else format.seconds(record.build_s + first_call_s),
+    ]
+    if is_warm:
+        cells += [format.seconds(warm.build_s), format.seconds(warm.first_answer_s)] if warm else [NONE, NONE]
+    cells.append(format.mebibytes(record.memory.artifact_bytes if record.memory else None))
+    if has_energy:
+        cells.append(f"{1e3 * record.energy.joules_per_call:.3g}" if record.energy else NONE)
+    return cells
+
+
+def _cheapest_table(contest: ContestView) -> Table:
+    starts = _starts(contest)
+    columns = [[contest.costs.cheapest(calls, start, contest.contenders) for calls in HORIZON] for start in starts]
+    return Table(
+        title="Who costs least, building and first call included",
+        text_columns=["calls", *(f"from a {start} start" for start in starts)],
+        number_columns=[],
+        rows=[
+            [format.count(calls), *map(_spell_cheapest, found)] for calls, *found in zip(HORIZON, *columns, strict=True)
+        ],
+        is_folded=True,
+    )
+
+
+def _spell_cheapest(found: Cheapest | None) -> str:
+    if found is None:
+        return NONE
+    text = f"{found.line.label}, {format.seconds(found.line.total_s(found.calls))} s"
+    if not found.rivals:
+        return text
+    rivals = format.some([line.label for line in found.rivals], shown=3)
+    return f"{text} (or {rivals}: {NOT_ESTABLISHED})"
+
+
+def _outcomes(contest: ContestView, calls: int) -> Table:
+    rows = [
+        [outcome.label, start, outcome_sentence(outcome), *_outcome_numbers(outcome)]
+        for start, outcome in _each_outcome(contest, calls)
+    ]
+    return Table(
+        title=f"Over {_number_of_calls(calls)}, against {contest.baseline}",
+        text_columns=["backend", "start", "verdict"],
+        number_columns=["warm-up overhead (s)", "steady speed-up [95 %]", "total speed-up"],
+        rows=rows,
+    )
+
+
+def _spent_table(contest: ContestView, calls: int) -> Table:
+    """What becomes of the time, in seconds; empty where there is nobody to compare."""
+    starts = _starts(contest) if _each_outcome(contest, calls) else []
+    lines = [(start, line) for start in starts for line in contest.costs.lines(start)]
+    may_settle = any(line.unsettled for _, line in lines)
+    rows = []
+    for start, line in lines:
+        warm_up, settling, *rest = _parts_s(line, calls)
+        parts = [warm_up, *([settling if line.unsettled else None] if may_settle else []), *rest]
+        pays = "-" if contest.baseline in (None, line.label) else _pays_from(contest, line.label, start)
+        rows.append([line.label, start, *map(format.seconds, parts), pays])
+    parts_named = ["warm-up, building included (s)", *(["settling (s)"] if may_settle else []), "steady (s)"]
+    return Table(
+        title=f"What {_number_of_calls(calls)} take, {min(calls, WARM_UP_CALLS)} of them warm-up",
+        text_columns=["backend", "start"],
+        number_columns=[*parts_named, "total (s)", "break-even (calls)"],
+        rows=rows,
+    )
+
+
+def _pays_from(contest: ContestView, label: str, start: Start) -> str:
+    assert contest.baseline is not None
+    return spell_break_even(contest.costs.break_even(label, contest.baseline, start))
+
+
+def _parts_s(line: Line, calls: int) -> tuple[float, float, float, float]:
+    """Warm-up, calls after that until it has settled, steady ones, and the total, in seconds."""
+    warm_up_calls = min(calls, WARM_UP_CALLS)
+    warm_up_s, total_s = line.total_s(warm_up_calls), line.total_s(calls)
+    until_settled_s = line.total_s(max(warm_up_calls, min(calls, line.settled_at)))
+    return warm_up_s, until_settled_s - warm_up_s, total_s - until_settled_s, total_s
+
+
+def _spent(line: Line, calls: int) -> str:
+    """`1.9 s (1.8 warm-up, 0.1 steady)`."""
+    warm_up, settling, steady, total = map(format.seconds, _parts_s(line, calls))
+    until_settled = f", {settling} settling" if line.unsettled else ""
+    return f"{total} s ({warm_up} warm-up{until_settled}, {steady} steady)"
+
+
+def _each_outcome(contest: ContestView, calls: int) -> list[tuple[Start, Outcome]]:
+    baseline = contest.baseline
+    if not calls or baseline is None:
+        return []
+    others = [label for label in contest.contenders if label != baseline]
+    found = [(start, contest.costs.outcome(label, baseline, calls, start)) for label in others for start in STARTS]
+    return [(start, outcome) for start, outcome in found if outcome]
+
+
+def _outcome_numbers(outcome: Outcome) -> list[str]:
+    steady = outcome.steady
+    return [
+        _overhead(outcome),
+        f"{format.ratio(steady.value)}x {format.ratio_interval(steady.ci95)}".rstrip(),
+        f"{format.ratio(outcome.total_speedup)}x",
+    ]
+
+
+def _overhead(outcome: Outcome) -> str:
+    """`0.5`; of one that settles `0.024 (with 99 settling calls beyond eager's; with all 498,805: 4.1)`.
+
+    Calls in which it settles are calls that the baseline answers, too: only what they take beyond its is overhead.
+    """
+    text = _signed_seconds(outcome.overhead_s)
+    if not outcome.settling_calls:
+        return text
+    made = min(outcome.calls - 1, outcome.settling_calls)
+    text += f" (with {made:,} settling call{'' if made == 1 else 's'} beyond {outcome.baseline}'s"
+    if made == outcome.settling_calls:
+        return f"{text})"
+    return f"{text}; with all {outcome.settling_calls:,}: {_signed_seconds(outcome.settled_overhead_s)})"
+
+
+def _signed_seconds(value_s: float) -> str:
+    return f"{'-' if value_s < 0 else ''}{format.seconds(abs(value_s))}"
+
+
+def _break_even_tables(contest: ContestView) -> list[Table]:
+    """From which call on a row has paid against a column."""
+    found = []
+    for start in _starts(contest):
+        labels = [line.label for line in contest.costs.lines(start)]
+        rows = [[ours, *(_one_against_another(contest, ours, theirs, start) for theirs in labels)] for ours in labels]
+        title = f"Break-even from a {start} start: the call from which a row has paid against a column"
+        found.append(Table(title, ["backend"], labels, rows, is_folded=True))
+    return [table for table in found if len(table.rows) > 1]
+
+
+def _one_against_another(contest: ContestView, ours: str, theirs: str, start: Start) -> str:
+    """As `spell_break_even`, but for one that is overtaken it says up to which call it is ahead, and from which on."""
+    found, reverse = contest.costs.break_even(ours, theirs, start), contest.costs.break_even(theirs, ours, start)
+    if found and found.is_established and found.calls is None and reverse and reverse.calls:
+        first = _last_lead(contest, ours, theirs, start)
+        return f"{'up' if first == 1 else f'{first:,}'} to {reverse.calls - 1:,}" if first else spell_break_even(found)
+    return spell_break_even(found)
+
+
+def _last_lead(contest: ContestView, ours: str, theirs: str, start: Start) -> int | None:
+    """The number of calls with which it begins; None where `ours` is never ahead."""
+    lines = {line.label: line for line in contest.costs.lines(start)}
+    leads = lines[ours].ahead_of(lines[theirs])
+    return leads[-1][0] if leads else None
+
+
+def _who_is_cheapest(contest: ContestView, start: Start) -> str:
+    legs = contest.costs.legs(start, contest.contenders)
+    first, *others = legs
+    if not others:
+        many = f"however many calls (up to {HORIZON[-1]:,})"
+        return f"From a {start} start {first.line.label} costs least, {many}{doubt_of(first)}."
+    last_call = others[0].first_call - 1
+    until = "for a single call" if last_call == 1 else f"up to call {last_call:,}"
+    further = ", then ".join(f"{leg.line.label} {_from_when(leg)}{doubt_of(leg)}" for leg in others)
+    return f"From a {start} start {first.line.label} costs least {until}{doubt_of(first)}, then {further}."
+
+
+def _from_when(leg: Leg) -> str:
+    if leg.crossing is None or not leg.crossing.is_established:
+        return f"from about call {leg.first_call:,} on"
+    return f"from call {_calls(leg.crossing)} on"
+
+
+def _who_settles(contest: ContestView) -> list[str]:
+    """One sentence for each that has to: its calls until then are in the totals as they were."""
+    found: dict[str, list[str]] = {}
+    for start in _starts(contest):
+        for line in contest.costs.lines(start):
+            if early := line.unsettled:
+                text = f"{early.calls:,} calls of {format.milliseconds(1e3 * early.call_s)} ms from a {start} start"
+                found.setdefault(line.label, []).append(text)
+    counted = f"they count as such, timed once and known within {_WITHIN}"
+    return [f"{label} settles in {' and '.join(texts)}: {counted}." for label, texts in found.items()]
+
+
+def _what_nothing_dominates(contest: ContestView) -> str:
+    front = contest.front
+    text = f"Nothing dominates {_listed(front.labels)} in {_listed(front.aims)}."
+    if front.left_out:
+        text += f" Not every configuration has a value of {_listed(front.left_out)}: left out."
+    return text
+
+
+def _when_it_pays(found: BreakEven) -> str:
+    if not found.is_established:
+        return f"when it pays is {NOT_ESTABLISHED}"
+    if found.calls is None:
+        return "never pays"
+    return "ahead from the first call on" if found.calls == 0 else f"pays from call {found.calls:,} on"
+
+
+def _calls(found: BreakEven) -> str:
+    """`302 [280, 330]`."""
+    if found.low == found.high:
+        return format.count(found.calls)
+    return f"{format.count(found.calls)} [{format.count(found.low)},\u00a0{format.count(found.high)}]"
+
+
+def _number_of_calls(calls: int) -> str:
+    return f"{calls:,} call{'s' if calls > 1 else ''}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "none"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _starts(contest: ContestView) -> list[Start]:
+    """Those that a contender was measured in."""
+    return [start for start in STARTS if contest.costs.legs(start, contest.contenders)]

@@ -1,0 +1,147 @@
+"""How numbers and outside text are written in a report: the same in Markdown, in figures and on a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from judging.verdict import spell_ms
+from records.schema import Interval, Latency, Record, Roofline
+from records.text import one_line
+
+MEBIBYTE = 2**20
+NONE = "-"
+"""What stands where there is no number."""
+
+_PREFIXES = ["", "k", "M", "G", "T", "P"]
+
+
+def milliseconds(value_ms: float | None) -> str:
+    """Without the unit, which the header carries."""
+    return NONE if value_ms is None else spell_ms(value_ms).removesuffix(" ms")
+
+
+def milliseconds_interval(interval: Interval | None) -> str:
+    """`[0.0170, 0.0181]`, or nothing. Its space does not break."""
+    return f"[{milliseconds(interval.low)},\u00a0{milliseconds(interval.high)}]" if interval else ""
+
+
+def median(latency: Latency) -> str:
+    """`0.0175 [0.0170, 0.0181]`, in milliseconds."""
+    return f"{milliseconds(latency.median_ms)} {milliseconds_interval(latency.median_ci95_ms)}".rstrip()
+
+
+def ratio(value: float) -> str:
+    """`1.85`, `0.024`, `1,234`."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:#.2g}"
+
+
+def ratio_interval(interval: Interval | None) -> str:
+    """Nothing where it has no width: the baseline over itself."""
+    if interval is None or interval.low == interval.high:
+        return ""
+    return f"[{ratio(interval.low)},\u00a0{ratio(interval.high)}]"
+
+
+def seconds(value_s: float | None) -> str:
+    """Two significant digits at least: `0.0042`, `0.42`, `4.2`, `42`."""
+    if value_s is None:
+        return NONE
+    if value_s == 0:
+        return "0"
+    if value_s >= 9.95:
+        return f"{value_s:,.0f}"
+    return f"{value_s:.{max(1, min(4, 1 - math.floor(math.log10(value_s))))}f}"
+
+
+def mebibytes(value_bytes: int | None) -> str:
+    if value_bytes is None:
+        return NONE
+    size = value_bytes / MEBIBYTE
+    return f"{size:,.0f}" if size >= 9.95 or size == 0 else f"{size:.2g}"
+
+
+def count(value: int | None) -> str:
+    return NONE if value is None else f"{value:,}"
+
+
+def error(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1e}"
+
+
+def unheld(record: Record) -> str:
+    """`bf16 cannot hold the change of 13 of 26 parameters`: what a training step's error leaves out. Or nothing."""
+    if record.accuracy is None or not record.accuracy.changes_unheld:
+        return ""
+    number, of = record.accuracy.changes_unheld, record.accuracy.changes
+    if number == of:
+        return f"parameters could not be judged: {record.cell.precision} cannot hold the change of any of {of:,}"
+    return f"{record.cell.precision} cannot hold the change of {number:,} of {of:,} parameters"
+
+
+def percent(share: float | None) -> str:
+    """`0.57` is `57`: two significant digits at least, without the sign, which the header carries."""
+    if share is None:
+        return NONE
+    value = 100 * share
+    if 0 < value < 0.01:
+        return "<0.01"
+    return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def quantity(value: float, unit: str) -> str:
+    """Three significant digits, with a decimal prefix: `872 MFLOP`, `45.2 GB/s`."""
+    step = 0 if value < 1 else min(len(_PREFIXES) - 1, int(math.log10(value)) // 3)
+    scaled = value / 1000**step
+    if float(f"{scaled:.3g}") >= 1000 and step < len(_PREFIXES) - 1:  # 999.9 k is 1.00 M
+        scaled, step = scaled / 1000, step + 1
+    digits = 0 if scaled >= 99.95 or step == 0 else 1 if scaled >= 9.995 else 2
+    return f"{scaled:,.{digits}f} {_PREFIXES[step]}{unit}"
+
+
+def floor(roofline: Roofline) -> str:
+    """`0.151 ms, bound by memory (872 MFLOP at 199 GFLOP/s, 6.84 MB at 45.2 GB/s)`."""
+    compute = f"{quantity(roofline.flops, 'FLOP')} at {quantity(roofline.ceiling_flops_per_s, 'FLOP/s')}"
+    memory = f"{quantity(roofline.bytes_moved, 'B')} at {quantity(roofline.ceiling_bytes_per_s, 'B/s')}"
+    return f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"
+
+
+def achieved(record: Record) -> str:
+    """The rate at which a cell did the work that bounds it: `1.21 PFLOP/s` or `3.95 TB/s`, by its median latency."""
+    roofline = record.roofline
+    if roofline is None or record.latency is None or not record.latency.median_ms:
+        return NONE
+    seconds = record.latency.median_ms / 1e3
+    if roofline.bound == "compute":
+        return quantity(roofline.flops / seconds, "FLOP/s")
+    return quantity(roofline.bytes_moved / seconds, "B/s")
+
+
+def some(names: Sequence[str], shown: int = 2) -> str:
+    """`gelu, sort and 3 more`."""
+    text = ", ".join(names[:shown])
+    return text if len(names) <= shown else f"{text} and {len(names) - shown} more"
+
+
+def time_shares(shares: Mapping[str, float]) -> list[str]:
+    """`CUDAExecutionProvider 97 %`, the largest first."""
+    return [f"{name} {percent(share)} %" for name, share in sorted(shares.items(), key=lambda item: -item[1])]
+
+
+def peak_memory(record: Record) -> tuple[int | None, str]:
+    """Peak bytes and whose they are: `device` where the cell ran on one and it was read, else `resident`."""
+    memory = record.memory
+    if memory is None:
+        return None, ""
+    if record.cell.device != "cpu" and memory.peak_device_bytes is not None:
+        return memory.peak_device_bytes, "device"
+    return memory.peak_resident_bytes, "resident" if memory.peak_resident_bytes is not None else ""
+
+
+def fate(record: Record) -> str:
+    """How a cell ended, in a few words: `ok`, `crash in load (signal 11)`."""
+    phase = f" in {one_line(record.died_in)}" if record.died_in else ""
+    signal = f" (signal {record.signal})" if record.signal else ""
+    return f"{record.status}{phase}{signal}"

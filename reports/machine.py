@@ -1,0 +1,103 @@
+"""The machine and the method of a report in plain words, not escaped yet: Markdown and HTML only lay them out."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from judging.contests import ContestView
+from records.schema import Environment, Gpu, Report
+from records.text import one_line
+from reports import format
+from reports.format import MEBIBYTE
+
+
+def environment(found: Environment) -> dict[str, str]:
+    """What is known of the machine and its software, in the order of reading. What could not be read is left out."""
+    cores = (found.physical_cores, found.logical_cores, found.usable_cores)
+    commit = found.git_commit
+    facts = {
+        "host": found.hostname,
+        "system": found.os,
+        "container": found.container,
+        "CPU": found.cpu,
+        "cores (physical / logical / usable)": " / ".join("?" if core is None else str(core) for core in cores),
+        "governor": found.governor,
+        "memory (MiB)": format.mebibytes(found.memory_bytes) if found.memory_bytes else None,
+        "torch threads": found.torch_threads,
+        **{f"GPU {gpu.index}": _gpu(gpu) for gpu in found.gpus},
+        "CUDA": found.cuda,
+        "Python": found.python,
+        **dict(sorted(found.versions.items())),
+        "commit": f"{commit}{' with uncommitted changes' if found.git_dirty else ''}" if commit else None,
+        **dict(sorted(found.variables.items())),
+    }
+    return {name: str(value) for name, value in facts.items() if value is not None}
+
+
+def incomplete(report: Report) -> str:
+    """What a reader must know of a run that was interrupted; nothing of one that was not."""
+    if report.complete:
+        return ""
+    if len(report.records) < report.planned:
+        return f"Incomplete: {len(report.records)} of {report.planned} cells have ended."
+    return f"Incomplete: all {report.planned} cells have numbers, but the run was interrupted before it was through."
+
+
+def machine(found: Environment) -> str:
+    """What it is known by: `4 x NVIDIA H200`, or its CPU."""
+    counts = Counter(gpu.name for gpu in found.gpus)
+    gpus = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+    return gpus or found.cpu
+
+
+def tensor_cores(contest: ContestView) -> str:
+    """`1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz; a large product reaches 68 % of that, triton 66 %`.
+
+    Nothing where they are not known, or where the contest is bound by memory and no cell could come near them.
+    """
+    roofline, best = contest.roofline, contest.best
+    if roofline is None or roofline.tensor_cores is None or roofline.bound != "compute":
+        return ""
+    nominal = roofline.tensor_cores
+    of_product = roofline.ceiling_flops_per_s / nominal.flops_per_s
+    text = (
+        f"{format.quantity(nominal.flops_per_s, 'FLOP/s')} nominally, at the highest clock of "
+        f"{nominal.sm_clock_mhz / 1e3:.2f} GHz; a large product reaches {format.percent(of_product)} % of that"
+    )
+    if best is None or best.record.roofline is None or best.record.roofline.share is None:
+        return text
+    # the contest is bound by compute, so that a share of the floor is one of the product's rate
+    reached = f"{format.percent(best.record.roofline.share * of_product)} % ({format.achieved(best.record)})"
+    return f"{text}, {one_line(best.label)} {reached}"
+
+
+def method(report: Report) -> list[str]:
+    """How it was measured, beside the report's own notes."""
+    lines = [
+        f"Made {report.created_at} in {format.seconds(report.elapsed_s)} s; schema {report.schema_version}.",
+        "Latency is the median over processes of the median over their bursts of each burst's median; a ratio is the "
+        "geometric mean over processes of the median over rounds, of bursts of the same round.",
+        "A percentile that the sample is too small to hold is n/a; no sample is deleted as an outlier.",
+    ]
+    if any(record.roofline for record in report.records):
+        lines.append(
+            "The floor is the least time that the machine's ceilings leave for a call: its floating-point operations "
+            "at the rate of a large matrix product in that precision, or its weights, inputs and outputs at that of a "
+            "large copy, whichever takes longer. What stays in a cache can come out under it, over 100 %."
+        )
+    return lines
+
+
+def _gpu(gpu: Gpu) -> str:
+    facts = [
+        gpu.name,
+        gpu.memory_bytes and f"{gpu.memory_bytes / MEBIBYTE:,.0f} MiB",
+        gpu.driver and f"driver {gpu.driver}",
+        gpu.sm_clock_mhz and f"SM {gpu.sm_clock_mhz} of {gpu.max_sm_clock_mhz or '?'} MHz",
+        gpu.memory_clock_mhz and f"memory {gpu.memory_clock_mhz} MHz",
+        gpu.power_limit_w and f"limit {gpu.power_limit_w:.0f} W",
+        gpu.temperature_c is not None and f"{gpu.temperature_c} °C",
+        gpu.persistence_mode is False and "persistence mode off",
+        gpu.other_processes and f"{gpu.other_processes} other processes",
+    ]
+    return ", ".join(str(fact) for fact in facts if fact)

@@ -1,0 +1,168 @@
+"""The doctor on backends that behave as they are told, and what it makes of what it saw."""
+
+from __future__ import annotations
+
+import pytest
+
+import backends
+import models
+from doctor import examine
+from doctor.diagnosis import Diagnosis, Finding, Outcome, Trial, Weight
+from harness.plan import PlannedCell
+from records.errors import UsageError
+from records.schema import Cell, Status
+
+MODES = ["wrong", "crash-in-load", "error", "unsupported"]
+ASKED = ["eager", "null-packaged", *(f"null/{mode}" for mode in MODES)]
+
+
+@pytest.fixture(scope="module")
+def examined() -> tuple[Diagnosis, list[str]]:
+    """A diagnosis of `ASKED` on the CPU and on CUDA, and what was said while it was made. Next to no libraries are
+    imported for it, which takes most of the time otherwise."""
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("backends.names", lambda: ["eager"])
+        patch.setattr("backends.eager.Eager.libraries", ("torch",))
+        return examine.examine(ASKED, ["cpu", "cuda"], said.append), said
+
+
+def outcomes(found: Diagnosis, device: str) -> dict[str, Outcome]:
+    return {trial.label: trial.outcome for trial in found.trials if trial.device == device}
+
+
+def test_every_way_to_end_is_told(examined: tuple[Diagnosis, list[str]]) -> None:
+    found, said = examined
+    assert "trying null/wrong on cpu" in said
+    assert outcomes(found, "cpu") == {
+        "eager": Outcome.PASS,
+        "null-packaged": Outcome.PASS,
+        "null/wrong": Outcome.FAIL,
+        "null/crash-in-load": Outcome.FAIL,
+        "null/error": Outcome.FAIL,
+        "null/unsupported": Outcome.ABSENT,
+    }
+    trials = {trial.label: trial for trial in found.trials if trial.device == "cpu"}
+    assert trials["eager"].relative_error is not None and trials["eager"].relative_error < 1e-5
+    assert trials["null/wrong"].status is Status.INCORRECT and "neither allclose" in trials["null/wrong"].reason
+    assert trials["null/crash-in-load"].reason == "died of signal 11 (SIGSEGV) in load"
+    assert "--backends null/error --devices cpu" in trials["null/error"].remedy
+    assert trials["null/error"].log_tail
+    assert trials["null/unsupported"].reason == "found out while building"
+    assert [name for name in found.broken if name.endswith("cpu")] == [f"null/{mode} on cpu" for mode in MODES]
+    assert found.exit_status == 1
+    assert Diagnosis.model_validate_json(found.model_dump_json()) == found
+
+
+@pytest.mark.skipif("__import__('torch').cuda.is_available()", reason="is about a machine without a GPU")
+def test_on_a_device_that_is_not_there_each_backend_says_so(examined: tuple[Diagnosis, list[str]]) -> None:
+    """The null backend takes itself for available anywhere: there, not even what is right can be computed."""
+    found, _ = examined
+    on_cuda = outcomes(found, "cuda")
+    assert on_cuda.pop("eager") is Outcome.ABSENT
+    assert set(on_cuda.values()) == {Outcome.FAIL}
+    trials = {trial.label: trial for trial in found.trials if trial.device == "cuda"}
+    assert trials["eager"].status is Status.UNAVAILABLE and "CUDA" in trials["eager"].reason
+    assert trials["null/wrong"].reason.startswith("no golden: ")
+    assert "eager on cuda" in found.broken and "every backend on cuda" in found.broken
+
+
+@pytest.mark.parametrize("asked", [(["nul"], []), (["null/no-such"], []), ([], ["gpu"])])
+def test_a_name_that_does_not_exist_costs_no_process(
+    asked: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examine, "Launchers", None)
+    with pytest.raises(UsageError):
+        examine.examine(*asked, [].append)
+
+
+@pytest.mark.parametrize("name", backends.TABLE)
+def test_every_backend_is_tried_with_a_model_that_it_can_build(name: str) -> None:
+    backend = backends.create(name)
+    model, sizes = backend.trial
+    cells = [
+        Cell(model=model, dimensions=models.find(model).resolve(sizes), backend=name, device=device)
+        for device in ("cpu", "cuda")
+    ]
+    assert any(backend.supports(cell) for cell in cells)
+
+
+def trial(label: str, device: str, outcome: Outcome) -> Trial:
+    backend, _, mode = label.partition("/")
+    return Trial(
+        backend=backend, mode=mode or "default", device=device, outcome=outcome, status=Status.OK, remedy="ask"
+    )
+
+
+def planned(label: str, by_name: bool = True) -> PlannedCell:
+    backend, _, mode = label.partition("/")
+    return PlannedCell(Cell(model="mlp", backend=backend, mode=mode or "default"), by_name)
+
+
+ON_BOTH = [
+    trial("eager", "cpu", Outcome.PASS),
+    trial("eager", "cuda", Outcome.PASS),
+    trial("openvino", "cpu", Outcome.PASS),
+    trial("openvino", "cuda", Outcome.ABSENT),
+    trial("onnx", "cpu", Outcome.PASS),
+    trial("onnx", "cuda", Outcome.FAIL),
+]
+
+
+@pytest.mark.parametrize(
+    ("named", "devices", "broken"),
+    [
+        ([], [], []),
+        (["openvino"], [], []),
+        (["openvino"], ["cpu", "cuda"], ["openvino on cuda"]),
+        (["onnx"], [], ["onnx on cuda"]),
+        (["eager", "onnx"], ["cuda"], ["onnx on cuda"]),
+        ([], ["cuda"], []),
+    ],
+)
+def test_what_was_asked_for_and_does_not_work(named: list[str], devices: list[str], broken: list[str]) -> None:
+    trials = [trial for trial in ON_BOTH if not devices or trial.device in devices]
+    cells = [planned(name, by_name=name in named) for name in ("eager", "openvino", "onnx")]
+    assert examine.broken(trials, cells, devices) == broken
+
+
+def test_a_mode_is_not_its_backend() -> None:
+    trials = [trial("onnx", "cpu", Outcome.PASS), trial("onnx/openvino-ep", "cpu", Outcome.ABSENT)]
+    assert examine.broken(trials, [planned("onnx"), planned("onnx/openvino-ep")], []) == ["onnx/openvino-ep on cpu"]
+
+
+CAUSE = Finding(
+    trap="several-onnxruntimes",
+    weight=Weight.PROBLEM,
+    text="two",
+    remedy="remove one",
+    backends=["onnx"],
+    devices=["cuda"],
+)
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "before", "after", "remedy"),
+    [
+        ("onnx", "cuda:1", Outcome.ABSENT, Outcome.FAIL, "remove one"),
+        ("onnx", "cuda", Outcome.FAIL, Outcome.FAIL, "remove one"),
+        ("onnx", "cuda", Outcome.PASS, Outcome.PASS, "ask"),
+        ("onnx", "cpu", Outcome.ABSENT, Outcome.ABSENT, "ask"),
+        ("eager", "cuda", Outcome.FAIL, Outcome.FAIL, "ask"),
+    ],
+)
+def test_a_trap_explains_what_it_keeps_from_working(
+    backend: str, device: str, before: Outcome, after: Outcome, remedy: str
+) -> None:
+    found = examine.explained(trial(backend, device, before), [CAUSE])
+    assert (found.outcome, found.remedy) == (after, remedy)
+
+
+def test_a_warning_explains_nothing() -> None:
+    warning = CAUSE.model_copy(update={"weight": Weight.WARNING})
+    assert examine.explained(trial("onnx", "cuda", Outcome.ABSENT), [warning]).outcome is Outcome.ABSENT
+
+
+def test_a_trap_of_a_device_keeps_every_backend_from_it() -> None:
+    no_cuda = CAUSE.model_copy(update={"backends": []})
+    assert examine.explained(trial("eager", "cuda", Outcome.ABSENT), [no_cuda]).outcome is Outcome.FAIL

@@ -1,0 +1,108 @@
+"""What the doctor reads of this machine, and of folders made up like one."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from doctor import facts
+from harness.controller.launcher import launcher
+
+
+def test_a_backends_libraries_with_what_they_and_we_need() -> None:
+    found = facts.libraries(["onnx", "eager"])
+    assert found["torch"].version and found["torch"].needed == "<2.14,>=2.8"
+    assert found["torch"].backends == ["onnx", "eager"]
+    assert any(text.startswith("onnx>=") for text in found["onnxscript"].requires)
+    assert found["onnxruntime-openvino"].version is None
+
+
+def test_a_backend_that_does_not_load_has_no_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends._third_party", lambda: {"theirs": "nowhere:Nothing"})
+    assert facts.libraries(["theirs"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [("json", ""), ("nowhere_at_all", "ModuleNotFoundError"), ("crashing_on_import", "exit status 3")],
+)
+def test_whether_a_library_imports_is_tried_in_a_child(
+    module: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "crashing_on_import.py").write_text("import os; os._exit(3)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with launcher("spawn") as starter:
+        reason = facts.import_error(module, starter)
+    assert said in reason and bool(said) == bool(reason)
+
+
+def test_the_compiler_is_the_one_that_cxx_names(tmp_path: Path) -> None:
+    assert facts.compiler({"PATH": str(tmp_path)}) is None
+    for name in ("g++", "my-c++"):
+        (tmp_path / name).touch(0o755)
+    assert facts.compiler({"PATH": str(tmp_path)}) == str(tmp_path / "g++")
+    assert facts.compiler({"PATH": str(tmp_path), "CXX": "my-c++"}) == str(tmp_path / "my-c++")
+    assert facts.compiler({"PATH": str(tmp_path), "CXX": "missing-c++"}) is None
+
+
+def test_a_quota_is_the_narrowest_of_the_groups_above(tmp_path: Path) -> None:
+    groups, membership = tmp_path / "cgroup", tmp_path / "membership"
+    own = groups / "slice" / "service"
+    own.mkdir(parents=True)
+    membership.write_text("0::/slice/service\n")
+    assert facts.quota_cores(groups, membership) is None
+    (own / "cpu.max").write_text("max 100000\n")
+    assert facts.quota_cores(groups, membership) is None
+    (groups / "slice" / "cpu.max").write_text("250000 100000\n")
+    assert facts.quota_cores(groups, membership) == 2.5
+    (own / "cpu.max").write_text("50000 100000\n")
+    assert facts.quota_cores(groups, membership) == 0.5
+
+
+def test_a_quota_of_control_groups_of_version_1(tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
+    assert facts.quota_cores(tmp_path, tmp_path / "membership") is None
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("400000\n")
+    assert facts.quota_cores(tmp_path, tmp_path / "membership") == 4.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's ELF files")
+def test_the_major_version_that_a_library_was_linked_against() -> None:
+    name = ctypes.util.find_library("m")
+    ctypes.CDLL(name)
+    path = next(Path(word) for word in Path("/proc/self/maps").read_text().split() if word.endswith(f"/{name}"))
+    assert facts.linked_major(path, "libc.so") == 6
+    assert facts.linked_major(path, "libnvinfer.so") is None
+
+
+def test_a_file_that_is_no_library_was_linked_against_nothing(tmp_path: Path) -> None:
+    (tmp_path / "text.so").write_text("not an ELF file")
+    assert facts.linked_major(tmp_path / "text.so", "libc.so") is None
+    assert facts.linked_major(tmp_path / "missing.so", "libc.so") is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's ELF files")
+def test_without_pyelftools_it_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert facts.linked_major(Path(sys.executable).resolve(), "libc.so") == 6
+    monkeypatch.setitem(sys.modules, "elftools.elf.elffile", None)
+    assert facts.linked_major(Path(sys.executable).resolve(), "libc.so") is None
+
+
+def test_cards_are_counted_on_the_bus_by_vendor_and_class(tmp_path: Path) -> None:
+    for name, vendor, kind in [
+        ("gpu", "0x10de", "0x030200"),
+        ("its audio", "0x10de", "0x040300"),
+        ("another's", "0x1002", "0x030000"),
+    ]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / name / "class").write_text(f"{kind}\n")
+    (tmp_path / "unreadable").mkdir()
+    assert facts.nvidia_cards(tmp_path) == 1
+    assert facts.nvidia_cards(tmp_path / "no bus") == 0

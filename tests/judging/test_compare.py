@@ -1,0 +1,412 @@
+"""Two runs against each other: what was planted is found, what only the machine did is not."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from judging.compare import CellChange, Change, Comparison, Outcome, compare, parse_share, process_ratios
+from judging.compare import unpaired_change as change_of
+from records.errors import UsageError
+from records.schema import Burst, Conditions, Environment, Extent, Placement, Record, Report, Status, Verdict
+from reports.compare_markdown import COMMENT_LIMIT, to_markdown
+from reports.compare_words import headline, spell_change
+from tests.reports.samples import HOSTILE, accuracy, cell, conv_on_cpu, environment, failed, ok, report
+
+ROUNDS = 5
+EAGER_MS = 1.7
+
+
+def measured(levels_ms: Sequence[float], calibration_ms: float | None = None) -> list[Burst]:
+    """Bursts of one process per level, whose calls all take just that."""
+    conditions = Conditions(calibration_ms=calibration_ms) if calibration_ms else None
+    return [
+        Burst(
+            group=process,
+            round=number,
+            started_s=number,
+            samples_ns=[round(level * 1e6)] * 3,
+            process=process,
+            conditions=conditions,
+        )
+        for process, level in enumerate(levels_ms)
+        for number in range(ROUNDS)
+    ]
+
+
+def levels(median_ms: float, seed: int, processes: int = 3, noise: float = 0.01) -> list[float]:
+    """What processes of one cell come out at: 1 % apart, whatever is done."""
+    random = np.random.default_rng(seed)
+    return [float(median_ms * math.exp(random.normal(0, noise))) for _ in range(processes)]
+
+
+def run(seed: int = 0, machine: float = 1.0, processes: int = 3, **medians_ms: float) -> Report:
+    """eager and the cells named, on a machine that is `machine` times as slow as usual."""
+    wanted = {"eager": EAGER_MS} | medians_ms
+    records = [
+        ok(cell(name), measured(levels(median * machine, seed + place, processes)))
+        for place, (name, median) in enumerate(wanted.items())
+    ]
+    return report(records)
+
+
+def outcomes(comparison: Comparison) -> dict[str, str]:
+    return {change.cell.label: change.outcome.value for change in comparison.cells}
+
+
+def of(comparison: Comparison, label: str) -> CellChange:
+    return next(change for change in comparison.cells if change.cell.label == label)
+
+
+def elsewhere(found: Report, **changed: object) -> Report:
+    """The same run, said to be made in another environment."""
+    return found.model_copy(update={"environment": found.environment.model_copy(update=changed)})
+
+
+# --- what was planted
+
+
+@pytest.mark.parametrize("seed", range(0, 100, 10))
+def test_a_regression_of_ten_percent_is_found_in_three_processes_of_one_percent_noise(seed: int) -> None:
+    found = compare(run(seed, onnx=0.9), run(seed + 5, onnx=0.99))
+    assert outcomes(found)["onnx"] == "slower"
+    assert [change.cell.label for change in found.regressions] == ["onnx"]
+
+
+@pytest.mark.parametrize("seed", range(0, 100, 10))
+def test_a_drift_of_the_whole_machine_is_no_regression(seed: int) -> None:
+    found = compare(run(seed, onnx=0.9, openvino=0.5), run(seed + 5, machine=1.08, onnx=0.9, openvino=0.5))
+    assert found.regressions == []
+    assert next(iter(found.controls.values())).moved
+    assert "eager itself became slower" in to_markdown(found)
+
+
+def test_a_regression_is_found_on_a_machine_that_became_slower_too() -> None:
+    found = compare(run(0, onnx=0.9), run(5, machine=1.08, onnx=0.9 * 1.15))
+    assert outcomes(found) == {"onnx": "slower", "eager": "cannot tell"}
+    assert len(found.regressions) == 1
+
+
+def test_a_faster_machine_does_not_call_a_cell_faster() -> None:
+    found = compare(run(0, onnx=0.9), run(5, machine=0.8, onnx=0.9))
+    assert outcomes(found) == {"onnx": "cannot tell", "eager": "cannot tell"}
+    assert of(found, "onnx").reason.startswith("latency: faster; relative to eager: ")
+
+
+def test_where_eager_alone_moved_nobody_is_blamed_and_all_is_said() -> None:
+    found = compare(run(0, onnx=0.9), run(5, onnx=0.9, eager=EAGER_MS * 1.3))
+    assert outcomes(found) == {"onnx": "cannot tell", "eager": "cannot tell"}
+    assert of(found, "onnx").reason.endswith("; relative to eager: faster")
+
+
+def test_a_calibration_that_stood_still_is_shown_beside_a_control_that_moved() -> None:
+    base = report([ok(cell(), measured([1.7, 1.71, 1.69], calibration_ms=5.0))])
+    new = report([ok(cell(), measured([1.9, 1.91, 1.89], calibration_ms=5.0))])
+    assert "A fixed piece of work without torch, on one core, took +0.0 % [+0.0, +0.0]." in to_markdown(
+        compare(base, new)
+    ).replace("\u00a0", " ")
+
+
+def test_a_small_change_within_what_is_allowed_is_slower_and_no_regression() -> None:
+    base = report([ok(cell(), measured([1, 1, 1])), ok(cell("onnx"), measured([1, 1.001, 0.999]))])
+    new = report([ok(cell(), measured([1, 1, 1])), ok(cell("onnx"), measured([1.03, 1.031, 1.029]))])
+    assert outcomes(compare(base, new))["onnx"] == "slower"
+    assert compare(base, new).regressions == []
+    assert len(compare(base, new, fail_above=0.025).regressions) == 1
+
+
+def test_what_the_control_leaves_open_widens_every_interval() -> None:
+    base = report([ok(cell(), measured([1, 1.2, 0.85])), ok(cell("onnx"), measured([1, 1.001, 0.999]))])
+    new = report([ok(cell(), measured([1.1, 0.9, 1.2])), ok(cell("onnx"), measured([1.08, 1.081, 1.079]))])
+    change = of(compare(base, new), "onnx")
+    assert change.outcome is Outcome.CANNOT_TELL
+    assert change.raw and change.raw.half_width and change.raw.half_width > 0.2
+
+
+# --- where intervals are worth nothing
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"), [(1.0, "cannot tell"), (1.2, "cannot tell"), (1.3, "slower"), (0.7, "faster")]
+)
+def test_a_single_process_tells_nothing_within_a_quarter(factor: float, expected: str) -> None:
+    found = compare(run(0, processes=1, onnx=0.9), run(0, processes=1, onnx=0.9 * factor))
+    assert outcomes(found)["onnx"] == expected
+    assert bool(found.regressions) == (expected == "slower")
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.2, "cannot tell"), (1.4, "slower")])
+def test_without_a_control_only_a_quarter_can_be_told(factor: float, expected: str) -> None:
+    base = report([ok(cell("onnx"), measured([1, 1.01, 0.99]))])
+    new = report([ok(cell("onnx"), measured([factor, 1.01 * factor, 0.99 * factor]))])
+    assert outcomes(compare(base, new)) == {"onnx": expected}
+    assert "no eager in the same rounds" in of(compare(base, new), "onnx").reason
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"cpu": "Xeon"}, "CPU AMD EPYC 9654 → Xeon"),
+        ({"torch_threads": 4}, "torch threads 16 → 4"),
+        ({"gpus": []}, "GPUs NVIDIA H200 → none"),
+    ],
+)
+def test_another_machine_is_said_first_and_makes_small_changes_untellable(
+    changed: dict[str, object], said: str
+) -> None:
+    found = compare(run(0, onnx=0.9), elsewhere(run(5, onnx=0.99), **changed))
+    assert outcomes(found) == {"onnx": "cannot tell", "eager": "cannot tell"}
+    text = to_markdown(found)
+    assert f"**Another machine**, and any change may come from that: {said}." in text
+    assert text.index("Another machine") < text.index("| verdict |")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"versions": {"torch": "2.10.0", "onnxruntime": "1.23.0"}}, "torch 2.9.0 → 2.10.0"),
+        ({"governor": "powersave"}, "governor unknown → powersave"),
+        ({"cuda": "13.0"}, "CUDA 12.8 → 13.0"),
+        ({"variables": {}}, "$OMP\\_NUM\\_THREADS 16 → unknown"),
+    ],
+)
+def test_what_else_bears_on_speed_is_said_and_the_verdicts_stand(changed: dict[str, object], said: str) -> None:
+    found = compare(run(0, onnx=0.9), elsewhere(run(5, onnx=1.1), **changed))
+    assert outcomes(found)["onnx"] == "slower"
+    assert f"bear on speed**: {said}." in to_markdown(found).replace("&#36;", "$")
+
+
+def test_another_commit_or_host_is_a_note() -> None:
+    found = compare(run(0), elsewhere(run(5), git_commit="fff0000", hostname="other", git_dirty=False))
+    text = to_markdown(found)
+    assert "WARNING" not in text
+    assert "| commit | abc1234 | fff0000 | note |" in text
+
+
+def test_another_driver_of_the_same_gpu_bears_on_speed() -> None:
+    gpu = environment().gpus[0].model_copy(update={"driver": "580.2"})
+    text = to_markdown(compare(run(0), elsewhere(run(5), gpus=[gpu])))
+    assert "driver of GPU 0 570.1 → 580.2" in text
+    assert "Another machine" not in text
+
+
+# --- cells without two latencies
+
+
+@pytest.mark.parametrize("status", [Status.CRASH, Status.INCORRECT, Status.FALLBACK, Status.TIMEOUT, Status.OOM])
+def test_a_cell_that_is_not_ok_any_more_is_a_regression(status: Status) -> None:
+    base = report([ok(cell(), measured([1, 1, 1])), ok(cell("onnx"), measured([1, 1, 1]))])
+    new = report([ok(cell(), measured([1, 1, 1])), failed(cell("onnx"), status, "what happened")])
+    found = compare(base, new)
+    assert outcomes(found) == {"onnx": "broken", "eager": "same"}
+    assert found.cells[0].is_regression
+    assert headline(found) == f"1 regression: onnx on conv on cpu, fp32: ok -> {status}: what happened."
+
+
+@pytest.mark.parametrize(("asked_by_name", "expected"), [(False, "not measured"), (True, "broken")])
+def test_an_absence_is_a_regression_only_where_the_cell_was_asked_for(asked_by_name: bool, expected: str) -> None:
+    base = report([ok(cell("tensorrt"), measured([1, 1, 1]))])
+    new = report([failed(cell("tensorrt"), Status.UNAVAILABLE, "not installed", asked_by_name=asked_by_name)])
+    found = compare(base, new)
+    assert outcomes(found) == {"tensorrt": expected}
+    assert bool(found.regressions) == asked_by_name
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (Status.CRASH, Status.TIMEOUT, "failing"),
+        (Status.CRASH, Status.CRASH, "failing"),
+        (Status.UNAVAILABLE, Status.CRASH, "failing"),
+        (Status.UNSUPPORTED, Status.UNSUPPORTED, "not measured"),
+        (Status.CRASH, None, "mended"),
+    ],
+)
+def test_what_was_not_ok_before_cannot_regress(before: Status, after: Status | None, expected: str) -> None:
+    base = report([failed(cell("onnx"), before, "so")])
+    new = report([failed(cell("onnx"), after, "so") if after else ok(cell("onnx"), measured([1, 1, 1]))])
+    found = compare(base, new)
+    assert outcomes(found) == {"onnx": expected}
+    assert found.regressions == []
+
+
+def test_cells_of_one_run_only_are_named() -> None:
+    found = compare(run(0, onnx=0.9), run(5, openvino=0.5))
+    assert outcomes(found) == {"eager": "same", "onnx": "only in base", "openvino": "only in new"}
+    assert found.regressions == []
+
+
+def test_runs_that_share_no_cell_are_refused() -> None:
+    with pytest.raises(UsageError, match="share no cell"):
+        compare(report([ok(cell(), measured([1]))]), report([ok(cell(model="mlp"), measured([1]))]))
+
+
+def test_records_that_are_ok_without_samples_cannot_be_told() -> None:
+    found = compare(report([ok(cell(), [])]), report([ok(cell(), [])]))
+    assert outcomes(found) == {"eager": "cannot tell"}
+    assert headline(found) == "Whether anything regressed cannot be told: 1 cannot tell."
+
+
+# --- properties
+
+medians = st.floats(0.01, 100)
+processes = st.lists(medians, min_size=1, max_size=4)
+
+
+@given(processes, processes)
+def test_a_report_compared_with_itself_has_not_changed(eager: list[float], onnx: list[float]) -> None:
+    same = report([ok(cell(), measured(eager)), ok(cell("onnx"), measured(onnx))])
+    found = compare(same, same)
+    assert {change.outcome for change in found.cells} <= {Outcome.SAME, Outcome.CANNOT_TELL}
+    assert found.regressions == []
+
+
+MIRRORED = {"slower": "faster", "faster": "slower"}
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.8, 1.25), min_size=4, max_size=4), st.integers(1, 3), st.integers(0, 2**16))
+def test_swapping_the_runs_mirrors_the_verdicts(factors: list[float], count: int, seed: int) -> None:
+    one = run(seed, factors[0], count, onnx=0.9 * factors[1])
+    other = run(seed + 7, factors[2], count, onnx=0.9 * factors[3])
+    forwards, backwards = outcomes(compare(one, other)), outcomes(compare(other, one))
+    assert {label: MIRRORED.get(outcome, outcome) for label, outcome in forwards.items()} == backwards
+
+
+@given(processes, processes)
+def test_a_change_is_symmetric(base: list[float], new: list[float]) -> None:
+    there, back = change_of(base, new), change_of(new, base)
+    assert there.log == pytest.approx(-back.log)
+    assert (there.half_width is None) == (min(len(base), len(new)) < 2)
+    if there.half_width is not None:
+        assert there.half_width == pytest.approx(back.half_width)
+
+
+# --- the numbers
+
+
+def test_the_interval_is_welchs() -> None:
+    """Against a calculation by hand: variances 0.01 and 0.04 of the logarithms, 2.94 degrees of freedom."""
+    base, new = [math.exp(x) for x in (-0.1, 0.0, 0.1)], [math.exp(x) for x in (0.3, 0.5, 0.7)]
+    change = change_of(base, new)
+    assert change.log == pytest.approx(0.5)
+    assert change.half_width == pytest.approx(0.4156, abs=2e-3)  # 3.22 times sqrt(0.05 / 3)
+    assert change.ci95 and change.ci95.low < change.value < change.ci95.high
+
+
+def test_processes_that_agree_to_the_last_bit_have_an_interval() -> None:
+    assert change_of([1.0, 1.0], [1.1, 1.1]).half_width == 0
+    one_sided = change_of([1.0, 1.0, 1.0], [1.1, 1.2, 1.15])
+    assert one_sided.half_width and one_sided.half_width > 0
+
+
+def test_a_change_needs_a_process_on_either_side() -> None:
+    with pytest.raises(ValueError, match="at least one process"):
+        change_of([], [1.0])
+
+
+def test_a_ratio_to_the_baseline_is_of_the_same_round() -> None:
+    eager = [Burst(group=0, round=n, started_s=n, samples_ns=[(n + 1) * 1000], process=0) for n in range(3)]
+    onnx = [burst.model_copy(update={"samples_ns": [burst.samples_ns[0] // 2]}) for burst in eager]
+    alone = Burst(group=1, round=0, started_s=9, samples_ns=[7], process=1)
+    assert process_ratios([*onnx, alone], eager) == [0.5]
+
+
+@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("2.5 %", 0.025), ("100%", 1.0)])
+def test_a_share_is_written_in_percent(text: str, share: float) -> None:
+    assert parse_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["5", "0.05", "-5%", "0%", "", "five", "nan%"])
+def test_a_bare_number_or_nonsense_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="write a percentage over 0, such as 5%"):
+        parse_share(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "spelled"),
+    [
+        (Change(math.log(1.0816), 0.03), "+8.2 % [+5.0,\u00a0+11]"),
+        (Change(0.0, None), "+0.0 %"),
+        (Change(math.log(0.99999), None), "+0.0 %"),
+        (Change(math.log(3), None), "+200 %"),
+    ],
+)
+def test_a_change_is_spelled_in_percent(change: Change, spelled: str) -> None:
+    assert spell_change(change) == spelled
+
+
+# --- the page
+
+
+def test_the_verdict_stands_first_and_regressions_before_all_other_rows() -> None:
+    text = to_markdown(compare(run(0, onnx=0.9, openvino=0.5), run(5, onnx=0.9, openvino=0.6)))
+    assert text.startswith("**1 regression: openvino on conv on cpu, fp32 is slower, +")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert rows[2].startswith("| **slower** | openvino |")
+
+
+def test_what_no_verdict_is_on_is_told_in_a_fold() -> None:
+    base = report([ok(cell("onnx"), measured([1, 1, 1]), build_s=2.0, precision_in_force={"tf32": False})])
+    new = report(
+        [
+            ok(
+                cell("onnx"),
+                measured([1, 1, 1]),
+                build_s=3.0,
+                accuracy=accuracy(2.6e-7),
+                precision_in_force={"tf32": True},
+                placement=Placement(extent=Extent.PARTIAL),
+            )
+        ]
+    )
+    text = to_markdown(compare(base, new))
+    fold = text[text.index("<details>") :]
+    assert "| onnx | 2.0 → 3.0 | 900 | 1.3e-07 → 2.6e-07 |" in fold
+    assert "precision in force, tf32: False -&gt; True; placement: full -&gt; partial" in fold
+
+
+def test_a_run_that_was_interrupted_or_undecided_is_named() -> None:
+    verdict = Verdict(contest_id="x", title="conv on cpu", baseline=None, winner=None, sentence="", unstable=True)
+    new = run(5).model_copy(update={"complete": False, "planned": 3, "verdicts": [verdict]})
+    text = to_markdown(compare(run(0), new))
+    assert "The new run was interrupted before all was measured: 1 of 3 cells have ended." in text
+    assert "In the new run measuring ended before its intervals were decided: conv on cpu." in text
+
+
+def test_text_from_reports_is_never_markup() -> None:
+    base = report([ok(cell("onnx", model="<net>|x"), measured([1, 1, 1]))], run_id=HOSTILE)
+    new = elsewhere(report([failed(cell("onnx", model="<net>|x"), Status.ERROR, HOSTILE)]), cpu=HOSTILE)
+    for text in (to_markdown(compare(base, new)), to_markdown(compare(base, new), folds=False)):
+        assert "<b>" not in text and "\x1b" not in text and "[e](http" not in text and "<net>" not in text
+        rows = [line for line in text.splitlines() if line.startswith("| **broken**")]
+        assert len(rows) == 1
+        assert rows[0].replace("\\|", "").count("|") == 8
+
+
+def test_for_a_terminal_there_are_no_folds_and_a_table_per_contest() -> None:
+    both = report([*conv_on_cpu(), ok(cell(model="mlp"), measured([1, 1, 1]))])
+    text = to_markdown(compare(both, both), folds=False)
+    assert "<details>" not in text
+    assert text.count("| verdict |") == 2
+    assert to_markdown(compare(both, both)).count("| verdict |") == 1
+
+
+def test_what_does_not_fit_into_a_comment_leaves_its_folds_out() -> None:
+    records: list[Record] = []
+    for number in range(200):
+        settings_in_force: dict[str, object] = {f"switch {each}": number for each in range(10)}
+        records.append(ok(cell("onnx", f"mode-{number}"), measured([1, 1, 1]), precision_in_force=settings_in_force))
+    before = [record.model_copy(update={"precision_in_force": {}}) for record in records]
+    text = to_markdown(compare(report(before), report(records)))
+    assert len(text) <= COMMENT_LIMIT
+    assert "it would not fit into a comment" in text and "<details>" not in text
+
+
+def test_an_environment_does_not_differ_from_itself() -> None:
+    read_back = Environment.model_validate_json(environment().model_dump_json())
+    found = compare(run(0), run(5).model_copy(update={"environment": read_back}))
+    assert found.differences == []

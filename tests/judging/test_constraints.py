@@ -1,0 +1,130 @@
+import math
+
+import pytest
+
+from judging.constraints import QUANTITIES, Requirements
+from judging.verdict import judge_contest
+from records.errors import UsageError
+from records.schema import Energy, Phase, Process, Record
+from tests.reports.samples import MIB, accuracy, bursts, cell, constant, ok
+
+
+def full() -> Record:
+    """A record that has a value of every quantity."""
+    warm = [Phase(name="load", seconds=0.4), Phase(name="first_call", seconds=0.1)]
+    return ok(
+        cell("onnx", device="cuda"),
+        bursts(1.0, rounds=20, calls=400),
+        build_s=2.0,
+        processes=[Process(index=0, warm=False, phases=[]), Process(index=1, warm=True, phases=warm)],
+        energy=Energy(joules_per_call=0.02, idle_w=70.0, calls=1000, seconds=1.0, source="NVML, the whole GPU"),
+    )
+
+
+def unmet(text: str, record: Record | None = None) -> list[str]:
+    return Requirements.parse(text).unmet(record or full())
+
+
+def test_every_quantity_is_read_from_the_record() -> None:
+    values = {name: quantity.of(full()) for name, quantity in QUANTITIES.items()}
+    assert [name for name, value in values.items() if value is None] == []
+    assert values["build_s"] == pytest.approx(2.0)
+    assert values["first_answer_s"] == pytest.approx(2.01)
+    assert (values["warm_build_s"], values["warm_first_answer_s"]) == (0.4, 0.5)
+    assert values["peak_device_bytes"] == 412 * MIB
+
+
+def test_what_is_met_has_no_reasons_and_nothing_is_required_by_no_text() -> None:
+    assert unmet("p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3") == []
+    assert not Requirements.parse("  ")
+    assert Requirements.parse("") == Requirements() and Requirements().unmet(full()) == []
+    assert Requirements.parse("build_s < 60")
+
+
+def test_each_reason_says_what_is_and_what_was_asked() -> None:
+    assert unmet("build_s<1.5, median_ms<5 , joules_per_call<=0.01") == [
+        "build_s is 2, not < 1.5",
+        "joules_per_call is 0.02, not <= 0.01",
+    ]
+    assert unmet("peak_device_bytes<400MB") == ["peak_device_bytes is 432.013 MB, not < 400 MB"]
+    assert unmet("calls_per_s > 1000") == ["calls_per_s is 900, not > 1000"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_met"),
+    [
+        ("build_s<2", False),
+        ("build_s<=2", True),
+        ("build_s>2", False),
+        ("build_s>=2", True),
+        (f"peak_device_bytes<={412 * MIB}", True),
+        ("peak_device_bytes<=412MiB", True),
+        ("peak_device_bytes<=412 MB", False),
+        ("peak_device_bytes<0.5GB", True),
+        ("peak_device_bytes<4e8B", False),
+        ("build_s<.5e1", True),
+    ],
+)
+def test_operators_and_units(text: str, is_met: bool) -> None:
+    record = ok(cell("onnx", device="cuda"), constant([1.0] * 6), first_call_s=0.01).model_copy(
+        update={"phases": [Phase(name="compile", seconds=2.0)]}
+    )
+    assert (unmet(text, record) == []) is is_met
+
+
+def test_what_cannot_be_judged_is_not_met_and_says_so() -> None:
+    few = ok(cell("onnx"), constant([1.0] * 6))
+    assert unmet("p99_ms<5", few) == [
+        "p99_ms cannot be judged: the sample is too small for this percentile: raise --min-time"
+    ]
+    assert unmet("peak_device_bytes<4GB", few) == ["peak_device_bytes cannot be judged: no memory of a device was read"]
+    assert unmet("warm_build_s<4", few) == ["warm_build_s cannot be judged: it was never started warm"]
+    assert unmet("joules_per_call<4", few) == ["joules_per_call cannot be judged: this machine counts no energy"]
+
+
+def test_not_a_number_meets_nothing() -> None:
+    wrong = ok(cell("onnx"), constant([1.0] * 6), accuracy=accuracy(math.nan))
+    assert len(unmet("rmse<1, rmse>=1", wrong)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("p9_ms<5", "unknown quantity 'p9_ms': did you mean 'p99_ms'? (--require 'p9_ms<5')"),
+        ("xyz<5", "unknown quantity 'xyz': known: artifact_bytes, "),
+        ("p99_ms<5ms", "--require 'p99_ms<5ms': p99_ms takes a plain number, not one in ms"),
+        ("peak_device_bytes<4Gb", "unknown unit of bytes 'Gb': did you mean 'GB'?"),
+        ("p99_ms=5", "--require 'p99_ms=5': write NAME<NUMBER"),
+        ("p99_ms<", "--require 'p99_ms<': write NAME<NUMBER"),
+        ("p99_ms<-1", "--require 'p99_ms<-1': write NAME<NUMBER"),
+        ("p99_ms<nan", "--require 'p99_ms<nan': write NAME<NUMBER"),
+        ("p99_ms<5,", "--require '': write NAME<NUMBER"),
+        ("p99_ms<5 build_s<3", "--require 'p99_ms<5 build_s<3': write NAME<NUMBER"),
+        ("p99_ms<4,000", "--require '000': write NAME<NUMBER"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Requirements.parse(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_who_does_not_meet_them_cannot_win_and_is_named() -> None:
+    records = [
+        ok(cell("eager"), constant([2.0] * 8)),
+        ok(cell("onnx"), constant([1.0] * 8), build_s=9.0),
+        ok(cell("inductor"), constant([1.5] * 8), build_s=3.0),
+    ]
+    assert judge_contest(records).winner == "onnx"
+    verdict = judge_contest(records, Requirements.parse("build_s<5"))
+    assert verdict.winner == "inductor"
+    assert [standing.label for standing in verdict.standings] == ["inductor", "eager"]
+    assert any("onnx" in doubt and "build_s is 9, not < 5" in doubt for doubt in verdict.doubts)
+
+
+def test_the_baseline_stays_the_baseline_though_it_may_not_win() -> None:
+    records = [ok(cell("eager"), constant([2.0] * 8)), ok(cell("onnx"), constant([1.0] * 8), build_s=9.0)]
+    verdict = judge_contest(records, Requirements.parse("median_ms<1.5"))
+    assert (verdict.baseline, [standing.label for standing in verdict.standings]) == ("eager", ["onnx"])
+    assert verdict.standings[0].speedup_over_baseline is not None

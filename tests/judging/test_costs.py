@@ -1,0 +1,354 @@
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from judging.costs import HORIZON, TIMED_ONCE_MARGIN, Costs, Line, break_even, envelope, line_of
+from judging.estimate import summarise
+from judging.verdict import judge_contest
+from records.schema import Burst, Interval, Phase, Process, Ratio, Record, Status
+from tests.reports.samples import cell, constant, failed, ok
+
+seconds = st.floats(1e-6, 100.0)
+lines = st.builds(Line, st.text("abcdef", min_size=1, max_size=3), seconds, seconds)
+
+
+def in_processes(level_ms: float, biases: list[float], rounds: int = 8) -> list[Burst]:
+    """Bursts of one process per bias, whose calls take `level_ms` times that."""
+    return [
+        burst.model_copy(update={"process": process})
+        for process, bias in enumerate(biases)
+        for burst in constant([level_ms * bias] * rounds, group=process)
+    ]
+
+
+def measured(
+    backend: str,
+    level_ms: float,
+    build_s: float = 0.0,
+    warm_build_s: float | None = 0.0,
+    biases: tuple[float, ...] = (1.0, 1.001, 0.999),
+) -> Record:
+    """A record of three processes; its first call takes 10 ms, cold or warm."""
+    bursts = in_processes(level_ms, list(biases))
+    record = ok(cell(backend), bursts, build_s=build_s, first_call_s=0.01)
+    processes = [Process(index=0, warm=False, phases=record.phases)]
+    if warm_build_s is not None:
+        phases = [Phase(name="load", seconds=warm_build_s), Phase(name="first_call", seconds=0.01)]
+        processes += [Process(index=index, warm=True, phases=phases) for index in (1, 2)]
+    return record.model_copy(update={"processes": processes, "latency": summarise(bursts)})
+
+
+def surely(value: float) -> Ratio:
+    return Ratio(value=value, ci95=Interval(low=value, high=value), paired=True, processes=3)
+
+
+# --- a line
+
+
+def test_the_first_call_is_one_of_the_calls() -> None:
+    line = Line("onnx", setup_s=2.0, steady_s=0.5)
+    assert [line.total_s(calls) for calls in (1, 2, 11)] == [2.0, 2.5, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "calls"),
+    [
+        ((10.0, 1.0), (0.0, 2.0), 11),  # equal after ten calls beyond the first
+        ((10.5, 1.0), (0.0, 2.0), 12),
+        ((10.0, 2.0), (0.0, 2.0), None),
+        ((10.0, 3.0), (0.0, 2.0), None),
+        ((0.0, 3.0), (1.0, 2.0), None),  # ahead at first, and overtaken for good
+        ((0.0, 2.0), (0.0, 2.0), 0),
+        ((0.5, 1.0), (1.0, 2.0), 0),
+    ],
+)
+def test_break_even(ours: tuple[float, float], theirs: tuple[float, float], calls: int | None) -> None:
+    assert Line("ours", *ours).break_even(Line("theirs", *theirs)) == calls
+
+
+@given(lines, lines)
+def test_from_the_break_even_on_and_not_before_it_costs_no_more(ours: Line, theirs: Line) -> None:
+    calls = ours.break_even(theirs)
+    if calls:
+        assert calls > 1
+        assert ours.exact_total_s(calls) <= theirs.exact_total_s(calls)
+        assert ours.exact_total_s(calls - 1) > theirs.exact_total_s(calls - 1)
+    elif calls is None:
+        assert ours.exact_total_s(10**15) > theirs.exact_total_s(10**15)
+    else:
+        assert all(ours.exact_total_s(calls) <= theirs.exact_total_s(calls) for calls in (1, 10**15))
+
+
+# --- the envelope
+
+
+def test_the_envelope_goes_from_crossing_to_crossing() -> None:
+    eager, onnx, tuned = Line("eager", 1.0, 4.0), Line("onnx", 10.0, 2.0), Line("tuned", 100.0, 1.0)
+    never = Line("never", 100.0, 2.5)
+    assert envelope([never, tuned, eager, onnx], 1000) == [(eager, 1), (onnx, 6), (tuned, 91)]
+    assert envelope([never, tuned, eager, onnx], 90) == [(eager, 1), (onnx, 6)]
+    assert envelope([], 1000) == []
+
+
+@given(st.lists(lines, min_size=1, max_size=8), st.integers(1, 10**7))
+@example([Line("a", 1.0, 1.0), Line("b", 1.0, 1.0)], 1)
+@example([Line("a", 2.0, 1.0), Line("b", 1.0, 2.0), Line("c", 1.5, 1.5)], 2)  # all three cross at call 2
+def test_nobody_is_below_the_envelope(many: list[Line], calls: int) -> None:
+    legs = envelope(many, 10**7)
+    starts = [first for _, first in legs]
+    assert starts[0] == 1 and starts == sorted(set(starts)) and starts[-1] <= 10**7
+    on_it = [line for line, first in legs if first <= calls][-1]
+    assert on_it.exact_total_s(calls) == min(line.exact_total_s(calls) for line in many)
+
+
+# --- from records
+
+
+def test_a_line_is_made_of_the_start_and_the_steady_latency() -> None:
+    onnx = measured("onnx", 2.0, build_s=5.0, warm_build_s=0.5)
+    assert line_of(onnx, "cold") == Line("onnx", pytest.approx(5.01), pytest.approx(2e-3))  # type: ignore[arg-type]
+    assert line_of(onnx, "warm") == Line("onnx", pytest.approx(0.51), pytest.approx(2e-3))  # type: ignore[arg-type]
+
+
+def test_what_was_not_measured_has_no_line() -> None:
+    once = measured("onnx", 2.0, warm_build_s=None)
+    assert line_of(once, "cold") and line_of(once, "warm") is None
+    assert line_of(failed(cell("onnx"), Status.CRASH, "signal 11", phases=once.phases), "cold") is None
+    assert line_of(once.model_copy(update={"phases": []}), "cold") is None
+
+
+def test_cold_and_warm_pay_at_different_calls() -> None:
+    onnx = measured("onnx", 1.0, build_s=5.0, warm_build_s=0.5, biases=(0.999, 1.0, 1.001))
+    costs = Costs([measured("eager", 2.0), onnx])
+    cold, warm = (costs.break_even("onnx", "eager", start) for start in ("cold", "warm"))  # type: ignore[arg-type]
+    assert cold and warm and cold.is_established and warm.is_established
+    assert (cold.calls, warm.calls) == (pytest.approx(5001, abs=6), pytest.approx(501, abs=2))
+    assert cold.low and cold.calls and cold.high and cold.low < cold.calls < cold.high
+    assert costs.break_even("onnx", "onnx", "cold") is None
+    assert costs.break_even("onnx", "openvino", "cold") is None
+
+
+def test_a_break_even_between_latencies_that_do_not_differ_surely_is_not_established() -> None:
+    noisy = measured("onnx", 1.9, build_s=5.0, biases=(0.9, 1.1, 1.0))
+    found = Costs([measured("eager", 2.0), noisy]).break_even("onnx", "eager", "cold")
+    assert found and found.calls and not found.is_established
+
+
+def test_a_difference_under_the_margin_is_not_one_however_narrow() -> None:
+    near = measured("onnx", 1.98, build_s=5.0, biases=(1.0, 1.0, 1.0))
+    found = Costs([measured("eager", 2.0, biases=(1.0, 1.0, 1.0)), near]).break_even("onnx", "eager", "cold")
+    assert found and found.calls and not found.is_established
+
+
+def test_two_that_tie_with_a_noisier_best_keep_what_is_known_of_them() -> None:
+    records = [measured("eager", 2.0), measured("onnx", 1.0, build_s=5.0), measured("x", 0.99, biases=(0.6, 1.5, 1.0))]
+    assert set(judge_contest(records).tied) == {"x", "onnx", "eager"}
+    costs = Costs(records)
+    found, unsure = costs.break_even("onnx", "eager", "cold"), costs.break_even("onnx", "x", "cold")
+    assert found and found.is_established
+    assert unsure and not unsure.is_established
+
+
+def test_the_verdict_tells_the_same_break_even() -> None:
+    records = [measured("eager", 2.0), measured("onnx", 1.0, build_s=5.0), measured("x", 1.99, build_s=1.0)]
+    told = {standing.label: standing for standing in judge_contest(records).standings}
+    found = Costs(records).break_even("onnx", "eager", "cold")
+    assert found and told["onnx"].break_even_calls == found.calls
+    assert (told["x"].break_even_calls, told["x"].break_even_established) == (None, False)
+    assert (told["eager"].break_even_calls, told["eager"].break_even_established) == (0, True)
+    assert f"pays from call {found.calls:,} on" in judge_contest(records).sentence
+
+
+def test_the_end_of_an_interval_may_say_that_it_never_pays() -> None:
+    ours, theirs = Line("ours", 10.0, 1.0), Line("theirs", 1.0, 1.05)
+    # medians and paired ratio disagree on how far the two are apart, as a drift between rounds can make them
+    ratio = Ratio(value=1.2, ci95=Interval(low=1.1, high=1.3), paired=True, processes=3)
+    found = break_even(ours, theirs, ratio)
+    assert (found.calls, found.high, found.is_established) == (181, None, False)
+
+
+def test_a_single_process_widens_the_interval_by_what_it_cannot_see() -> None:
+    ours, theirs = Line("ours", 10.0, 1.0), Line("theirs", 1.0, 2.0)
+    sure = break_even(ours, theirs, surely(2.0))
+    single = break_even(ours, theirs, surely(2.0).model_copy(update={"processes": 1}))
+    unpaired = break_even(ours, theirs, surely(2.0).model_copy(update={"paired": False}))
+    assert (sure.low, sure.calls, sure.high) == (10, 10, 10)
+    assert single.low and single.high and unpaired.low and unpaired.high
+    assert unpaired.low < single.low <= 10 < single.high < unpaired.high
+
+
+# --- who costs least
+
+
+def contest() -> Costs:
+    return Costs(
+        [
+            measured("eager", 2.0),
+            measured("onnx", 1.0, build_s=1.0, warm_build_s=0.1),
+            measured("openvino", 1.0, build_s=1.0, warm_build_s=0.1, biases=(1.01, 1.0, 0.995)),
+            measured("inductor", 0.5, build_s=60.0, warm_build_s=1.0),
+        ]
+    )
+
+
+EVERYBODY = ("eager", "onnx", "openvino", "inductor")
+EVERYBODY_HOT = ("eager", "hotpath")
+
+
+def test_the_cheapest_over_so_many_calls_and_who_may_be_as_cheap() -> None:
+    found = [contest().cheapest(calls, "cold", EVERYBODY) for calls in HORIZON]
+    assert [each.line.label for each in found if each] == [
+        *["eager"] * 3,
+        "eager",  # 2.0 against 2.01 s over a thousand calls
+        "onnx",
+        "onnx",
+        "inductor",
+        "inductor",
+    ]
+    rivals = [[line.label for line in each.rivals] for each in found if each]
+    assert rivals[:3] == [[], [], []]
+    assert rivals[3] == ["onnx", "openvino"]  # within 2 %
+    assert rivals[4] == ["openvino"]  # the same latency, but for what lies between processes
+    assert rivals[5] == ["openvino", "inductor"]  # 101 against 110 s, of which one building took 60 s
+    assert rivals[6:] == [[], []]
+
+
+def test_only_those_that_may_win_are_compared() -> None:
+    assert [leg.line.label for leg in contest().legs("cold", ["onnx", "inductor"])] == ["onnx", "inductor"]
+    assert contest().legs("cold", []) == []
+    assert contest().cheapest(10, "cold", ["nobody"]) is None
+
+
+def test_with_no_interval_nothing_is_known_of_the_calls_after_the_first() -> None:
+    records = [measured("eager", 2.0), measured("onnx", 1.0, build_s=1.0)]
+    single = [record.model_copy(update={"bursts": record.bursts[:1]}) for record in records]
+    costs = Costs(single)
+    assert costs.steady("onnx", "eager").ci95 is None
+    once, often = (costs.cheapest(calls, "cold", EVERYBODY) for calls in (1, 10**6))
+    assert once and once.line.label == "eager" and once.rivals == []
+    assert often and often.line.label == "onnx" and [line.label for line in often.rivals] == ["eager"]
+    outcome = costs.outcome("onnx", "eager", 10**6, "cold")
+    assert outcome and outcome.winner is None
+
+
+def test_legs_say_where_they_cross_and_whether_that_is_established() -> None:
+    eager, onnx, inductor = contest().legs("cold", EVERYBODY)
+    assert (eager.line.label, eager.first_call, eager.crossing) == ("eager", 1, None)
+    assert onnx.crossing and onnx.crossing.is_established
+    assert onnx.first_call == onnx.crossing.calls == pytest.approx(1001, abs=2)
+    assert inductor.first_call == pytest.approx(118_001, abs=5)
+
+
+# --- over a number of calls
+
+
+def test_the_outcome_over_so_many_calls() -> None:
+    found = contest().outcome("onnx", "eager", 10_000, "cold")
+    assert found
+    assert found.overhead_s == pytest.approx(1.0)
+    assert found.steady.value == pytest.approx(2.0, rel=1e-3)
+    # (10 ms + 9,999 · 2 ms) / (1,010 ms + 9,999 · 1 ms)
+    assert found.total_speedup == pytest.approx(20.008 / 11.009, rel=1e-3)
+    assert found.winner == "onnx"
+
+
+@pytest.mark.parametrize(("calls", "winner"), [(1, "eager"), (100, "eager"), (1_001, None), (10_000, "onnx")])
+def test_who_wins_depends_on_the_calls(calls: int, winner: str | None) -> None:
+    found = contest().outcome("onnx", "eager", calls, "cold")
+    assert found and found.winner == winner
+
+
+def test_steady_latencies_that_no_verdict_calls_make_no_winner_over_however_many_calls() -> None:
+    """5 % apart in three processes of each: their 95 % interval excludes 1, and a verdict needs more than that."""
+    records = [measured("eager", 1.05), measured("onnx", 1.0, build_s=1.0)]
+    costs = Costs(records)
+    steady = costs.steady("onnx", "eager")
+    assert steady.ci95 and steady.ci95.low > 1.03
+    assert judge_contest(records).winner is None
+    often = costs.outcome("onnx", "eager", 10**6, "cold")
+    assert often and often.total_speedup_ci95 and often.total_speedup_ci95.low > 1.03
+    assert often.winner is None
+    once = costs.outcome("onnx", "eager", 1, "cold")
+    assert once and once.winner == "eager"  # by its setup
+    cheapest = costs.cheapest(10**6, "cold", EVERYBODY)
+    assert cheapest and [line.label for line in cheapest.rivals] == ["eager"]
+
+
+# --- what was timed once
+
+
+def starting(backend: str, first_call_s: float, level_ms: float = 1.0, build_s: float = 0.0) -> Record:
+    phases = [Phase(name="load", seconds=build_s), Phase(name="first_call", seconds=first_call_s)]
+    return measured(backend, level_ms, warm_build_s=None).model_copy(update={"phases": phases})
+
+
+def test_first_calls_that_differ_by_chance_make_no_winner() -> None:
+    costs = Costs([starting("eager", 1.05), starting("hotpath", 1.0)])
+    for calls in (1, 100):
+        found, cheapest = costs.outcome("hotpath", "eager", calls, "cold"), costs.cheapest(calls, "cold", EVERYBODY_HOT)
+        assert found and found.total_speedup > 1.04 and found.winner is None
+        assert cheapest and [line.label for line in cheapest.rivals] == ["eager"]
+    first = costs.legs("cold", EVERYBODY_HOT)[0]
+    assert (first.line.label, [line.label for line in first.rivals]) == ("hotpath", ["eager"])
+
+
+def test_first_calls_that_differ_surely_make_a_winner_over_few_calls() -> None:
+    costs = Costs([starting("eager", 3.0), starting("hotpath", 1.0)])
+    few, many = (costs.outcome("hotpath", "eager", calls, "cold") for calls in (10, 10**7))
+    assert few and few.winner == "hotpath"
+    assert many and many.winner is None
+    cheapest = costs.cheapest(10, "cold", EVERYBODY_HOT)
+    assert cheapest and (cheapest.line.label, cheapest.rivals) == ("hotpath", [])
+
+
+@pytest.mark.parametrize(("first_call_s", "winner"), [(1.5, None), (1.6, "hotpath")])
+def test_a_lead_is_one_if_it_were_longer_and_the_other_shorter_by_the_margin(
+    first_call_s: float, winner: str | None
+) -> None:
+    found = Costs([starting("eager", first_call_s), starting("hotpath", 1.0)]).outcome("hotpath", "eager", 1, "cold")
+    assert TIMED_ONCE_MARGIN == 0.25
+    assert found and found.winner == winner
+    assert found.total_speedup_ci95 == Interval(low=first_call_s, high=first_call_s)  # of steady latencies alone
+
+
+@pytest.mark.parametrize(("calls", "winner"), [(1, "eager"), (100, "eager"), (10**6, "inductor")])
+def test_building_for_seconds_decides_over_few_calls_and_latency_over_many(calls: int, winner: str) -> None:
+    costs = Costs([starting("eager", 0.1), starting("inductor", 0.001, level_ms=0.5, build_s=2.0)])
+    found, cheapest = costs.outcome("inductor", "eager", calls, "cold"), costs.cheapest(calls, "cold", EVERYBODY)
+    assert found and found.winner == winner
+    assert cheapest and (cheapest.line.label, cheapest.rivals) == (winner, [])
+    assert [(leg.line.label, leg.rivals) for leg in costs.legs("cold", EVERYBODY)] == [("eager", []), ("inductor", [])]
+
+
+def test_builds_that_differ_by_chance_name_nobody_between_two_others() -> None:
+    """Equal but for 5 % of the build, between one that needs none and one that is faster still for far more."""
+    records = [
+        *(starting("eager", 0.01, level_ms=4.0), starting("inductor", 0.01, level_ms=0.5, build_s=1000.0)),
+        *(starting("onnx", 0.01, level_ms=2.0, build_s=1.0), starting("openvino", 0.01, level_ms=2.0, build_s=1.05)),
+    ]
+    legs = Costs(records).legs("cold", EVERYBODY)
+    told = [(leg.line.label, [line.label for line in leg.rivals]) for leg in legs]
+    assert told == [("eager", []), ("onnx", ["openvino"]), ("inductor", [])]
+    assert legs[1].crossing and legs[1].crossing.is_established
+
+
+def test_break_even_is_by_building_and_first_call_as_they_were_timed() -> None:
+    costs = Costs([starting("eager", 1.0), starting("onnx", 1.05, level_ms=0.5)])
+    found = costs.break_even("onnx", "eager", "cold")
+    assert found and found.is_established and found.calls == pytest.approx(101, abs=1)
+    outcome = costs.outcome("onnx", "eager", 200, "cold")
+    assert outcome and outcome.winner is None
+
+
+def test_a_warm_start_pays_earlier() -> None:
+    cold, warm = (contest().outcome("onnx", "eager", 500, start) for start in ("cold", "warm"))  # type: ignore[arg-type]
+    assert cold and warm
+    assert (cold.winner, warm.winner) == ("eager", "onnx")
+    assert warm.overhead_s == pytest.approx(0.1)
+
+
+@given(st.integers(1, 10**9))
+def test_totals_are_exact(calls: int) -> None:
+    assert Line("a", 0.1, 0.3).exact_total_s(calls) == Fraction(0.1) + (calls - 1) * Fraction(0.3)

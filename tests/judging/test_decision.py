@@ -1,0 +1,144 @@
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.worker.sampling import MAX_PROCESSES
+from judging.decision import (
+    FEWEST_FOR_NARROW_LEAD,
+    FEWEST_PROCESSES,
+    MARGIN,
+    MARGIN_UNPAIRED,
+    Relation,
+    is_decided,
+    relation,
+)
+from judging.estimate import ratio_over_processes
+from records.schema import Interval, Ratio
+
+intervals = st.builds(
+    lambda value, half, processes, paired: Ratio(
+        value=value,
+        ci95=Interval(low=value * np.exp(-half), high=value * np.exp(half)),
+        paired=paired,
+        processes=processes,
+    ),
+    st.floats(0.5, 2.0),
+    st.floats(0.0, 0.5),
+    st.integers(1, 12),
+    st.booleans(),
+)
+
+
+def ratio(value: float, low: float, high: float, processes: int = 10, paired: bool = True) -> Ratio:
+    return Ratio(value=value, ci95=Interval(low=low, high=high), paired=paired, processes=processes)
+
+
+def inverse(of: Ratio) -> Ratio:
+    assert of.ci95 is not None
+    return ratio(1 / of.value, 1 / of.ci95.high, 1 / of.ci95.low, of.processes, of.paired)
+
+
+@given(intervals)
+def test_the_inverse_says_the_inverse(found: Ratio) -> None:
+    mirror = {Relation.FASTER: Relation.SLOWER, Relation.SLOWER: Relation.FASTER}
+    assert relation(inverse(found)) is mirror.get(relation(found), relation(found))
+    assert is_decided(inverse(found)) == is_decided(found)
+
+
+@given(intervals)
+def test_what_is_decided_is_called_or_a_tie(found: Ratio) -> None:
+    if is_decided(found):
+        assert found.processes >= FEWEST_PROCESSES
+        assert relation(found) is not Relation.UNDECIDED
+
+
+@given(intervals)
+def test_a_call_has_an_interval_without_one_and_a_difference_of_two_percent(found: Ratio) -> None:
+    assert found.ci95 is not None
+    if relation(found) is Relation.FASTER:
+        assert found.ci95.low > 1
+        assert found.value >= 1.02
+
+
+@pytest.mark.parametrize(
+    ("found", "call", "decided"),
+    [
+        (ratio(1.85, 1.80, 1.90), Relation.FASTER, True),
+        (ratio(0.50, 0.49, 0.51), Relation.SLOWER, True),
+        (ratio(1.05, 1.04, 1.06), Relation.FASTER, True),
+        (ratio(1.019, 1.014, 1.023), Relation.TIE, True),  # under 2 %, and narrow
+        (ratio(1.000, 0.985, 1.015), Relation.TIE, True),
+        (ratio(1.010, 0.980, 1.040), Relation.TIE, False),  # includes 1, but more processes might tell
+        (ratio(1.050, 1.010, 1.090), Relation.UNDECIDED, False),  # not at 99.9 %
+        (ratio(1.050, 1.040, 1.060, processes=3), Relation.UNDECIDED, False),
+        (ratio(1.050, 1.049, 1.051, processes=3), Relation.UNDECIDED, False),  # narrow, but of three processes only
+        (ratio(1.050, 1.049, 1.051, processes=5), Relation.FASTER, True),
+        (ratio(1.500, 1.450, 1.550, processes=3), Relation.FASTER, True),
+        (ratio(1.240, 1.180, 1.303, processes=3), Relation.FASTER, True),  # at 99 %, and not at 99.9 %
+        (ratio(1.090, 1.060, 1.121, processes=5), Relation.UNDECIDED, False),  # a narrow lead needs those
+        (ratio(1.024, 1.0199, 1.0283, processes=10), Relation.FASTER, True),
+    ],
+)
+def test_calls_over_processes(found: Ratio, call: Relation, decided: bool) -> None:
+    assert (relation(found), is_decided(found)) == (call, decided)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_from_fewer_than_three_processes_a_lead_needs_a_margin_and_nothing_is_decided(processes: int) -> None:
+    over, under = 1 + MARGIN + 0.001, 1 + MARGIN - 0.001
+    assert relation(ratio(1.5, over, 2.0, processes)) is Relation.FASTER
+    assert relation(ratio(1.5, under, 2.0, processes)) is Relation.TIE
+    assert not is_decided(ratio(1.5, over, 2.0, processes))
+
+
+def test_a_lead_without_shared_rounds_needs_a_wide_margin_however_many_processes() -> None:
+    over, under = 1 + MARGIN_UNPAIRED + 0.01, 1 + MARGIN_UNPAIRED - 0.01
+    assert relation(ratio(1.5, over, 1.7, paired=False)) is Relation.FASTER
+    assert relation(ratio(1.5, under, 1.7, paired=False)) is Relation.TIE
+    assert is_decided(ratio(1.10, 1.05, 1.15, paired=False))  # no number of processes would get it over the margin
+    assert not is_decided(ratio(1.20, 1.05, 1.35, paired=False))
+
+
+def test_without_an_interval_nothing_is_known() -> None:
+    unknown = Ratio(value=3.0, ci95=None, paired=True)
+    assert (relation(unknown), is_decided(unknown)) == (Relation.TIE, False)
+
+
+def ends(biases: np.ndarray, true_ratio: float) -> list[Ratio]:
+    """What measuring ends with, in each of the trials (trials x processes), looked at after each from the third on."""
+    logs = biases + np.log(true_ratio)
+    return [_end(trial.tolist()) for trial in logs]
+
+
+def _end(logs: Sequence[float]) -> Ratio:
+    looks = [ratio_over_processes(logs[:processes]) for processes in range(FEWEST_PROCESSES, len(logs) + 1)]
+    return next((look for look in looks if is_decided(look)), looks[-1])
+
+
+@pytest.mark.parametrize("bias", [0.003, 0.01, 0.03])
+def test_equals_get_a_winner_in_at_most_one_of_a_hundred_contests(bias: float) -> None:
+    trials = ends(np.random.default_rng(3).normal(0, bias * 2**0.5, (1000, MAX_PROCESSES)), 1.0)
+    assert np.mean([relation(end) in (Relation.FASTER, Relation.SLOWER) for end in trials]) <= 0.01
+
+
+def test_nor_do_equals_whose_processes_come_in_two_kinds() -> None:
+    kinds = np.log(1.06) * (np.random.default_rng(8).random((2, 1000, MAX_PROCESSES)) < 0.5)
+    noise = np.random.default_rng(9).normal(0, 0.003, (1000, MAX_PROCESSES))
+    trials = ends(kinds[0] - kinds[1] + noise, 1.0)
+    assert np.mean([relation(end) in (Relation.FASTER, Relation.SLOWER) for end in trials]) <= 0.01
+
+
+@pytest.mark.parametrize(("true_ratio", "power"), [(1.05, 0.99), (1.03, 0.90)])
+def test_what_is_there_is_found(true_ratio: float, power: float) -> None:
+    trials = ends(np.random.default_rng(4).normal(0, 0.015 * 2**0.5, (1000, MAX_PROCESSES)), true_ratio)
+    assert np.mean([relation(end) is Relation.FASTER for end in trials]) >= power
+
+
+def test_a_small_difference_takes_more_processes_than_a_large_one_but_never_two() -> None:
+    noise = np.random.default_rng(5).normal(0, 0.01, (200, MAX_PROCESSES))
+    large, small = (np.mean([end.processes for end in ends(noise, true)]) for true in (1.5, 1.05))
+    assert 3 <= large < 3.5
+    assert FEWEST_FOR_NARROW_LEAD <= small < 7

@@ -1,0 +1,191 @@
+"""A run's folder."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import runner
+from harness.plan import Request
+from records import store as stores
+from records.errors import UsageError
+from records.schema import Ceilings, Cell, Record, Status, Work
+from records.store import Store
+from tests.reports.samples import bursts, environment, ok
+
+REPOSITORY = Path(runner.__file__).parent
+
+
+def cell(mode: str) -> Cell:
+    return Cell(model="mlp", backend="null", mode=mode)
+
+
+def record(mode: str, group: int | None = None) -> Record:
+    if group is None:
+        return Record(cell=cell(mode), status=Status.ERROR, reason="scripted")
+    return ok(cell(mode), [burst.model_copy(update={"group": group}) for burst in bursts(1.0, rounds=2, calls=3)])
+
+
+MODES = ("slow", "default", "again")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    request = Request(models=("mlp",), set={"batch": ("1",)})
+    return Store.create(tmp_path / "run", request, [cell(mode).id for mode in MODES], "runner.py run")
+
+
+def refusal(call: object, *arguments: object) -> str:
+    with pytest.raises(UsageError) as caught:
+        call(*arguments)  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_run_is_opened_as_it_was_created(store: Store) -> None:
+    opened = Store.open(store.root)
+    assert Request.model_validate(opened.request()) == Request(models=("mlp",), set={"batch": ("1",)})
+    assert opened.planned == [cell(mode).id for mode in MODES]
+    assert opened.command == "runner.py run"
+    assert (opened.records(), opened.notes(), opened.elapsed_s, opened.environment()) == ([], [], 0.0, None)
+
+
+def test_the_folders_above_are_made(tmp_path: Path) -> None:
+    Store.check(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_an_empty_folder_will_do(tmp_path: Path) -> None:
+    Store.create(tmp_path, Request(), [], "")
+    assert (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize("make", [Store.check, lambda root: Store.create(root, Request(), [], "")])
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, make: object) -> None:
+    (tmp_path / "precious").write_text("")
+    assert f"--out {tmp_path}: the folder is not empty" in refusal(make, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_folder_that_cannot_be_made_or_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in refusal(Store.check, tmp_path / "file")
+    assert "cannot be written" in refusal(Store.check, tmp_path / "file" / "below")
+
+    def deny(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(stores.tempfile, "TemporaryFile", deny)
+    assert "cannot be written (Permission denied)" in refusal(Store.check, tmp_path / "new")
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "3", "{}", '{"request": 1}'])
+def test_a_folder_without_a_run_cannot_be_opened(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "plan.json").write_text(text)
+    assert str(tmp_path) in refusal(Store.open, tmp_path)
+
+
+def test_records_come_in_the_order_planned(store: Store) -> None:
+    for mode in sorted(MODES):
+        store.save(record(mode))
+    assert [found.cell.mode for found in store.records()] == list(MODES)
+    assert store.records()[0] == record("slow")
+
+
+def test_a_record_is_there_once_saved(store: Store) -> None:
+    assert not store.has(cell("slow").id)
+    store.save(record("slow"))
+    assert store.has(cell("slow").id)
+    assert not store.has(cell("again").id)
+
+
+def test_a_cell_that_was_not_planned_is_not_in_the_run(store: Store) -> None:
+    store.save(record("nan"))
+    assert store.records() == []
+
+
+def test_a_record_half_written_is_never_seen(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, list[Record]]] = []
+    replace = os.replace
+
+    def look_first(*paths: str) -> None:
+        seen.append((store.has(cell("slow").id), store.records()))
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", look_first)
+    store.save(record("slow"))
+    assert seen == [(False, [])]
+    assert store.records() == [record("slow")]
+
+
+def test_a_record_whose_writer_is_killed_is_not_seen(store: Store) -> None:
+    store.save(record("again"))
+    code = f"""
+import os, signal
+from pathlib import Path
+from records.store import Store
+from records.schema import Record
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+text = {record("slow").model_dump_json()!r}
+Store.open(Path({str(store.root)!r})).save(Record.model_validate_json(text))
+"""
+    killed = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list((store.root / "cells").iterdir())) == 2, "nothing was being written"
+    assert [found.cell.mode for found in store.records()] == ["again"]
+    store.save(record("slow"))
+    assert [found.cell.mode for found in store.records()] == ["slow", "again"]
+
+
+def test_a_group_gets_a_number_that_none_had(store: Store) -> None:
+    assert store.next_group() == 0
+    store.save(record("default"))
+    assert store.next_group() == 0
+    store.save(record("slow", group=4))
+    store.save(record("again", group=2))
+    assert store.next_group() == 5
+
+
+def test_a_note_is_kept_once(store: Store) -> None:
+    for text in ("größer", "other", "größer"):
+        store.note(text)
+    assert Store.open(store.root).notes() == ["größer", "other"]
+
+
+def test_the_environment_is_kept(store: Store) -> None:
+    store.save_environment(environment())
+    assert Store.open(store.root).environment() == environment()
+
+
+def test_what_a_call_takes_and_what_the_machine_can_do_are_kept(store: Store) -> None:
+    contest, work = cell("slow").contest_id, Work(flops=2**60, bytes_moved=7)
+    ceilings = Ceilings(flops_per_s=1.5e14, bytes_per_s=4.8e12)
+    assert (store.work(contest), store.ceilings("cuda:1", "bf16")) == (None, None)
+    store.save_work(contest, work)
+    store.save_ceilings("cuda:1", "bf16", ceilings)
+    opened = Store.open(store.root)
+    assert (opened.work(contest), opened.ceilings("cuda:1", "bf16")) == (work, ceilings)
+    assert (opened.work("other"), opened.ceilings("cuda", "bf16"), opened.ceilings("cuda:1", "fp32")) == (None,) * 3
+
+
+def test_elapsed_time_adds_up_and_counts_what_was_broken_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(stores.time, "monotonic", lambda: now_s)
+    with store.timed():
+        now_s += 2.0
+    with contextlib.suppress(KeyboardInterrupt), Store.open(store.root).timed():
+        now_s += 3.0
+        raise KeyboardInterrupt
+    assert store.elapsed_s == pytest.approx(5.0)
+
+
+def test_the_kernels_kills_are_told_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stores._kernel_kills()
+    monkeypatch.setattr(stores, "_kernel_kills", lambda: before + 1)
+    assert store.kernel_killed()
+    assert not store.kernel_killed()

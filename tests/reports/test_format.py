@@ -1,0 +1,54 @@
+"""How numbers are written."""
+
+import pytest
+
+from reports import format
+
+
+@pytest.mark.parametrize(
+    ("value", "spelt"),
+    [
+        (0, "0 FLOP"),
+        (0.4, "0 FLOP"),
+        (999, "999 FLOP"),
+        (1000, "1.00 kFLOP"),
+        (12_345, "12.3 kFLOP"),
+        (99_960, "100 kFLOP"),
+        (872_415_232, "872 MFLOP"),
+        (999_900_000, "1.00 GFLOP"),
+        (1.99e11, "199 GFLOP"),
+        (7.9e14, "790 TFLOP"),
+        (1.2e15, "1.20 PFLOP"),
+        (5e18, "5,000 PFLOP"),
+    ],
+)
+def test_quantities_have_three_digits_and_a_prefix(value: float, spelt: str) -> None:
+    assert format.quantity(value, "FLOP") == spelt
+
+
+@pytest.mark.parametrize(
+    ("share", "spelt"),
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (0.00001, "<0.01"),
+        (0.00034, "0.034"),
+        (0.0461, "4.6"),
+        (0.57, "57"),
+        (0.0996, "10"),
+        (1.51, "151"),
+        (43.3, "4,330"),
+    ],
+)
+def test_percentages_have_two_digits(share: float | None, spelt: str) -> None:
+    assert format.percent(share) == spelt
+
+
+def test_a_long_list_names_some_and_counts_the_rest() -> None:
+    assert format.some([]) == ""
+    assert format.some(["a", "b"]) == "a, b"
+    assert format.some(["a", "b", "c", "d"]) == "a, b and 2 more"
+
+
+def test_shares_of_time_come_largest_first() -> None:
+    assert format.time_shares({"CPU": 0.034, "CUDA": 0.966}) == ["CUDA 97 %", "CPU 3.4 %"]
