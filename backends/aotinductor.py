@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from backends import cuda_graph, quantising
 from backends.base import AheadOfTime, Availability, BuildContext, Compiled, Settings
 from backends.inductor import Inductor, InductorLog, compiler_available, generated_and_called
-from hotpath.linking import LINKED, linker_options
+from backends.linking import LINKED, linker_options
 from models.base import Inputs
 from records.schema import Cell, Extent, Placement
 

@@ -108,12 +108,12 @@ class Compiled(ABC):
         """How often anything was compiled so far. It must have stopped growing before measuring starts."""
         return 0
 
-    def is_settled(self) -> bool:
-        """Whether how it runs is final. What goes on choosing while it answers calls is called until it is."""
+    def is_final(self) -> bool:
+        """Return False while the build may still change how it runs. It is then called until it is final."""
         return True
 
-    def settle(self) -> None:  # noqa: B027 - most have nothing to choose
-        """Stay with how it runs now: no more time is given to choosing."""
+    def finalise(self) -> None:  # noqa: B027 - most builds are final from the start
+        """Stay with how the build runs now. `is_final` returns True from then on."""
 
     def precision(self) -> Settings:
         """The library's own switches that bear on precision, and what its layers compute in, as they stand."""
@@ -162,11 +162,11 @@ class Wrapped(Compiled):
     def compilations(self) -> int:
         return self._inner.compilations()
 
-    def is_settled(self) -> bool:
-        return self._inner.is_settled()
+    def is_final(self) -> bool:
+        return self._inner.is_final()
 
-    def settle(self) -> None:
-        self._inner.settle()
+    def finalise(self) -> None:
+        self._inner.finalise()
 
     def precision(self) -> Settings:
         return self._inner.precision()

@@ -59,10 +59,10 @@ class Hot(Wrapped):
     def compilations(self) -> int:
         return self._hot.compilations
 
-    def is_settled(self) -> bool:
+    def is_final(self) -> bool:
         return self._hot.is_settled
 
-    def settle(self) -> None:
+    def finalise(self) -> None:
         self._hot.settle()
 
     def placement(self) -> Placement:

@@ -348,7 +348,7 @@ def reduce_overhead(module: Any, inputs: Any, folder: Path) -> Callable[[], obje
 def aotinductor(module: Any, inputs: Any, folder: Path) -> Callable[[], object]:
     import torch
 
-    from hotpath.linking import linker_options
+    from backends.linking import linker_options
 
     with torch.inference_mode(False), torch.no_grad():
         args = tuple(tensor.clone() for tensor in inputs.args)

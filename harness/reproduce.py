@@ -24,11 +24,11 @@ from backends import cuda_graph
 from backends.aotinductor import AOTInductor
 from backends.base import INFERENCE, QUANTISED, SURGICAL
 from backends.inductor import BUCKETS, Inductor
+from backends.linking import LINKED
 from backends.onnx import PROVIDERS, Onnx
 from backends.openvino import PRECISION_HINTS, OpenVINO
 from harness.plan import check_devices
 from harness.precision import TYPES
-from hotpath.linking import LINKED
 from judging.verdict import spell_ms, title_of
 from models.base import INPUT_SETS, Family
 from models.huggingface import HuggingFace

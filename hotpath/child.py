@@ -12,6 +12,7 @@ import multiprocessing.spawn
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -185,10 +186,27 @@ def _package(program: ExportedProgram, file: Path) -> None:
     import torch
     import torch._inductor
 
-    from hotpath.linking import linker_options
-
     with torch.no_grad():
-        torch._inductor.aoti_compile_and_package(program, package_path=str(file), inductor_configs=linker_options())
+        torch._inductor.aoti_compile_and_package(program, package_path=str(file), inductor_configs=_linker_options())
+
+
+def _linker_options() -> dict[str, Any]:
+    """Return the options of Inductor that a package needs to load on this machine.
+
+    On some machines the compiler finds no shared libstdc++, and the linker silently takes the static one. A package
+    with two C++ runtimes crashes while it is loaded. Naming the shared library by its file avoids that.
+    """
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    if sys.platform != "linux":
+        return {}
+    command = [get_cpp_compiler(), "-print-file-name=libstdc++.so"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = asked.stdout.strip()
+    # a compiler that does not find the library prints its bare name
+    if asked.returncode != 0 or (os.sep in found and Path(found).exists()):
+        return {}
+    return {"aot_inductor.custom_op_libs": [":libstdc++.so.6"]}
 
 
 def _reference(flat: torch.nn.Module, tensors: list[torch.Tensor], is_training: bool) -> list[torch.Tensor]:

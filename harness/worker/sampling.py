@@ -108,13 +108,13 @@ class SamplingPlan:
 
 def settle(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> Settling | None:
     """Call until how it runs is final, or have it stay as it is after `SETTLE_LIMIT_S`; None where it always was."""
-    if compiled.is_settled():
+    if compiled.is_final():
         return None
     samples_ns: list[int] = []
     end_ns = now_ns() + int(SETTLE_LIMIT_S * 1e9)
-    while not compiled.is_settled():
+    while not compiled.is_final():
         if now_ns() >= end_ns:
-            compiled.settle()
+            compiled.finalise()
             break
         compiled.restore()
         samples_ns += burst(compiled, sets, clock, SETTLE_WINDOW_S, 1)

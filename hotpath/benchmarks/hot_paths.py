@@ -260,7 +260,7 @@ def measure_calls(setup: Setup, wait_for_turn: Callable[[], None]) -> Setup:
                     seconds.append(time.perf_counter() - begun)
             about = {"placement": _placement(compiled), **compiled.settings()} if compiled_by == "hotpath" else {}
             end = time.perf_counter() + setup["settle_s"]
-            while not compiled.is_settled() and time.perf_counter() < end:
+            while not compiled.is_final() and time.perf_counter() < end:
                 compiled.restore()
                 call(compiled, sets[0], clock)
             if compiled_by == "hotpath":

@@ -49,7 +49,7 @@ def test_at_first_it_is_eager_by_choice(hot: Callable[[FakeCompiler], Hot]) -> N
         run_until(lambda: True, compiled)
         placement = compiled.placement()
         assert (placement.extent, placement.engines) == (Extent.FULL, {"eager modules": 1})
-        assert not compiled.is_settled() and compiled.compilations() == 0
+        assert not compiled.is_final() and compiled.compilations() == 0
 
 
 def test_placement_and_settings_tell_what_it_has_come_to(hot: Callable[[FakeCompiler], Hot]) -> None:
@@ -57,7 +57,7 @@ def test_placement_and_settings_tell_what_it_has_come_to(hot: Callable[[FakeComp
     with hot(compiler) as compiled:
         run_until(lambda: bool(compiler.started), compiled)
         compiler.end()
-        run_until(compiled.is_settled, compiled)
+        run_until(compiled.is_final, compiled)
         placement, settings = compiled.placement(), compiled.settings()
         assert (placement.extent, placement.engines) == (Extent.FULL, {"inductor graphs": 1})
         assert "ms compiled" in placement.evidence[0] and "ms eager" in placement.evidence[0]
@@ -82,7 +82,7 @@ def test_eager_because_it_is_faster_is_no_fallback(hot: Callable[[FakeCompiler],
     with hot(compiler) as compiled:
         run_until(lambda: bool(compiler.started), compiled)
         compiler.end()
-        run_until(compiled.is_settled, compiled)
+        run_until(compiled.is_final, compiled)
         assert compiled.placement().extent is Extent.FULL and not compiled.placement().fallbacks
 
 
@@ -91,7 +91,7 @@ def test_eager_because_compiling_failed_is_one(hot: Callable[[FakeCompiler], Hot
     with hot(compiler) as compiled:
         run_until(lambda: bool(compiler.started), compiled)
         compiler.end(Outcome("LoweringException: no kernel"))
-        run_until(compiled.is_settled, compiled)
+        run_until(compiled.is_final, compiled)
         assert compiled.placement().extent is Extent.FALLBACK
         assert compiled.placement().fallbacks == ["the model: eager; not compiled: LoweringException: no kernel"]
 
@@ -100,8 +100,8 @@ def test_when_there_is_no_more_time_it_stays_as_it_is(hot: Callable[[FakeCompile
     compiler = FakeCompiler()
     with hot(compiler) as compiled:
         run_until(lambda: bool(compiler.started), compiled)
-        compiled.settle()
-        assert compiled.is_settled() and compiler.jobs[0].was_cancelled
+        compiled.finalise()
+        assert compiled.is_final() and compiler.jobs[0].was_cancelled
         assert "no more time was given to it" in compiled.placement().evidence[0]
 
 

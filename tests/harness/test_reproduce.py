@@ -16,10 +16,10 @@ import torch
 import backends
 import models
 import runner
+from backends.linking import LINKED, linker_options
 from harness import precision, reproduce
 from harness.worker.placing import load, place
 from harness.worker.reference import run_eager
-from hotpath.linking import LINKED, linker_options
 from judging.verdict import spell_ms
 from records import report_file
 from records.errors import UsageError

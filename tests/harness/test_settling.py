@@ -33,7 +33,7 @@ class Choosing(Compiled):
     def bind(self, inputs: Inputs) -> None: ...
 
     def run(self) -> None:
-        self.now_ns += (1 if self.is_settled() else 2) * MS
+        self.now_ns += (1 if self.is_final() else 2) * MS
         self.calls += 1
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
@@ -42,10 +42,10 @@ class Choosing(Compiled):
     def restore(self) -> None:
         self.restored += 1
 
-    def is_settled(self) -> bool:
+    def is_final(self) -> bool:
         return self.was_told or self.calls >= self.chooses_at_call
 
-    def settle(self) -> None:
+    def finalise(self) -> None:
         self.was_told = True
 
 
@@ -80,9 +80,9 @@ def test_what_has_nothing_to_choose_is_not_called(monkeypatch: pytest.MonkeyPatc
 def test_a_wrapper_answers_for_what_it_wraps() -> None:
     inner = Choosing(chooses_at_call=10)
     wrapper = Wrapped(inner)
-    assert not wrapper.is_settled()
-    wrapper.settle()
-    assert wrapper.is_settled() and inner.was_told
+    assert not wrapper.is_final()
+    wrapper.finalise()
+    assert wrapper.is_final() and inner.was_told
 
 
 def test_what_the_calls_took_beyond_steady_ones_is_part_of_its_cost() -> None:
