@@ -30,6 +30,7 @@ NOT_RUN = {
     r"^printf .* > \.env$": "is read by Docker Compose alone",
     r"^pip ": "changes what is installed",
     r"^apt-get ": "changes the machine",
+    r"^git ": "reads the history, which a copy of the checkout has not got",
     r"^cpupower ": "changes the machine",
     r"^nvidia-smi ": "needs an NVIDIA GPU",
     r"--devices cuda": "needs an NVIDIA GPU",
