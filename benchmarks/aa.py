@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import selfcheck
 from harness.controller.progress import Silent
-from harness.worker.sampling import MAX_PROCESSES
+from harness.sampling_plan import MAX_PROCESSES
 from judging.decision import Relation, is_decided, relation
 from judging.estimate import ratio_over_processes
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness.worker.sampling import MAX_PROCESSES
+from harness.sampling_plan import MAX_PROCESSES
 from judging.decision import FEWEST_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
 from judging.estimate import ratio_over_processes, student_quantile
 from records.schema import Ratio

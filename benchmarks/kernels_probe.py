@@ -31,7 +31,8 @@ from records.schema import Ceilings, Work
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness import config, roofline
+from harness import config
+from harness.worker import ceilings as machine_ceilings
 from records.errors import BakeoffError
 from records.schema import Cell
 
@@ -150,7 +151,7 @@ class Probe:
 
         kind = self.family.products or self.cell.precision
         if kind not in ceilings:
-            ceilings[kind] = roofline.measure(DEVICE, kind)
+            ceilings[kind] = machine_ceilings.measure(DEVICE, kind)
         self.step("ceilings measured")
         _print_heading(self.cell.model, self.work, ceilings[kind], kind)
         with self.clock.on_stream(), torch.inference_mode():

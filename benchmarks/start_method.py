@@ -30,7 +30,7 @@ from scipy import stats
 
 import models
 from harness.controller.launcher import Child, ForkLauncher, Launcher, SpawnLauncher
-from harness.worker.sampling import SamplingPlan
+from harness.sampling_plan import SamplingPlan
 from records.schema import Cell
 
 ROUNDS = 15

@@ -18,7 +18,7 @@ from harness.controller.launcher import Launcher, Launchers
 from harness.controller.progress import Silent
 from harness.plan import ALL, Contest, PlannedCell, Request, StartMethod, check_devices, expand_backends
 from harness.run import ask
-from harness.worker.sampling import SamplingPlan
+from harness.sampling_plan import SamplingPlan
 from records.errors import BakeoffError
 from records.schema import Cell, Status
 from records.store import Store

@@ -24,10 +24,9 @@ from packaging.utils import canonicalize_name
 import backends
 from doctor.diagnosis import Facts, GpuState, Library
 from doctor.traps import OVERRIDES
-from harness import conditions
 from harness.controller import environment
 from harness.controller.launcher import ROOT, Launcher
-from harness.memory import nvml
+from harness.nvml import THROTTLING, nvml
 from harness.run import ask
 from records.errors import BakeoffError
 
@@ -70,7 +69,7 @@ def gather(names: Iterable[str], torch_facts: Mapping[str, Any], launcher: Launc
         shared_memory_bytes=_size_of(Path("/dev/shm")),
         governor=environment.governor(),
         cores=psutil.cpu_count(),
-        affinity_cores=len(conditions.usable_cores()) or None,
+        affinity_cores=len(environment.usable_cores()) or None,
         quota_cores=quota_cores(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")),
         container=environment.container(),
         variables={name: os.environ[name] for name in OVERRIDES if name in os.environ},
@@ -251,7 +250,7 @@ def _gpu(library: Any, index: int) -> GpuState:
         persistence_mode=bool(persistence) if persistence is not None else None,
         application_sm_clock_mhz=ask_nvml("nvmlDeviceGetApplicationsClock", library.NVML_CLOCK_SM),
         default_sm_clock_mhz=ask_nvml("nvmlDeviceGetDefaultApplicationsClock", library.NVML_CLOCK_SM),
-        held_down_by=[words for bit, words in conditions.THROTTLING.items() if reasons & getattr(library, bit, 0)],
+        held_down_by=[words for bit, words in THROTTLING.items() if reasons & getattr(library, bit, 0)],
         processes=len(processes) if processes is not None else None,
     )
 

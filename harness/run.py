@@ -20,7 +20,7 @@ from harness.controller.contest_run import Measurement
 from harness.controller.launcher import CAN_FORK, CAN_PAUSE, ChildEnded, DeadlinePassed, Launcher, Launchers
 from harness.controller.progress import Progress
 from harness.plan import Contest, Request, StartMethod, check_devices, plan
-from harness.worker.sampling import SamplingPlan
+from harness.sampling_plan import SamplingPlan
 from judging.constraints import Requirements
 from judging.verdict import judge, undecided
 from records.errors import BakeoffError, UsageError

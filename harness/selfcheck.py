@@ -24,7 +24,7 @@ from harness.controller.contest_run import Measurement
 from harness.controller.launcher import Launchers
 from harness.controller.progress import Progress
 from harness.plan import Contest, PlannedCell, Request, Schedule
-from harness.worker.sampling import SamplingPlan
+from harness.sampling_plan import SamplingPlan
 from judging.estimate import speedup, summarise
 from judging.verdict import judge_contest, undecided
 from records.schema import Burst, Ceilings, Cell, Frozen, Ratio, Record

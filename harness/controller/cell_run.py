@@ -14,12 +14,13 @@ from typing import Any
 import backends
 import models
 from backends.base import AheadOfTime
-from harness import link, roofline
+from harness import link
+from harness.controller import roofline
 from harness.controller.launcher import Child, ChildEnded, DeadlinePassed, Launcher
 from harness.controller.placement import shortfall
 from harness.controller.progress import Progress
 from harness.plan import PlannedCell, command_for
-from harness.worker.sampling import SamplingPlan, doubt_of
+from harness.sampling_plan import SamplingPlan
 from judging.estimate import burst_medians_ms, burst_ms, summarise
 from records.schema import (
     Accuracy,
@@ -353,6 +354,15 @@ def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status
     if -status == signal.SIGKILL and kernel_killed:
         return Status.OOM, f"killed in {phase} by the kernel, which had no memory left"
     return Status.CRASH, f"{_how_it_died(status)} in {phase}"
+
+
+def doubt_of(warm_up: WarmUp) -> str:
+    """What its end leaves to be said: nothing where it was steady."""
+    if warm_up.steady:
+        return ""
+    if warm_up.trendless:
+        return "latencies differed by more than 2 % to the end of the warm-up, getting neither faster nor slower"
+    return f"the warm-up did not become steady within 2 % in {warm_up.seconds:.0f} s"
 
 
 def _placement(message: link.Message) -> Placement | None:

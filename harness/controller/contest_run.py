@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import backends
-from harness import memory, precision
-from harness.conditions import GpuWatch, calibrate_ms, usable_cores
+from harness import nvml, precision
 from harness.controller import groundwork
 from harness.controller.cell_run import Live, Over, Setting, common_fields
+from harness.controller.environment import available_bytes, calibrate_ms, usable_cores
 from harness.controller.launcher import CAN_PAUSE, Launchers
 from harness.controller.progress import Progress
 from harness.plan import Contest, PlannedCell
-from harness.worker.sampling import FURTHER_ROUNDS_S, MOST_ROUNDS, SamplingPlan
+from harness.sampling_plan import FURTHER_ROUNDS_S, MOST_ROUNDS, SamplingPlan
 from judging.estimate import are_precise, undisturbed_rounds
 from judging.verdict import BASELINE, undecided
 from records.errors import BakeoffError
@@ -53,7 +53,7 @@ class Measurement:
         self._undecided = undecided
         self._group = store.next_group()
         self._begun = time.monotonic()
-        self._gpu = GpuWatch(None)
+        self._gpu = nvml.GpuWatch(None)
         self._holds_all = False
         """Whether memory held all cells of the latest epoch at once."""
         self._displaced: list[Live] = []
@@ -80,7 +80,7 @@ class Measurement:
         cells = [Live(planned, setting) for planned in sensible]
         # every group of an epoch holds the baseline, so it is built first
         cells.sort(key=lambda live: live.cell.label != BASELINE)
-        self._gpu = GpuWatch(memory.cuda_index(sensible[0].cell.device))
+        self._gpu = nvml.GpuWatch(nvml.cuda_index(sensible[0].cell.device))
         epoch = 0
         while cells and not self._is_decided(epoch, cells):
             cells = self._run_epoch(epoch, cells)
@@ -198,9 +198,9 @@ class Measurement:
         seen = [live.ready["memory"] for live in ([following] if following.ready else alive)]
         host = max(peaks["peak_resident_bytes"] or 0 for peaks in seen)
         device = max(peaks["peak_device_bytes"] or 0 for peaks in seen)
-        index = memory.cuda_index(alive[0].cell.device)
-        free = memory.device_free_bytes(index) if index is not None else None
-        return memory.available_bytes() > MEMORY_RESERVE * host and (free is None or free > MEMORY_RESERVE * device)
+        index = nvml.cuda_index(alive[0].cell.device)
+        free = nvml.device_free_bytes(index) if index is not None else None
+        return available_bytes() > MEMORY_RESERVE * host and (free is None or free > MEMORY_RESERVE * device)
 
     def _run_rounds(self, group: Sequence[Live]) -> list[Live]:
         """Bursts of all cells in changing order, every other one stopped. Returns those that lived through it.

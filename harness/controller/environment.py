@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import re
 import subprocess
+import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +18,7 @@ import psutil
 
 from harness import isolation
 from harness.controller.launcher import ROOT
-from harness.memory import nvml
+from harness.nvml import nvml
 from records.schema import Environment, Gpu
 
 # fmt: off
@@ -25,6 +27,8 @@ LIBRARIES = (
     "torch-tensorrt", "transformers", "safetensors", "pydantic", "scipy", "matplotlib", "nvidia-ml-py",
 )
 # fmt: on
+
+CALIBRATION_DATA = bytes(2**21)
 
 CONTAINER_MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 
@@ -38,7 +42,7 @@ def capture(torch_facts: Mapping[str, Any]) -> Environment:
         cpu=_cpu_name(),
         physical_cores=psutil.cpu_count(logical=False),
         logical_cores=psutil.cpu_count(),
-        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        usable_cores=len(usable_cores()) or None,
         governor=governor(),
         memory_bytes=psutil.virtual_memory().total,
         torch_threads=torch_facts.get("threads"),
@@ -146,6 +150,27 @@ def _git() -> tuple[str | None, bool | None]:
 def _output(*command: str) -> str:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
     return result.stdout.strip()
+
+
+def calibrate_ms() -> float:
+    """Milliseconds that a fixed piece of work takes on one core: SHA-256 of two megabytes.
+
+    It needs next to no memory and no other thread, so it changes only with the core's speed and with what else the core
+    is made to do.
+    """
+    begun_ns = time.perf_counter_ns()
+    hashlib.sha256(CALIBRATION_DATA).digest()
+    return (time.perf_counter_ns() - begun_ns) / 1e6
+
+
+def usable_cores() -> list[int]:
+    """Cores that this process may run on; empty where a thread cannot be put on one."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def available_bytes() -> int:
+    """Memory of this machine that new processes may take without swapping."""
+    return int(psutil.virtual_memory().available)
 
 
 def governor() -> str | None:

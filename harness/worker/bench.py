@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import backends
 from backends.base import Backend, BuildContext, Settings
-from harness import link, memory, precision
+from harness import link, precision
+from harness.nvml import cuda_index
+from harness.worker import memory
 from harness.worker.clock import Clock
 from harness.worker.placing import gradients, load, place, training_of
 from models.base import Inputs, of_each_shape
@@ -53,7 +55,7 @@ class Bench:
         if not available:
             raise Unavailable(available.reason)
         precision.apply(cell.precision)
-        device_memory = memory.DeviceMemory(memory.cuda_index(cell.device))
+        device_memory = memory.DeviceMemory(cuda_index(cell.device))
         phases.clock = Clock(cell.device)
         return cls(connection, job, cell, backend, phases, phases.clock, device_memory, torch.get_num_threads())
 

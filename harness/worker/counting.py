@@ -1,10 +1,10 @@
-"""Counting what one call of a model takes, for `harness.roofline`. Imports torch, so only a child imports it."""
+"""Counting what one call of a model takes, for the roofline."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,6 +60,12 @@ def count(module: nn.Module, inputs: Inputs, precision: str, training: Training 
         outputs = _train(training, inputs) if training else flatten_outputs(module(*inputs.args, **inputs.kwargs))
     moved = reads.bytes_read + sum(_bytes(tensor) for tensor in (*inputs.tensors(), *outputs))
     return Work(flops=counter.get_total_flops(), bytes_moved=moved)
+
+
+def total(parts: Iterable[Work]) -> Work:
+    """What several calls take, one after the other: weights are read in each of them."""
+    known = list(parts)
+    return Work(flops=sum(one.flops for one in known), bytes_moved=sum(one.bytes_moved for one in known))
 
 
 def _train(training: Training, inputs: Inputs) -> tuple[torch.Tensor, ...]:

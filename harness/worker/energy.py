@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backends.base import Compiled
-from harness import memory
-from harness.conditions import GpuWatch
+from harness.nvml import GpuWatch, cuda_index
 from harness.worker.clock import Clock
 from models.base import Inputs
 from records.schema import Energy
@@ -68,7 +67,7 @@ class RaplCounter(Counter):
 
 
 def counter_for(device: str) -> Counter:
-    index = memory.cuda_index(device)
+    index = cuda_index(device)
     return RaplCounter() if index is None else NvmlCounter(index)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.base import TRAIN_STEP
-from harness import link, precision, roofline
+from harness import link, precision
 from harness.worker import accuracy, reference, simulation
 from harness.worker.clock import Clock
 from harness.worker.ending import explain
@@ -90,7 +90,7 @@ def count_work(
         return Work(flops=flops, bytes_moved=bytes_moved), ""
     try:
         called = sets if len(of_each_shape(sets)) > 1 else sets[:1]
-        return roofline.total(counting.count(module, one, cell_precision, training) for one in called), ""
+        return counting.total(counting.count(module, one, cell_precision, training) for one in called), ""
     except Exception as error:
         traceback.print_exc()
         return None, explain(error)[1]

@@ -21,7 +21,8 @@ from typing import Any
 
 import backends
 from backends.base import AheadOfTime
-from harness import isolation, link, precision, roofline
+from harness import isolation, link, precision
+from harness.worker import ceilings as machine_ceilings
 from harness.worker import golden
 from harness.worker.bench import Bench
 from harness.worker.ending import explain
@@ -103,7 +104,7 @@ def measure_packaged(connection: Connection, job: dict[str, Any]) -> None:
 def ceilings(connection: Connection, job: dict[str, Any]) -> None:
     """What this machine can do at best, on one device in one precision."""
     precision.apply(job["precision"])
-    found = roofline.measure(job["device"], job["precision"])
+    found = machine_ceilings.measure(job["device"], job["precision"])
     link.send(connection, "finished", ceilings=found.model_dump())
 
 

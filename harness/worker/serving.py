@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from backends.base import Backend, Compiled, Settings, Wrapped
-from harness import conditions, link, memory, precision
-from harness.worker import accuracy, energy, sampling
+from harness import link, precision
+from harness.sampling_plan import SamplingPlan
+from harness.worker import accuracy, conditions, energy, memory, sampling
 from harness.worker.bench import Bench
 from harness.worker.clock import Clock
 from harness.worker.reference import thinned
@@ -34,7 +35,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     with phases.announced("check"):
         right = accuracy.check(_outputs(single, every, clock), golden, precision_asked, names)
         memory.return_unused(bench.cell.device)  # what checking took is not the cell's
-    plan = sampling.SamplingPlan(**bench.job["sampling"])
+    plan = SamplingPlan(**bench.job["sampling"])
     with phases.announced("settle"):
         settling = sampling.settle(compiled, sets, clock)
     with phases.announced("warm-up"):

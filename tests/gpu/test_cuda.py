@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import memory
+from harness import nvml
 from harness.controller.launcher import ROOT
 from records.schema import Extent, Report, Status
 from tests.harness import measuring
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.gpu
 
 
 def gpu_processes() -> set[int]:
-    with memory.nvml() as library:
+    with nvml.nvml() as library:
         assert library is not None
-        device = memory.handle(library, 0)
+        device = nvml.handle(library, 0)
         return {process.pid for process in library.nvmlDeviceGetComputeRunningProcesses(device)}
 
 

@@ -10,8 +10,7 @@ import torch
 
 import models
 from harness import precision as precisions
-from harness import roofline
-from harness.worker import placing
+from harness.worker import ceilings, placing
 from harness.worker.counting import count
 from records.schema import Cell
 
@@ -28,10 +27,10 @@ def float32_again() -> Iterator[None]:
 def test_ceilings_are_measured_in_seconds_and_are_a_gpus(precision: str, float32_again: None) -> None:
     if precision == "fp8" and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("this GPU has no fp8")
-    roofline.measure("cuda", precision)  # cuBLAS starts
+    ceilings.measure("cuda", precision)  # cuBLAS starts
     begun = time.monotonic()
     precisions.apply(precision)
-    found = roofline.measure("cuda", precision)
+    found = ceilings.measure("cuda", precision)
     print(precision, f"{found.flops_per_s:.3g} FLOP/s, {found.bytes_per_s:.3g} B/s")  # noqa: T201 - for the record
     assert time.monotonic() - begun < 3
     assert 1e12 < found.flops_per_s < 1e16
@@ -42,7 +41,7 @@ def test_small_types_are_faster_than_float32(float32_again: None) -> None:
     rates = {}
     for precision in ("fp32", "tf32", "bf16", "fp16"):
         precisions.apply(precision)
-        rates[precision] = roofline.measure("cuda", precision).flops_per_s
+        rates[precision] = ceilings.measure("cuda", precision).flops_per_s
     assert all(rates[precision] > 2 * rates["fp32"] for precision in ("tf32", "bf16", "fp16"))
 
 
@@ -51,7 +50,7 @@ def test_a_large_product_is_near_the_rate_of_the_tensor_cores(precision: str, fl
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("held against what a Hopper's tensor cores do")
     precisions.apply(precision)
-    found = roofline.measure("cuda", precision)
+    found = ceilings.measure("cuda", precision)
     assert found.tensor_cores is not None
     share = found.flops_per_s / found.tensor_cores.flops_per_s
     print(precision, found.tensor_cores, f"a product reaches {share:.1%}")  # noqa: T201 - for the record

@@ -9,7 +9,7 @@ import pytest
 from harness.controller.cell_run import Live, Setting
 from harness.controller.progress import Silent
 from harness.plan import PlannedCell, Request
-from harness.worker.sampling import SamplingPlan
+from harness.sampling_plan import SamplingPlan
 from records.schema import Cell
 from records.store import Store
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from harness import conditions
+from harness.controller.environment import calibrate_ms, usable_cores
+from harness.nvml import GpuWatch
+from harness.worker import conditions
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's accounts in /proc")
 
@@ -54,21 +56,21 @@ def test_a_process_that_sleeps_waits_for_no_core() -> None:
 
 
 def test_the_calibrating_work_is_fixed_and_takes_milliseconds_at_most() -> None:
-    fastest_ms = min(conditions.calibrate_ms() for _ in range(20))
+    fastest_ms = min(calibrate_ms() for _ in range(20))
     assert 0.05 < fastest_ms < 50
 
 
 def test_a_cpu_has_no_gpu_to_read() -> None:
     seen = conditions.Watch("cpu").end()
     assert (seen.sm_clock_mhz, seen.temperature_c, seen.throttle_reasons) == (None, None, [])
-    assert conditions.GpuWatch(None).processes() is None
-    assert conditions.GpuWatch(None).energy_j() is None
+    assert GpuWatch(None).processes() is None
+    assert GpuWatch(None).energy_j() is None
 
 
 @linux
 def test_a_thread_begins_on_the_core_it_was_given_and_is_free_afterwards() -> None:
     before = os.sched_getaffinity(0)
-    for core in conditions.usable_cores():
+    for core in usable_cores():
         with conditions.beginning_on(core):
             assert os.sched_getaffinity(0) == {core}
         assert os.sched_getaffinity(0) == before
@@ -78,7 +80,7 @@ def test_a_thread_begins_on_the_core_it_was_given_and_is_free_afterwards() -> No
 
 
 @linux
-@pytest.mark.skipif(len(conditions.usable_cores()) < 2, reason="needs two cores")
+@pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
 def test_other_threads_begin_elsewhere_and_those_bound_by_a_runtime_stay() -> None:
     usual = os.sched_getaffinity(0)
     core = min(usual)
@@ -139,7 +141,7 @@ class Nvml:
 
 
 def test_a_gpu_tells_its_clock_and_why_it_is_slow_and_what_it_does_not_tell_is_none() -> None:
-    watch = conditions.GpuWatch(None)
+    watch = GpuWatch(None)
     watch._library, watch._handle = Nvml(), object()
     assert watch.read() == {
         "sm_clock_mhz": 1200,

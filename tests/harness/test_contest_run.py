@@ -13,7 +13,7 @@ from harness.controller.cell_run import Over
 from harness.controller.contest_run import Measurement
 from harness.controller.launcher import Launchers
 from harness.controller.progress import Silent
-from harness.worker.sampling import MOST_ROUNDS, SamplingPlan
+from harness.sampling_plan import MOST_ROUNDS, SamplingPlan
 from records.schema import Burst, Cell, Conditions, Record, Status
 from records.store import Store
 
@@ -220,7 +220,7 @@ def test_a_cell_has_room_where_what_it_took_itself_is_free(
         return made
 
     small, large, new = of(10**9), of(10**10), Alive(1.0, 0.005)
-    monkeypatch.setattr(contest_run.memory, "available_bytes", lambda: 5 * 10**9)
+    monkeypatch.setattr(contest_run, "available_bytes", lambda: 5 * 10**9)
     assert measurement._fits(cast(Any, [small]), cast(Any, new))
     assert measurement._fits(cast(Any, [small]), cast(Any, small))
     assert not measurement._fits(cast(Any, [small]), cast(Any, large))

@@ -23,8 +23,8 @@ from harness.controller.launcher import (
     Launchers,
     SpawnLauncher,
 )
+from harness.sampling_plan import SamplingPlan
 from harness.worker.accuracy import Golden
-from harness.worker.sampling import SamplingPlan
 from models.base import Inputs
 from records.errors import BakeoffError
 from records.schema import Cell

@@ -15,8 +15,9 @@ from torch import nn
 from torch.nn import functional
 
 import models
-from harness import roofline
+from harness.controller import roofline
 from harness.controller.launcher import ROOT
+from harness.worker import ceilings
 from harness.worker.counting import count
 from models.base import Inputs, LoadedModel
 from records.errors import Unsupported
@@ -159,13 +160,13 @@ def latency(median_ms: float) -> Latency:
 
 
 def test_the_floor_is_what_takes_longer() -> None:
-    ceilings = Ceilings(flops_per_s=1e12, bytes_per_s=1e9)
-    busy = roofline.of(Work(flops=4_000_000_000, bytes_moved=1_000_000), ceilings, latency(8.0))
+    best = Ceilings(flops_per_s=1e12, bytes_per_s=1e9)
+    busy = roofline.of(Work(flops=4_000_000_000, bytes_moved=1_000_000), best, latency(8.0))
     assert (busy.floor_ms, busy.bound, busy.share) == (pytest.approx(4.0), "compute", pytest.approx(0.5))
-    moving = roofline.of(Work(flops=1_000_000, bytes_moved=3_000_000), ceilings, latency(2.0))
+    moving = roofline.of(Work(flops=1_000_000, bytes_moved=3_000_000), best, latency(2.0))
     # a small model's weights stay in a cache: that is not hidden
     assert (moving.floor_ms, moving.bound, moving.share) == (pytest.approx(3.0), "memory", pytest.approx(1.5))
-    assert roofline.of(Work(flops=1, bytes_moved=1), ceilings, None).share is None
+    assert roofline.of(Work(flops=1, bytes_moved=1), best, None).share is None
 
 
 # --- what tensor cores do by their maker's figures
@@ -189,7 +190,7 @@ def test_the_floor_is_what_takes_longer() -> None:
 def test_sms_times_operations_times_the_clock_are_the_data_sheets_rate(
     gpu: str, capability: tuple[int, int], multiprocessors: int, sm_clock_mhz: int, precision: str, tflops_per_s: int
 ) -> None:
-    found = roofline.tensor_cores(gpu, capability, multiprocessors, sm_clock_mhz, precision)
+    found = ceilings.tensor_cores(gpu, capability, multiprocessors, sm_clock_mhz, precision)
     assert found is not None
     assert found.flops_per_s / 1e12 == pytest.approx(tflops_per_s, abs=0.7)
     assert found.sm_clock_mhz == sm_clock_mhz
@@ -208,7 +209,7 @@ def test_sms_times_operations_times_the_clock_are_the_data_sheets_rate(
     ],
 )
 def test_of_what_is_not_known_for_sure_there_is_no_rate(gpu: str, capability: tuple[int, int], precision: str) -> None:
-    assert roofline.tensor_cores(gpu, capability, 100, 1500, precision) is None
+    assert ceilings.tensor_cores(gpu, capability, 100, 1500, precision) is None
 
 
 def test_the_rate_of_the_tensor_cores_is_in_the_record_and_bounds_nothing() -> None:
@@ -241,12 +242,12 @@ def nvml_that(answers: Callable[[], int]) -> Callable[[], contextlib.AbstractCon
 
 def test_the_highest_clock_is_nvmls_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(roofline.memory, "nvml", nvml_that(lambda: 1980))
-    assert roofline._max_sm_clock_mhz(1) == 1980
-    monkeypatch.setattr(roofline.memory, "nvml", nvml_that({}.popitem))
-    assert roofline._max_sm_clock_mhz(1) is None
-    monkeypatch.setattr(roofline.memory, "nvml", contextlib.nullcontext)
-    assert roofline._max_sm_clock_mhz(1) is None
+    monkeypatch.setattr(ceilings, "nvml", nvml_that(lambda: 1980))
+    assert ceilings._max_sm_clock_mhz(1) == 1980
+    monkeypatch.setattr(ceilings, "nvml", nvml_that({}.popitem))
+    assert ceilings._max_sm_clock_mhz(1) is None
+    monkeypatch.setattr(ceilings, "nvml", contextlib.nullcontext)
+    assert ceilings._max_sm_clock_mhz(1) is None
 
 
 # --- the ceilings
@@ -263,10 +264,10 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[object]]
             results.append(call())
             return seconds
 
-        monkeypatch.setattr(roofline, "_best_s", best)
-        monkeypatch.setattr(roofline, "CPU_SIZES", (8, 16, 32))
-        monkeypatch.setitem(roofline.COPY_BYTES, "cpu", 64 * KIB)
-        monkeypatch.setattr(roofline, "last_level_cache_bytes", lambda: 0)
+        monkeypatch.setattr(ceilings, "_best_s", best)
+        monkeypatch.setattr(ceilings, "CPU_SIZES", (8, 16, 32))
+        monkeypatch.setitem(ceilings.COPY_BYTES, "cpu", 64 * KIB)
+        monkeypatch.setattr(ceilings, "last_level_cache_bytes", lambda: 0)
         return results
 
     return script
@@ -274,7 +275,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[object]]
 
 def test_ceilings_are_operations_and_bytes_both_ways_over_seconds(scripted: Callable[[float], list[object]]) -> None:
     results = scripted(1e-3)
-    assert roofline.measure("cpu", "fp32") == Ceilings(flops_per_s=2 * 32**3 / 1e-3, bytes_per_s=2 * 64 * KIB / 1e-3)
+    assert ceilings.measure("cpu", "fp32") == Ceilings(flops_per_s=2 * 32**3 / 1e-3, bytes_per_s=2 * 64 * KIB / 1e-3)
     assert [tuple(result.shape) for result in results if isinstance(result, torch.Tensor)] == [
         (8, 8),
         (16, 16),
@@ -284,8 +285,8 @@ def test_ceilings_are_operations_and_bytes_both_ways_over_seconds(scripted: Call
 
 
 def test_sizes_grow_no_further_once_a_product_takes_long(scripted: Callable[[float], list[object]]) -> None:
-    results = scripted(roofline.LONG_ENOUGH_S)
-    assert roofline.measure("cpu", "fp32").flops_per_s == 2 * 8**3 / roofline.LONG_ENOUGH_S
+    results = scripted(ceilings.LONG_ENOUGH_S)
+    assert ceilings.measure("cpu", "fp32").flops_per_s == 2 * 8**3 / ceilings.LONG_ENOUGH_S
     assert len(results) == 2
 
 
@@ -296,7 +297,7 @@ def test_a_small_type_is_measured_beside_float32(
     scripted: Callable[[float], list[object]], precision: str, dtype: torch.dtype
 ) -> None:
     results = scripted(1.0)
-    roofline.measure("cpu", precision)
+    ceilings.measure("cpu", precision)
     products = {result.dtype for result in results[:-1] if isinstance(result, torch.Tensor)}
     assert products == {dtype, torch.float32}
 
@@ -304,14 +305,14 @@ def test_a_small_type_is_measured_beside_float32(
 def test_there_is_no_ceiling_for_what_the_cpu_cannot_multiply(scripted: Callable[[float], list[object]]) -> None:
     scripted(1.0)
     with pytest.raises(Unsupported, match="no fp8 product to measure on the CPU"):
-        roofline.measure("cpu", "fp8")
+        ceilings.measure("cpu", "fp8")
 
 
 def test_the_array_is_far_larger_than_the_caches_and_fits_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def size(cache: int, available: int = 2**40) -> int:
-        monkeypatch.setattr(roofline, "last_level_cache_bytes", lambda: cache)
-        monkeypatch.setattr(roofline.memory, "available_bytes", lambda: available)
-        return roofline._copy_bytes(torch.device("cpu"))
+        monkeypatch.setattr(ceilings, "last_level_cache_bytes", lambda: cache)
+        monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=available))
+        return ceilings._copy_bytes(torch.device("cpu"))
 
     mib = KIB * KIB
     assert size(0) == size(32 * mib) == 256 * mib
@@ -328,17 +329,17 @@ def test_caches_are_read_as_linux_tells_of_them(tmp_path: Path) -> None:
             for name, text in (("level", level), ("shared_cpu_list", shared), ("size", f"{kib}K")):
                 (cache / name).write_text(f"{text}\n")
     (tmp_path / "cpu2" / "cache" / "index3").mkdir()  # one that tells nothing
-    assert roofline.last_level_cache_bytes(tmp_path) == 2 * 32768 * KIB
-    assert roofline.last_level_cache_bytes(tmp_path / "none") == 0
+    assert ceilings.last_level_cache_bytes(tmp_path) == 2 * 32768 * KIB
+    assert ceilings.last_level_cache_bytes(tmp_path / "none") == 0
 
 
 def test_this_machine_is_measured_within_reason() -> None:
-    found = roofline.measure("cpu", "fp32")
+    found = ceilings.measure("cpu", "fp32")
     assert 1e8 < found.flops_per_s < 1e15
     assert 1e8 < found.bytes_per_s < 1e13
 
 
 def test_the_parent_can_import_it_without_torch() -> None:
-    code = "import sys; import harness.controller.contest_run, harness.roofline; print('torch' in sys.modules)"
+    code = "import sys; import harness.controller.contest_run; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 import models
-from harness import conditions
 from harness import run as runs
 from harness.controller import contest_run as contests
+from harness.controller.environment import usable_cores
 from harness.controller.launcher import Child, Launcher
 from harness.plan import Request
 from judging.constraints import Requirements
@@ -337,7 +337,7 @@ def test_the_conditions_of_every_burst_are_on_record(epochs: Report) -> None:
 
 
 def test_cells_of_a_round_begin_on_the_same_core_and_rounds_on_all_of_them_in_turn(epochs: Report) -> None:
-    cores = conditions.usable_cores()
+    cores = usable_cores()
     by_round: dict[tuple[int, int], set[int | None]] = {}
     for record in epochs.records:
         for burst in record.bursts:
@@ -369,7 +369,7 @@ def test_a_verdict_that_stays_open_ends_with_the_most_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "undecided", lambda records, requirements: [("null", "null/again")])
-    monkeypatch.setattr("harness.worker.sampling.MAX_PROCESSES", 4)
+    monkeypatch.setattr("harness.sampling_plan.MAX_PROCESSES", 4)
     report = measure(tmp_path / "run", "null", "null/again", processes=3)
     assert [len(record.processes) for record in report.records] == [4, 4]
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from backends.base import Compiled
+from harness.controller.cell_run import doubt_of
+from harness.sampling_plan import SamplingPlan
 from harness.worker import sampling
 from harness.worker.clock import Clock
 from judging.constraints import Requirements
@@ -175,7 +177,7 @@ def test_a_latency_that_keeps_drifting_is_not_steady(time: FakeTime, monkeypatch
     monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 3.0)
     warm_up = warmed(Scripted(time, lambda call: 1.0 * 1.0005**call))
     assert not warm_up.steady and not warm_up.trendless
-    assert sampling.doubt_of(warm_up) == "the warm-up did not become steady within 2 % in 3 s"
+    assert doubt_of(warm_up) == "the warm-up did not become steady within 2 % in 3 s"
     assert 3.0 <= warm_up.seconds < 3.5
 
 
@@ -193,7 +195,7 @@ def test_windows_that_differ_and_go_nowhere_are_given_up_soon(time: FakeTime) ->
     compiled = Scripted(time, lambda call: 1.2 if (call // 125) % 2 else 1.0)
     warm_up = warmed(compiled)
     assert not warm_up.steady and warm_up.trendless
-    assert "neither faster nor slower" in sampling.doubt_of(warm_up)
+    assert "neither faster nor slower" in doubt_of(warm_up)
     assert 1.5 <= warm_up.seconds < 2.5 < sampling.WARM_UP_LIMIT_S
 
 
@@ -268,7 +270,7 @@ def test_a_further_process_warms_up_while_something_is_compiled(time: FakeTime) 
 def test_a_further_process_that_is_steady_warms_up_for_half_the_time(time: FakeTime) -> None:
     warm_up = sampling.warm_up(Scripted(time), SETS, CLOCK, 0.5, is_first=False)
     assert warm_up.steady and warm_up.calls >= 10
-    assert not warm_up.trendless and not sampling.doubt_of(warm_up)
+    assert not warm_up.trendless and not doubt_of(warm_up)
     assert 0.25 <= warm_up.seconds < 0.35
 
 
@@ -318,7 +320,7 @@ def test_device_time_needs_a_device(time: FakeTime) -> None:
 
 @pytest.mark.parametrize(("seconds", "rounds", "warm_up_s"), [(0.1, 12, 0.05), (1.5, 12, 0.5), (9.0, 30, 0.5)])
 def test_bursts_hold_the_time_and_a_hundred_calls(seconds: float, rounds: int, warm_up_s: float) -> None:
-    plan = sampling.SamplingPlan.lasting(seconds)
+    plan = SamplingPlan.lasting(seconds)
     assert (plan.processes, plan.most_processes, plan.rounds) == (3, 20, rounds)
     assert plan.processes * plan.rounds * plan.burst_s == pytest.approx(seconds)
     assert plan.processes * plan.rounds * plan.burst_calls >= 100
@@ -327,16 +329,16 @@ def test_bursts_hold_the_time_and_a_hundred_calls(seconds: float, rounds: int, w
 
 
 def test_a_percentile_that_is_required_has_the_calls_it_takes() -> None:
-    plan = sampling.SamplingPlan.lasting(1.5, wanted_calls=Requirements.parse("build_s<60, p90_ms<5, p99_ms<5").calls)
+    plan = SamplingPlan.lasting(1.5, wanted_calls=Requirements.parse("build_s<60, p90_ms<5, p99_ms<5").calls)
     assert plan.processes * plan.rounds * plan.wanted_calls >= 662
     assert plan.processes * plan.rounds * plan.burst_calls < 662
-    unasked = sampling.SamplingPlan.lasting(1.5)
-    assert sampling.SamplingPlan.lasting(1.5, wanted_calls=Requirements.parse("build_s<60").calls) == unasked
+    unasked = SamplingPlan.lasting(1.5)
+    assert SamplingPlan.lasting(1.5, wanted_calls=Requirements.parse("build_s<60").calls) == unasked
 
 
 @pytest.mark.parametrize(("asked", "most"), [(1, 1), (2, 2), (3, 20), (5, 20), (22, 22)])
 def test_fewer_processes_than_an_interval_needs_are_taken_as_they_are(asked: int, most: int) -> None:
-    plan = sampling.SamplingPlan.lasting(1.5, asked)
+    plan = SamplingPlan.lasting(1.5, asked)
     assert (plan.processes, plan.most_processes) == (asked, most)
     assert plan.processes * plan.rounds * plan.burst_s == pytest.approx(1.5)
 

@@ -74,7 +74,7 @@ def test_no_winner_in_100_trials_bounds_the_rate_by_three_per_cent() -> None:
 
 @pytest.mark.slow
 def test_a_trial_measures_eager_against_itself_and_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.worker.sampling.MAX_PROCESSES", 3)
+    monkeypatch.setattr("harness.sampling_plan.MAX_PROCESSES", 3)
     (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.0, 2.0))
     assert [record.cell.backend for record in trial.records] == [FIRST, AGAIN]
     assert all(len(record.processes) == 3 for record in trial.records)
@@ -87,7 +87,7 @@ def test_a_trial_measures_eager_against_itself_and_can_be_kept(monkeypatch: pyte
 
 @pytest.mark.slow
 def test_a_copy_that_is_slower_by_itself_is_measured_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.worker.sampling.MAX_PROCESSES", 3)
+    monkeypatch.setattr("harness.sampling_plan.MAX_PROCESSES", 3)
     (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.05, 2.0), by_itself=1.05)
     assert [record.cell.mode for record in trial.records] == ["default", "5-percent-slower"]
     really, doubled = trial.answers

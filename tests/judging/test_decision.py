@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.worker.sampling import MAX_PROCESSES
+from harness.sampling_plan import MAX_PROCESSES
 from judging.decision import (
     FEWEST_FOR_NARROW_LEAD,
     FEWEST_PROCESSES,

@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from harness import memory
+from harness.nvml import GpuWatch, cuda_index
 from records.schema import Conditions
-
-CALIBRATION_BYTES = 2**21
-_CALIBRATION_DATA = bytes(CALIBRATION_BYTES)
 
 TASKS = Path("/proc/self/task")
 STAT = Path("/proc/stat")
-
-THROTTLING = {
-    "nvmlClocksEventReasonSwPowerCap": "software power cap",
-    "nvmlClocksEventReasonSwThermalSlowdown": "software thermal slowdown",
-    "nvmlClocksThrottleReasonHwSlowdown": "hardware slowdown",
-    "nvmlClocksThrottleReasonHwThermalSlowdown": "hardware thermal slowdown",
-    "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "hardware power brake",
-}
-"""NVML's bits that mean a clock held down; that it is idle, or follows an application's setting, is no such reason."""
-
-
-def calibrate_ms() -> float:
-    """Milliseconds that a fixed piece of work takes on one core: SHA-256 of two megabytes.
-
-    It needs next to no memory and no other thread, so it changes only with the core's speed and with what else the core
-    is made to do.
-    """
-    begun_ns = time.perf_counter_ns()
-    hashlib.sha256(_CALIBRATION_DATA).digest()
-    return (time.perf_counter_ns() - begun_ns) / 1e6
 
 
 class Watch:
     """Reads what bears on this process' speed. `begin` before a burst, `end` after it."""
 
     def __init__(self, device: str) -> None:
-        self._gpu = GpuWatch(memory.cuda_index(device))
+        self._gpu = GpuWatch(cuda_index(device))
         self._cores = os.cpu_count() or 1
         self.begin()
 
@@ -66,11 +41,6 @@ class Watch:
             load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
             **self._gpu.read(),
         )
-
-
-def usable_cores() -> list[int]:
-    """Cores that this process may run on; empty where a thread cannot be put on one."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 @contextlib.contextmanager
@@ -119,54 +89,6 @@ def _move(threads: Iterable[int], cores: set[int]) -> None:
     for thread in threads:
         with contextlib.suppress(OSError):  # it has just ended
             os.sched_setaffinity(thread, cores)
-
-
-class GpuWatch:
-    """A GPU's clock, temperature and reasons to slow down. NVML stays open: opening it takes longer than a burst."""
-
-    def __init__(self, index: int | None) -> None:
-        self._library: Any = None
-        if index is None:
-            return
-        try:
-            import pynvml
-        except ImportError:
-            return
-        try:
-            pynvml.nvmlInit()
-            self._handle = memory.handle(pynvml, index)
-        except pynvml.NVMLError:  # no driver, or not such a GPU
-            return
-        self._library = pynvml
-
-    def read(self) -> Mapping[str, Any]:
-        """Fields of `Conditions`; none where there is no such GPU, or no NVML."""
-        if self._library is None:
-            return {}
-        reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
-        return {
-            "sm_clock_mhz": self._ask("nvmlDeviceGetClockInfo", self._library.NVML_CLOCK_SM),
-            "temperature_c": self._ask("nvmlDeviceGetTemperature", self._library.NVML_TEMPERATURE_GPU),
-            "throttle_reasons": [
-                words for name, words in THROTTLING.items() if reasons & getattr(self._library, name, 0)
-            ],
-        }
-
-    def processes(self) -> int | None:
-        """How many processes use the GPU for computing."""
-        found = self._ask("nvmlDeviceGetComputeRunningProcesses") if self._library else None
-        return None if found is None else len(found)
-
-    def energy_j(self) -> float | None:
-        """What the GPU has taken since its driver was loaded."""
-        found = self._ask("nvmlDeviceGetTotalEnergyConsumption") if self._library else None
-        return None if found is None else found / 1e3
-
-    def _ask(self, question: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._library, question)(self._handle, *arguments)
-        except self._library.NVMLError:  # not every card answers everything
-            return None
 
 
 def waited_ns() -> int | None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
+
+from harness.nvml import handle, nvml
 
 
 def peak_resident_bytes() -> int | None:
@@ -21,11 +20,6 @@ def peak_resident_bytes() -> int | None:
         return getattr(psutil.Process().memory_info(), "peak_wset", None)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def available_bytes() -> int:
-    """Memory of this machine that new processes may take without swapping."""
-    return int(psutil.virtual_memory().available)
 
 
 def folder_bytes(folder: Path) -> int:
@@ -75,44 +69,3 @@ def return_unused(device: str) -> None:
 
     if device != "cpu":
         torch.cuda.empty_cache()
-
-
-def device_free_bytes(index: int) -> int | None:
-    """Free memory of a CUDA device, or None without NVML."""
-    with nvml() as library:
-        return None if library is None else int(library.nvmlDeviceGetMemoryInfo(handle(library, index)).free)
-
-
-def cuda_index(device: str) -> int | None:
-    """The index in `cuda:1`; 0 for `cuda`; None for `cpu`."""
-    name, _, index = device.partition(":")
-    return int(index or 0) if name == "cuda" else None
-
-
-@contextlib.contextmanager
-def nvml() -> Iterator[Any]:
-    """NVIDIA's management library, initialised; None where it is not to be had."""
-    try:
-        import pynvml
-    except ImportError:
-        yield None
-        return
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        yield None
-        return
-    try:
-        yield pynvml
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def handle(library: Any, index: int) -> Any:
-    """The device that CUDA numbers `index`, which CUDA_VISIBLE_DEVICES may have renumbered."""
-    visible = [entry for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry]
-    if index < len(visible):
-        if visible[index].isdigit():
-            return library.nvmlDeviceGetHandleByIndex(int(visible[index]))
-        return library.nvmlDeviceGetHandleByUUID(visible[index].encode())
-    return library.nvmlDeviceGetHandleByIndex(index)

@@ -1,9 +1,4 @@
-"""The least time that this machine leaves for a call of a model, and how near a cell came to it.
-
-Source of the model: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
-architectures", CACM 52(4), 2009. The floor takes for granted that weights, inputs and outputs move once, between memory
-and the processor: a model small enough to stay in a cache may come out under it, and its share is over 1.
-"""
+"""The rates that this machine reaches at best: floating-point operations and bytes moved in a second."""
 
 from __future__ import annotations
 
@@ -12,11 +7,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import memory
+import psutil
+
+from harness.nvml import handle, nvml
 from harness.precision import dtype_of
 from harness.worker.clock import Clock, now_ns
 from records.errors import Unsupported
-from records.schema import Ceilings, Latency, Roofline, TensorCores, Work
+from records.schema import Ceilings, TensorCores
 
 if TYPE_CHECKING:
     import torch
@@ -60,29 +57,6 @@ GeForce of these has half the rate of a T4, an A40 or an L40S, and the capabilit
 
 SLOWED = frozenset({"H20"})
 """GPUs whose tensor cores do less than others of their capability: of an H20 148 TFLOP/s are told, not 630."""
-
-
-def total(parts: Iterable[Work]) -> Work:
-    """What several calls take, one after the other: weights are read in each of them."""
-    known = list(parts)
-    return Work(flops=sum(one.flops for one in known), bytes_moved=sum(one.bytes_moved for one in known))
-
-
-def of(work: Work, ceilings: Ceilings, latency: Latency | None) -> Roofline:
-    """The floor of a contest, and how near the cell with this latency came to it."""
-    compute_s = work.flops / ceilings.flops_per_s
-    memory_s = work.bytes_moved / ceilings.bytes_per_s
-    floor_ms = 1e3 * max(compute_s, memory_s)
-    return Roofline(
-        flops=work.flops,
-        bytes_moved=work.bytes_moved,
-        ceiling_flops_per_s=ceilings.flops_per_s,
-        ceiling_bytes_per_s=ceilings.bytes_per_s,
-        floor_ms=floor_ms,
-        bound="compute" if compute_s > memory_s else "memory",
-        share=floor_ms / latency.median_ms if latency else None,
-        tensor_cores=ceilings.tensor_cores,
-    )
 
 
 def tensor_cores(
@@ -130,11 +104,11 @@ def _tensor_cores_of(device: torch.device, precision: str) -> TensorCores | None
 
 def _max_sm_clock_mhz(index: int) -> int | None:
     """The highest clock of the multiprocessors of a CUDA device; None where NVML does not tell."""
-    with memory.nvml() as library:
+    with nvml() as library:
         if library is None:
             return None
         try:
-            return int(library.nvmlDeviceGetMaxClockInfo(memory.handle(library, index), library.NVML_CLOCK_SM))
+            return int(library.nvmlDeviceGetMaxClockInfo(handle(library, index), library.NVML_CLOCK_SM))
         except library.NVMLError:  # a slice of a GPU, say
             return None
 
@@ -189,7 +163,7 @@ def _copy_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return min(COPY_BYTES["cuda"], torch.cuda.mem_get_info(device)[0] // COPY_SHARE_OF_MEMORY)
     wanted = max(COPY_BYTES["cpu"], COPY_TIMES_CACHE * last_level_cache_bytes())
-    return min(wanted, COPY_LIMIT_BYTES, memory.available_bytes() // COPY_SHARE_OF_MEMORY)
+    return min(wanted, COPY_LIMIT_BYTES, psutil.virtual_memory().available // COPY_SHARE_OF_MEMORY)
 
 
 def last_level_cache_bytes(processors: Path = Path("/sys/devices/system/cpu")) -> int:
