@@ -21,7 +21,7 @@ from harness import run as runs
 from harness.config import Options
 from harness.controller.progress import Silent
 from judging import compare as comparing
-from judging.contests import judged_anew
+from judging.judgement import judged_anew
 from judging.verdict import spell_ratio
 from records import report_file
 from records.atomic_file import write_atomically

@@ -22,7 +22,7 @@ from harness.controller.progress import Progress
 from harness.plan import Contest, Request, StartMethod, check_devices, plan
 from harness.sampling_plan import SamplingPlan
 from judging.constraints import Requirements
-from judging.verdict import judge, undecided
+from judging.verdict import judge_contests, undecided
 from records.errors import BakeoffError, UsageError
 from records.schema import Cell, Report
 from records.store import Store
@@ -95,7 +95,7 @@ def report_of(store: Store) -> Report:
         request=store.request(),
         environment=captured,
         records=records,
-        verdicts=judge(records, Requirements.parse(request_of(store).require)),
+        verdicts=judge_contests(records, Requirements.parse(request_of(store).require)),
         notes=store.notes(),
         elapsed_s=store.elapsed_s,
     )

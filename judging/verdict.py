@@ -26,7 +26,7 @@ class Requirements(Protocol):
         """In words, what of it the record does not keep to."""
 
 
-def judge(records: Sequence[Record], requirements: Requirements | None = None) -> list[Verdict]:
+def judge_contests(records: Sequence[Record], requirements: Requirements | None = None) -> list[Verdict]:
     """One verdict per contest, in the order in which the contests first appear."""
     contests: dict[str, list[Record]] = {}
     for record in records:

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping
 
-from judging.contests import Row, contests_of
+from judging.judgement import CellJudgement, contests_of
 from records.schema import Cell, Interval, Report
 from records.text import one_line, visible
 
@@ -16,7 +16,7 @@ Value = str | int | float | None
 
 def to_csv(report: Report) -> str:
     """One row per cell, contest by contest in the order of reading. What a cell has no number for is empty."""
-    rows = [row for contest in contests_of(report) for row in contest.rows]
+    rows = [row for contest in contests_of(report) for row in contest.cells]
     dimensions = _dimensions(row.record.cell for row in rows)
     table = [_columns(row, dimensions) for row in rows]
     text = io.StringIO()
@@ -31,7 +31,7 @@ def _dimensions(cells: Iterable[Cell]) -> list[str]:
     return list(dict.fromkeys(name for cell in cells for name in cell.dimensions))
 
 
-def _columns(row: Row, dimensions: list[str]) -> dict[str, Value]:
+def _columns(row: CellJudgement, dimensions: list[str]) -> dict[str, Value]:
     record, cell = row.record, row.record.cell
     return {
         "model": cell.model,
@@ -56,7 +56,7 @@ def _columns(row: Row, dimensions: list[str]) -> dict[str, Value]:
     }
 
 
-def _speed(row: Row) -> dict[str, Value]:
+def _speed(row: CellJudgement) -> dict[str, Value]:
     latency, standing = row.record.latency, row.standing
     ratio = standing.speedup_over_baseline if standing else None
     median_low, median_high = _ends(latency.median_ci95_ms if latency else None)
@@ -86,7 +86,7 @@ def _speed(row: Row) -> dict[str, Value]:
     }
 
 
-def _cost(row: Row) -> dict[str, Value]:
+def _cost(row: CellJudgement) -> dict[str, Value]:
     record = row.record
     phases_s: dict[str, float] = {}
     for phase in record.phases:
@@ -107,7 +107,7 @@ def _cost(row: Row) -> dict[str, Value]:
     }
 
 
-def _quality(row: Row) -> dict[str, Value]:
+def _quality(row: CellJudgement) -> dict[str, Value]:
     accuracy, placement = row.record.accuracy, row.record.placement
     return {
         "rmse": accuracy.rmse if accuracy else None,
@@ -122,7 +122,7 @@ def _quality(row: Row) -> dict[str, Value]:
     }
 
 
-def _floor(row: Row) -> dict[str, Value]:
+def _floor(row: CellJudgement) -> dict[str, Value]:
     roofline = row.record.roofline
     return {
         "flops": roofline.flops if roofline else None,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from judging.contests import ContestView, Row
 from judging.costs import Line, Start
+from judging.judgement import CellJudgement, ContestJudgement
 from records.schema import Ratio, Record
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
@@ -60,7 +60,7 @@ def samples_ms(record: Record) -> Values:
     return np.concatenate(bursts) / 1e6 if bursts else np.empty(0)
 
 
-def build_s(row: Row) -> float:
+def build_s(row: CellJudgement) -> float:
     """For a logarithmic axis."""
     return max(row.record.build_s, SHORTEST_BUILD_S)
 
@@ -69,7 +69,7 @@ def until_first_call_s(record: Record) -> float:
     return record.build_s + (record.first_call_s or 0.0)
 
 
-def ratio_over_baseline(row: Row) -> Ratio | None:
+def ratio_over_baseline(row: CellJudgement) -> Ratio | None:
     return row.standing.speedup_over_baseline if row.standing else None
 
 
@@ -78,13 +78,13 @@ def ends(ratio: Ratio) -> tuple[float, float]:
     return (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value)
 
 
-def cost_lines(contest: ContestView, start: Start) -> list[Line]:
+def cost_lines(contest: ContestJudgement, start: Start) -> list[Line]:
     """Of those that may win, and of the baseline."""
     shown = [*contest.contenders, contest.baseline]
     return [line for line in contest.costs.lines(start) if line.label in shown]
 
 
-def reference_line(contest: ContestView, start: Start) -> Line:
+def reference_line(contest: ContestJudgement, start: Start) -> Line:
     """The baseline's line, or that of the cheapest over a single call. Only where a contender has a line."""
     lines = cost_lines(contest, start)
     first = contest.costs.legs(start, contest.contenders)[0].line

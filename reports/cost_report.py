@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from judging.contests import ContestView, Row
 from judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, BreakEven, Cheapest, Leg, Line, Outcome, Start
+from judging.judgement import CellJudgement, ContestJudgement
 from reports import format
 from reports.format import NONE
 
@@ -35,7 +35,7 @@ class Table:
     is_folded: bool = False
 
 
-def tables(contest: ContestView) -> list[Table]:
+def tables(contest: ContestJudgement) -> list[Table]:
     """Those that have something to show, in the order of reading."""
     if not _starts(contest):
         return []
@@ -45,16 +45,16 @@ def tables(contest: ContestView) -> list[Table]:
     return [table for table in found if table.rows]
 
 
-def sentences(contest: ContestView) -> list[str]:
+def sentences(contest: ContestJudgement) -> list[str]:
     """Who is the cheapest from which call on, who settles when, what nothing dominates, and what energy was counted."""
     found = [*(_who_is_cheapest(contest, start) for start in _starts(contest)), *_who_settles(contest)]
     if len(contest.contenders) > 1:
         found.append(_what_nothing_dominates(contest))
-    sources = {row.record.energy.source for row in contest.rows if row.record.energy}
+    sources = {row.record.energy.source for row in contest.cells if row.record.energy}
     return [*found, *(f"Energy is that of {source}, beyond what it takes idle." for source in sorted(sources))]
 
 
-def plain_verdicts(contest: ContestView) -> list[str]:
+def plain_verdicts(contest: ContestJudgement) -> list[str]:
     """One sentence for each configuration and start over the number of calls asked for; none where none was."""
     found = []
     for start, outcome in _each_outcome(contest, contest.calls or 0):
@@ -103,8 +103,8 @@ def spell_break_even(found: BreakEven | None) -> str:
     return _calls(found)
 
 
-def _start_table(contest: ContestView) -> Table:
-    rows = [row for row in contest.rows if row.record.latency and row.record.phases]
+def _start_table(contest: ContestJudgement) -> Table:
+    rows = [row for row in contest.cells if row.record.latency and row.record.phases]
     is_warm = "warm" in _starts(contest)
     has_energy = any(row.record.energy for row in rows)
     columns = ["build, cold (s)", "first answer, cold (s)"]
@@ -119,7 +119,7 @@ def _start_table(contest: ContestView) -> Table:
     )
 
 
-def _start_cells(row: Row, is_warm: bool, has_energy: bool) -> list[str]:
+def _start_cells(row: CellJudgement, is_warm: bool, has_energy: bool) -> list[str]:
     record, warm = row.record, row.record.warm_start
     first_call_s = record.first_call_s
     cells = [
@@ -134,7 +134,7 @@ def _start_cells(row: Row, is_warm: bool, has_energy: bool) -> list[str]:
     return cells
 
 
-def _cheapest_table(contest: ContestView) -> Table:
+def _cheapest_table(contest: ContestJudgement) -> Table:
     starts = _starts(contest)
     columns = [[contest.costs.cheapest(calls, start, contest.contenders) for calls in HORIZON] for start in starts]
     return Table(
@@ -158,7 +158,7 @@ def _spell_cheapest(found: Cheapest | None) -> str:
     return f"{text} (or {rivals}: {NOT_ESTABLISHED})"
 
 
-def _outcomes(contest: ContestView, calls: int) -> Table:
+def _outcomes(contest: ContestJudgement, calls: int) -> Table:
     rows = [
         [outcome.label, start, outcome_sentence(outcome), *_outcome_numbers(outcome)]
         for start, outcome in _each_outcome(contest, calls)
@@ -171,7 +171,7 @@ def _outcomes(contest: ContestView, calls: int) -> Table:
     )
 
 
-def _spent_table(contest: ContestView, calls: int) -> Table:
+def _spent_table(contest: ContestJudgement, calls: int) -> Table:
     """What becomes of the time, in seconds; empty where there is nobody to compare."""
     starts = _starts(contest) if _each_outcome(contest, calls) else []
     lines = [(start, line) for start in starts for line in contest.costs.lines(start)]
@@ -191,7 +191,7 @@ def _spent_table(contest: ContestView, calls: int) -> Table:
     )
 
 
-def _pays_from(contest: ContestView, label: str, start: Start) -> str:
+def _pays_from(contest: ContestJudgement, label: str, start: Start) -> str:
     assert contest.baseline is not None
     return spell_break_even(contest.costs.break_even(label, contest.baseline, start))
 
@@ -211,7 +211,7 @@ def _spent(line: Line, calls: int) -> str:
     return f"{total} s ({warm_up} warm-up{until_settled}, {steady} steady)"
 
 
-def _each_outcome(contest: ContestView, calls: int) -> list[tuple[Start, Outcome]]:
+def _each_outcome(contest: ContestJudgement, calls: int) -> list[tuple[Start, Outcome]]:
     baseline = contest.baseline
     if not calls or baseline is None:
         return []
@@ -248,7 +248,7 @@ def _signed_seconds(value_s: float) -> str:
     return f"{'-' if value_s < 0 else ''}{format.seconds(abs(value_s))}"
 
 
-def _break_even_tables(contest: ContestView) -> list[Table]:
+def _break_even_tables(contest: ContestJudgement) -> list[Table]:
     """From which call on a row has paid against a column."""
     found = []
     for start in _starts(contest):
@@ -259,7 +259,7 @@ def _break_even_tables(contest: ContestView) -> list[Table]:
     return [table for table in found if len(table.rows) > 1]
 
 
-def _one_against_another(contest: ContestView, ours: str, theirs: str, start: Start) -> str:
+def _one_against_another(contest: ContestJudgement, ours: str, theirs: str, start: Start) -> str:
     """As `spell_break_even`, but for one that is overtaken it says up to which call it is ahead, and from which on."""
     found, reverse = contest.costs.break_even(ours, theirs, start), contest.costs.break_even(theirs, ours, start)
     if found and found.is_established and found.calls is None and reverse and reverse.calls:
@@ -268,14 +268,14 @@ def _one_against_another(contest: ContestView, ours: str, theirs: str, start: St
     return spell_break_even(found)
 
 
-def _last_lead(contest: ContestView, ours: str, theirs: str, start: Start) -> int | None:
+def _last_lead(contest: ContestJudgement, ours: str, theirs: str, start: Start) -> int | None:
     """The number of calls with which it begins; None where `ours` is never ahead."""
     lines = {line.label: line for line in contest.costs.lines(start)}
     leads = lines[ours].ahead_of(lines[theirs])
     return leads[-1][0] if leads else None
 
 
-def _who_is_cheapest(contest: ContestView, start: Start) -> str:
+def _who_is_cheapest(contest: ContestJudgement, start: Start) -> str:
     legs = contest.costs.legs(start, contest.contenders)
     first, *others = legs
     if not others:
@@ -293,7 +293,7 @@ def _from_when(leg: Leg) -> str:
     return f"from call {_calls(leg.crossing)} on"
 
 
-def _who_settles(contest: ContestView) -> list[str]:
+def _who_settles(contest: ContestJudgement) -> list[str]:
     """One sentence for each that has to: its calls until then are in the totals as they were."""
     found: dict[str, list[str]] = {}
     for start in _starts(contest):
@@ -305,7 +305,7 @@ def _who_settles(contest: ContestView) -> list[str]:
     return [f"{label} settles in {' and '.join(texts)}: {counted}." for label, texts in found.items()]
 
 
-def _what_nothing_dominates(contest: ContestView) -> str:
+def _what_nothing_dominates(contest: ContestJudgement) -> str:
     front = contest.front
     text = f"Nothing dominates {_listed(front.labels)} in {_listed(front.aims)}."
     if front.left_out:
@@ -338,6 +338,6 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-def _starts(contest: ContestView) -> list[Start]:
+def _starts(contest: ContestJudgement) -> list[Start]:
     """Those that a contender was measured in."""
     return [start for start in STARTS if contest.costs.legs(start, contest.contenders)]

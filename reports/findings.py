@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from judging.contests import ContestView, Row
 from judging.costs import Start
 from judging.decision import Relation, relation
 from judging.estimate import percentile
+from judging.judgement import CellJudgement, ContestJudgement
 from records.text import one_line
 from reports import format
 from reports.chart_data import cost_lines, ratio_over_baseline, samples_ms, until_first_call_s
@@ -20,20 +20,20 @@ NAME_CHARACTERS = 36
 """Room for the longest name of ours, inductor/max-autotune-no-cudagraphs."""
 
 
-def latency_over_all(contests: Sequence[ContestView]) -> str:
+def latency_over_all(contests: Sequence[ContestJudgement]) -> str:
     winners = Counter(contest.verdict.winner for contest in contests if contest.verdict.winner)
     won = [f"{short(label, NAME_CHARACTERS)} on {number}" for label, number in winners.most_common(3)]
     return f"Fastest: {', '.join(won)} of {len(contests)} contests" if won else "Latency: no contest has a winner"
 
 
-def speedup_over_all(contests: Sequence[ContestView]) -> str:
+def speedup_over_all(contests: Sequence[ContestJudgement]) -> str:
     bests = [ratio.value for contest in contests for ratio in map(ratio_over_baseline, contest.ranked[:1]) if ratio]
     if max(bests) <= 1:
         return "Nothing is faster than eager"
     return f"The best are {format.ratio(min(bests))}x to {format.ratio(max(bests))}x as fast as eager"
 
 
-def latency(contest: ContestView) -> str:
+def latency(contest: ContestJudgement) -> str:
     verdict, best = contest.verdict, contest.best
     model = short(contest.cell.model, NAME_CHARACTERS)
     if best is None:
@@ -49,7 +49,7 @@ def latency(contest: ContestView) -> str:
     return f"only {name(best)} could be ranked on {model}"
 
 
-def speedup(contest: ContestView) -> str:
+def speedup(contest: ContestJudgement) -> str:
     faster = [
         row for row in contest.ranked if (ratio := ratio_over_baseline(row)) and relation(ratio) is Relation.FASTER
     ]
@@ -59,7 +59,7 @@ def speedup(contest: ContestView) -> str:
     return f"{len(faster) or 'none'} of {len(others)} faster than eager"
 
 
-def building(contest: ContestView) -> str:
+def building(contest: ContestJudgement) -> str:
     best = contest.best
     ratio = ratio_over_baseline(best) if best else None
     if best is None or ratio is None or best.label == contest.verdict.baseline:
@@ -67,14 +67,14 @@ def building(contest: ContestView) -> str:
     return f"{name(best)} is {format.ratio(ratio.value)}x for {format.seconds(best.record.build_s)} s of building"
 
 
-def phases(contest: ContestView) -> str:
-    slowest = max(contest.rows, key=lambda row: until_first_call_s(row.record))
+def phases(contest: ContestJudgement) -> str:
+    slowest = max(contest.cells, key=lambda row: until_first_call_s(row.record))
     taken_s = until_first_call_s(slowest.record)
     return f"{name(slowest)} takes longest: {format.seconds(taken_s)} s"
 
 
-def samples(contest: ContestView) -> str:
-    calls_ms = {row.label: samples_ms(row.record) for row in contest.rows if row.record.bursts}
+def samples(contest: ContestJudgement) -> str:
+    calls_ms = {row.label: samples_ms(row.record) for row in contest.cells if row.record.bursts}
     for quantile, spelt in ((0.99, "p99"), (0.95, "p95"), (0.9, "p90")):
         tails = {label: percentile(values.tolist(), quantile) for label, values in calls_ms.items()}
         spreads = {label: tail / float(np.median(calls_ms[label])) for label, tail in tails.items() if tail}
@@ -84,7 +84,7 @@ def samples(contest: ContestView) -> str:
     return "few calls: too short a sample to speak of its tail"
 
 
-def costs(contest: ContestView, start: Start) -> str:
+def costs(contest: ContestJudgement, start: Start) -> str:
     first, *others = contest.costs.legs(start, contest.contenders)
     cheapest, doubt = short(first.line.label, NAME_CHARACTERS), doubt_of(first)
     if not others:
@@ -94,37 +94,37 @@ def costs(contest: ContestView, start: Start) -> str:
     return f"{cheapest} costs least up to call {others[0].first_call - 1:,}{doubt}, {in_the_end}"
 
 
-def pareto(contest: ContestView) -> str:
+def pareto(contest: ContestJudgement) -> str:
     labels = contest.front.labels
     return f"nothing dominates {listed(labels)}" if labels else "each is dominated by another"
 
 
-def has_latency(contest: ContestView) -> bool:
-    return any(row.record.latency for row in contest.rows)
+def has_latency(contest: ContestJudgement) -> bool:
+    return any(row.record.latency for row in contest.cells)
 
 
-def has_ratio(contest: ContestView) -> bool:
+def has_ratio(contest: ContestJudgement) -> bool:
     return any(ratio_over_baseline(row) for row in contest.ranked if row.label != contest.verdict.baseline)
 
 
-def has_costs(contest: ContestView, start: Start) -> bool:
+def has_costs(contest: ContestJudgement, start: Start) -> bool:
     """Whether there are two to compare."""
     return bool(contest.costs.legs(start, contest.contenders)) and len(cost_lines(contest, start)) > 1
 
 
-def has_front(contest: ContestView) -> bool:
+def has_front(contest: ContestJudgement) -> bool:
     return len(contest.ranked) > 1
 
 
-def has_phases(contest: ContestView) -> bool:
-    return any(row.record.phases for row in contest.rows)
+def has_phases(contest: ContestJudgement) -> bool:
+    return any(row.record.phases for row in contest.cells)
 
 
-def has_samples(contest: ContestView) -> bool:
-    return any(burst.samples_ns for row in contest.rows for burst in row.record.bursts)
+def has_samples(contest: ContestJudgement) -> bool:
+    return any(burst.samples_ns for row in contest.cells for burst in row.record.bursts)
 
 
-def name(row: Row) -> str:
+def name(row: CellJudgement) -> str:
     return short(row.label, NAME_CHARACTERS)
 
 

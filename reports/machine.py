@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from judging.contests import ContestView
+from judging.judgement import ContestJudgement
 from records.schema import Environment, Gpu, Report
 from records.text import one_line
 from reports import format
@@ -50,7 +50,7 @@ def machine(found: Environment) -> str:
     return gpus or found.cpu
 
 
-def tensor_cores(contest: ContestView) -> str:
+def tensor_cores(contest: ContestJudgement) -> str:
     """`1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz; a large product reaches 68 % of that, triton 66 %`.
 
     Nothing where they are not known, or where the contest is bound by memory and no cell could come near them.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from judging.contests import ContestView, Row, contests_of
+from judging.judgement import CellJudgement, ContestJudgement, contests_of
 from records.schema import Environment, Extent, Phase, Placement, Record, Report, Status
 from records.text import one_line, visible
 from reports import cost_report, format, machine
@@ -77,7 +77,7 @@ def _head(report: Report) -> str:
     return "\n\n".join(lines)
 
 
-def _verdicts(contests: Sequence[ContestView]) -> str:
+def _verdicts(contests: Sequence[ContestJudgement]) -> str:
     lines = ["## Verdict"]
     if not contests:
         lines.append("No cell has ended yet.")
@@ -92,7 +92,7 @@ def _verdicts(contests: Sequence[ContestView]) -> str:
     return "\n\n".join(lines)
 
 
-def _sentence(contest: ContestView) -> str:
+def _sentence(contest: ContestJudgement) -> str:
     """What was found in bold, behind what it was found on."""
     found = contest.verdict.sentence.removeprefix(f"{contest.title}: ")
     return (
@@ -104,10 +104,10 @@ def _sentence(contest: ContestView) -> str:
 class _Column:
     header: str
     is_text: bool  # set to the left
-    cell: Callable[[Row], str]
+    cell: Callable[[CellJudgement], str]
 
 
-def _contest(contest: ContestView) -> str:
+def _contest(contest: ContestJudgement) -> str:
     parts = [f"## {escape(contest.title)}"]
     if contest.roofline:
         parts.append(f"Floor: {escape(format.floor(contest.roofline))}.")
@@ -117,9 +117,9 @@ def _contest(contest: ContestView) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _contest_table(contest: ContestView) -> str:
+def _contest_table(contest: ContestJudgement) -> str:
     baseline = contest.verdict.baseline
-    kinds = {kind for row in contest.rows for kind in [format.peak_memory(row.record)[1]] if kind}
+    kinds = {kind for row in contest.cells for kind in [format.peak_memory(row.record)[1]] if kind}
     peak = f"peak {kinds.copy().pop()} memory (MiB)" if len(kinds) == 1 else "peak memory (MiB)"
     share = _Column("of floor (%)", False, lambda row: _floor_share(row.record))
     rate = _Column("achieved", False, lambda row: format.achieved(row.record))
@@ -141,7 +141,7 @@ def _contest_table(contest: ContestView) -> str:
     ]
     header = [column.header for column in columns]
     rule = [":--" if column.is_text else "--:" for column in columns]
-    rows = [[column.cell(row) for column in columns] for row in contest.rows]
+    rows = [[column.cell(row) for column in columns] for row in contest.cells]
     return "\n".join(table_line(cells) for cells in [header, rule, *rows])
 
 
@@ -152,12 +152,12 @@ def _latency(record: Record) -> tuple[str, str]:
     return format.median(record.latency), p99
 
 
-def _speedup(row: Row) -> str:
+def _speedup(row: CellJudgement) -> str:
     ratio = row.standing.speedup_over_baseline if row.standing else None
     return f"{format.ratio(ratio.value)}x {format.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
 
 
-def _break_even(row: Row, contest: ContestView) -> str:
+def _break_even(row: CellJudgement, contest: ContestJudgement) -> str:
     if row.standing is None or contest.baseline is None:
         return NONE
     return cost_report.spell_break_even(contest.costs.break_even(row.label, contest.baseline, "cold"))
@@ -206,12 +206,12 @@ def _placement(placement: Placement | None) -> str:
     return f"{extent}{f': {elsewhere}' if elsewhere else ''}{f' ({shares})' if shares else ''}"
 
 
-def _stages(contest: ContestView) -> str:
+def _stages(contest: ContestJudgement) -> str:
     """The parts of a training step, timed apart; nothing where no cell has any."""
     rows = [
         [escape(row.label), escape(stage.name), *map(format.milliseconds, (stage.median_ms, stage.mean_ms)),
          format.milliseconds(stage.std_ms), str(stage.calls)]
-        for row in contest.rows
+        for row in contest.cells
         for stage in row.record.stages
     ]  # fmt: skip
     if not rows:
@@ -222,7 +222,7 @@ def _stages(contest: ContestView) -> str:
     return details("Forward, backward and optimiser, timed apart", f"{note}\n\n{table}")
 
 
-def _processes(contest: ContestView) -> str:
+def _processes(contest: ContestJudgement) -> str:
     """The medians of each cell's processes, side by side; nothing where no cell had two."""
     rows = [
         [
@@ -231,7 +231,7 @@ def _processes(contest: ContestView) -> str:
             format.percent(row.record.latency.process_spread),
             ", ".join(format.milliseconds(median) for median in medians),
         ]
-        for row in contest.rows
+        for row in contest.cells
         if row.record.latency and len(medians := _medians_ms(row.record)) > 1
     ]
     if not rows:
@@ -245,22 +245,22 @@ def _medians_ms(record: Record) -> list[float]:
     return [process.median_ms for process in record.processes if process.median_ms is not None]
 
 
-def _where_it_ran(contest: ContestView) -> str:
+def _where_it_ran(contest: ContestJudgement) -> str:
     """What the column has no room for: every engine, every fallback, what it was read from, and the precision."""
     shared = _shared_precision(contest)
-    rows = [item for row in contest.rows for item in _where_a_row_ran(row, shared)]
+    rows = [item for row in contest.cells for item in _where_a_row_ran(row, shared)]
     if shared:
         rows.append(f"- precision in force, the same for all of them: {_precision(shared)}")
     return details("Where it ran, and in what precision", "\n".join(rows)) if rows else ""
 
 
-def _shared_precision(contest: ContestView) -> Mapping[str, JsonValue]:
+def _shared_precision(contest: ContestJudgement) -> Mapping[str, JsonValue]:
     """The precision in force of several cells, where it is the same for all that tell; else nothing."""
-    told = [row.record.precision_in_force for row in contest.rows if row.record.precision_in_force]
+    told = [row.record.precision_in_force for row in contest.cells if row.record.precision_in_force]
     return told[0] if len(told) > 1 and all(each == told[0] for each in told) else {}
 
 
-def _where_a_row_ran(row: Row, shared: Mapping[str, JsonValue]) -> list[str]:
+def _where_a_row_ran(row: CellJudgement, shared: Mapping[str, JsonValue]) -> list[str]:
     """A list item with the facts that are known below it; nothing where none is."""
     placement, precision = row.record.placement, row.record.precision_in_force
     facts: dict[str, Sequence[str]] = {}
@@ -292,7 +292,7 @@ def _status(record: Record) -> str:
     return f"{escape(format.fate(record))}{reason}"
 
 
-def _lifetimes(contests: Sequence[ContestView]) -> str:
+def _lifetimes(contests: Sequence[ContestJudgement]) -> str:
     """What each contest's cells cost from building to the last call, and what nothing dominates."""
     parts = []
     for contest in contests:

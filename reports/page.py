@@ -20,17 +20,17 @@ import jinja2
 from markupsafe import Markup
 
 from judging.compare import CellChange, Change, Comparison
-from judging.contests import ContestView, Row, contests_of
 from judging.costs import STARTS, Start
+from judging.judgement import CellJudgement, ContestJudgement, contests_of
+from judging.sweeps import sweeps_of
 from judging.verdict import BASELINE, title_of
 from records.schema import Record, Report
 from records.text import visible
-from reports import compare_words, cost_report, format, machine
+from reports import compare_words, cost_report, format, machine, sentences
 from reports.charts import Chart, Key, change, charts_of, costs, sweep
 from reports.charts.key import DARK, LIGHT
 from reports.page_details import Details, details_of
 from reports.page_table import Column, Field, columns_of, rank, status
-from reports.sweeps import sweeps_of
 
 DOUBTS_SHOWN = 4
 """More doubts than these fold away."""
@@ -44,7 +44,7 @@ _TEMPLATES = Path(__file__).with_name("templates")
 def to_html(report: Report) -> str:
     """The whole report."""
     contests = contests_of(report)
-    key = Key([row.label for contest in contests for row in contest.rows])
+    key = Key([row.label for contest in contests for row in contest.cells])
     return _page(
         "report.html.jinja",
         key,
@@ -53,7 +53,7 @@ def to_html(report: Report) -> str:
         summary=_summary(report),
         incomplete=machine.incomplete(report),
         sections=[Section(contest, key, number) for number, contest in enumerate(contests, 1)],
-        sweeps=[(swept.title, sweep.charts(swept, key)) for swept in sweeps_of(contests)],
+        sweeps=[(sentences.sweep_title(swept), sweep.charts(swept, key)) for swept in sweeps_of(contests)],
         environment=machine.environment(report.environment),
         method=[*report.notes, *machine.method(report)],
         request=json.dumps(report.request, indent=1, ensure_ascii=False),
@@ -82,12 +82,12 @@ def comparison_to_html(comparison: Comparison) -> str:
 class Section:
     """One contest on the page."""
 
-    def __init__(self, contest: ContestView, key: Key, number: int) -> None:
+    def __init__(self, contest: ContestJudgement, key: Key, number: int) -> None:
         self.contest = contest
         self.anchor = f"contest-{number}"
         self.columns: Sequence[Column] = columns_of(contest)
         self.rows = [
-            TableRow(row, self.columns, f"{self.anchor}-row-{place}") for place, row in enumerate(contest.rows)
+            TableRow(row, self.columns, f"{self.anchor}-row-{place}") for place, row in enumerate(contest.cells)
         ]
         self.charts: list[Chart] = charts_of(contest, key)
         self.sliders = [
@@ -103,12 +103,12 @@ class Section:
     @property
     def drawn(self) -> list[str]:
         """Labels that a chart has marks for."""
-        return [row.label for row in self.contest.rows if row.record.latency or row.record.phases]
+        return [row.label for row in self.contest.cells if row.record.latency or row.record.phases]
 
 
 @dataclass(frozen=True)
 class TableRow:
-    row: Row
+    row: CellJudgement
     columns: Sequence[Column]
     anchor: str
 
@@ -132,7 +132,7 @@ class TableRow:
 class Slider:
     """The chart of the costs, with the number of calls to be moved along it."""
 
-    def __init__(self, contest: ContestView, chart: Chart, start: Start, key: Key, anchor: str) -> None:
+    def __init__(self, contest: ContestJudgement, chart: Chart, start: Start, key: Key, anchor: str) -> None:
         self.chart = chart
         self.anchor = anchor
         self.stops = costs.stops(contest, start)

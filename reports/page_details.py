@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from judging.contests import Row
+from judging.judgement import CellJudgement
 from records.schema import Latency, Phase, Placement, Record
 from records.text import visible
 from reports import format
@@ -33,7 +33,7 @@ class Details:
     command: str
 
 
-def details_of(row: Row) -> Details:
+def details_of(row: CellJudgement) -> Details:
     """All that the table has no room for. Groups without a fact are left out."""
     record = row.record
     groups = [

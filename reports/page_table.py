@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from judging.contests import ContestView, Row
+from judging.judgement import CellJudgement, ContestJudgement
 from records.schema import Extent, Placement, Record, Status
 from records.text import one_line
 from reports import cost_report, format
@@ -26,13 +26,13 @@ class Field:
 class Column:
     header: str
     unit: str
-    field: Callable[[Row], Field]
+    field: Callable[[CellJudgement], Field]
     is_text: bool = False
 
 
-def columns_of(contest: ContestView) -> Sequence[Column]:
+def columns_of(contest: ContestJudgement) -> Sequence[Column]:
     """Those that some row has a value for; the row's name is not among them."""
-    kinds = {kind for row in contest.rows if (kind := format.peak_memory(row.record)[1])}
+    kinds = {kind for row in contest.cells if (kind := format.peak_memory(row.record)[1])}
     peak = f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB"
     columns = [
         Column("median", "ms", _median),
@@ -45,10 +45,10 @@ def columns_of(contest: ContestView) -> Sequence[Column]:
         Column("of floor", "%", _floor_share),
         Column("placement", "", lambda row: _placement(row.record.placement), is_text=True),
     ]
-    return [column for column in columns if any(column.field(row).text != NONE for row in contest.rows)]
+    return [column for column in columns if any(column.field(row).text != NONE for row in contest.cells)]
 
 
-def rank(row: Row) -> Field:
+def rank(row: CellJudgement) -> Field:
     return Field(str(row.standing.rank), row.standing.rank) if row.standing else Field(NONE)
 
 
@@ -58,7 +58,7 @@ def status(record: Record) -> Field:
     return Field(format.fate(record), format.fate(record), one_line(record.reason, 90), kind)
 
 
-def _median(row: Row) -> Field:
+def _median(row: CellJudgement) -> Field:
     latency = row.record.latency
     if latency is None:
         return Field(NONE)
@@ -66,21 +66,21 @@ def _median(row: Row) -> Field:
     return Field(format.milliseconds(latency.median_ms), latency.median_ms, interval)
 
 
-def _p99(row: Row) -> Field:
+def _p99(row: CellJudgement) -> Field:
     latency = row.record.latency
     if latency is None:
         return Field(NONE)
     return Field("n/a") if latency.p99_ms is None else Field(format.milliseconds(latency.p99_ms), latency.p99_ms)
 
 
-def _speedup(row: Row) -> Field:
+def _speedup(row: CellJudgement) -> Field:
     ratio = row.standing.speedup_over_baseline if row.standing else None
     if ratio is None:
         return Field(NONE)
     return Field(f"{format.ratio(ratio.value)}x", ratio.value, format.ratio_interval(ratio.ci95))
 
 
-def _break_even(row: Row, contest: ContestView) -> Field:
+def _break_even(row: CellJudgement, contest: ContestJudgement) -> Field:
     if row.standing is None or contest.baseline is None:
         return Field(NONE)
     found = contest.costs.break_even(row.label, contest.baseline, "cold")
@@ -88,7 +88,7 @@ def _break_even(row: Row, contest: ContestView) -> Field:
     return Field(spelt, found.calls if found and found.is_established else None, f"[{interval}" if interval else "")
 
 
-def _build(row: Row) -> Field:
+def _build(row: CellJudgement) -> Field:
     if not row.record.phases:
         return Field(NONE)
     return Field(format.seconds(row.record.build_s), row.record.build_s)
@@ -99,7 +99,7 @@ def _peak_memory(record: Record, name_kind: bool) -> Field:
     return Field(format.mebibytes(peak_bytes), peak_bytes, kind if name_kind else "")
 
 
-def _error(row: Row) -> Field:
+def _error(row: CellJudgement) -> Field:
     accuracy = row.record.accuracy
     if accuracy is None:
         return Field(NONE)
@@ -107,7 +107,7 @@ def _error(row: Row) -> Field:
     return Field(format.error(accuracy.relative_rmse), accuracy.relative_rmse, note)
 
 
-def _floor_share(row: Row) -> Field:
+def _floor_share(row: CellJudgement) -> Field:
     share = row.record.roofline.share if row.record.roofline else None
     return Field(format.percent(share), share, "" if share is None else format.achieved(row.record))
 

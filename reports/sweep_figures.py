@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 
-from judging.contests import ContestView, contests_of
+from judging.judgement import ContestJudgement, contests_of
 from records.schema import Ratio, Report
 from reports.chart_data import ends, ratio_over_baseline
 from reports.figure_style import WIDTH_IN, new_figure, number_axis, save, styled
@@ -43,7 +43,7 @@ class Panel:
 
 def draw(report: Report, folder: Path) -> list[Path]:
     """Writes the figures of the sweeps that `report` holds into `folder`, as PNG and SVG. Returns the files."""
-    contests = [one for one in contests_of(report) if any(row.label == COMPILED for row in one.rows)]
+    contests = [one for one in contests_of(report) if any(row.label == COMPILED for row in one.cells)]
     attention = _panels(
         [one for one in contests if one.cell.model == "attention" and one.cell.task == "forward_backward"],
         of=lambda one: str(one.cell.dimensions["variant"]),
@@ -74,27 +74,27 @@ def draw(report: Report, folder: Path) -> list[Path]:
 
 
 def _panels(
-    contests: Iterable[ContestView],
-    of: Callable[[ContestView], str],
-    place: Callable[[ContestView], tuple[float, str]],
-    line: Callable[[ContestView], str],
+    contests: Iterable[ContestJudgement],
+    of: Callable[[ContestJudgement], str],
+    place: Callable[[ContestJudgement], tuple[float, str]],
+    line: Callable[[ContestJudgement], str],
 ) -> list[Panel]:
     """Only of contests that differ in more than one place of the axis: a single one is no sweep."""
     found: dict[str, list[Point]] = {}
     for contest in contests:
         x, tick = place(contest)
-        row = next(row for row in contest.rows if row.label == COMPILED)
+        row = next(row for row in contest.cells if row.label == COMPILED)
         found.setdefault(_title(contest, of), []).append(Point(x, tick, line(contest), ratio_over_baseline(row)))
     return [Panel(title, points) for title, points in found.items() if len({point.x for point in points}) > 1]
 
 
-def _title(contest: ContestView, of: Callable[[ContestView], str]) -> str:
+def _title(contest: ContestJudgement, of: Callable[[ContestJudgement], str]) -> str:
     return f"{of(contest)}, {contest.cell.device}, {contest.cell.precision}"
 
 
-def _parameters(contest: ContestView) -> int:
+def _parameters(contest: ContestJudgement) -> int:
     """As the records of its cells count them; 0 where none has come so far."""
-    counts = [row.record.settings.get("parameters") for row in contest.rows]
+    counts = [row.record.settings.get("parameters") for row in contest.cells]
     return next((count for count in counts if isinstance(count, int)), 0)
 
 

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from judging.contests import ContestView, Row, contests_of
+from judging.judgement import CellJudgement, ContestJudgement, contests_of
 from judging.verdict import doubts_of_placement
 from records.schema import Cell, Record, Report, Status
 from records.text import one_line
@@ -193,7 +193,7 @@ def print_report(report: Report, console: Console) -> None:
         if nominal := machine.tensor_cores(contest):
             console.print(Text(f"tensor cores {nominal}"), highlight=False)
         told = []
-        for row in contest.rows:
+        for row in contest.cells:
             if row.record.status is not Status.OK:
                 _print_wrapped(console, "x ", f"{row.label} {format.fate(row.record)}", row.record.reason)
             for doubt in [] if row.record.status is Status.FALLBACK else doubts_of_placement(row.record):
@@ -210,7 +210,7 @@ def print_report(report: Report, console: Console) -> None:
         console.print(Text(lacking, style="yellow"))
 
 
-def _is_told_by_a_row(doubt: str, contest: ContestView) -> bool:
+def _is_told_by_a_row(doubt: str, contest: ContestJudgement) -> bool:
     """Whether it is the reason of a cell that is not ranked, which stands under the table anyway."""
     return any(
         row.record.reason and doubt.startswith(f"{row.label} is not ranked") and doubt.endswith(row.record.reason)
@@ -218,14 +218,14 @@ def _is_told_by_a_row(doubt: str, contest: ContestView) -> bool:
     )
 
 
-def _table(contest: ContestView, width: int) -> Table:
+def _table(contest: ContestJudgement, width: int) -> Table:
     """One line per cell, or two where the terminal is narrow: then intervals and modes go to the second.
 
     A `~` before a name: it ran elsewhere, wholly or in part.
     """
     has_share = width >= ROOMY and contest.roofline is not None
     has_rate = width >= RATED and has_share
-    kinds = {kind for row in contest.rows for kind in [format.peak_memory(row.record)[1]] if kind}
+    kinds = {kind for row in contest.cells for kind in [format.peak_memory(row.record)[1]] if kind}
     peak = "peak" if len(kinds) != 1 else "peak\ndevice" if "device" in kinds else "peak\nRSS"
     table = Table(
         title=Text(one_line(contest.title), style="bold"),
@@ -244,12 +244,12 @@ def _table(contest: ContestView, width: int) -> Table:
         table.add_column("of\nfloor\n%", justify="right", no_wrap=True)
     if has_rate:
         table.add_column("rate", justify="right", no_wrap=True)
-    for row in contest.rows:
+    for row in contest.cells:
         table.add_row(*_cells(row, width >= WIDE, has_share, has_rate))
     return table
 
 
-def _cells(row: Row, is_wide: bool, has_share: bool, has_rate: bool) -> list[Text]:
+def _cells(row: CellJudgement, is_wide: bool, has_share: bool, has_rate: bool) -> list[Text]:
     record, standing = row.record, row.standing
     ratio = standing.speedup_over_baseline if standing else None
     label = f"{'~' if doubts_of_placement(record) else ''}{one_line(row.label)}"

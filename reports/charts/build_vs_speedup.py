@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from judging.contests import ContestView
+from judging.judgement import ContestJudgement
 from reports import findings, format
 from reports.chart_data import LOG_FROM_RATIO, SHORTEST_BUILD_S, build_s, ends, ratio_over_baseline
 from reports.charts.key import Key
@@ -10,7 +10,7 @@ from reports.charts.scatter import FOOT, HEIGHT, LEFT, RIGHT, TOP
 from reports.charts.svg import Chart, add, mark, scale, symbol, x_axis, y_axis
 
 
-def chart(contest: ContestView, key: Key) -> Chart | None:
+def chart(contest: ContestJudgement, key: Key) -> Chart | None:
     if not findings.has_ratio(contest):
         return None
     baseline = contest.verdict.baseline

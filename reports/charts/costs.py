@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from judging.contests import ContestView
 from judging.costs import HORIZON, Start
+from judging.judgement import ContestJudgement
 from reports import findings, format
 from reports.chart_data import cost_lines, reference_line, relative_totals
 from reports.charts.key import Key
@@ -29,7 +29,7 @@ class Stop:
     totals: list[tuple[str, str]]  # label and seconds, the cheapest first
 
 
-def chart(contest: ContestView, key: Key, start: Start) -> Chart | None:
+def chart(contest: ContestJudgement, key: Key, start: Start) -> Chart | None:
     if not findings.has_costs(contest, start):
         return None
     lines, reference = cost_lines(contest, start), reference_line(contest, start)
@@ -56,7 +56,7 @@ def chart(contest: ContestView, key: Key, start: Start) -> Chart | None:
     return made
 
 
-def stops(contest: ContestView, start: Start) -> list[Stop]:
+def stops(contest: ContestJudgement, start: Start) -> list[Stop]:
     """What the slider says at each of its stops."""
     lines = cost_lines(contest, start)
     return [
@@ -77,7 +77,7 @@ def scale_of_calls() -> Scale:
     return Scale(1, HORIZON[-1], LEFT, RIGHT, is_log=True)
 
 
-def _said(contest: ContestView, start: Start, calls: int) -> str:
+def _said(contest: ContestJudgement, start: Start, calls: int) -> str:
     found = contest.costs.cheapest(calls, start, contest.contenders)
     number = f"{calls:,} call{'s' if calls > 1 else ''} from a {start} start"
     if found is None:

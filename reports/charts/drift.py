@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from judging.contests import ContestView
 from judging.disturbance import disturbed, usual_of
 from judging.estimate import burst_ms
+from judging.judgement import ContestJudgement
 from records.schema import Record
 from reports import format
 from reports.charts import rows
@@ -32,9 +32,9 @@ class Turn:
     disturbed: bool
 
 
-def chart(contest: ContestView, key: Key) -> Chart | None:
+def chart(contest: ContestJudgement, key: Key) -> Chart | None:
     """Nothing where no cell has more than two bursts in any process."""
-    turns = {place: taken for place, row in enumerate(contest.rows) if (taken := turns_of(row.record))}
+    turns = {place: taken for place, row in enumerate(contest.cells) if (taken := turns_of(row.record))}
     if not any(len(process) > 2 for taken in turns.values() for process in taken):
         return None
     everything = [turn for taken in turns.values() for process in taken for turn in process]
@@ -44,18 +44,18 @@ def chart(contest: ContestView, key: Key) -> Chart | None:
         _finding(contest, turns),
         "Latency of each burst over the run, relative to its cell's median: each row reaches "
         f"{format.percent(reach)} % up and down, a line is one process, a hollow dot a disturbed burst",
-        rows.height_of(contest.rows),
+        rows.height_of(contest.cells),
     )
     times_s = [turn.at_s for turn in everything]
     across = Scale(min(times_s), max(max(times_s), min(times_s) + 1e-3), rows.LEFT + 4, rows.RIGHT - 4)
-    x_axis(made.root, across, rows.foot_of(contest.rows), "time since the run began (s)")
+    x_axis(made.root, across, rows.foot_of(contest.cells), "time since the run began (s)")
     for place, taken in turns.items():
-        label, y = contest.rows[place].label, rows.middle_of(place)
+        label, y = contest.cells[place].label, rows.middle_of(place)
         up = Scale(-reach, reach, y + _HALF_HEIGHT, y - _HALF_HEIGHT)
         add(made.root, "path", "level", d=f"M{across.start:.1f} {y:.1f}H{across.stop:.1f}")
         for number, process in enumerate(taken):
             _draw(made, process, across, up, key.number(label), f"{label}, process {number + 1}")
-    rows.name_rows(made.root, contest.rows, key, turns)
+    rows.name_rows(made.root, contest.cells, key, turns)
     return made
 
 
@@ -97,7 +97,7 @@ def _draw(made: Chart, process: Sequence[Turn], across: Scale, up: Scale, key: i
             add(group, "circle", "disturbed", cx=x, cy=y, r=2.4)
 
 
-def _finding(contest: ContestView, turns: dict[int, list[list[Turn]]]) -> str:
+def _finding(contest: ContestJudgement, turns: dict[int, list[list[Turn]]]) -> str:
     """Which cell's processes, or else rounds, are furthest apart."""
     medians = {
         place: [float(np.median([turn.deviation for turn in process])) for process in taken]
@@ -106,13 +106,13 @@ def _finding(contest: ContestView, turns: dict[int, list[list[Turn]]]) -> str:
     spreads = {place: (1 + max(each)) / (1 + min(each)) - 1 for place, each in medians.items() if len(each) > 1}
     if spreads:
         place = max(spreads, key=lambda place: spreads[place])
-        return f"{contest.rows[place].label}'s processes differ most, by {format.percent(spreads[place])} %"
+        return f"{contest.cells[place].label}'s processes differ most, by {format.percent(spreads[place])} %"
     widths = {
         place: float(np.ptp([turn.deviation for process in taken for turn in process]))
         for place, taken in turns.items()
     }
     place = max(widths, key=lambda place: widths[place])
-    return f"{contest.rows[place].label} moved most over the rounds, within {format.percent(widths[place])} %"
+    return f"{contest.cells[place].label} moved most over the rounds, within {format.percent(widths[place])} %"
 
 
 def _signed(share: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from judging.contests import ContestView, Row
+from judging.judgement import CellJudgement, ContestJudgement
 from records.schema import Latency
 from reports import findings, format
 from reports.chart_data import LOG_FROM
@@ -13,27 +13,27 @@ from reports.charts.key import Key
 from reports.charts.svg import Chart, Scale, add, bar_interval, mark, symbol, x_axis
 
 
-def chart(contest: ContestView, key: Key) -> Chart | None:
-    measured = {place: row.record.latency for place, row in enumerate(contest.rows) if row.record.latency}
+def chart(contest: ContestJudgement, key: Key) -> Chart | None:
+    measured = {place: row.record.latency for place, row in enumerate(contest.cells) if row.record.latency}
     if not measured:
         return None
     made = Chart(
         "latency",
         findings.latency(contest),
         "Median latency in ms, with its 95 % interval",
-        rows.height_of(contest.rows),
+        rows.height_of(contest.cells),
     )
     medians_ms = [latency.median_ms for latency in measured.values()]
     is_log = max(medians_ms) > LOG_FROM * min(medians_ms) > 0
-    across = _scale(measured.values(), [_text(contest.rows[place], measured[place]) for place in measured], is_log)
-    x_axis(made.root, across, rows.foot_of(contest.rows), "median latency (ms)")
+    across = _scale(measured.values(), [_text(contest.cells[place], measured[place]) for place in measured], is_log)
+    x_axis(made.root, across, rows.foot_of(contest.cells), "median latency (ms)")
     for place, latency in measured.items():
-        _draw(made, contest.rows[place], place, latency, across, key)
-    rows.name_rows(made.root, contest.rows, key, measured)
+        _draw(made, contest.cells[place], place, latency, across, key)
+    rows.name_rows(made.root, contest.cells, key, measured)
     return made
 
 
-def _draw(made: Chart, row: Row, place: int, latency: Latency, across: Scale, key: Key) -> None:
+def _draw(made: Chart, row: CellJudgement, place: int, latency: Latency, across: Scale, key: Key) -> None:
     tip = f"{row.label}: {format.median(latency)} ms, {latency.calls:,} calls in {latency.processes} processes"
     group = mark(made.root, key.number(row.label), tip)
     is_wrong = row.record.status.is_failure
@@ -65,6 +65,6 @@ def _scale(latencies: Collection[Latency], texts: Collection[str], is_log: bool)
     return Scale(low / 1.3, high, rows.LEFT, stop, is_log=True) if is_log else Scale(0, high or 1.0, rows.LEFT, stop)
 
 
-def _text(row: Row, latency: Latency) -> str:
+def _text(row: CellJudgement, latency: Latency) -> str:
     note = f" {row.record.status}" if row.record.status.is_failure else ""
     return f"{format.milliseconds(latency.median_ms)}{note}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from judging.contests import ContestView, Row
+from judging.judgement import CellJudgement, ContestJudgement
 from reports import findings, format
 from reports.chart_data import SHORTEST_BUILD_S, build_s, stairs
 from reports.charts.key import Key
@@ -10,7 +10,7 @@ from reports.charts.scatter import FOOT, HEIGHT, LEFT, RIGHT, TOP
 from reports.charts.svg import Chart, mark, path, scale, symbol, x_axis, y_axis
 
 
-def chart(contest: ContestView, key: Key) -> Chart | None:
+def chart(contest: ContestJudgement, key: Key) -> Chart | None:
     if not findings.has_front(contest):
         return None
     points = [(row, build_s(row), row.record.latency.median_ms) for row in contest.ranked if row.record.latency]
@@ -45,7 +45,7 @@ def _draw_stairs(made: Chart, places: list[tuple[float, float]]) -> None:
     path(made.root, [*corners, (RIGHT, corners[-1][1])], "front")
 
 
-def _tip(row: Row) -> str:
+def _tip(row: CellJudgement) -> str:
     record = row.record
     parts = [
         f"{row.label}: {format.milliseconds(record.latency.median_ms) if record.latency else format.NONE} ms",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from judging.contests import ContestView
+from judging.judgement import ContestJudgement
 from records.text import one_line
 from reports import findings, format
 from reports.charts import rows
@@ -14,10 +14,10 @@ _LEGEND_HEIGHT = 22.0
 KNOWN = ("export", "compile", "load", "first_call")
 
 
-def chart(contest: ContestView, key: Key) -> Chart | None:
+def chart(contest: ContestJudgement, key: Key) -> Chart | None:
     taken_s = {
         place: sum(phase.seconds for phase in row.record.phases)
-        for place, row in enumerate(contest.rows)
+        for place, row in enumerate(contest.cells)
         if row.record.phases
     }
     if not taken_s or max(taken_s.values()) <= 0:
@@ -26,13 +26,13 @@ def chart(contest: ContestView, key: Key) -> Chart | None:
         "phases",
         findings.phases(contest),
         "Time until the first answer in s: export, compile, load and first call, from empty caches",
-        rows.height_of(contest.rows) + _LEGEND_HEIGHT,
+        rows.height_of(contest.cells) + _LEGEND_HEIGHT,
     )
     texts = {place: f"{format.seconds(total)}{_lost(contest, place)}" for place, total in taken_s.items()}
     across = Scale(0, max(taken_s.values()), rows.LEFT, rows.RIGHT - rows.room_for(texts.values()))
-    x_axis(made.root, across, rows.foot_of(contest.rows), "time (s)")
+    x_axis(made.root, across, rows.foot_of(contest.cells), "time (s)")
     for place in taken_s:
-        row, left_s, y = contest.rows[place], 0.0, rows.middle_of(place)
+        row, left_s, y = contest.cells[place], 0.0, rows.middle_of(place)
         for phase in row.record.phases:
             group = mark(
                 made.root, key.number(row.label), f"{row.label}: {phase.name} {format.seconds(phase.seconds)} s"
@@ -42,8 +42,8 @@ def chart(contest: ContestView, key: Key) -> Chart | None:
             add(group, "rect", css, x=across(left_s), y=y - 7, width=max(0.3, width), height=14)
             left_s += phase.seconds
         rows.value_at(made.root, texts[place], across(left_s), place)
-    rows.name_rows(made.root, contest.rows, key, taken_s)
-    _add_legend(made, {phase.name for row in contest.rows for phase in row.record.phases})
+    rows.name_rows(made.root, contest.cells, key, taken_s)
+    _add_legend(made, {phase.name for row in contest.cells for phase in row.record.phases})
     return made
 
 
@@ -56,6 +56,6 @@ def _add_legend(made: Chart, names: set[str]) -> None:
         x += 15 + CHARACTER * len(text) + 18
 
 
-def _lost(contest: ContestView, place: int) -> str:
-    record = contest.rows[place].record
+def _lost(contest: ContestJudgement, place: int) -> str:
+    record = contest.cells[place].record
     return "" if record.latency else f" \u00d7 {one_line(format.fate(record), 24)}"

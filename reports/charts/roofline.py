@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from judging.contests import ContestView
+from judging.judgement import ContestJudgement
 from records.schema import Roofline
 from reports import format
 from reports.charts.key import Key
@@ -12,11 +12,11 @@ from reports.charts.svg import Chart, Scale, add, mark, path, symbol, x_axis, y_
 _MARGIN = 6.0
 
 
-def chart(contest: ContestView, key: Key) -> Chart | None:
+def chart(contest: ContestJudgement, key: Key) -> Chart | None:
     """Nothing without a model's operations: then it has no arithmetic intensity."""
     shown = [
         (row, row.record.roofline, row.record.latency)
-        for row in contest.rows
+        for row in contest.cells
         if row.record.roofline and row.record.roofline.flops and row.record.roofline.bytes_moved
         if row.record.latency and row.record.latency.median_ms > 0
     ]
@@ -70,8 +70,8 @@ def _draw_roof(made: Chart, roof: Roofline, across: Scale, up: Scale) -> None:
     add(made.root, "path", "one", d=f"M{across(intensity):.1f} {FOOT:.1f}V{up(min(peak, intensity * bandwidth)):.1f}")
 
 
-def _finding(contest: ContestView) -> str:
-    shares = {row.label: row.record.roofline.share for row in contest.rows if row.record.roofline}
+def _finding(contest: ContestJudgement) -> str:
+    shares = {row.label: row.record.roofline.share for row in contest.cells if row.record.roofline}
     known = {label: share for label, share in shares.items() if share}
     if not known:
         return "no cell can be held against the floor"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from xml.etree.ElementTree import Element
 
-from judging.contests import Row
+from judging.judgement import CellJudgement
 from records.text import one_line
 from reports import format
 from reports.charts.key import Key
@@ -32,7 +32,7 @@ def middle_of(place: int) -> float:
     return ROW * place + _DATA_DOWN
 
 
-def name_rows(root: Element, rows: Sequence[Row], key: Key, drawn: Collection[int]) -> None:
+def name_rows(root: Element, rows: Sequence[CellJudgement], key: Key, drawn: Collection[int]) -> None:
     """Each row's name; beside one that is not `drawn` a cross, and how its cell ended."""
     for place, row in enumerate(rows):
         y = ROW * place + NAME_DOWN

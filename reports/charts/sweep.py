@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from judging.sweeps import Point, Quantity, Sweep, Value, latency, speedup
+from records.schema import Interval
 from reports import format
 from reports.chart_data import LOG_FROM, LOG_FROM_RATIO
 from reports.charts.key import Key
 from reports.charts.scatter import FOOT, HEIGHT, LEFT, RIGHT, TOP
 from reports.charts.svg import Chart, Scale, add, mark, path, scale, symbol, x_line, y_axis
-from reports.sweeps import Point, Quantity, Sweep, Value, latency, speedup
+from reports.sentences import sweep_finding
 
 _LOST_ROOM = 11.0
 """What the crosses of each configuration with failures take below the lines."""
@@ -34,7 +36,7 @@ def _chart(sweep: Sweep, key: Key, quantity: Quantity, name: str, axis: str, log
         return None
     lost = sweep.failures(quantity)
     made = Chart(
-        name, sweep.finding, f"{axis.capitalize()} over {sweep.dimension}, a cross where a cell failed", HEIGHT
+        name, sweep_finding(sweep), f"{axis.capitalize()} over {sweep.dimension}, a cross where a cell failed", HEIGHT
     )
     is_log = max(sweep.sizes) >= 8 * min(sweep.sizes) > 0
     across = scale(sweep.sizes, LEFT + 8, RIGHT - 4, is_log, pad=0.03)
@@ -42,14 +44,21 @@ def _chart(sweep: Sweep, key: Key, quantity: Quantity, name: str, axis: str, log
     _size_axis(made, across, sweep)
     y_axis(made.root, up, LEFT, RIGHT, axis)
     for label, found in lines.items():
-        _draw_line(made, sweep, label, found, across, up, key)
+        _draw_line(made, sweep, label, found, across, up, key, quantity)
     for place, (label, failed) in enumerate(lost.items()):
         _draw_failures(made, sweep, label, failed, across, FOOT - _LOST_ROOM * (place + 0.5), key)
     return made
 
 
 def _draw_line(
-    made: Chart, sweep: Sweep, label: str, found: dict[float, Value], across: Scale, up: Scale, key: Key
+    made: Chart,
+    sweep: Sweep,
+    label: str,
+    found: dict[float, Value],
+    across: Scale,
+    up: Scale,
+    key: Key,
+    quantity: Quantity,
 ) -> None:
     """It is broken where a size has no value."""
     for start, stop in itertools.pairwise(sweep.sizes):
@@ -57,7 +66,7 @@ def _draw_line(
             ends = [(across(start), up(found[start].middle)), (across(stop), up(found[stop].middle))]
             path(mark(made.root, key.number(label), label), ends, "line")
     for size, value in found.items():
-        group = mark(made.root, key.number(label), f"{_at(label, sweep, size)}: {value.spelt}")
+        group = mark(made.root, key.number(label), f"{_at(label, sweep, size)}: {_spelt(value, quantity)}")
         low, high = map(up, value.ends)
         add(group, "path", "whisker", d=f"M{across(size):.1f} {low:.1f}V{high:.1f}")
         symbol(group, across(size), up(value.middle), key.look(label).marker, size=5)
@@ -70,6 +79,15 @@ def _draw_failures(
         fate = f"{_at(label, sweep, point.size)}: {format.fate(point.row.record)}"
         group = mark(made.root, key.number(label), fate)
         add(group, "path", "cross", d=f"M{across(point.size) - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8")
+
+
+def _spelt(value: Value, quantity: Quantity) -> str:
+    """`0.0175 [0.0170, 0.0181] ms` or `1.85x [1.80, 1.90]`."""
+    low, high = value.ends
+    interval = Interval(low=low, high=high) if low < high else None
+    if quantity is speedup:
+        return f"{format.ratio(value.middle)}x {format.ratio_interval(interval)}"
+    return f"{format.milliseconds(value.middle)} {format.milliseconds_interval(interval)}".rstrip() + " ms"
 
 
 def _at(label: str, sweep: Sweep, size: float) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from judging.contests import contests_of_all
+from judging.judgement import contests_of_all
+from judging.sweeps import sweeps_of
 from records.schema import Report
 from reports.figure_style import Looks, save, styled
 from reports.figures import build_vs_speedup, costs, latency, pareto, phases, samples, speedup, sweep
 from reports.figures.panels import PANELS_PER_FIGURE, Drawing, figure_of
-from reports.sweeps import sweeps_of
 
 
 def draw(reports: Report | Sequence[Report], folder: Path) -> list[Path]:
@@ -20,7 +20,7 @@ def draw(reports: Report | Sequence[Report], folder: Path) -> list[Path]:
     Several reports are drawn together, as if they were one.
     """
     contests = contests_of_all([reports] if isinstance(reports, Report) else reports)
-    looks = Looks(row.label for contest in contests for row in contest.rows)
+    looks = Looks(row.label for contest in contests for row in contest.cells)
     folder.mkdir(parents=True, exist_ok=True)
     with styled():
         files = [file for drawing in _OF_CONTESTS for file in _draw(drawing, contests, looks, folder)]

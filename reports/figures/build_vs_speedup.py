@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.lines import Line2D
 
-from judging.contests import ContestView
+from judging.judgement import ContestJudgement
 from reports import findings
 from reports.chart_data import LOG_FROM_RATIO, SHORTEST_BUILD_S, build_s, ends
 from reports.figure_style import GREY, number_axis
@@ -15,7 +15,7 @@ from reports.figures.panels import Drawing, Panel
 from reports.findings import name
 
 
-def _paint(panel: Panel, contest: ContestView) -> None:
+def _paint(panel: Panel, contest: ContestJudgement) -> None:
     ratios = [(row, row.standing.speedup_over_baseline) for row in contest.ranked if row.standing]
     points = [(row, build_s(row), ratio) for row, ratio in ratios if ratio]
     panel.axes.axhline(1, color=GREY, lw=0.9)

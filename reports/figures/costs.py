@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.lines import Line2D
 
-from judging.contests import ContestView
 from judging.costs import HORIZON, Leg, Start
+from judging.judgement import ContestJudgement
 from reports import findings
 from reports.chart_data import cost_lines, reference_line, relative_totals
 from reports.figure_style import number_axis
@@ -19,7 +19,7 @@ from reports.findings import NAME_CHARACTERS, short
 _DEAREST_SHOWN = 30.0  # times the reference: above, no crossing with the cheapest is to be seen
 
 
-def _paint(panel: Panel, contest: ContestView, start: Start) -> None:
+def _paint(panel: Panel, contest: ContestJudgement, start: Start) -> None:
     """Totals over those of one line, which is level then: on axes over seven decades a factor of two would not show."""
     lines, reference = cost_lines(contest, start), reference_line(contest, start)
     calls = np.geomspace(1, HORIZON[-1], 141)
@@ -64,7 +64,7 @@ def _mark_crossing(panel: Panel, leg: Leg, height: float, is_below: bool) -> Non
     )
 
 
-def drawing_of(start: Start) -> Drawing[ContestView]:
+def drawing_of(start: Start) -> Drawing[ContestJudgement]:
     return Drawing(
         name="costs" if start == "cold" else f"costs-{start}",
         headline=lambda _: f"What calls cost from a {start} start, building included",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from judging.contests import ContestView
+from judging.judgement import ContestJudgement
 from reports import findings, format
 from reports.chart_data import LOG_FROM
 from reports.figures.panels import Drawing, Panel, label_ends, name_rows
 
 
-def _paint(panel: Panel, contest: ContestView) -> None:
+def _paint(panel: Panel, contest: ContestJudgement) -> None:
     """Bars from zero; dots on a logarithmic axis where the slowest takes over 20 times what the fastest does."""
-    measured = [(place, row.record) for place, row in enumerate(contest.rows) if row.record.latency]
+    measured = [(place, row.record) for place, row in enumerate(contest.cells) if row.record.latency]
     medians_ms = [record.latency.median_ms for _, record in measured if record.latency]
     is_log = max(medians_ms) > LOG_FROM * min(medians_ms) > 0
     ends = []
@@ -33,7 +33,7 @@ def _paint(panel: Panel, contest: ContestView) -> None:
         note = f" {record.status}" if record.status.is_failure else ""
         ends.append((place, right, f"{format.milliseconds(median_ms)}{note}"))
     label_ends(panel, ends, min(medians_ms) / 1.3 if is_log else 0, is_log)
-    name_rows(panel, contest.rows, [place for place, _, _ in ends])
+    name_rows(panel, contest.cells, [place for place, _, _ in ends])
 
 
 DRAWING = Drawing(
@@ -44,5 +44,5 @@ DRAWING = Drawing(
     shows=findings.has_latency,
     finding=findings.latency,
     paint=_paint,
-    rows=lambda contest: contest.rows,
+    rows=lambda contest: contest.cells,
 )

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from judging.contests import Row
+from judging.judgement import CellJudgement
 from reports import format
 from reports.figure_style import COLUMN_WIDTH_IN, GREY, WIDTH_IN, Looks, new_figure, number_axis
 from reports.findings import name, short
@@ -63,7 +63,7 @@ class Drawing(Generic[Subject]):
     shows: Callable[[Subject], bool]
     finding: Callable[[Subject], str]  # what is seen
     paint: Callable[[Panel, Subject], None]
-    rows: Callable[[Subject], Sequence[Row]] = lambda _: ()  # one line each, as against a scatter
+    rows: Callable[[Subject], Sequence[CellJudgement]] = lambda _: ()  # one line each, as against a scatter
 
 
 def figure_of(drawing: Drawing[Subject], subjects: Sequence[Subject], looks: Looks) -> Figure:
@@ -90,7 +90,7 @@ def figure_of(drawing: Drawing[Subject], subjects: Sequence[Subject], looks: Loo
     return figure
 
 
-def name_rows(panel: Panel, rows: Sequence[Row], drawn: Collection[int]) -> None:
+def name_rows(panel: Panel, rows: Sequence[CellJudgement], drawn: Collection[int]) -> None:
     """A line per cell with its label, the first on top; one that is not `drawn` is a mark with how its cell ended."""
     panel.axes.set_ylim(len(rows) - 0.4, -0.6)
     panel.axes.set_yticks(range(len(rows)), [_row_label(row) for row in rows], linespacing=0.95)
@@ -145,7 +145,7 @@ def _label_width_in(drawing: Drawing[Subject], subjects: Sequence[Subject]) -> f
     return 0.06 * max(map(len, lines)) + 0.1 if lines else 0.4
 
 
-def _row_label(row: Row) -> str:
+def _row_label(row: CellJudgement) -> str:
     label = name(row)
     return label if len(label) <= _LABEL_CHARACTERS else label.replace("/", "/\n", 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.lines import Line2D
 
-from judging.contests import ContestView
+from judging.judgement import ContestJudgement
 from reports import findings
 from reports.chart_data import build_s, stairs
 from reports.figure_style import GREY, number_axis
@@ -12,7 +12,7 @@ from reports.figures.panels import Drawing, Panel
 from reports.findings import name
 
 
-def _paint(panel: Panel, contest: ContestView) -> None:
+def _paint(panel: Panel, contest: ContestJudgement) -> None:
     """Filled: nothing dominates it, in all that is compared; the stairs are the front of the two that are drawn."""
     rows = [row for row in contest.ranked if row.record.latency]
     builds_s = [build_s(row) for row in rows]

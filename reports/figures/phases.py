@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.patches import Patch
 
-from judging.contests import ContestView
+from judging.judgement import ContestJudgement
 from reports import findings, format
 from reports.figures.panels import Drawing, Panel, label_ends, name_rows
 
@@ -12,10 +12,10 @@ _PHASE_LOOKS = {"export": "#00224e", "compile": "#5a6278", "load": "#a69d75", "f
 _OTHER_PHASE = "#cccccc"
 
 
-def _paint(panel: Panel, contest: ContestView) -> None:
+def _paint(panel: Panel, contest: ContestJudgement) -> None:
     """Stacked from zero: lengths add up, so the axis is linear however short some of them are."""
     ends = []
-    for place, row in enumerate(contest.rows):
+    for place, row in enumerate(contest.cells):
         left_s = 0.0
         for phase in row.record.phases:
             look = _PHASE_LOOKS.get(phase.name, _OTHER_PHASE)
@@ -28,7 +28,7 @@ def _paint(panel: Panel, contest: ContestView) -> None:
             ends.append((place, left_s, f"{format.seconds(left_s)}{lost}"))
     panel.legend = {name: panel.legend[name] for name in [*_PHASE_LOOKS, "other"] if name in panel.legend}
     label_ends(panel, ends, 0, is_log=False)
-    name_rows(panel, contest.rows, [place for place, _, _ in ends])
+    name_rows(panel, contest.cells, [place for place, _, _ in ends])
 
 
 DRAWING = Drawing(
@@ -39,5 +39,5 @@ DRAWING = Drawing(
     shows=findings.has_phases,
     finding=findings.phases,
     paint=_paint,
-    rows=lambda contest: contest.rows,
+    rows=lambda contest: contest.cells,
 )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from judging.contests import ContestView
+from judging.judgement import ContestJudgement
 from reports import findings
 from reports.chart_data import hills, is_log_hills, samples_ms
 from reports.figure_style import number_axis
 from reports.figures.panels import Drawing, Panel, name_rows
 
 
-def _paint(panel: Panel, contest: ContestView) -> None:
+def _paint(panel: Panel, contest: ContestJudgement) -> None:
     """With a tick at their median."""
-    samples = [(place, row, samples_ms(row.record)) for place, row in enumerate(contest.rows)]
+    samples = [(place, row, samples_ms(row.record)) for place, row in enumerate(contest.cells)]
     measured = [(place, row, values) for place, row, values in samples if len(values)]
     drawn = hills([values for _, _, values in measured])
     is_log = is_log_hills(drawn)
@@ -34,7 +34,7 @@ def _paint(panel: Panel, contest: ContestView) -> None:
     panel.axes.set_xscale("log" if is_log else "linear")
     panel.axes.set_xlim(left, right)
     number_axis(panel.axes.xaxis, left, right, is_log, panel.ticks)
-    name_rows(panel, contest.rows, [place for place, _, _ in measured])
+    name_rows(panel, contest.cells, [place for place, _, _ in measured])
 
 
 DRAWING = Drawing(
@@ -45,5 +45,5 @@ DRAWING = Drawing(
     shows=findings.has_samples,
     finding=findings.samples,
     paint=_paint,
-    rows=lambda contest: contest.rows,
+    rows=lambda contest: contest.cells,
 )

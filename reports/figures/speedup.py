@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from judging.contests import ContestView
+from judging.judgement import ContestJudgement
 from reports import findings, format
 from reports.chart_data import LOG_FROM_RATIO, ends
 from reports.figure_style import GREY
 from reports.figures.panels import Drawing, Panel, label_ends, name_rows
 
 
-def _paint(panel: Panel, contest: ContestView) -> None:
-    rows = [(place, row, row.standing.speedup_over_baseline) for place, row in enumerate(contest.rows) if row.standing]
+def _paint(panel: Panel, contest: ContestJudgement) -> None:
+    rows = [(place, row, row.standing.speedup_over_baseline) for place, row in enumerate(contest.cells) if row.standing]
     ratios = [(place, row, ratio) for place, row, ratio in rows if ratio]
     panel.axes.axvline(1, color=GREY, lw=0.9)
     texts = []
@@ -26,7 +26,7 @@ def _paint(panel: Panel, contest: ContestView) -> None:
     is_log = highest > LOG_FROM_RATIO * lowest > 0
     left = lowest / 1.15 if is_log else max(0.0, lowest - 0.08 * (highest - lowest) - 0.02)
     label_ends(panel, texts, left, is_log)
-    name_rows(panel, contest.rows, [place for place, _, _ in texts])
+    name_rows(panel, contest.cells, [place for place, _, _ in texts])
 
 
 DRAWING = Drawing(
@@ -37,5 +37,5 @@ DRAWING = Drawing(
     shows=findings.has_ratio,
     finding=findings.speedup,
     paint=_paint,
-    rows=lambda contest: contest.rows,
+    rows=lambda contest: contest.cells,
 )

@@ -8,12 +8,13 @@ from typing import Any
 
 from matplotlib.lines import Line2D
 
+from judging.sweeps import Quantity, Sweep, Value, latency, speedup
 from reports import format
 from reports.chart_data import LOG_FROM, LOG_FROM_RATIO
 from reports.figure_style import GREY, number_axis
 from reports.figures.panels import Drawing, Panel
 from reports.findings import NAME_CHARACTERS, short
-from reports.sweeps import Quantity, Sweep, Value, latency, speedup
+from reports.sentences import sweep_finding, sweep_title
 
 _ROOM_PER_LOST = 0.07
 """Share of the axes' height that each configuration with failures has for its marks."""
@@ -82,7 +83,7 @@ def _shown(sizes: Sequence[float], most: float) -> list[float]:
 
 
 def _has_latency(sweep: Sweep) -> bool:
-    return any(latency(row) for contest in sweep.contests for row in contest.rows)
+    return any(latency(row) for contest in sweep.contests for row in contest.cells)
 
 
 def _headline(sweeps: Sequence[Sweep]) -> str:
@@ -94,18 +95,18 @@ DRAWINGS = [
         name="sweep-latency",
         headline=lambda sweeps: f"{_headline(sweeps)}: median latency",
         x_label="",
-        title=lambda sweep: sweep.title,
+        title=sweep_title,
         shows=_has_latency,
-        finding=lambda sweep: sweep.finding,
+        finding=sweep_finding,
         paint=lambda panel, sweep: _paint(panel, sweep, latency, "median latency (ms)", LOG_FROM),
     ),
     Drawing(
         name="sweep-speedup",
         headline=lambda sweeps: f"{_headline(sweeps)}: speed-up over eager",
         x_label="",
-        title=lambda sweep: sweep.title,
+        title=sweep_title,
         shows=lambda sweep: sweep.has_ratio,
-        finding=lambda sweep: sweep.finding,
+        finding=sweep_finding,
         paint=lambda panel, sweep: _paint(panel, sweep, speedup, "speed-up over eager (x)", LOG_FROM_RATIO),
     ),
 ]

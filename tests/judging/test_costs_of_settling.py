@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judging.contests import ContestView, contests_of, judged_anew
 from judging.costs import Costs, Line, Start, Unsettled, break_even, envelope, line_of, settling_line
+from judging.judgement import ContestJudgement, contests_of, judged_anew
 from judging.verdict import judge_contest
 from records.schema import Interval, Ratio, Record, Settling
 from reports import cost_report, findings
@@ -62,11 +62,11 @@ def line(record: Record, start: Start) -> Line:
     return found
 
 
-def view(records: list[Record], calls: int | None = None) -> ContestView:
+def view(records: list[Record], calls: int | None = None) -> ContestJudgement:
     return contests_of(judged_anew(report(records), calls))[0]
 
 
-def table(contest: ContestView, title: str) -> cost_report.Table:
+def table(contest: ContestJudgement, title: str) -> cost_report.Table:
     return next(each for each in cost_report.tables(contest) if each.title.startswith(title))
 
 
@@ -299,7 +299,7 @@ def test_figures_are_drawn_of_the_same_totals() -> None:
     assert relative == pytest.approx([hot.total_s(n) / reference.total_s(n) for n in calls.tolist()])
     assert relative[:3] == pytest.approx([1.0] * 3, abs=0.02) and relative[3] < 0.7
     contest = view([eager(), hotpath(0.2)])
-    made = chart_of_costs.chart(contest, Key([row.label for row in contest.rows]), "cold")
+    made = chart_of_costs.chart(contest, Key([row.label for row in contest.cells]), "cold")
     assert made is not None
     tips = " ".join(text for text in made.root.itertext())
     assert f"hotpath: 0.010 s, then {COLD:,} calls of 0.200 ms, then 0.117 ms a call" in tips

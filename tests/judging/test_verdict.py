@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from judging.decision import MARGIN, MARGIN_UNPAIRED
-from judging.verdict import judge, judge_contest, spell_ms, title_of, undecided
+from judging.verdict import judge_contest, judge_contests, spell_ms, title_of, undecided
 from records.schema import Cell, Extent, Placement, Record, Settling, Status
 from tests.reports.samples import (
     bursts,
@@ -167,7 +167,7 @@ def test_what_several_records_doubt_is_told_once() -> None:
 
 
 def test_contests_are_judged_apart_and_in_order() -> None:
-    verdicts = judge([*mlp_on_cuda(), *conv_on_cpu(), *hostile_on_cpu()])
+    verdicts = judge_contests([*mlp_on_cuda(), *conv_on_cpu(), *hostile_on_cpu()])
     assert [verdict.title.split(" ")[0] for verdict in verdicts] == ["mlp", "conv", "./my|models/<net>_v2$x$.py:Net"]
     assert [verdict.winner for verdict in verdicts] == [None, "onnx", "third_party*"]
     with pytest.raises(ValueError, match="exactly one contest"):
@@ -320,7 +320,7 @@ def test_what_is_not_as_required_does_not_win_and_is_named() -> None:
         "onnx may not win: build_s is 20, not < 10",
         "eager may not win: build_s is 20, not < 10",
     ]
-    assert judge(records, SmallOnly()) == [verdict]
+    assert judge_contests(records, SmallOnly()) == [verdict]
     uneven = [
         records[0],
         records[3],

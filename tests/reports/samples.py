@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from judging.estimate import process_medians_ms, summarise
-from judging.verdict import judge
+from judging.verdict import judge_contests
 from records.schema import (
     Accuracy,
     Burst,
@@ -300,7 +300,7 @@ def report(records: list[Record] | None = None, **more: object) -> Report:
         "request": {"models": ["conv"], "rounds": 12, "ratio": 0.5},
         "environment": environment(),
         "records": records,
-        "verdicts": judge(records),
+        "verdicts": judge_contests(records),
         "notes": ["children were forked from a server that had torch imported"],
         "elapsed_s": 312.0,
     }

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from judging.contests import ContestView, contests_of, judged_anew
 from judging.costs import BreakEven, Outcome
+from judging.judgement import ContestJudgement, contests_of, judged_anew
 from records.schema import Energy, Interval, Ratio, Record, Status
 from reports import cost_report, findings
 from reports.cost_report import Table
@@ -21,11 +21,11 @@ def records(**more: object) -> list[Record]:
     ]
 
 
-def view(made: list[Record] | None = None, calls: int | None = None, require: str | None = None) -> ContestView:
+def view(made: list[Record] | None = None, calls: int | None = None, require: str | None = None) -> ContestJudgement:
     return contests_of(judged_anew(report(made or records()), calls, require))[0]
 
 
-def table(contest: ContestView, title: str) -> Table:
+def table(contest: ContestJudgement, title: str) -> Table:
     return next(each for each in cost_report.tables(contest) if each.title.startswith(title))
 
 

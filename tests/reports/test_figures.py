@@ -9,13 +9,13 @@ import matplotlib
 import numpy as np
 import pytest
 
-from judging.contests import contests_of, contests_of_all
+from judging.judgement import contests_of, contests_of_all
+from judging.sweeps import sweeps_of
 from records.schema import Report, Status
 from reports.figure_style import COLUMN_WIDTH_IN, DPI, WIDTH_IN, Look, Looks, save, styled
 from reports.figures import draw, latency
 from reports.figures import sweep as sweeps
 from reports.figures.panels import PANELS_PER_FIGURE, Drawing, figure_of
-from reports.sweeps import sweeps_of
 from tests.reports.samples import (
     bursts,
     cell,
@@ -163,7 +163,7 @@ def test_more_contests_than_fit_go_to_a_further_figure(tmp_path: Path) -> None:
 
 
 def looks_of(made: Report) -> dict[str, Look]:
-    labels = [row.label for contest in contests_of(made) for row in contest.rows]
+    labels = [row.label for contest in contests_of(made) for row in contest.cells]
     looks = Looks(labels)
     return {label: looks(label) for label in labels}
 

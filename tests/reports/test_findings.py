@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from judging.contests import ContestView, contests_of, judged_anew
+from judging.judgement import ContestJudgement, contests_of, judged_anew
 from records.schema import Record
 from reports import findings
 from tests.reports.samples import cell, ok, over_processes, report
@@ -14,7 +14,7 @@ def lived(level_ms: float, backend: str, layouts: Sequence[float]) -> Record:
     return ok(cell(backend), over_processes(level_ms, tuple(layouts)))
 
 
-def view(*made: Record) -> ContestView:
+def view(*made: Record) -> ContestJudgement:
     return contests_of(judged_anew(report(list(made)), None, None))[0]
 
 

@@ -1,4 +1,4 @@
-from judging.contests import contests_of
+from judging.judgement import contests_of
 from records.schema import Gpu, Status
 from reports import machine
 from tests.reports.samples import conv_on_cpu, environment, product_on_cuda, report, strictly_on_cpu

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from judging.contests import Row
+from judging.judgement import CellJudgement
 from records.schema import Status
 from reports.markdown import DOUBTS_SHOWN, escape, to_markdown
 from reports.page_details import details_of
@@ -83,7 +83,8 @@ def test_the_error_of_a_step_says_what_it_leaves_out(unheld: int, told: str) -> 
     record = ok(cell("eager", precision="bf16", task="train_step"), bursts_of(1.0), accuracy=step)
     header, _, row = tables(to_markdown(report([record])))[0]
     assert dict(zip(header, row, strict=True))["relative RMSE (rule)"] == told
-    facts = dict(next(group.facts for group in details_of(Row(record, None)).groups if group.title == "Accuracy"))
+    groups = details_of(CellJudgement(record, None)).groups
+    facts = dict(next(group.facts for group in groups if group.title == "Accuracy"))
     assert facts.get("not judged", "") == told.removeprefix("2.0e-01 (allclose").removeprefix("; ").removesuffix(")")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
-from judging.verdict import judge
+from judging.verdict import judge_contests
 from records.schema import Record, Report, Stage, Status
 from reports import sweep_csv, sweep_figures, writer
 from reports.markdown import to_markdown
@@ -51,7 +51,7 @@ def lost(record: Record, status: Status = Status.OOM) -> Record:
 def report_of(records: Iterable[Record]) -> Report:
     records = list(records)
     made = samples.report()
-    return made.model_copy(update={"records": records, "verdicts": judge(records), "planned": len(records)})
+    return made.model_copy(update={"records": records, "verdicts": judge_contests(records), "planned": len(records)})
 
 
 def rows(text: str) -> list[dict[str, str]]:

@@ -1,6 +1,7 @@
-from judging.contests import contests_of
+from judging.judgement import contests_of
+from judging.sweeps import Sweep, latency, sweeps_of
 from records.schema import Record, Status
-from reports.sweeps import Sweep, latency, sweeps_of
+from reports.sentences import sweep_finding, sweep_title
 from tests.reports.samples import bursts, cell, conv_on_cpu, failed, ok, report
 from tests.reports.samples import sweep as sample
 
@@ -18,7 +19,7 @@ def test_contests_that_differ_in_one_size_are_a_sweep_in_its_order() -> None:
         at("eager", 4.0, batch=64, seq=8), at("eager", 1.0, batch=1, seq=8), at("eager", 2.0, batch=8, seq=8)
     )
     assert (swept.dimension, swept.sizes) == ("batch", [1, 8, 64])
-    assert swept.title == "conv (seq 8) on cpu, fp32, over batch"
+    assert sweep_title(swept) == "conv (seq 8) on cpu, fp32, over batch"
     medians = [latency(point.row) for point in swept.lines["eager"]]
     assert [round(value.middle) for value in medians if value] == [1, 2, 4]
 
@@ -33,7 +34,7 @@ def test_what_differs_in_anything_else_is_none() -> None:
 def test_of_two_dimensions_the_one_with_more_values_is_the_axis() -> None:
     grid = [at("eager", 1.0 * batch * seq, batch=batch, seq=seq) for batch in (1, 2) for seq in (16, 32, 64)]
     swept = found(*grid)
-    assert [(each.dimension, each.sizes, each.title) for each in swept] == [
+    assert [(each.dimension, each.sizes, sweep_title(each)) for each in swept] == [
         ("seq", [16, 32, 64], "conv (batch 1) on cpu, fp32, over seq"),
         ("seq", [16, 32, 64], "conv (batch 2) on cpu, fp32, over seq"),
     ]
@@ -51,5 +52,5 @@ def test_a_failed_cell_is_a_point_without_a_value() -> None:
 
 def test_the_finding_names_who_is_fastest_from_which_size_on() -> None:
     records = [at("eager", 1.0, batch=1), at("onnx", 2.0, batch=1), at("eager", 4.0, batch=2), at("onnx", 2.0, batch=2)]
-    assert found(*records)[0].finding == "fastest: eager, from batch 2 on onnx"
-    assert sweeps_of(contests_of(sample(contests=3)))[0].finding == "fastest at every batch: tensorrt"
+    assert sweep_finding(found(*records)[0]) == "fastest: eager, from batch 2 on onnx"
+    assert sweep_finding(sweeps_of(contests_of(sample(contests=3)))[0]) == "fastest at every batch: tensorrt"

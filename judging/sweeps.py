@@ -1,4 +1,4 @@
-"""Contests that differ in one dimension only, seen as lines over it: pure functions."""
+"""Finds contests that differ in one dimension only, and turns them into lines over that dimension."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from judging.contests import ContestView, Row
+from judging.contest import CellJudgement, ContestJudgement
 from records.schema import Cell
-from reports import format
-from reports.chart_data import ends, ratio_over_baseline
 
 
 @dataclass(frozen=True)
@@ -18,28 +16,27 @@ class Value:
 
     middle: float
     ends: tuple[float, float]
-    spelt: str
 
 
-Quantity = Callable[[Row], Value | None]
+Quantity = Callable[[CellJudgement], Value | None]
 
 
-def latency(row: Row) -> Value | None:
+def latency(row: CellJudgement) -> Value | None:
     """In ms; None for a cell that failed, though an incorrect one has numbers."""
     found = row.record.latency
     if found is None or row.record.status.is_failure:
         return None
     interval = found.median_ci95_ms
     reached = (interval.low, interval.high) if interval else (found.median_ms, found.median_ms)
-    return Value(found.median_ms, reached, f"{format.median(found)} ms")
+    return Value(found.median_ms, reached)
 
 
-def speedup(row: Row) -> Value | None:
+def speedup(row: CellJudgement) -> Value | None:
     """Over the baseline of its contest."""
-    ratio = ratio_over_baseline(row)
+    ratio = row.standing.speedup_over_baseline if row.standing else None
     if ratio is None:
         return None
-    return Value(ratio.value, ends(ratio), f"{format.ratio(ratio.value)}x {format.ratio_interval(ratio.ci95)}")
+    return Value(ratio.value, (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value))
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,17 @@ class Point:
     """One configuration at one size. `row` has no latency where the cell ended without."""
 
     size: float
-    row: Row
+    row: CellJudgement
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The sizes from `first_size` on, up to the next stretch, over which the same configuration is fastest."""
+
+    first_size: float
+    winner: str | None
+    is_tie: bool  # several share the first place
+    is_open: bool  # measuring ended before this was decided
 
 
 @dataclass(frozen=True)
@@ -55,27 +62,18 @@ class Sweep:
     """Contests in the order of the sizes that they differ in."""
 
     dimension: str  # "batch"
-    contests: Sequence[ContestView]
+    contests: Sequence[ContestJudgement]
 
     @property
     def sizes(self) -> list[float]:
         return [_size(contest.cell, self.dimension) for contest in self.contests]
 
     @property
-    def title(self) -> str:
-        """`mlp (features 256, hidden 512) on cpu, fp32, over batch`."""
-        cell = self.contests[0].cell
-        kept = [f"{name} {value}" for name, value in cell.dimensions.items() if name != self.dimension]
-        task = "" if cell.task == "inference" else f", {cell.task}"
-        sizes = f" ({', '.join(kept)})" if kept else ""
-        return f"{cell.model}{sizes} on {cell.device}, {cell.precision}{task}, over {self.dimension}"
-
-    @property
     def lines(self) -> dict[str, list[Point]]:
         """The points of each configuration, from the smallest size to the largest."""
         found: dict[str, list[Point]] = {}
         for contest in self.contests:
-            for row in contest.rows:
+            for row in contest.cells:
                 found.setdefault(row.label, []).append(Point(_size(contest.cell, self.dimension), row))
         return found
 
@@ -91,35 +89,30 @@ class Sweep:
     def has_ratio(self) -> bool:
         """Whether it has anything but a baseline over itself."""
         return any(
-            ratio_over_baseline(row) and row.label != contest.verdict.baseline
+            speedup(row) and row.label != contest.verdict.baseline
             for contest in self.contests
             for row in contest.ranked
         )
 
     @property
-    def finding(self) -> str:
-        """Who is the fastest from which size on."""
-        stretches: list[tuple[str, float]] = []
+    def fastest(self) -> list[Stretch]:
+        """Who is fastest over which sizes, from the smallest size on."""
+        found: list[Stretch] = []
         for contest in self.contests:
             verdict = contest.verdict
-            shared = ("undecided" if verdict.unstable else "a tie") if verdict.tied else "nobody"
-            name = verdict.winner or shared
-            if not stretches or stretches[-1][0] != name:
-                stretches.append((name, _size(contest.cell, self.dimension)))
-        first, *others = stretches
-        if not others:
-            return f"fastest at every {self.dimension}: {first[0]}"
-        further = ", ".join(f"from {self.dimension} {size:,.10g} on {name}" for name, size in others)
-        return f"fastest: {first[0]}, {further}"
+            leader = verdict.winner, bool(verdict.tied), verdict.unstable
+            if not found or (found[-1].winner, found[-1].is_tie, found[-1].is_open) != leader:
+                found.append(Stretch(_size(contest.cell, self.dimension), *leader))
+        return found
 
 
-def sweeps_of(contests: Sequence[ContestView]) -> list[Sweep]:
+def sweeps_of(contests: Sequence[ContestJudgement]) -> list[Sweep]:
     """Every set of at least two contests that agree in all but the size of one dimension, which is a number.
 
     Where several dimensions were swept, it is the one with the most values, and each combination of the others makes a
     sweep of its own.
     """
-    families: dict[tuple[object, ...], list[ContestView]] = defaultdict(list)
+    families: dict[tuple[object, ...], list[ContestJudgement]] = defaultdict(list)
     for contest in contests:
         cell = contest.cell
         family = (cell.model, cell.task, cell.device, cell.precision, cell.seed, *sorted(cell.dimensions))
@@ -127,18 +120,18 @@ def sweeps_of(contests: Sequence[ContestView]) -> list[Sweep]:
     return [sweep for members in families.values() for sweep in _sweeps_of_family(members)]
 
 
-def _sweeps_of_family(contests: Sequence[ContestView]) -> list[Sweep]:
+def _sweeps_of_family(contests: Sequence[ContestJudgement]) -> list[Sweep]:
     dimension = _most_varied(contests)
     if dimension is None:
         return []
-    groups: dict[tuple[object, ...], dict[float, ContestView]] = defaultdict(dict)
+    groups: dict[tuple[object, ...], dict[float, ContestJudgement]] = defaultdict(dict)
     for contest in contests:
         others = tuple(sorted((name, str(v)) for name, v in contest.cell.dimensions.items() if name != dimension))
         groups[others].setdefault(_size(contest.cell, dimension), contest)
     return [Sweep(dimension, [sizes[size] for size in sorted(sizes)]) for sizes in groups.values() if len(sizes) > 1]
 
 
-def _most_varied(contests: Sequence[ContestView]) -> str | None:
+def _most_varied(contests: Sequence[ContestJudgement]) -> str | None:
     """The dimension with the most values, of those that are numbers throughout; None where none has two."""
     values = {name: {contest.cell.dimensions[name] for contest in contests} for name in contests[0].cell.dimensions}
     numbers = {name: len(found) for name, found in values.items() if all(isinstance(value, int) for value in found)}
