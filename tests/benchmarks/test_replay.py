@@ -1,0 +1,16 @@
+"""The rules of decision, on the stored trials of a backend against itself."""
+
+from benchmarks.replay import Outcome, replay, stored_trials
+from judging.decision import Relation
+
+
+def test_stored_equals_get_no_winner_and_slower_copies_are_found() -> None:
+    equal: list[Outcome] = []
+    slower: list[Outcome] = []
+    for trial in stored_trials():
+        (slower if "slower" in trial.source else equal).append(replay(trial))
+    assert (len(equal), len(slower)) == (1320, 80)
+    assert not [one for one in equal if one.relation in (Relation.FASTER, Relation.SLOWER)]
+    assert sum(one.relation is Relation.FASTER for one in slower) >= 70
+    assert not [one for one in slower if one.relation is Relation.SLOWER]
+    assert sum(one.decided for one in equal) >= 1150
