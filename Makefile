@@ -21,6 +21,7 @@ test: lint types pytest
 lint: $(VENV)/.ready-$(EXTRA)-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 
 types: $(VENV)/.ready-$(EXTRA)-test
 	$(BIN)/mypy
