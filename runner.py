@@ -30,7 +30,7 @@ from records.schema import Report
 from records.store import Store
 from reports import history as histories
 from reports import writer
-from reports.compare_markdown import to_markdown
+from reports.comparison import to_markdown
 from reports.page import comparison_to_html
 from reports.terminal import LiveTable, print_report
 

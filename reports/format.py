@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 
+from pydantic import JsonValue
+
+from judging.costs import BreakEven
 from judging.verdict import spell_ms
 from records.schema import Interval, Latency, Record, Roofline
 from records.text import one_line
 
 MEBIBYTE = 2**20
+NOT_ESTABLISHED = "not established"
 NONE = "-"
 """What stands where there is no number."""
 
@@ -61,6 +66,24 @@ def mebibytes(value_bytes: int | None) -> str:
         return NONE
     size = value_bytes / MEBIBYTE
     return f"{size:,.0f}" if size >= 9.95 or size == 0 else f"{size:.2g}"
+
+
+def break_even(found: BreakEven | None) -> str:
+    """Return `302`, `from the start`, `never` or `not established`; `break_even_ends` are the ends of its interval."""
+    if found is None:
+        return NONE
+    if not found.is_established:
+        return NOT_ESTABLISHED
+    if found.calls is None:
+        return "never"
+    return count(found.calls) if found.calls else "from the start"
+
+
+def break_even_ends(found: BreakEven | None) -> tuple[int, int] | None:
+    """Return the calls between which the break-even lies; None where none is established, or it never comes."""
+    if found is None or not found.is_established or found.calls is None or not found.high:
+        return None
+    return found.low or 0, found.high
 
 
 def count(value: int | None) -> str:
@@ -138,6 +161,11 @@ def peak_memory(record: Record) -> tuple[int | None, str]:
     if record.cell.device != "cpu" and memory.peak_device_bytes is not None:
         return memory.peak_device_bytes, "device"
     return memory.peak_resident_bytes, "resident" if memory.peak_resident_bytes is not None else ""
+
+
+def json_value(value: JsonValue) -> str:
+    """Return text as it is, and anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def fate(record: Record) -> str:

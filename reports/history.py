@@ -20,7 +20,7 @@ from records.schema import Environment, Record, Report, Status
 from records.text import one_line
 from reports import format
 from reports.format import NONE
-from reports.markdown import details, escape, table_line
+from reports.markdown import details, escape, table
 
 HISTORY_MD = "history.md"
 
@@ -152,12 +152,12 @@ def _runs(dated: dict[tuple[datetime, str], Report]) -> list[Run]:
 def _contest_table(history: History, records: Sequence[Record]) -> str:
     numbers = range(max(0, len(history.runs) - RUNS_SHOWN), len(history.runs))
     marks = [f"run {number + 1}{' *' if history.runs[number].changes else ''}" for number in numbers]
-    lines = [table_line(["cell", "runs", *map(escape, marks)]), table_line([":--", "--:", *["--:"] * len(marks)])]
+    rows = []
     for record in records:
         ends = [history.runs[number].records.get(record.cell.id) for number in numbers]
         present = sum(record.cell.id in run.records for run in history.runs)
-        lines.append(table_line([escape(record.cell.label), str(present), *(_median(end) for end in ends)]))
-    return "\n".join(lines)
+        rows.append([escape(record.cell.label), str(present), *map(_median, ends)])
+    return table(["cell", "runs", *map(escape, marks)], rows, "lr" + "r" * len(marks))
 
 
 def _median(record: Record | None) -> str:
@@ -171,14 +171,11 @@ def _median(record: Record | None) -> str:
 
 
 def _runs_table(history: History) -> str:
-    lines = [
-        "`*` in a table marks a run before which the machine or its software changed.\n",
-        table_line(["run", "made", "id", "commit", "what changed before it"]),
-        table_line(["--:", ":--", ":--", ":--", ":--"]),
-    ]
+    rows = []
     for number, run in enumerate(history.runs, 1):
         changes = "; ".join(f"{each.what}: {each.base} → {each.new}" for each in run.changes)
         commit = (run.environment.git_commit or NONE)[:10]
         made = run.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
-        lines.append(table_line([str(number), made, escape(run.run_id), escape(commit), escape(changes)]))
-    return "\n".join(lines)
+        rows.append([str(number), made, escape(run.run_id), escape(commit), escape(changes)])
+    runs = table(["run", "made", "id", "commit", "what changed before it"], rows, "rllll")
+    return f"`*` in a table marks a run before which the machine or its software changed.\n\n{runs}"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from judging.judgement import CellJudgement, ContestJudgement, contests_of
-from records.schema import Environment, Extent, Phase, Placement, Record, Report, Status
+from records.schema import Environment, Record, Report, Status
 from records.text import one_line, visible
 from reports import cost_report, format, machine
+from reports.columns import Column, Output, T, columns_of, shown_in
 from reports.format import NONE
 
 REASON_LIMIT = 160
@@ -22,9 +22,6 @@ REASON_LIMIT = 160
 
 DOUBTS_SHOWN = 5
 """More doubts than these fold away."""
-
-_NAME_LIMIT = 60
-"""Longest name of a fallback in a table."""
 
 _SHOWN_FIGURES = {"latency", "sweep-latency", "sweep-speedup"}
 """The others fold away."""
@@ -100,13 +97,6 @@ def _sentence(contest: ContestJudgement) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Column:
-    header: str
-    is_text: bool  # set to the left
-    cell: Callable[[CellJudgement], str]
-
-
 def _contest(contest: ContestJudgement) -> str:
     parts = [f"## {escape(contest.title)}"]
     if contest.roofline:
@@ -118,92 +108,27 @@ def _contest(contest: ContestJudgement) -> str:
 
 
 def _contest_table(contest: ContestJudgement) -> str:
-    baseline = contest.verdict.baseline
-    kinds = {kind for row in contest.cells for kind in [format.peak_memory(row.record)[1]] if kind}
-    peak = f"peak {kinds.copy().pop()} memory (MiB)" if len(kinds) == 1 else "peak memory (MiB)"
-    share = _Column("of floor (%)", False, lambda row: _floor_share(row.record))
-    rate = _Column("achieved", False, lambda row: format.achieved(row.record))
-    columns = [
-        _Column("rank", False, lambda row: str(row.standing.rank) if row.standing else NONE),
-        _Column("backend", True, lambda row: escape(row.label)),
-        _Column("median latency (ms) [95 %]", False, lambda row: _latency(row.record)[0]),
-        _Column("p99 (ms)", False, lambda row: _latency(row.record)[1]),
-        *([share, rate] if contest.roofline else []),
-        _Column(f"speed-up over {escape(baseline or 'eager')} [95 %]", False, _speedup),
-        _Column("break-even (calls) [95 %]", False, lambda row: _break_even(row, contest)),
-        _Column("export / compile / load (s)", False, lambda row: _phases(row.record.phases)),
-        _Column("first call (s)", False, lambda row: format.seconds(row.record.first_call_s)),
-        _Column(peak, False, lambda row: _peak_memory(row.record, name_kind=len(kinds) > 1)),
-        _Column("artefact (MiB)", False, lambda row: _artifact(row.record)),
-        _Column("relative RMSE (rule)", True, lambda row: _accuracy(row.record)),
-        _Column("placement", True, lambda row: _placement(row.record.placement)),
-        _Column("status", True, lambda row: _status(row.record)),
-    ]
-    header = [column.header for column in columns]
-    rule = [":--" if column.is_text else "--:" for column in columns]
-    rows = [[column.cell(row) for column in columns] for row in contest.cells]
-    return "\n".join(table_line(cells) for cells in [header, rule, *rows])
+    return table_of(shown_in(Output.MARKDOWN, columns_of([contest]), contest.cells), contest.cells)
 
 
-def _latency(record: Record) -> tuple[str, str]:
-    if record.latency is None:
-        return NONE, NONE
-    p99 = "n/a" if record.latency.p99_ms is None else format.milliseconds(record.latency.p99_ms)
-    return format.median(record.latency), p99
+def table_of(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
+    """Return these columns of these rows as a table."""
+    return table(
+        [escape(column.full_heading) for column in columns],
+        [[_written(column, row) for column in columns] for row in rows],
+        "".join("l" if column.is_text else "r" for column in columns),
+    )
 
 
-def _speedup(row: CellJudgement) -> str:
-    ratio = row.standing.speedup_over_baseline if row.standing else None
-    return f"{format.ratio(ratio.value)}x {format.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
-
-
-def _break_even(row: CellJudgement, contest: ContestJudgement) -> str:
-    if row.standing is None or contest.baseline is None:
-        return NONE
-    return cost_report.spell_break_even(contest.costs.break_even(row.label, contest.baseline, "cold"))
-
-
-def _phases(phases: Sequence[Phase]) -> str:
-    """`0.42 / 12 / 0.1`, with any further phase named; nothing where no phase was timed."""
-    if not phases:
-        return NONE
-    taken_s: dict[str, float] = {}
-    for phase in phases:
-        taken_s[phase.name] = taken_s.get(phase.name, 0.0) + phase.seconds
-    usual = [format.seconds(taken_s.pop(name, None)) for name in ("export", "compile", "load")]
-    taken_s.pop("first_call", None)
-    return " / ".join([*usual, *(f"{escape(name)} {format.seconds(value)}" for name, value in taken_s.items())])
-
-
-def _peak_memory(record: Record, name_kind: bool) -> str:
-    peak_bytes, kind = format.peak_memory(record)
-    return f"{format.mebibytes(peak_bytes)} {kind if name_kind else ''}".rstrip()
-
-
-def _accuracy(record: Record) -> str:
-    if record.accuracy is None:
-        return NONE
-    rule, unheld = escape(record.accuracy.rule, REASON_LIMIT // 2), format.unheld(record)
-    return f"{format.error(record.accuracy.relative_rmse)} ({rule}{f'; {escape(unheld)}' if unheld else ''})"
-
-
-def _floor_share(record: Record) -> str:
-    return format.percent(record.roofline.share if record.roofline else None)
-
-
-def _artifact(record: Record) -> str:
-    return format.mebibytes(record.memory.artifact_bytes if record.memory else None)
-
-
-def _placement(placement: Placement | None) -> str:
-    """`full`, or in bold how far it was not, with what ran elsewhere and where the time went."""
-    if placement is None:
-        return NONE
-    is_full = placement.extent is Extent.FULL
-    extent = placement.extent.value if is_full else f"**{placement.extent}**"
-    elsewhere = escape(format.some([one_line(name, _NAME_LIMIT) for name in placement.fallbacks]))
-    shares = escape(format.some(format.time_shares(placement.time_share)))
-    return f"{extent}{f': {elsewhere}' if elsewhere else ''}{f' ({shares})' if shares else ''}"
+def _written(column: Column[T], row: T) -> str:
+    """Return `1.85 [1.80, 1.90] (a note)`, or `crash: a note` in a column of text; what is bad is set in bold."""
+    if (text := column.text_of(row)) == NONE:
+        return text
+    text = f"**{escape(text)}**" if column.is_bad_of(row) else escape(text)
+    note = escape(column.note_of(row), REASON_LIMIT)
+    if column.is_text:
+        return f"{text}: {note}" if note else text
+    return " ".join(part for part in (text, column.interval_of(row), note and f"({note})") if part)
 
 
 def _stages(contest: ContestJudgement) -> str:
@@ -216,10 +141,10 @@ def _stages(contest: ContestJudgement) -> str:
     ]  # fmt: skip
     if not rows:
         return ""
-    header = ["backend", "part of a call", "median (ms)", "mean (ms)", "standard deviation (ms)", "calls"]
-    table = "\n".join(table_line(cells) for cells in [header, [":--", ":--", "--:", "--:", "--:", "--:"], *rows])
+    headings = ["backend", "part of a call", "median (ms)", "mean (ms)", "standard deviation (ms)", "calls"]
     note = "The device is waited for after each part: together they take longer than a call."
-    return details("Forward, backward and optimiser, timed apart", f"{note}\n\n{table}")
+    timed = table(headings, rows, "llrrrr")
+    return details("Forward, backward and optimiser, timed apart", f"{note}\n\n{timed}")
 
 
 def _processes(contest: ContestJudgement) -> str:
@@ -236,9 +161,8 @@ def _processes(contest: ContestJudgement) -> str:
     ]
     if not rows:
         return ""
-    header = ["backend", "processes", "slowest over fastest (%)", "median of each (ms), the cold one first"]
-    table = "\n".join(table_line(cells) for cells in [header, [":--", "--:", "--:", ":--"], *rows])
-    return details("Each process of each cell", table)
+    headings = ["backend", "processes", "slowest over fastest (%)", "median of each (ms), the cold one first"]
+    return details("Each process of each cell", table(headings, rows, "lrrl"))
 
 
 def _medians_ms(record: Record) -> list[float]:
@@ -280,35 +204,24 @@ def _where_a_row_ran(row: CellJudgement, shared: Mapping[str, JsonValue]) -> lis
 
 
 def _precision(switches: Mapping[str, JsonValue]) -> str:
-    return "; ".join(escape(f"{name} {_plain(value)}") for name, value in switches.items())
-
-
-def _plain(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _status(record: Record) -> str:
-    reason = f": {escape(record.reason, REASON_LIMIT)}" if record.reason else ""
-    return f"{escape(format.fate(record))}{reason}"
+    return "; ".join(escape(f"{name} {format.json_value(value)}") for name, value in switches.items())
 
 
 def _lifetimes(contests: Sequence[ContestJudgement]) -> str:
     """What each contest's cells cost from building to the last call, and what nothing dominates."""
     parts = []
     for contest in contests:
-        tables = cost_report.tables(contest)
-        if tables:
+        if tables := cost_report.tables(contest):
             sentences = "\n".join(f"- {escape(sentence)}" for sentence in cost_report.sentences(contest))
-            parts += [f"### {escape(contest.title)}", sentences, *map(_plain_table, tables)]
+            parts += [f"### {escape(contest.title)}", sentences, *map(_cost_table, tables)]
     return "\n\n".join(["## What a deployment costs over its life", cost_report.NOTE, *parts]) if parts else ""
 
 
-def _plain_table(table: cost_report.Table) -> str:
-    header = [escape(name) for name in (*table.text_columns, *table.number_columns)]
-    rule = [*(":--" for _ in table.text_columns), *("--:" for _ in table.number_columns)]
-    rows = [[text if text == NONE else escape(text) for text in row] for row in table.rows]
-    body = "\n".join(table_line(cells) for cells in [header, rule, *rows])
-    return details(table.title, body) if table.is_folded else f"{escape(table.title)}:\n\n{body}"
+def _cost_table(costs: cost_report.Table) -> str:
+    headings = [escape(name) for name in (*costs.text_columns, *costs.number_columns)]
+    rows = [[text if text == NONE else escape(text) for text in row] for row in costs.rows]
+    body = table(headings, rows, "l" * len(costs.text_columns) + "r" * len(costs.number_columns))
+    return details(costs.title, body) if costs.is_folded else f"{escape(costs.title)}:\n\n{body}"
 
 
 def _figures(figures: Sequence[Path | str]) -> str:
@@ -361,14 +274,14 @@ def _method(report: Report) -> str:
 
 def _environment(environment: Environment) -> str:
     facts = machine.environment(environment)
-    lines = [table_line([escape(name), escape(value)]) for name, value in facts.items()]
-    table = "\n".join([table_line(["what", "value"]), table_line([":--", ":--"]), *lines])
-    return f"## Environment\n\n{details(machine.machine(environment), table)}"
+    rows = [[escape(name), escape(value)] for name, value in facts.items()]
+    return f"## Environment\n\n{details(machine.machine(environment), table(['what', 'value'], rows, 'll'))}"
 
 
-def table_line(cells: Iterable[str]) -> str:
-    """One row of a table, of cells that are Markdown already."""
-    return f"| {' | '.join(cells)} |"
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], alignment: str) -> str:
+    """Return a table of cells that are Markdown already. `lrr` sets the first of three columns to the left."""
+    rule = [":--" if side == "l" else "--:" for side in alignment]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [headings, rule, *rows])
 
 
 def details(summary: str, body: str) -> str:

@@ -11,29 +11,33 @@ import base64
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
+from pydantic import JsonValue
 
-from judging.compare import CellChange, Change, Comparison
+from judging.compare import CellChange, Comparison
 from judging.costs import STARTS, Start
 from judging.judgement import CellJudgement, ContestJudgement, contests_of
 from judging.sweeps import sweeps_of
-from judging.verdict import BASELINE, title_of
+from judging.verdict import title_of
 from records.schema import Record, Report
-from records.text import visible
-from reports import compare_words, cost_report, format, machine, sentences
+from records.text import one_line, visible
+from reports import comparison, cost_report, format, machine, sentences
 from reports.charts import Chart, Key, change, charts_of, costs, sweep
 from reports.charts.key import DARK, LIGHT
-from reports.page_details import Details, details_of
-from reports.page_table import Column, Field, columns_of, rank, status
+from reports.columns import BACKEND, STATUS, Column, Output, columns_of, shown_in
 
 DOUBTS_SHOWN = 4
 """More doubts than these fold away."""
+
+NOTE_LIMIT = 90
+"""Longest note beside a value, in characters; the details of the cell hold it whole."""
+
+Facts = list[tuple[str, str]]
 
 USUAL_CALLS = 1_000
 """Where the slider of the costs stands, unless the run was asked about another number."""
@@ -58,24 +62,28 @@ def to_html(report: Report) -> str:
         method=[*report.notes, *machine.method(report)],
         request=json.dumps(report.request, indent=1, ensure_ascii=False),
         lifetime_note=cost_report.NOTE,
+        name_column=BACKEND,
+        status_column=STATUS,
     )
 
 
-def comparison_to_html(comparison: Comparison) -> str:
-    """Two runs: what became faster, slower or broken."""
+def comparison_to_html(compared: Comparison) -> str:
+    """Return two runs as a page: what became faster, slower or broken."""
     contests: dict[str, list[CellChange]] = {}
-    for cell in comparison.cells:
+    for cell in compared.cells:
         contests.setdefault(cell.cell.contest_id, []).append(cell)
-    key = Key([cell.cell.label for cell in comparison.cells])
+    key = Key([cell.cell.label for cell in compared.cells])
     return _page(
         "comparison.html.jinja",
         key,
-        title=f"{comparison.base.run_id} → {comparison.new.run_id}",
-        comparison=comparison,
-        headline=compare_words.headline(comparison),
-        warnings=list(compare_words.warnings(comparison)),
+        title=f"{compared.base.run_id} → {compared.new.run_id}",
+        comparison=compared,
+        headline=comparison.headline(compared),
+        warnings=list(comparison.warnings(compared)),
         sections=[Changes(cells, key, number) for number, cells in enumerate(contests.values(), 1)],
-        method=compare_words.method(comparison),
+        method=comparison.method(compared),
+        name_column=comparison.CELL,
+        status_column=comparison.OUTCOME,
     )
 
 
@@ -84,11 +92,11 @@ class Section:
 
     def __init__(self, contest: ContestJudgement, key: Key, number: int) -> None:
         self.contest = contest
+        self.title = contest.title
         self.anchor = f"contest-{number}"
-        self.columns: Sequence[Column] = columns_of(contest)
-        self.rows = [
-            TableRow(row, self.columns, f"{self.anchor}-row-{place}") for place, row in enumerate(contest.cells)
-        ]
+        self.rows = contest.cells
+        self._columns = columns_of([contest])
+        self.columns = shown_in(Output.PAGE, self._columns, contest.cells)
         self.charts: list[Chart] = charts_of(contest, key)
         self.sliders = [
             Slider(contest, chart, start, key, f"{self.anchor}-calls-{start}")
@@ -102,31 +110,59 @@ class Section:
 
     @property
     def drawn(self) -> list[str]:
-        """Labels that a chart has marks for."""
-        return [row.label for row in self.contest.cells if row.record.latency or row.record.phases]
+        """Return the labels that a chart has marks for."""
+        return [row.label for row in self.rows if row.record.latency or row.record.phases]
+
+    def facts(self, row: CellJudgement) -> dict[str, Facts]:
+        """Return everything that is known of a cell, by groups; a group without a fact is left out."""
+        record = row.record
+        groups: dict[str, Facts] = {"Until the first answer": _phases(record)}
+        for column in self._columns:
+            if column.details and column.value(row) is not None and (text := column.text_of(row)):
+                groups.setdefault(column.details, []).append((column.heading, _fact(column, row, text)))
+        groups |= {
+            "Processes": _processes(record),
+            "Stages of a call": [(stage.name, f"{format.milliseconds(stage.median_ms)} ms") for stage in record.stages],
+            "Precision in force": _settings(record.precision_in_force),
+            "Settings": _settings(record.settings),
+            "Versions": sorted(record.versions.items()),
+        }
+        return {title: facts for title, facts in groups.items() if facts}
 
 
-@dataclass(frozen=True)
-class TableRow:
-    row: CellJudgement
-    columns: Sequence[Column]
-    anchor: str
+def _fact(column: Column[CellJudgement], row: CellJudgement, text: str) -> str:
+    """Return `1.85 [1.80, 1.90] ms (a note)`."""
+    note = column.note_of(row)
+    return " ".join(part for part in (text, column.interval_of(row), column.unit, note and f"({note})") if part)
 
-    @property
-    def rank(self) -> Field:
-        return rank(self.row)
 
-    @property
-    def status(self) -> Field:
-        return status(self.row.record)
+def _phases(record: Record) -> Facts:
+    warm = record.warm_start.phases if record.warm_start else []
+    return [
+        (f"{phase.name.replace('_', ' ')}{start}", f"{format.seconds(phase.seconds)} s")
+        for phases, start in ((record.phases, ""), (warm, ", warm start"))
+        for phase in phases
+    ]
 
-    @property
-    def fields(self) -> list[tuple[Column, Field]]:
-        return [(column, column.field(self.row)) for column in self.columns]
 
-    @property
-    def details(self) -> Details:
-        return details_of(self.row)
+def _processes(record: Record) -> Facts:
+    """Return the median of each process; nothing where there are fewer than two to compare."""
+    medians = [
+        (f"process {process.index + 1}, {'warm' if process.warm else 'cold'}", process.median_ms)
+        for process in record.processes
+        if process.median_ms is not None
+    ]
+    if len(medians) < 2:
+        return []
+    spread = record.latency.process_spread if record.latency else None
+    return [
+        *((name, f"{format.milliseconds(median_ms)} ms") for name, median_ms in medians),
+        ("slowest over fastest", f"{format.percent(spread)} %"),
+    ]
+
+
+def _settings(values: Mapping[str, JsonValue]) -> Facts:
+    return [(name, format.json_value(value)) for name, value in values.items()]
 
 
 class Slider:
@@ -155,41 +191,9 @@ class Changes:
     def __init__(self, cells: Sequence[CellChange], key: Key, number: int) -> None:
         self.anchor = f"contest-{number}"
         self.title = title_of(cells[0].cell)
+        self.rows = cells
+        self.columns = shown_in(Output.PAGE, comparison.columns_of(cells), cells)
         self.chart = change.chart(cells, self.title, key)
-        self.rows = [(cell, _change_fields(cell)) for cell in cells]
-
-
-def _change_fields(cell: CellChange) -> list[Field]:
-    return [
-        _median(cell.base),
-        _median(cell.new),
-        _change(cell.raw),
-        _change(cell.normalised),
-        _between(*(format.seconds(each.build_s) if each and each.phases else "" for each in (cell.base, cell.new))),
-        _between(*(_peak(each) for each in (cell.base, cell.new))),
-    ]
-
-
-def _median(record: Record | None) -> Field:
-    latency = record.latency if record else None
-    return Field(format.milliseconds(latency.median_ms), latency.median_ms) if latency else Field(format.NONE)
-
-
-def _change(found: Change | None) -> Field:
-    if found is None:
-        return Field(format.NONE)
-    spelt, _, interval = compare_words.spell_change(found).partition(" [")
-    return Field(spelt, found.log, f"[{interval}" if interval else "")
-
-
-def _between(base: str, new: str) -> Field:
-    if not base and not new:
-        return Field(format.NONE)
-    return Field(new if base == new else f"{base or format.NONE} → {new or format.NONE}")
-
-
-def _peak(record: Record | None) -> str:
-    return format.mebibytes(format.peak_memory(record)[0]) if record and record.memory else ""
 
 
 def _summary(report: Report) -> list[str]:
@@ -212,8 +216,6 @@ def _page(template: str, key: Key, **values: Any) -> str:
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             doubts_shown=DOUBTS_SHOWN,
-            none=format.NONE,
-            baseline=BASELINE,
             **values,
         )
     )
@@ -234,4 +236,5 @@ def _templates() -> jinja2.Environment:
         autoescape=True,
     )
     environment.filters["visible"] = visible
+    environment.filters["note"] = lambda text: one_line(text, NOTE_LIMIT)
     return environment

@@ -12,7 +12,6 @@ from typing import Self
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -21,17 +20,11 @@ from judging.verdict import doubts_of_placement
 from records.schema import Cell, Record, Report, Status
 from records.text import one_line
 from reports import cost_report, format, machine
-from reports.format import NONE
+from reports.columns import BACKEND, Column, Output, columns_of, shown_in
 
 REFRESH_EVERY_S = 0.25
 WIDE = 104
 """Columns of a terminal from which a cell's numbers fit on one line."""
-
-ROOMY = 116
-"""Columns from which there is room for the share of the floor beside them."""
-
-RATED = 130
-"""Columns from which there is room for the rate that this is, too."""
 
 
 class LiveTable:
@@ -219,14 +212,12 @@ def _is_told_by_a_row(doubt: str, contest: ContestJudgement) -> bool:
 
 
 def _table(contest: ContestJudgement, width: int) -> Table:
-    """One line per cell, or two where the terminal is narrow: then intervals and modes go to the second.
+    """Return a table with one line per cell, or two on a narrow terminal: intervals and modes go to the second.
 
-    A `~` before a name: it ran elsewhere, wholly or in part.
+    A `~` before a name says that the cell ran elsewhere, wholly or in part.
     """
-    has_share = width >= ROOMY and contest.roofline is not None
-    has_rate = width >= RATED and has_share
-    kinds = {kind for row in contest.cells for kind in [format.peak_memory(row.record)[1]] if kind}
-    peak = "peak" if len(kinds) != 1 else "peak\ndevice" if "device" in kinds else "peak\nRSS"
+    columns = shown_in(Output.TERMINAL, columns_of([contest]), contest.cells)
+    columns = [column for column in columns if width >= column.terminal_width]
     table = Table(
         title=Text(one_line(contest.title), style="bold"),
         title_justify="left",
@@ -234,46 +225,31 @@ def _table(contest: ContestJudgement, width: int) -> Table:
         pad_edge=False,
         padding=0,  # the box has a blank between columns
     )
-    table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("backend", overflow="fold", min_width=8)
-    for header in ("median ms\n[95 %]", f"x {escape(contest.verdict.baseline or 'eager')}\n[95 %]", "build\ns"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for header in ("1st\ncall\ns", f"{peak}\nMiB", "relat.\nerror"):
-        table.add_column(header, justify="right", no_wrap=True)
-    if has_share:
-        table.add_column("of\nfloor\n%", justify="right", no_wrap=True)
-    if has_rate:
-        table.add_column("rate", justify="right", no_wrap=True)
+    for column in columns:
+        if column is BACKEND:
+            table.add_column(column.heading, overflow="fold", min_width=8)
+        else:
+            table.add_column(Text(_heading(column)), justify="right", no_wrap=True)
     for row in contest.cells:
-        table.add_row(*_cells(row, width >= WIDE, has_share, has_rate))
+        style = "" if row.standing else _STYLES[row.record.status]
+        table.add_row(*(Text(_cell(column, row, width >= WIDE), style) for column in columns))
     return table
 
 
-def _cells(row: CellJudgement, is_wide: bool, has_share: bool, has_rate: bool) -> list[Text]:
-    record, standing = row.record, row.standing
-    ratio = standing.speedup_over_baseline if standing else None
-    label = f"{'~' if doubts_of_placement(record) else ''}{one_line(row.label)}"
-    median = format.median(record.latency) if record.latency else NONE
-    speedup = f"{format.ratio(ratio.value)} {format.ratio_interval(ratio.ci95)}".rstrip() if ratio else NONE
-    if not is_wide:
-        label = label.replace("/", "/\n", 1)
-        median, speedup = (
-            median.replace(" ", "\n"),
-            speedup.replace(" ", "\n"),
-        )  # the space within an interval is another
-    columns = [
-        str(standing.rank) if standing else "x",
-        label,
-        median,
-        speedup,
-        format.seconds(record.build_s) if record.phases else NONE,
-        format.seconds(record.first_call_s),
-        format.mebibytes(format.peak_memory(record)[0]),
-        format.error(record.accuracy.relative_rmse) if record.accuracy else NONE,
-        *([format.percent(record.roofline.share if record.roofline else None)] if has_share else []),
-        *([format.achieved(record)] if has_rate else []),
-    ]
-    return [Text(column, style="" if standing else _STYLES[record.status]) for column in columns]
+def _heading(column: Column[CellJudgement]) -> str:
+    """Return the heading with a word on each line, so that the column is no wider than its numbers."""
+    words = (column.terminal_heading or f"{column.heading} {column.unit}").split(" ")
+    return "\n".join([*words, *(["[95 %]"] if column.interval else [])])
+
+
+def _cell(column: Column[CellJudgement], row: CellJudgement, is_wide: bool) -> str:
+    """Return the value with its interval; the space within an interval is another one than that before it."""
+    text = column.text_of(row)
+    if column is BACKEND:
+        text = f"{'~' if doubts_of_placement(row.record) else ''}{text}"
+        return text if is_wide else text.replace("/", "/\n", 1)
+    interval = column.interval_of(row)
+    return f"{text}{' ' if is_wide else chr(10)}{interval}" if interval else text
 
 
 def _print_wrapped(console: Console, bullet: str, *parts: str) -> None:

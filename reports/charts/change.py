@@ -8,7 +8,7 @@ from judging.compare import CellChange, Change
 from reports.charts import rows
 from reports.charts.key import Key
 from reports.charts.svg import Chart, Scale, add, bar_interval, fit, mark, symbol, x_axis
-from reports.compare_words import spell_change
+from reports.comparison import spell_change
 
 _SHORTEST_REACH = 0.05
 

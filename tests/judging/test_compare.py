@@ -12,8 +12,7 @@ from judging.compare import CellChange, Change, Comparison, Outcome, compare, pa
 from judging.compare import unpaired_change as change_of
 from records.errors import UsageError
 from records.schema import Burst, Conditions, Environment, Extent, Placement, Record, Report, Status, Verdict
-from reports.compare_markdown import COMMENT_LIMIT, to_markdown
-from reports.compare_words import headline, spell_change
+from reports.comparison import COMMENT_LIMIT, headline, spell_change, to_markdown
 from tests.reports.samples import HOSTILE, accuracy, cell, conv_on_cpu, environment, failed, ok, report
 
 ROUNDS = 5

@@ -1,11 +1,11 @@
 import re
 
 import pytest
+from reports.page_details import details_of
 
 from judging.judgement import CellJudgement
 from records.schema import Status
 from reports.markdown import DOUBTS_SHOWN, escape, to_markdown
-from reports.page_details import details_of
 from tests.reports.samples import (
     HOSTILE,
     accuracy,

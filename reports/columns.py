@@ -1,0 +1,367 @@
+"""The columns of the table of cells: terminal, Markdown, page and CSV print this one list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Any, Generic, TypeVar
+
+from judging.judgement import CellJudgement, ContestJudgement
+from judging.verdict import BASELINE
+from records.schema import Extent, Phase, Placement, Ratio, Record
+from records.text import one_line, visible
+from reports import format
+from reports.format import NONE
+
+T = TypeVar("T")
+Raw = str | int | float | bool | None
+Ends = tuple[float, float]
+
+NAME_LIMIT = 60
+"""Longest name of an operator or engine in a table, in characters."""
+
+
+class Output(Flag):
+    """The outputs in whose table a column can stand; the CSV has its own names."""
+
+    NONE = 0
+    TERMINAL = auto()
+    MARKDOWN = auto()
+    PAGE = auto()
+    ALL = TERMINAL | MARKDOWN | PAGE
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """One column, and all that an output needs to print it. Its texts are plain: each output escapes them itself."""
+
+    heading: str
+    value: Callable[[T], Raw]  # unrounded, in the unit of the CSV; the page sorts by it; None: not known
+    unit: str = ""
+    write: Callable[[Any], str] = str  # writes a value, and both ends of its interval
+    text: Callable[[T], str] | None = None  # replaces `write` where the value alone does not tell enough
+    interval: Callable[[T], Ends | None] | None = None
+    note: Callable[[T], str] | None = None  # stands beside the text; the terminal leaves it out
+    is_bad: Callable[[T], bool] | None = None  # the text is emphasised
+    is_text: bool = False  # set to the left
+    outputs: Output = Output.NONE
+    terminal_heading: str | None = None  # a shorter one, its unit included; its lines break at blanks
+    terminal_width: int = 0  # the terminal needs so many characters to show this column
+    details: str = ""  # the group that shows it in the details of a cell
+    csv: str = ""  # its name there
+    csv_interval: tuple[str, str] | None = None
+
+    @property
+    def full_heading(self) -> str:
+        """Return the heading with unit and interval: `median latency (ms) [95 %]`."""
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{self.heading}{unit}{' [95 %]' if self.interval else ''}"
+
+    def text_of(self, row: T) -> str:
+        """Return the value as text, without unit, interval and note."""
+        if self.text:
+            return self.text(row)
+        value = self.value(row)
+        return NONE if value is None else self.write(value)
+
+    def interval_of(self, row: T) -> str:
+        """Return `[0.0170, 0.0181]` with a space that does not break, or nothing for an interval without width."""
+        ends = self.interval(row) if self.interval else None
+        return f"[{self.write(ends[0])},\u00a0{self.write(ends[1])}]" if ends and ends[0] < ends[1] else ""
+
+    def note_of(self, row: T) -> str:
+        """Return what stands beside the value, or nothing."""
+        return self.note(row) if self.note else ""
+
+    def is_bad_of(self, row: T) -> bool:
+        """Return whether the value is to be emphasised."""
+        return self.is_bad is not None and self.is_bad(row)
+
+    def csv_of(self, row: T) -> dict[str, Raw]:
+        """Return the fields of the CSV by their names."""
+        value = self.value(row)
+        found: dict[str, Raw] = {}
+        if self.csv:
+            found[self.csv] = str(value).lower() if isinstance(value, bool) else value
+        if self.csv_interval and self.interval:
+            found |= zip(self.csv_interval, self.interval(row) or (None, None), strict=True)
+        return found
+
+
+def shown_in(output: Output, columns: Sequence[Column[T]], rows: Sequence[T]) -> list[Column[T]]:
+    """Return the columns of that output that tell something of at least one row."""
+    return [
+        column for column in columns if column.outputs & output and any(column.text_of(row) != NONE for row in rows)
+    ]
+
+
+def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
+    """Return every column of the cells of these contests, in the order of reading."""
+    records = [row.record for contest in contests for row in contest.cells]
+    dimensions = dict.fromkeys(name for record in records for name in record.cell.dimensions)
+    return [
+        Column("rank", _standing("rank"), outputs=Output.ALL, terminal_heading="#", csv="rank"),
+        BACKEND,
+        Column("model", _known("cell.model"), csv="model"),
+        *(_dimension(name) for name in dimensions),
+        Column("task", _known("cell.task"), csv="task"),
+        Column("device", _known("cell.device"), csv="device"),
+        Column("precision", _known("cell.precision"), csv="precision"),
+        Column("seed", _known("cell.seed"), csv="seed"),
+        Column("backend", _known("cell.backend"), csv="backend"),
+        Column("mode", _known("cell.mode"), csv="mode"),
+        *_latency(),
+        *_floor(),
+        *_speed(contests),
+        *_build(),
+        *_memory(records),
+        *_accuracy(),
+        *_placement(),
+        STATUS,
+        Column("died in", _known("died_in"), csv="died_in"),
+        Column("signal", _known("signal"), csv="signal"),
+        Column("reason", lambda row: visible(row.record.reason), csv="reason"),
+        Column("doubts", lambda row: "; ".join(map(one_line, row.record.doubts)), csv="doubts"),
+        Column("contest", _known("cell.contest_id"), csv="contest_id"),
+        Column("cell", _known("cell.id"), csv="cell_id"),
+    ]  # fmt: skip
+
+
+BACKEND = Column[CellJudgement]("backend", lambda row: row.label, write=one_line, is_text=True, outputs=Output.ALL)
+
+STATUS = Column[CellJudgement](
+    "status",
+    lambda row: row.record.status.value,
+    text=lambda row: format.fate(row.record),
+    note=lambda row: row.record.reason,
+    is_text=True,
+    outputs=Output.MARKDOWN,  # the page tells it beside the name of the backend, the terminal below its table
+    csv="status",
+)
+
+
+def _dimension(name: str) -> Column[CellJudgement]:
+    return Column(name, lambda row: row.record.cell.dimensions.get(name), csv=f"dim_{name}")
+
+
+def _latency() -> list[Column[CellJudgement]]:
+    group = "Latency"
+
+    def percentile(heading: str, name: str, outputs: Output = Output.NONE) -> Column[CellJudgement]:
+        value = _known(f"latency.{name}")
+
+        def text(row: CellJudgement) -> str:
+            missing = "n/a" if row.record.latency else NONE  # a sample can be too small to hold a percentile
+            return missing if value(row) is None else format.milliseconds(value(row))
+
+        return Column(heading, value, "ms", text=text, outputs=outputs, details=group, csv=name)
+
+    return [
+        Column("median latency", _known("latency.median_ms"), "ms", format.milliseconds,
+               interval=_ends("latency.median_ci95_ms"), outputs=Output.ALL, terminal_heading="median\u00a0ms",
+               details=group, csv="median_ms", csv_interval=("median_ci95_low_ms", "median_ci95_high_ms")),
+        Column("mean", _known("latency.mean_ms"), "ms", format.milliseconds, details=group, csv="mean_ms"),
+        Column("standard deviation", _known("latency.std_ms"), "ms", format.milliseconds, details=group, csv="std_ms"),
+        Column("least", _known("latency.min_ms"), "ms", format.milliseconds, details=group, csv="min_ms"),
+        percentile("p90", "p90_ms"),
+        percentile("p95", "p95_ms"),
+        percentile("p99", "p99_ms", Output.MARKDOWN | Output.PAGE),
+        percentile("p99.9", "p999_ms"),
+        Column("calls", _known("latency.calls"), write=format.count, details=group, csv="calls"),
+    ]  # fmt: skip
+
+
+def _floor() -> list[Column[CellJudgement]]:
+    share = _known("roofline.share")
+    return [
+        Column("of floor", share, "%", format.percent, outputs=Output.ALL, terminal_width=116, csv="floor_share"),
+        Column("achieved", share, text=lambda row: format.achieved(row.record), outputs=Output.ALL,
+               terminal_heading="rate", terminal_width=130),
+        Column("floor", _known("roofline.floor_ms"), "ms", csv="floor_ms"),
+        Column("bound by", _known("roofline.bound"), csv="bound"),
+        Column("operations", _known("roofline.flops"), "FLOP", csv="flops"),
+        Column("moved", _known("roofline.bytes_moved"), "B", csv="bytes_moved"),
+    ]  # fmt: skip
+
+
+def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
+    baselines = ", ".join({contest.verdict.baseline or BASELINE: None for contest in contests})
+    break_evens = {
+        row.record.cell.id: contest.costs.break_even(row.label, contest.baseline, "cold")
+        for contest in contests
+        for row in contest.ranked
+        if contest.baseline
+    }
+
+    def ratio(row: CellJudgement) -> Ratio | None:
+        return row.standing.speedup_over_baseline if row.standing else None
+
+    def ends(row: CellJudgement) -> Ends | None:
+        found = ratio(row)
+        return (found.ci95.low, found.ci95.high) if found and found.ci95 else None
+
+    return [
+        Column("speed-up", lambda row: found.value if (found := ratio(row)) else None, f"x {one_line(baselines, 20)}",
+               format.ratio, interval=ends, outputs=Output.ALL, terminal_heading=f"x\u00a0{one_line(baselines, 20)}",
+               csv="speedup", csv_interval=("speedup_ci95_low", "speedup_ci95_high")),
+        Column("paired", lambda row: found.paired if (found := ratio(row)) else None, csv="speedup_paired"),
+        Column("break-even", _standing("break_even_calls"), "calls", format.count,
+               text=lambda row: format.break_even(break_evens.get(row.record.cell.id)),
+               interval=lambda row: format.break_even_ends(break_evens.get(row.record.cell.id)),
+               outputs=Output.MARKDOWN | Output.PAGE, csv="break_even_calls"),
+        Column("break-even established", _standing("break_even_established"),
+               csv="break_even_established"),
+        Column("throughput", _known("throughput.calls_per_s"), write=lambda rate: format.quantity(rate, "calls/s"),
+               details=BESIDE, csv="throughput_calls_per_s"),
+        Column("device time", _known("device_time.median_ms"), "ms", format.milliseconds, details=BESIDE,
+               csv="device_median_ms"),
+        Column("energy per call", _known("energy.joules_per_call"), "mJ", lambda joules: f"{1e3 * joules:.3g}",
+               note=lambda row: row.record.energy.source if row.record.energy else "", details=BESIDE,
+               csv="joules_per_call"),
+        Column("warm-up", _known("warm_up.calls"), "calls", format.count, note=_warm_up, details=BESIDE),
+        Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", format.seconds, details=BESIDE),
+    ]  # fmt: skip
+
+
+BESIDE = "Beside the latency"
+
+
+def _warm_up(row: CellJudgement) -> str:
+    found = row.record.warm_up
+    if found is None:
+        return ""
+    state = "steady" if found.steady else "no trend" if found.trendless else "never steady"
+    return f"{format.seconds(found.seconds)} s, {state}"
+
+
+def _build() -> list[Column[CellJudgement]]:
+    def phase(name: str) -> Callable[[CellJudgement], float | None]:
+        return lambda row: seconds_of_phases(row.record.phases).get(name)
+
+    return [
+        *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load")),
+        Column("build", lambda row: row.record.build_s if row.record.phases else None, "s", format.seconds,
+               note=_phases, outputs=Output.ALL, csv="build_s"),
+        Column("first call", _known("first_call_s"), "s", format.seconds, outputs=Output.MARKDOWN | Output.TERMINAL,
+               csv="first_call_s"),
+        Column("build, warm start", _known("warm_start.build_s"), "s", csv="warm_build_s"),
+        Column("first answer, warm start", _known("warm_start.first_answer_s"), "s", csv="warm_first_answer_s"),
+    ]  # fmt: skip
+
+
+def seconds_of_phases(phases: Sequence[Phase]) -> dict[str, float]:
+    """Return the seconds of each phase by its name; a phase can come twice."""
+    found: dict[str, float] = {}
+    for phase in phases:
+        found[phase.name] = found.get(phase.name, 0.0) + phase.seconds
+    return found
+
+
+def _phases(row: CellJudgement) -> str:
+    """Return `export 0.42, compile 12`."""
+    found = seconds_of_phases(row.record.phases)
+    return ", ".join(f"{name} {format.seconds(taken_s)}" for name, taken_s in found.items() if name != "first_call")
+
+
+def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
+    kinds = {kind for record in records if (kind := format.peak_memory(record)[1])}
+    group, resident, device = "Memory", _known("memory.peak_resident_bytes"), _known("memory.peak_device_bytes")
+    return [
+        Column("peak memory", lambda row: format.peak_memory(row.record)[0],
+               f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB", format.mebibytes,
+               note=lambda row: format.peak_memory(row.record)[1] if len(kinds) > 1 else "", outputs=Output.ALL,
+               terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
+        Column("peak resident", resident, "MiB", format.mebibytes, details=group, csv="peak_resident_bytes"),
+        Column("peak on the device", device, "MiB", format.mebibytes, details=group, csv="peak_device_bytes"),
+        Column("artefact", _known("memory.artifact_bytes"), "MiB", format.mebibytes, outputs=Output.MARKDOWN,
+               details=group, csv="artifact_bytes"),
+        Column("device memory read from", _known("memory.device_bytes_source"), details=group),
+    ]  # fmt: skip
+
+
+def _accuracy() -> list[Column[CellJudgement]]:
+    group, of = "Accuracy", "accuracy"
+
+    def is_bad(row: CellJudgement) -> bool:
+        return row.record.accuracy is not None and not row.record.accuracy.passed
+
+    def rule(row: CellJudgement) -> str:
+        found = row.record.accuracy
+        return "; ".join(part for part in (found.rule, format.unheld(row.record)) if part) if found else ""
+
+    def tolerances(row: CellJudgement) -> str | None:
+        found = row.record.accuracy
+        return f"relative {found.rtol:g}, absolute {found.atol:g}" if found else None
+
+    return [
+        Column("relative RMSE", _known(f"{of}.relative_rmse"), write=format.error, note=rule, is_bad=is_bad,
+               outputs=Output.ALL, terminal_heading="relat. error", details=group, csv="relative_rmse"),
+        Column("outputs", _known(f"{of}.rule"), text=lambda row: "wrong" if is_bad(row) else "right", details=group,
+               csv="accuracy_rule"),
+        Column("RMSE", _known(f"{of}.rmse"), write=format.error, details=group, csv="rmse"),
+        Column("eager's RMSE", _known(f"{of}.eager_rmse"), write=format.error, details=group, csv="eager_rmse"),
+        Column("RMSE after the last burst", _known(f"{of}.rmse_after"), write=format.error, details=group),
+        Column("largest error", _known(f"{of}.max_abs_error"), write=format.error, details=group, csv="max_abs_error"),
+        Column("tolerances", tolerances, details=group),
+    ]  # fmt: skip
+
+
+def _placement() -> list[Column[CellJudgement]]:
+    group = "Placement"
+
+    def listed(read: Callable[[Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
+        return lambda row: "; ".join(map(one_line, read(row.record.placement))) if row.record.placement else ""
+
+    def as_json(read: Callable[[Placement], Mapping[str, float]]) -> Callable[[CellJudgement], str | None]:
+        """Write JSON, so that no name of an engine can be taken for a separator."""
+        return lambda row: _json(read(row.record.placement)) if row.record.placement else None
+
+    def is_bad(row: CellJudgement) -> bool:
+        return row.record.placement is not None and row.record.placement.extent is not Extent.FULL
+
+    def note(row: CellJudgement) -> str:
+        found = row.record.placement
+        if found is None:
+            return ""
+        elsewhere = format.some([one_line(name, NAME_LIMIT) for name in found.fallbacks])
+        shares = format.some(format.time_shares(found.time_share))
+        return "; ".join(part for part in (elsewhere, shares) if part)
+
+    return [
+        Column("placement", _known("placement.extent.value"), note=note,
+               is_bad=is_bad, is_text=True, outputs=Output.MARKDOWN | Output.PAGE, details=group, csv="placement"),
+        Column("engines", as_json(lambda found: found.engines), csv="engines", details=group,
+               text=listed(lambda found: [f"{name} {count}" for name, count in found.engines.items()])),
+        Column("elsewhere", listed(lambda found: found.fallbacks), csv="fallbacks", details=group),
+        Column("time", as_json(lambda found: found.time_share), csv="time_share", details=group,
+               text=listed(lambda found: format.time_shares(found.time_share))),
+        Column("read from", listed(lambda found: found.evidence), details=group),
+    ]  # fmt: skip
+
+
+def _json(values: Mapping[str, float]) -> str | None:
+    return json.dumps({one_line(name): value for name, value in values.items()}) if values else None
+
+
+def _known(path: str) -> Callable[[CellJudgement], Any]:
+    """Return a reader of `latency.p99_ms` in a record; it returns None where a part of the path is None."""
+    names = path.split(".")
+
+    def read(row: CellJudgement) -> Any:
+        found: Any = row.record
+        for name in names:
+            found = None if found is None else getattr(found, name)
+        return found
+
+    return read
+
+
+def _standing(name: str) -> Callable[[CellJudgement], Any]:
+    return lambda row: getattr(row.standing, name) if row.standing else None
+
+
+def _ends(path: str) -> Callable[[CellJudgement], Ends | None]:
+    read = _known(path)
+    return lambda row: (found.low, found.high) if (found := read(row)) else None
