@@ -53,12 +53,6 @@ class Column(Generic[T]):
     csv: str = ""  # its name there
     csv_interval: tuple[str, str] | None = None
 
-    @property
-    def full_heading(self) -> str:
-        """Return the heading with unit and interval: `median latency (ms) [95 %]`."""
-        unit = f" ({self.unit})" if self.unit else ""
-        return f"{self.heading}{unit}{' [95 %]' if self.interval else ''}"
-
     def text_of(self, row: T) -> str:
         """Return the value as text, without unit, interval and note."""
         if self.text:

@@ -114,10 +114,16 @@ def _contest_table(contest: ContestJudgement) -> str:
 def table_of(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
     """Return these columns of these rows as a table."""
     return table(
-        [escape(column.full_heading) for column in columns],
+        [_heading(column) for column in columns],
         [[_written(column, row) for column in columns] for row in rows],
         "".join("l" if column.is_text else "r" for column in columns),
     )
+
+
+def _heading(column: Column[T]) -> str:
+    """Return `median latency (ms) [95 %]`."""
+    unit = f" ({escape(column.unit)})" if column.unit else ""
+    return f"{escape(column.heading)}{unit}{' [95 %]' if column.interval else ''}"
 
 
 def _written(column: Column[T], row: T) -> str:

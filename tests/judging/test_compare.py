@@ -383,7 +383,7 @@ def test_text_from_reports_is_never_markup() -> None:
         assert "<b>" not in text and "\x1b" not in text and "[e](http" not in text and "<net>" not in text
         rows = [line for line in text.splitlines() if line.startswith("| **broken**")]
         assert len(rows) == 1
-        assert rows[0].replace("\\|", "").count("|") == 8
+        assert rows[0].replace("\\|", "").count("|") == 5
 
 
 def test_for_a_terminal_there_are_no_folds_and_a_table_per_contest() -> None:

@@ -121,7 +121,7 @@ def test_a_row_unfolds_to_all_that_is_known() -> None:
     read = Page(to_html(report([measured, lost]))).reads()
     for known in (
         "first call, warm start", "process 3, warm", "backward 0.250 ms", "throughput 900 calls/s",
-        "peak resident 900 MiB", "verdict passed: allclose", "elsewhere gelu", "cudnn_allow_tf32 false",
+        "peak resident 900 MiB", "outputs right", "elsewhere gelu", "cudnn_allow_tf32 false",
         "threads 16", "onnxruntime 1.31.1",
         "warm-up never became steady", "python runner.py --model conv --backends onnx", "Segmentation fault",
         "died in load",
@@ -132,9 +132,9 @@ def test_a_row_unfolds_to_all_that_is_known() -> None:
 @pytest.mark.parametrize(
     ("warm_up", "read"),
     [
-        ({"steady": True}, "120 calls, 0.60 s, steady"),
-        ({"steady": False, "trendless": True}, "120 calls, 0.60 s, no trend"),
-        ({"steady": False}, "120 calls, 0.60 s, never steady"),
+        ({"steady": True}, "120 calls (0.60 s, steady)"),
+        ({"steady": False, "trendless": True}, "120 calls (0.60 s, no trend)"),
+        ({"steady": False}, "120 calls (0.60 s, never steady)"),
     ],
 )
 def test_a_row_tells_how_its_warm_up_ended(warm_up: dict[str, bool], read: str) -> None:
