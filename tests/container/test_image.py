@@ -47,7 +47,7 @@ runtime = "runc"
 def call(*command: object, **environment: str) -> str:
     """Standard output of a command that must succeed; all it says is shown with `pytest -s`."""
     words = [str(word) for word in command]
-    print("$", " ".join(words))  # noqa: T201 - this output is what docs/container-build.md keeps
+    print("$", " ".join(words))  # noqa: T201 - shown with `pytest -s`
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **environment}, cwd=ROOT)
     print(done.stdout + done.stderr)  # noqa: T201
     assert done.returncode == 0, done.stdout + done.stderr
