@@ -16,6 +16,7 @@ from harness.controller import groundwork
 from harness.controller.cell_run import Live, Over, Setting
 from harness.controller.launcher import Launcher, Launchers
 from harness.controller.progress import Silent
+from harness.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from harness.plan import ALL, Contest, PlannedCell, Request, StartMethod, check_devices, expand_backends
 from harness.run import ask
 from harness.sampling_plan import SamplingPlan
@@ -42,8 +43,8 @@ def examine(
     contests = _plan(backends_asked, devices_asked or ("cpu",))  # bad names cost no process
     with Launchers(start_method) as launchers:
         say("asking torch")
-        probed = ask(launchers.first, "probe")
-        if not devices_asked and probed["cuda_devices"]:
+        probed = ask(launchers.first, ProbeTorch(), TorchFacts)
+        if not devices_asked and probed.cuda_devices:
             contests = _plan(backends_asked, ("cpu", "cuda"))
         planned = [cell for contest in contests for cell in contest.cells]
         say("importing libraries")
@@ -149,23 +150,24 @@ def _try(planned: PlannedCell, setting: Setting, launcher: Launcher) -> Trial:
     live = Live(planned, setting)
     try:
         live.start(launcher, epoch=0)
-        accuracy = live.ready["accuracy"]
+        assert live.ready is not None
+        accuracy = live.ready.accuracy
     except Over as over:
         record = over.record
         outcome = Outcome.ABSENT if record.status.is_absence else Outcome.FAIL
         return _trial(planned.cell, outcome, record.status, record.reason, begun, record.log_tail)
     finally:
         live.clear()
-    if not accuracy["passed"]:
-        return _trial(planned.cell, Outcome.FAIL, Status.INCORRECT, f"wrong: {accuracy['rule']}", begun)
+    if not accuracy.passed:
+        return _trial(planned.cell, Outcome.FAIL, Status.INCORRECT, f"wrong: {accuracy.rule}", begun)
     passed = _trial(planned.cell, Outcome.PASS, Status.OK, "", begun)
-    return passed.model_copy(update={"relative_error": accuracy["relative_rmse"]})
+    return passed.model_copy(update={"relative_error": accuracy.relative_rmse})
 
 
 def _without_golden(cell: Cell, error: groundwork.NoGolden, launcher: Launcher) -> Trial:
     begun = time.monotonic()
     try:
-        missing = str(ask(launcher, "availability", backend=cell.backend, device=cell.device)["reason"])
+        missing = ask(launcher, TryBackend(backend=cell.backend, device=cell.device), Tried).reason
     except BakeoffError as failed:
         return _trial(cell, Outcome.FAIL, Status.ERROR, str(failed), begun)
     if missing:

@@ -26,6 +26,7 @@ from doctor.diagnosis import Facts, GpuState, Library
 from doctor.traps import OVERRIDES
 from harness.controller import environment
 from harness.controller.launcher import ROOT, Launcher
+from harness.messages import TorchFacts, Tried, TryImport
 from harness.nvml import THROTTLING, nvml
 from harness.run import ask
 from records.errors import BakeoffError
@@ -48,7 +49,7 @@ NVIDIA, DISPLAY = "0x10de", "0x03"
 """PCI's number of the vendor, and of the class that holds VGA and 3D controllers."""
 
 
-def gather(names: Iterable[str], torch_facts: Mapping[str, Any], launcher: Launcher) -> Facts:
+def gather(names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher) -> Facts:
     """Everything the traps ask for. The libraries of the backends `names` are tried; `torch_facts` are the probe's."""
     asked = set(names)
     return Facts(
@@ -57,9 +58,9 @@ def gather(names: Iterable[str], torch_facts: Mapping[str, Any], launcher: Launc
             name: _tried(library, launcher) if asked.intersection(library.backends) else library
             for name, library in libraries([*backends.names(), *asked.difference(backends.names())]).items()
         },
-        torch=torch_facts.get("torch"),
-        torch_cuda=torch_facts.get("cuda"),
-        cuda_devices=torch_facts.get("cuda_devices", 0),
+        torch=torch_facts.torch,
+        torch_cuda=torch_facts.cuda,
+        cuda_devices=torch_facts.cuda_devices,
         linked=linked_by_onnxruntime(),
         nvidia_cards=nvidia_cards(Path("/sys/bus/pci/devices")),
         has_nvml=find_spec("pynvml") is not None,
@@ -102,7 +103,7 @@ def libraries(names: Iterable[str]) -> dict[str, Library]:
 def import_error(module: str, launcher: Launcher) -> str:
     """Why `module` does not import, or nothing; tried in a child, since one that crashes takes its process along."""
     try:
-        return str(ask(launcher, "importing", module=module)["reason"])
+        return ask(launcher, TryImport(module=module), Tried).reason
     except BakeoffError as error:
         return str(error)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -19,6 +19,7 @@ from harness.controller import environment
 from harness.controller.contest_run import Measurement
 from harness.controller.launcher import CAN_FORK, CAN_PAUSE, ChildEnded, DeadlinePassed, Launcher, Launchers
 from harness.controller.progress import Progress
+from harness.messages import Failed, Job, ProbeTorch, TorchFacts, Tried, TryBackend
 from harness.plan import Contest, Request, StartMethod, check_devices, plan
 from harness.sampling_plan import SamplingPlan
 from judging.constraints import Requirements
@@ -28,6 +29,7 @@ from records.schema import Cell, Report
 from records.store import Store
 
 PROBE_LIMIT_S = 300.0
+Answer = TypeVar("Answer", TorchFacts, Tried)
 
 
 def run(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
@@ -41,9 +43,9 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
         Store.check(folder)
     with Launchers(request.start_method) as launchers:
         launchers.prepare(request.processes)
-        facts = ask(launchers.first, "probe")
+        facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         if not request.devices:
-            request = request.model_copy(update={"devices": ("cuda" if facts["cuda_devices"] else "cpu",)})
+            request = request.model_copy(update={"devices": ("cuda" if facts.cuda_devices else "cpu",)})
         contests = plan(request)
         planned = [planned.cell.id for contest in contests for planned in contest.cells]
         store = Store.create(folder or _default_folder(request), request, planned, command)
@@ -59,7 +61,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     contests = plan(request)
     with Launchers(request.start_method) as launchers:
         launchers.prepare(request.processes)
-        captured = environment.capture(ask(launchers.first, "probe"))
+        captured = environment.capture(ask(launchers.first, ProbeTorch(), TorchFacts))
         before = store.environment()
         if before is None:
             store.save_environment(captured)
@@ -121,32 +123,31 @@ def availability(devices: Sequence[str], start_method: StartMethod = "auto") -> 
     found = {}
     with Launchers(start_method) as launchers:
         if not devices:
-            devices = ("cpu", "cuda") if ask(launchers.first, "probe")["cuda_devices"] else ("cpu",)
+            devices = ("cpu", "cuda") if ask(launchers.first, ProbeTorch(), TorchFacts).cuda_devices else ("cpu",)
         for device in devices:
             for name in backends.names():
                 try:
-                    found[name, device] = str(
-                        ask(launchers.first, "availability", backend=name, device=device)["reason"]
-                    )
+                    found[name, device] = ask(launchers.first, TryBackend(backend=name, device=device), Tried).reason
                 except BakeoffError as error:
                     found[name, device] = str(error)
     return found
 
 
-def ask(starter: Launcher, role: str, **fields: Any) -> dict[str, Any]:
-    """What a short-lived child in `role` answers. Raises BakeoffError with the reason where it does not."""
-    log = starter.temporary / f"{role}.log"
-    child = starter.start(role, log, **fields)
+def ask(starter: Launcher, job: Job, answer: type[Answer]) -> Answer:
+    """Start a worker for a short job, and return its answer. Raises BakeoffError, with the reason, without one."""
+    log = starter.temporary / f"{job.kind}.log"
+    child = starter.start(job, log)
     try:
-        message = child.receive(time.monotonic() + PROBE_LIMIT_S)
+        event = child.receive(time.monotonic() + PROBE_LIMIT_S)
     except (ChildEnded, DeadlinePassed) as error:
         said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
-        raise BakeoffError(f"asking this machine ({role}) failed: {error} {' '.join(said)}".strip()) from None
+        raise BakeoffError(f"asking this machine ({job.kind}) failed: {error} {' '.join(said)}".strip()) from None
     finally:
         child.end()
-    if message["kind"] != "finished":
-        raise BakeoffError(f"asking this machine ({role}) failed: {message['reason']}")
-    return message
+    if isinstance(event, Failed):
+        raise BakeoffError(f"asking this machine ({job.kind}) failed: {event.reason}")
+    assert isinstance(event, answer)
+    return event
 
 
 def _measure(

@@ -1,4 +1,4 @@
-"""How much of every cell is sampled: processes, rounds and bursts."""
+"""How much of each cell is sampled: what the controller decides and the worker carries out."""
 
 from __future__ import annotations
 
@@ -6,33 +6,30 @@ import math
 from dataclasses import dataclass
 
 MIN_PROCESSES = 3
-"""Of each cell, unless a user says otherwise: no interval over fewer can be trusted."""
+"""Default number of processes of each cell: no interval over fewer can be trusted."""
 
 MAX_PROCESSES = 20
-"""So many are started at most where the spread between them leaves the verdict undecided."""
+"""At most so many processes are started while the spread between them leaves the verdict undecided."""
 
-ROUNDS = 12
-"""Of each epoch, at least."""
+MIN_ROUNDS_PER_EPOCH = 12
+MAX_ROUNDS_PER_EPOCH = 48
+"""Imprecise rounds are repeated up to this number, unless more were planned."""
 
-MOST_ROUNDS = 48
-"""Where they differ by so much that fewer tell little, and fewer were planned."""
+MAX_FURTHER_ROUNDS_S = 10.0
+"""Rounds beyond the planned ones take no longer than this, because further processes of a few cells would, too."""
 
-FURTHER_ROUNDS_S = 10.0
-"""What those beyond the planned ones may take, which further processes of a few cells would, too."""
-
-LONGEST_BURST_S = 0.1
-CALLS = 100
-"""Of each cell, at least, over all its processes."""
+MAX_BURST_S = 0.1
+MIN_CALLS_PER_CELL = 100
+MAX_WARM_UP_S = 0.5
 
 
 @dataclass(frozen=True)
 class SamplingPlan:
     """How much is sampled. In each of its processes a cell gets `rounds` bursts of at least `burst_s` seconds and
-    `burst_calls` calls, and of `wanted_calls` as far as `WANTED_LIMIT_S` holds them; more rounds where some were
-    disturbed or differ by much (`MOST_ROUNDS`).
+    `burst_calls` calls. A burst goes on to `wanted_calls` calls where these take little time.
 
-    A warm-up of `warm_up_s` or more precedes them, half of it in further processes. `latency_only`: throughput, device
-    time, energy and stages are not asked for.
+    A warm-up of at least `warm_up_s` precedes them, and of half of that in further processes. With `latency_only`,
+    throughput, device time, energy and stages are not measured.
     """
 
     processes: int
@@ -46,21 +43,18 @@ class SamplingPlan:
 
     @classmethod
     def lasting(cls, seconds: float, processes: int = MIN_PROCESSES, wanted_calls: int = 0) -> SamplingPlan:
-        """At least `seconds` and 100 calls of each cell over `processes` processes of twelve rounds or more; where they
-        take little time, `wanted_calls`.
+        """Return a plan that samples each cell for at least `seconds` and 100 calls over all its processes.
 
-        Bursts take 100 ms or less, and the warm-up half a second (half of `seconds`, if that is less).
-
-        Time is spent on further rounds and not on longer ones: a round is one piece of evidence, however long.
+        More time is spent on more rounds and not on longer ones: a round is one piece of evidence, however long it is.
         """
-        rounds = max(ROUNDS, math.ceil(seconds / processes / LONGEST_BURST_S))
+        rounds = max(MIN_ROUNDS_PER_EPOCH, math.ceil(seconds / processes / MAX_BURST_S))
         return cls(
             processes=processes,
             # who asks for fewer than an interval needs has asked not to be sure
             most_processes=max(processes, MAX_PROCESSES) if processes >= MIN_PROCESSES else processes,
             rounds=rounds,
             burst_s=seconds / processes / rounds,
-            burst_calls=math.ceil(CALLS / processes / rounds),
+            burst_calls=math.ceil(MIN_CALLS_PER_CELL / processes / rounds),
             wanted_calls=math.ceil(wanted_calls / processes / rounds),
-            warm_up_s=min(0.5, seconds / 2),
+            warm_up_s=min(MAX_WARM_UP_S, seconds / 2),
         )

@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
@@ -23,10 +23,12 @@ import models
 from harness.controller.contest_run import Measurement
 from harness.controller.launcher import Launchers
 from harness.controller.progress import Progress
+from harness.messages import BurstTaken, ComputeReference, Failed, MeasureCell, Ready, TakeBurst
 from harness.plan import Contest, PlannedCell, Request, Schedule
 from harness.sampling_plan import SamplingPlan
 from judging.estimate import speedup, summarise
 from judging.verdict import judge_contest, undecided
+from records.errors import BakeoffError
 from records.schema import Burst, Ceilings, Cell, Frozen, Ratio, Record
 from records.store import Store
 
@@ -157,9 +159,8 @@ def usual_method(model: str, device: str, mode: str, trials: int, limit_s: float
     with tempfile.TemporaryDirectory() as folder:
         golden = Path(folder) / "golden.safetensors"
         with Launchers("auto") as launchers:
-            launchers.first.start(
-                "golden", Path(folder) / "log", cell=cells[0].model_dump(), golden=str(golden)
-            ).receive(time.monotonic() + USUAL_LIMIT_S)
+            worker = launchers.first.start(ComputeReference(cell=cells[0], reference=golden), Path(folder) / "log")
+            worker.receive(time.monotonic() + USUAL_LIMIT_S)
         while len(found) < trials and time.monotonic() - begun <= limit_s:
             started = time.monotonic()
             medians = [_usual_median_ns(cell, golden, Path(folder)) for cell in cells]
@@ -170,19 +171,14 @@ def usual_method(model: str, device: str, mode: str, trials: int, limit_s: float
 def _usual_median_ns(cell: Cell, golden: Path, folder: Path) -> float:
     plan = SamplingPlan(1, 1, 1, burst_s=0.0, burst_calls=USUAL_CALLS, warm_up_s=0.5)
     with Launchers("auto") as launchers:
-        child = launchers.first.start(
-            "measure",
-            folder / "log",
-            cell=cell.model_dump(),
-            golden=str(golden),
-            sampling=asdict(plan),
-            cell_folder=str(folder),
-        )
-        while child.receive(time.monotonic() + USUAL_LIMIT_S)["kind"] != "ready":
-            pass
-        child.send("burst")
-        samples_ns: list[int] = child.receive(time.monotonic() + USUAL_LIMIT_S)["samples_ns"]
-        return statistics.median(samples_ns)
+        job = MeasureCell(cell=cell, reference=golden, sampling=plan, shared_folder=folder)
+        worker = launchers.first.start(job, folder / "log")
+        while not isinstance(event := worker.receive(time.monotonic() + USUAL_LIMIT_S), BurstTaken):
+            if isinstance(event, Failed):
+                raise BakeoffError(f"{cell.id}: {event.reason}")
+            if isinstance(event, Ready):
+                worker.send(TakeBurst())
+        return statistics.median(event.samples_ns)
 
 
 def to_json(trial: Trial) -> str:

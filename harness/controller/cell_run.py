@@ -6,19 +6,33 @@ import bisect
 import shutil
 import signal
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import backends
 import models
 from backends.base import AheadOfTime
-from harness import link
 from harness.controller import roofline
 from harness.controller.launcher import Child, ChildEnded, DeadlinePassed, Launcher
 from harness.controller.placement import shortfall
 from harness.controller.progress import Progress
+from harness.messages import (
+    BurstTaken,
+    Event,
+    Failed,
+    Finish,
+    Finished,
+    MeasureCell,
+    MeasurePackagedCell,
+    PackageCell,
+    Packaged,
+    PhaseBegun,
+    PhaseEnded,
+    Ready,
+    TakeBurst,
+)
 from harness.plan import PlannedCell, command_for
 from harness.sampling_plan import SamplingPlan
 from judging.estimate import burst_medians_ms, burst_ms, summarise
@@ -29,7 +43,6 @@ from records.schema import (
     Conditions,
     Latency,
     Phase,
-    Placement,
     Process,
     Record,
     Roofline,
@@ -41,9 +54,8 @@ from records.store import Store
 LOG_TAIL_LINES = 30
 TICK_S = 0.5
 
-IN_ANY_CASE = ("memory", "placement")
-IN_FULL = ("throughput", "device_time", "energy", "stages")
-"""Of what a process says as it finishes: what a record takes from the first one."""
+
+Awaited = TypeVar("Awaited", Packaged, Ready, BurstTaken, Finished)
 
 
 class Over(Exception):
@@ -74,10 +86,9 @@ class Live:
         self.processes: list[Process] = []
         self.bursts: list[Burst] = []
         self._medians_ms: list[float] = []  # of the bursts, in order of size
-        self.ready: dict[str, Any] = {}
-        """What the latest process said when it was ready; `first_ready` is the first one's."""
-        self.first_ready: dict[str, Any] = {}
-        self._first_finished: dict[str, Any] = {}
+        self.ready: Ready | None = None  # what the latest worker said when it was ready
+        self.first_ready: Ready | None = None
+        self._first_finished: Finished | None = None
         self._setting = setting
         self._folder = setting.work_folder / planned.cell.id
         self._log = setting.store.log(planned.cell.id)
@@ -114,21 +125,22 @@ class Live:
         self._phases = []
         self._start_method = launcher.start_method
         if not isinstance(backends.create(self.cell.backend), AheadOfTime):
-            self._child = self._fork(launcher, "measure", self._folder)
+            self._child = self._fork(launcher, MeasureCell, self._folder)
         else:
             if not self.processes:
                 # it leaves nothing but the artefact: a deployment has none of its caches
-                self._child = self._fork(launcher, "package", None)
-                self._await("packaged")
+                self._child = self._fork(launcher, PackageCell, None)
+                self._await(Packaged)
                 self._child.end()
-            self._child = self._fork(launcher, "measure_packaged", self._folder)
-        self.ready = self._await("ready")
+            self._child = self._fork(launcher, MeasurePackagedCell, self._folder)
+        self.ready = self._await(Ready)
         if not self.processes:
             self.first_ready = self.ready
-        self._checks.append((epoch, Accuracy.model_validate(self.ready["accuracy"])))
-        self._doubt_its_warm_up()
+            if doubt := doubt_of(self.ready.warm_up):
+                self._doubts[doubt] = None
+        self._checks.append((epoch, self.ready.accuracy))
         self.processes.append(
-            Process(index=epoch, warm=bool(self.processes), phases=self._phases, settling=self.ready["settling"])
+            Process(index=epoch, warm=bool(self.processes), phases=self._phases, settling=self.ready.settling)
         )
 
     def pause(self) -> None:
@@ -144,17 +156,17 @@ class Live:
         if self._phase != "measure":
             self._phase = "measure"
             self._setting.progress.phase(self.cell, self._phase)
-        self._send("burst", core=around.core)
-        message = self._await("burst")
+        self._send(TakeBurst(core=around.core))
+        taken = self._await(BurstTaken)
         known = {name: value for name, value in around.model_dump().items() if value not in (None, [])}
         self.bursts.append(
             Burst(
                 group=group,
                 round=round_number,
                 started_s=started_s,
-                samples_ns=message["samples_ns"],
+                samples_ns=taken.samples_ns,
                 process=self._epoch,
-                conditions=Conditions.model_validate(message["conditions"] | known),
+                conditions=taken.conditions.model_copy(update=known),
             )
         )
         bisect.insort(self._medians_ms, burst_ms(self.bursts[-1]))
@@ -166,14 +178,14 @@ class Live:
         Only the first one is asked for throughput, device time and energy, if anybody is, and its memory and placement
         count: one process can tell for all, and a warm start's caches hide what was compiled."""
         is_first = len(self.processes) == 1
-        self._send("finish", in_full=is_first and not self._setting.sampling.latency_only)
-        message = self._await("finished")
+        self._send(Finish(in_full=is_first and not self._setting.sampling.latency_only))
+        finished = self._await(Finished)
         self._end_child()
         if is_first:
-            self._first_finished = message
-        self._checks.append((self._epoch, Accuracy.model_validate(message["accuracy_after"])))
-        if message["recompiled"]:
-            self._doubts[f"compiled {message['recompiled']} more time(s) while it was measured"] = None
+            self._first_finished = finished
+        self._checks.append((self._epoch, finished.accuracy_after))
+        if finished.recompilations:
+            self._doubts[f"compiled {finished.recompilations} more time(s) while it was measured"] = None
         own = [burst for burst in self.bursts if burst.process == self._epoch]
         latency = summarise(own)
         self.processes[-1] = self.processes[-1].model_copy(
@@ -186,16 +198,17 @@ class Live:
         self._forget_process()
         self._checks = [(epoch, check) for epoch, check in self._checks if epoch != self._epoch]
         if not self.processes:
-            shutil.rmtree(self._folder)  # what it had begun to write is no artefact
+            shutil.rmtree(self._folder, ignore_errors=True)  # what it had begun to write is no artefact
 
     def record(self) -> Record:
         """The record as it stands: of a cell whose processes so far have all come to their end."""
-        status, reason, accuracy = self._judged()
-        caveat = [self.first_ready["caveat"]] if self.first_ready["caveat"] else []
-        if (computed_in := self.first_ready["reference"]) != "float64":
+        assert self.first_ready is not None and self._first_finished is not None
+        status, reason, accuracy = self._judged(self._first_finished)
+        caveat = [self.first_ready.caveat] if self.first_ready.caveat else []
+        if (computed_in := self.first_ready.reference_type) != "float64":
             caveat.append(f"checked against eager in {computed_in}, since there was no memory for float64")
         latency = summarise(self.bursts)
-        latency_only = self._setting.sampling.latency_only
+        finished = self._first_finished
         return self._record(
             status,
             reason,
@@ -203,7 +216,12 @@ class Live:
             roofline=self._roofline(latency),
             accuracy=accuracy,
             doubts=[*caveat, *self._doubts],
-            **{name: self._first_finished[name] for name in (*IN_ANY_CASE, *(() if latency_only else IN_FULL))},
+            memory=finished.memory,
+            placement=finished.placement,
+            throughput=finished.throughput,
+            device_time=finished.device_time,
+            energy=finished.energy,
+            stages=finished.stages,
         )
 
     def clear(self) -> None:
@@ -217,13 +235,13 @@ class Live:
         self.bursts = [burst for burst in self.bursts if burst.process != self._epoch]
         self._medians_ms = sorted(burst_medians_ms(self.bursts))
 
-    def _judged(self) -> tuple[Status, str, Accuracy]:
+    def _judged(self, finished: Finished) -> tuple[Status, str, Accuracy]:
         """Status, reason and accuracy by every check of every process; the first one that failed decides."""
         first, after = self._checks[0][1], self._checks[1][1]
         accuracy = first.model_copy(update={"rmse_after": after.rmse})
         failed = next(((epoch, check) for epoch, check in self._checks if not check.passed), None)
         if failed is None:
-            missing = shortfall(_placement(self._first_finished), self.cell.backend) if self.planned.strict else ""
+            missing = shortfall(finished.placement, self.cell.backend) if self.planned.strict else ""
             return (Status.FALLBACK, missing, accuracy) if missing else (Status.OK, "", accuracy)
         epoch, check = failed
         if epoch > 0:
@@ -232,50 +250,45 @@ class Live:
             return Status.INCORRECT, first.rule, accuracy
         return Status.INCORRECT, f"right at first, wrong after measuring: {after.rule}", accuracy
 
-    def _doubt_its_warm_up(self) -> None:
-        if not self.processes and (doubt := doubt_of(WarmUp.model_validate(self.ready["warm_up"]))):
-            self._doubts[doubt] = None
-
-    def _fork(self, launcher: Launcher, role: str, workspace: Path | None) -> Child:
-        (self._folder / "artifact").mkdir(parents=True, exist_ok=True)
-        return launcher.start(
-            role,
-            self._log,
-            workspace,
-            cell=self.cell.model_dump(),
-            golden=str(self._setting.golden.resolve()),
-            sampling=asdict(self._setting.sampling),
-            cell_folder=str(self._folder),
-            further=bool(self.processes),
+    def _fork(
+        self, launcher: Launcher, kind: type[MeasureCell | PackageCell | MeasurePackagedCell], workspace: Path | None
+    ) -> Child:
+        job = kind(
+            cell=self.cell,
+            reference=self._setting.golden.resolve(),
+            sampling=self._setting.sampling,
+            shared_folder=self._folder,
+            is_first=not self.processes,
             surgical=self.planned.surgical,
         )
+        return launcher.start(job, self._log, workspace)
 
-    def _send(self, kind: str, **fields: Any) -> None:
+    def _send(self, command: TakeBurst | Finish) -> None:
         assert self._child is not None
-        self._child.send(kind, **fields)
+        self._child.send(command)
 
     def _end_child(self) -> None:
         if self._child is not None and not self._child.is_over:
             self._child.end()
         self._child = None
 
-    def _await(self, kind: str) -> link.Message:
-        """The next message of `kind`; phases on the way are noted. Raises Over when the cell ends instead."""
+    def _await(self, kind: type[Awaited]) -> Awaited:
+        """Wait for an event of `kind`, and note phases on the way. Raises Over when the cell ends instead."""
         begun = time.monotonic()
         deadline = begun + self._budget_s
         try:
             while True:
-                message = self._receive(deadline, may_tick=kind in ("ready", "packaged"))
-                if message["kind"] == "phase":
-                    self._phase = message["name"]
+                event = self._receive(deadline, may_tick=kind in (Ready, Packaged))
+                if isinstance(event, kind):
+                    return event
+                if isinstance(event, PhaseBegun):
+                    self._phase = event.name
                     self._setting.progress.phase(self.cell, self._phase)
-                elif message["kind"] == "phase_ended":
-                    self._phases.append(Phase(name=message["name"], seconds=message["seconds"]))
-                elif message["kind"] == "ended":
+                elif isinstance(event, PhaseEnded):
+                    self._phases.append(Phase(name=event.name, seconds=event.seconds))
+                elif isinstance(event, Failed):
                     self._end_child()
-                    raise Over(self._record(Status(message["status"]), message["reason"]))
-                elif message["kind"] == kind:
-                    return message
+                    raise Over(self._record(event.status, event.reason))
         except ChildEnded as ended:
             self._end_child()
             status, reason = cause_of_death(ended.status, self._phase, self._setting.store.kernel_killed())
@@ -298,7 +311,7 @@ class Live:
         self._doubts[f"a further process of it was {reason}"] = None
         return self.record()
 
-    def _receive(self, deadline: float, may_tick: bool) -> link.Message:
+    def _receive(self, deadline: float, may_tick: bool) -> Event:
         """The child's next message; elapsed times on the screen move on meanwhile, but not while it is measured."""
         assert self._child is not None
         while may_tick:
@@ -312,7 +325,10 @@ class Live:
 
     def _record(self, status: Status, reason: str, **fields: Any) -> Record:
         ready = self.first_ready
-        known = {key: ready[key] for key in ("accuracy", "warm_up", "placement", "memory") if ready.get(key)}
+        known: dict[str, Any] = {}
+        if ready is not None:
+            known = {name: getattr(ready, name) for name in ("accuracy", "warm_up", "placement", "memory")}
+            known |= {"precision_in_force": ready.precision_in_force, "versions": ready.versions}
         return Record(
             cell=self.cell,
             status=status,
@@ -320,9 +336,7 @@ class Live:
             phases=self.processes[0].phases if self.processes else self._phases,
             processes=self.processes,
             bursts=self.bursts,
-            precision_in_force=ready.get("precision_in_force", {}),
-            settings={"start_method": self._start_method, **ready.get("settings", {})},
-            versions=ready.get("versions", {}),
+            settings={"start_method": self._start_method, **(ready.settings if ready else {})},
             log_tail=_tail(self._log) if status.is_failure else "",
             started_at=self._started_at,
             elapsed_s=time.monotonic() - self._started,
@@ -349,15 +363,8 @@ def products_of(cell: Cell) -> str:
     return models.find(cell.model).products or cell.precision
 
 
-def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, str]:
-    """What the exit status of a child that died in `phase` means."""
-    if -status == signal.SIGKILL and kernel_killed:
-        return Status.OOM, f"killed in {phase} by the kernel, which had no memory left"
-    return Status.CRASH, f"{_how_it_died(status)} in {phase}"
-
-
 def doubt_of(warm_up: WarmUp) -> str:
-    """What its end leaves to be said: nothing where it was steady."""
+    """Return what is to be said of the end of a warm-up, or an empty string where it became steady."""
     if warm_up.steady:
         return ""
     if warm_up.trendless:
@@ -365,9 +372,11 @@ def doubt_of(warm_up: WarmUp) -> str:
     return f"the warm-up did not become steady within 2 % in {warm_up.seconds:.0f} s"
 
 
-def _placement(message: link.Message) -> Placement | None:
-    placement = message["placement"]
-    return Placement.model_validate(placement) if placement else None
+def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, str]:
+    """What the exit status of a child that died in `phase` means."""
+    if -status == signal.SIGKILL and kernel_killed:
+        return Status.OOM, f"killed in {phase} by the kernel, which had no memory left"
+    return Status.CRASH, f"{_how_it_died(status)} in {phase}"
 
 
 def _how_it_died(status: int) -> str:

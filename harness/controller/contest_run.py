@@ -16,7 +16,7 @@ from harness.controller.environment import available_bytes, calibrate_ms, usable
 from harness.controller.launcher import CAN_PAUSE, Launchers
 from harness.controller.progress import Progress
 from harness.plan import Contest, PlannedCell
-from harness.sampling_plan import FURTHER_ROUNDS_S, MOST_ROUNDS, SamplingPlan
+from harness.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
 from judging.estimate import are_precise, undisturbed_rounds
 from judging.verdict import BASELINE, undecided
 from records.errors import BakeoffError
@@ -195,9 +195,9 @@ class Measurement:
 
     def _fits(self, alive: Sequence[Live], following: Live) -> bool:
         """Whether one more cell has room: as large as it was itself, or as the largest alive where nobody knows."""
-        seen = [live.ready["memory"] for live in ([following] if following.ready else alive)]
-        host = max(peaks["peak_resident_bytes"] or 0 for peaks in seen)
-        device = max(peaks["peak_device_bytes"] or 0 for peaks in seen)
+        seen = [live.ready.memory for live in ([following] if following.ready else alive) if live.ready]
+        host = max(peaks.peak_resident_bytes or 0 for peaks in seen)
+        device = max(peaks.peak_device_bytes or 0 for peaks in seen)
         index = nvml.cuda_index(alive[0].cell.device)
         free = nvml.device_free_bytes(index) if index is not None else None
         return available_bytes() > MEMORY_RESERVE * host and (free is None or free > MEMORY_RESERVE * device)
@@ -206,8 +206,8 @@ class Measurement:
         """Bursts of all cells in changing order, every other one stopped. Returns those that lived through it.
 
         Rounds that were visibly disturbed are made up for, by as many again at most. Where rounds differ by so much
-        that their median tells little, there are more, up to `MOST_ROUNDS`, for `FURTHER_ROUNDS_S` and as long as half
-        of every cell's time limit is left: it is further processes that they save.
+        that their median tells little, there are more, up to `MAX_ROUNDS_PER_EPOCH`, for `MAX_FURTHER_ROUNDS_S` and
+        as long as half of every cell's time limit is left: it is further processes that they save.
         """
         alive = list(group)
         number = 0
@@ -215,7 +215,7 @@ class Measurement:
         while alive and (
             number < self._sampling.rounds
             or self._repeats(alive, number)
-            or (time.monotonic() - planned_done < FURTHER_ROUNDS_S and self._refines(alive, number))
+            or (time.monotonic() - planned_done < MAX_FURTHER_ROUNDS_S and self._refines(alive, number))
         ):
             around = Conditions(
                 calibration_ms=calibrate_ms(), core=self._core(number), foreign_gpu_processes=self._foreign(alive)
@@ -258,7 +258,7 @@ class Measurement:
         plan = self._sampling
         may_save_processes = plan.most_processes > plan.processes
         has_time = all(live.has_time_to_spare for live in alive)
-        if number >= MOST_ROUNDS or not may_save_processes or not has_time:
+        if number >= MAX_ROUNDS_PER_EPOCH or not may_save_processes or not has_time:
             return False
         # in groups all ratios go through the cell that every group holds
         labels = [live.cell.label for live in alive]

@@ -9,7 +9,6 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import psutil
 
 from harness import isolation
 from harness.controller.launcher import ROOT
+from harness.messages import TorchFacts
 from harness.nvml import nvml
 from records.schema import Environment, Gpu
 
@@ -33,8 +33,8 @@ CALIBRATION_DATA = bytes(2**21)
 CONTAINER_MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 
 
-def capture(torch_facts: Mapping[str, Any]) -> Environment:
-    """Describe this machine; `torch_facts` is what the probing child found (worker.probe)."""
+def capture(torch: TorchFacts | None) -> Environment:
+    """Describe this machine. `torch` is what a worker found out, since the controller does not import torch."""
     git = _git()
     return Environment(
         hostname=platform.node(),
@@ -45,11 +45,11 @@ def capture(torch_facts: Mapping[str, Any]) -> Environment:
         usable_cores=len(usable_cores()) or None,
         governor=governor(),
         memory_bytes=psutil.virtual_memory().total,
-        torch_threads=torch_facts.get("threads"),
+        torch_threads=torch.threads if torch else None,
         gpus=_gpus(),
         python=platform.python_version(),
-        versions=_versions() | ({"torch": torch_facts["torch"]} if "torch" in torch_facts else {}),
-        cuda=torch_facts.get("cuda"),
+        versions=_versions() | ({"torch": torch.torch} if torch else {}),
+        cuda=torch.cuda if torch else None,
         git_commit=git[0],
         git_dirty=git[1],
         container=container(),

@@ -8,8 +8,9 @@ from pathlib import Path
 from harness.controller.cell_run import cause_of_death, products_of
 from harness.controller.launcher import ChildEnded, DeadlinePassed, Launcher
 from harness.controller.progress import Progress
+from harness.messages import CeilingsMeasured, ComputeReference, Failed, MeasureCeilings, ReferenceComputed
 from harness.plan import Contest
-from records.schema import Ceilings, Cell, Status, Work
+from records.schema import Cell, Status
 from records.store import Store
 
 
@@ -29,9 +30,9 @@ def golden(contest: Contest, launcher: Launcher, store: Store, progress: Progres
     cell = contest.cells[0].cell
     log = store.log(f"golden-{contest.id}")
     progress.note(f"computing the float64 golden of {contest.id}")
-    child = launcher.start("golden", log, cell=cell.model_dump(), golden=str(path.resolve()))
+    child = launcher.start(ComputeReference(cell=cell, reference=path.resolve()), log)
     try:
-        message = child.receive(time.monotonic() + limit_s)
+        event = child.receive(time.monotonic() + limit_s)
     except ChildEnded as ended:
         status, reason = cause_of_death(ended.status, "float64", store.kernel_killed())
         raise NoGolden(status, f"no golden: its process {reason} ({log})") from None
@@ -39,12 +40,13 @@ def golden(contest: Contest, launcher: Launcher, store: Store, progress: Progres
         raise NoGolden(Status.TIMEOUT, f"no golden within {limit_s:g} s: raise --time-limit") from None
     finally:
         child.end()
-    if message["kind"] != "finished":
-        raise NoGolden(Status(message["status"]), f"no golden: {message['reason']} ({log})")
-    if message["work"] is None:
-        store.note(f"no roofline for {contest.id}: counting its work failed: {message['uncounted']}")
+    if isinstance(event, Failed):
+        raise NoGolden(event.status, f"no golden: {event.reason} ({log})")
+    assert isinstance(event, ReferenceComputed)
+    if event.work is None:
+        store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
     else:
-        store.save_work(contest.id, Work.model_validate(message["work"]))
+        store.save_work(contest.id, event.work)
     return path
 
 
@@ -56,15 +58,16 @@ def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Pro
     where = f"on {cell.device} in {precision}"
     progress.note(f"measuring the machine's ceilings {where}")
     log = store.log(f"ceilings-{cell.device.replace(':', '')}-{precision}")
-    child = launcher.start("ceilings", log, device=cell.device, precision=precision)
+    child = launcher.start(MeasureCeilings(device=cell.device, precision=precision), log)
     try:
-        message = child.receive(time.monotonic() + limit_s)
+        event = child.receive(time.monotonic() + limit_s)
     except (ChildEnded, DeadlinePassed) as error:
         store.note(f"no roofline {where}: measuring the machine's ceilings failed: {error} ({log})")
         return
     finally:
         child.end()
-    if message["kind"] != "finished":
-        store.note(f"no roofline {where}: measuring the machine's ceilings failed: {message['reason']}")
+    if isinstance(event, Failed):
+        store.note(f"no roofline {where}: measuring the machine's ceilings failed: {event.reason}")
         return
-    store.save_ceilings(cell.device, precision, Ceilings.model_validate(message["ceilings"]))
+    assert isinstance(event, CeilingsMeasured)
+    store.save_ceilings(cell.device, precision, event.ceilings)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -16,14 +14,15 @@ import tempfile
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from harness import isolation, link
+from harness import isolation, messages
+from harness.messages import Assignment, Command, Event, Exited, Forked, Job, Notice, Order, Preload, Preloaded, Serving
 from harness.plan import StartMethod
 from records.errors import BakeoffError
 
@@ -70,18 +69,18 @@ class Child(ABC):
         self._keeps_workspace = keeps
         self._connection = connection
 
-    def send(self, kind: str, **fields: Any) -> None:
-        """Send a command. A child that is gone is found by the next `receive`."""
+    def send(self, command: Command) -> None:
+        """Send a command. If the worker is gone, the next `receive` says so."""
         with contextlib.suppress(OSError):
-            link.send(self._connection, kind, **fields)
+            messages.send(self._connection, command)
 
-    def receive(self, deadline: float) -> link.Message:
-        """The next message; blocks until `deadline` (time.monotonic). Raises ChildEnded or DeadlinePassed."""
+    def receive(self, deadline: float) -> Event:
+        """Wait for the next event until `deadline` (time.monotonic). Raises ChildEnded or DeadlinePassed."""
         while True:
             remaining = deadline - time.monotonic()
             if self._connection.poll(max(0.0, min(WATCH_S, remaining))):
                 try:
-                    return link.receive(self._connection)
+                    return messages.receive_event(self._connection)
                 except (EOFError, OSError):
                     raise ChildEnded(self._reap()) from None
             status = self._exit_status()
@@ -141,26 +140,25 @@ class Launcher(ABC):
         self.temporary = Path(tempfile.mkdtemp(prefix="bakeoff-")).resolve()
         self._children: list[Child] = []
 
-    def start(self, role: str, log: Path, workspace: Path | None = None, **fields: Any) -> Child:
-        """Start a child in `role` (one of harness.worker.main's), its output going to the file `log`.
+    def start(self, job: Job, log: Path, workspace: Path | None = None) -> Child:
+        """Start a worker that does `job`, and send its output to the file `log`.
 
-        Without a `workspace`, which stays when the child has ended, it gets one of its own, which does not.
+        A `workspace` that is given stays when the worker has ended. Otherwise it gets one that is removed with it.
         """
         mark = uuid.uuid4().hex
         keeps = workspace is not None
         workspace = isolation.make_workspace(workspace or self.temporary / mark[:12])
-        job = {
-            "role": role,
-            "mark": mark,
-            "workspace": str(workspace),
-            "log": str(log.resolve()),
-            "cwd": os.getcwd(),
-            "environment": isolation.child_environment(os.environ, workspace, mark),
-            **fields,
-        }
+        assignment = Assignment(
+            job=job,
+            mark=mark,
+            workspace=workspace,
+            log=log.resolve(),
+            cwd=Path.cwd(),
+            environment=isolation.child_environment(os.environ, workspace, mark),
+        )
         ours, theirs = Pipe()
         try:
-            child = self._start(job, ours, theirs, keeps)
+            child = self._start(assignment, ours, theirs, keeps)
         finally:
             theirs.close()
         self._children.append(child)
@@ -185,7 +183,7 @@ class Launcher(ABC):
         """What a reader of the report should know of how children were started."""
 
     @abstractmethod
-    def _start(self, job: Mapping[str, Any], ours: Connection, theirs: Connection, keeps: bool) -> Child: ...
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Child: ...
 
     @abstractmethod
     def _close(self) -> None: ...
@@ -334,7 +332,7 @@ class ForkLauncher(Launcher):
                 env=isolation.allowed(os.environ),
                 start_new_session=True,
             )
-        self._awaited = ["serving"]
+        self._awaited: list[type[Notice]] = [Serving]
 
     @property
     def note(self) -> str:
@@ -349,8 +347,8 @@ class ForkLauncher(Launcher):
         """Have the server import `modules` before it forks another child. One that does not import is left out."""
         if modules:
             with contextlib.suppress(OSError):  # it is gone: waiting for it says so
-                self._send({"preload": list(modules)})
-            self._awaited.append("preloaded")
+                self._send(Preload(modules=tuple(modules)))
+            self._awaited.append(Preloaded)
 
     @property
     def is_serving(self) -> bool:
@@ -365,7 +363,7 @@ class ForkLauncher(Launcher):
         Raises CannotPreload where what it was asked to import ends the server, or takes too long.
         """
         while self._awaited:
-            is_preloading = self._awaited[0] == "preloaded"
+            is_preloading = self._awaited[0] is Preloaded
             if is_preloading and not self._readable(PRELOADING_S):
                 raise CannotPreload
             try:
@@ -375,19 +373,15 @@ class ForkLauncher(Launcher):
                     raise CannotPreload from None
                 raise
 
-    def _send(self, job: Mapping[str, Any], *descriptors: int) -> None:
-        body = json.dumps(job).encode()
-        socket.send_fds(self._control, [array.array("I", [len(body)]).tobytes()], descriptors)
-        self._control.sendall(body)
+    def _send(self, order: Order, *descriptors: int) -> None:
+        messages.send_order(self._control, order, *descriptors)
 
-    def _start(self, job: Mapping[str, Any], ours: Connection, theirs: Connection, keeps: bool) -> Child:
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Child:
         self.await_serving()
-        self._send(job, theirs.fileno())
-        answer = self._answer()
-        while answer["kind"] != "forked":
-            self._note(answer)
-            answer = self._answer()
-        return ForkedChild(self, answer["pid"], ours, job["mark"], Path(job["workspace"]), keeps)
+        self._send(assignment, theirs.fileno())
+        while not isinstance(notice := self._answer(), Forked):
+            self._note(notice)
+        return ForkedChild(self, notice.pid, ours, assignment.mark, assignment.workspace, keeps)
 
     def exit_status(self, pid: int, wait: bool) -> int | None:
         while pid not in self._exited:
@@ -396,12 +390,13 @@ class ForkLauncher(Launcher):
             self._note(self._answer())
         return self._exited[pid]
 
-    def _note(self, answer: link.Message) -> None:
-        if answer["kind"] == "exited":
-            self._exited[answer["pid"]] = answer["status"]
-        elif answer["kind"] in self._awaited:
-            self._awaited.remove(answer["kind"])
-            self._imported += answer.get("modules", ())
+    def _note(self, notice: Notice) -> None:
+        if isinstance(notice, Exited):
+            self._exited[notice.pid] = notice.status
+        elif type(notice) in self._awaited:
+            self._awaited.remove(type(notice))
+        if isinstance(notice, Preloaded):
+            self._imported += notice.modules
 
     def _readable(self, seconds: float = 0.0) -> bool:
         """Whether an answer comes within `seconds`."""
@@ -410,7 +405,7 @@ class ForkLauncher(Launcher):
         readable, _, _ = select.select([self._control], [], [], seconds)
         return bool(readable) and bool(self._control.recv(1, socket.MSG_PEEK))  # nothing: the server is gone
 
-    def _answer(self) -> link.Message:
+    def _answer(self) -> Notice:
         while b"\n" not in self._buffer:
             part = self._control.recv(65536)
             if not part:
@@ -420,8 +415,7 @@ class ForkLauncher(Launcher):
                 )
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\n")
-        message: link.Message = json.loads(line)
-        return message
+        return messages.parse_notice(line)
 
     def _close(self) -> None:
         self._control.close()
@@ -458,9 +452,9 @@ class SpawnLauncher(Launcher):
             "a run is killed, what its children started and its temporary folder stay behind"
         )
 
-    def _start(self, job: Mapping[str, Any], ours: Connection, theirs: Connection, keeps: bool) -> Child:
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Child:
         command = [*_python(), "from harness.worker.main import spawned; spawned()", str(theirs.fileno())]
-        environment = {**isolation.allowed(os.environ), isolation.MARK: job["mark"]}
+        environment = {**isolation.allowed(os.environ), isolation.MARK: assignment.mark}
         if sys.platform == "win32":
             os.set_handle_inheritable(theirs.fileno(), True)
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, close_fds=False)
@@ -472,8 +466,8 @@ class SpawnLauncher(Launcher):
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        link.send(ours, "job", **job)
-        return SpawnedChild(process, ours, job["mark"], Path(job["workspace"]), keeps)
+        messages.send(ours, assignment)
+        return SpawnedChild(process, ours, assignment.mark, assignment.workspace, keeps)
 
     def _close(self) -> None:
         """Nothing outlives the children."""

@@ -1,4 +1,4 @@
-"""What a cell's process works with, and how it tells the parent what it is about."""
+"""What the worker of a cell works with, and how it announces its phases."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import backends
 from backends.base import Backend, BuildContext, Settings
-from harness import link, precision
+from harness import messages, precision
+from harness.messages import CellJob, PhaseBegun, PhaseEnded
 from harness.nvml import cuda_index
 from harness.worker import memory
 from harness.worker.clock import Clock
 from harness.worker.placing import gradients, load, place, training_of
 from models.base import Inputs, of_each_shape
 from records.errors import Unavailable, Unsupported
-from records.schema import Cell
+from records.schema import Cell, Memory
 
 if TYPE_CHECKING:
     from backends.training import Training
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Bench:
-    """What a cell's process works with."""
+    """What the worker of a cell works with."""
 
     connection: Connection
-    job: dict[str, Any]
+    job: CellJob
+    workspace: Path  # this worker's own folder
     cell: Cell
     backend: Backend
     phases: Phases
@@ -43,11 +45,12 @@ class Bench:
     parameters: int | None = None  # None in a process that never sees the module
 
     @classmethod
-    def begin(cls, connection: Connection, job: dict[str, Any]) -> Self:
+    def begin(cls, connection: Connection, job: CellJob, workspace: Path) -> Self:
         """Raises Unavailable where this machine lacks the backend, Unsupported where the precision is overruled."""
         import torch
 
-        cell = Cell.model_validate(job["cell"])
+        cell = job.cell
+        (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
         phases = Phases(connection)
         backend = backends.create(cell.backend)
         with phases.announced("probe"):
@@ -57,7 +60,8 @@ class Bench:
         precision.apply(cell.precision)
         device_memory = memory.DeviceMemory(cuda_index(cell.device))
         phases.clock = Clock(cell.device)
-        return cls(connection, job, cell, backend, phases, phases.clock, device_memory, torch.get_num_threads())
+        threads = torch.get_num_threads()
+        return cls(connection, job, workspace, cell, backend, phases, phases.clock, device_memory, threads)
 
     def model(self) -> tuple[Any, tuple[Inputs, ...]]:
         """Module and input sets on the cell's device, in its precision. From here on the workspace is where we are."""
@@ -66,7 +70,7 @@ class Bench:
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
                 raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
             self.padded_axis = model.padded_axis
-            self.targets = tuple(self.job.get("surgical") or model.surgical_targets)
+            self.targets = self.job.surgical or tuple(model.surgical_targets)
             os.chdir(self.workspace)
             placed = place(model, self.cell)
             self.parameters = sum(weight.numel() for weight in model.module.parameters())
@@ -93,34 +97,25 @@ class Bench:
         )
 
     @property
-    def workspace(self) -> Path:
-        return Path(self.job["workspace"])
-
-    @property
     def artifact(self) -> Path:
-        """The folder a backend builds into, which all processes of the cell share."""
-        return self._shared / "artifact"
+        """The folder that a backend builds into, which all workers of the cell share."""
+        return self.job.shared_folder / "artifact"
 
     @property
     def handover(self) -> Path:
-        return self._shared / "inputs.pt"
-
-    @property
-    def _shared(self) -> Path:
-        """Folder of what the cell's processes share; a process that was started for itself has it in its workspace."""
-        return Path(self.job.get("cell_folder") or self.workspace)
+        return self.job.shared_folder / "inputs.pt"
 
     def counted(self) -> Settings:
         return {} if self.parameters is None else {"parameters": self.parameters}
 
-    def memory(self) -> dict[str, Any]:
-        # the caches of a process that built ahead of time went with it, and are not counted
-        return {
-            "peak_resident_bytes": memory.peak_resident_bytes(),
-            "peak_device_bytes": self.device_memory.peak_bytes,
-            "device_bytes_source": self.device_memory.source or None,
-            "artifact_bytes": memory.folder_bytes(self.artifact) + memory.folder_bytes(self.workspace / "cache"),
-        }
+    def memory(self) -> Memory:
+        # the caches of a worker that built ahead of time went with it, and are not counted
+        return Memory(
+            peak_resident_bytes=memory.peak_resident_bytes(),
+            peak_device_bytes=self.device_memory.peak_bytes,
+            device_bytes_source=self.device_memory.source or None,
+            artifact_bytes=memory.folder_bytes(self.artifact) + memory.folder_bytes(self.workspace / "cache"),
+        )
 
 
 class Phases:
@@ -134,13 +129,13 @@ class Phases:
     def __call__(self, name: str) -> Iterator[None]:
         """A timed stage of building. The device's work is in it."""
         assert self.clock is not None
-        link.send(self._connection, "phase", name=name)
+        messages.send(self._connection, PhaseBegun(name=name))
         with self.clock.timed() as seconds:
             yield
-        link.send(self._connection, "phase_ended", name=name, seconds=seconds[0])
+        messages.send(self._connection, PhaseEnded(name=name, seconds=seconds[0]))
 
     @contextlib.contextmanager
     def announced(self, name: str) -> Iterator[None]:
         """A stage that is not a user's cost."""
-        link.send(self._connection, "phase", name=name)
+        messages.send(self._connection, PhaseBegun(name=name))
         yield

@@ -1,45 +1,55 @@
-"""A process with torch imported and nothing else done, which forks the child of each cell.
+"""A process that has imported torch and nothing else, and forks workers.
 
-A fresh interpreter pays seconds for `import torch`; a fork of this one pays milliseconds. Only torch is preloaded:
-importing Inductor touches CUDA, and after that no fork of this process could use it. Where no child is to use CUDA, the
-parent may ask for what loading the run's models imports, too.
+A fresh interpreter needs seconds for `import torch`; a fork of this process needs milliseconds. Only torch is imported:
+importing Inductor touches CUDA, and no fork could use CUDA after that. Where no worker is to use CUDA, the controller
+may also ask for the modules that loading the run's models imports.
 
-The server talks over a socket: the parent sends a job with the child's end of its pipe attached, the server answers
-with the child's pid, and reports the exit of every child. When the parent's end closes, whichever way the parent died,
-the server kills what is left, removes the run's temporary folder and leaves.
+When the controller's end of the socket closes, however the controller died, the server kills what is left, removes the
+run's temporary folder and leaves.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gc
 import importlib
-import json
 import os
 import select
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+
+from harness import isolation
+from harness.messages import (
+    Assignment,
+    Exited,
+    Forked,
+    Notice,
+    Preload,
+    Preloaded,
+    Serving,
+    notice_line,
+    receive_order,
+)
+from harness.worker import main as worker
 
 
 def main() -> None:
-    """Serve until the parent's end of the socket closes. argv: number of the socket's descriptor, temporary folder."""
+    """Serve until the controller's end of the socket closes.
+
+    The arguments of the process are the number of the socket's descriptor and the temporary folder.
+    """
     control = socket.socket(fileno=int(sys.argv[1]))
     temporary = sys.argv[2]
     import torch  # noqa: F401 - preloading it is what this process is for
 
-    from harness import isolation
-    from harness.worker import main as worker  # noqa: F401 - the children's own code, so that they need not import it
-
     _freeze()
     isolation.adopt_orphans()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -47,7 +57,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     marks: dict[int, str] = {}
-    _tell(control, {"kind": "serving"})
+    _tell(control, Serving())
     while True:
         readable, _, _ = select.select([control.fileno(), wake_read], [], [])
         if wake_read in readable:
@@ -57,23 +67,24 @@ def main() -> None:
                 mark = marks.pop(pid, None)
                 if mark is not None:
                     isolation.kill_tree(pid, mark)
-                    _tell(control, {"kind": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+                    _tell(control, Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
         if control.fileno() in readable:
-            job, descriptors = _next_job(control)
-            if job is None:
+            received = receive_order(control)
+            if received is None:
                 break
-            if "preload" in job:
-                with _as_a_child(Path(temporary) / "preload"):
-                    imported = _imported(job["preload"])
+            order, descriptors = received
+            if isinstance(order, Preload):
+                with _as_a_worker(Path(temporary) / "preload"):
+                    imported = _imported(order.modules)
                 _freeze()
-                _tell(control, {"kind": "preloaded", "modules": imported})
+                _tell(control, Preloaded(modules=tuple(imported)))
                 continue
             pid = os.fork()
             if pid == 0:
-                _become_child(control, [wake_read, wake_write], job, descriptors[0])
+                _become_worker(control, [wake_read, wake_write], order, descriptors[0])
             os.close(descriptors[0])
-            marks[pid] = job["mark"]
-            _tell(control, {"kind": "forked", "pid": pid})
+            marks[pid] = order.mark
+            _tell(control, Forked(pid=pid))
     for pid, mark in marks.items():
         isolation.kill_tree(pid, mark)
     for process in isolation.descendants(os.getpid()):  # those that fit no cell any more
@@ -83,10 +94,8 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _as_a_child(workspace: Path) -> Iterator[None]:
-    """Inside it, libraries find the variables of a child, no GPU to wake up, and a file to talk to."""
-    from harness import isolation
-
+def _as_a_worker(workspace: Path) -> Iterator[None]:
+    """Show libraries the variables of a worker and no GPU, and send what they print to a file."""
     isolation.make_workspace(workspace)
     before = dict(os.environ)
     os.environ.update(isolation.child_environment(before, workspace, ""), CUDA_VISIBLE_DEVICES="")
@@ -117,7 +126,7 @@ def _output_to(log: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _imported(modules: list[str]) -> list[str]:
+def _imported(modules: Sequence[str]) -> list[str]:
     """Those of `modules` that import here. What is wrong with another one, the child that needs it says in its log."""
     found = []
     for name in modules:
@@ -134,10 +143,8 @@ def _freeze() -> None:
     gc.freeze()
 
 
-def _become_child(control: socket.socket, pipes: list[int], job: dict[str, Any], descriptor: int) -> None:
+def _become_worker(control: socket.socket, pipes: list[int], assignment: Assignment, descriptor: int) -> None:
     """Run the job in this freshly forked process; never returns."""
-    from harness.worker import main as worker
-
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -145,7 +152,7 @@ def _become_child(control: socket.socket, pipes: list[int], job: dict[str, Any],
         control.close()
         for pipe in pipes:
             os.close(pipe)
-        worker.main(Connection(descriptor), job)
+        worker.main(Connection(descriptor), assignment)
     finally:
         # the exit handlers registered so far belong to the server
         os._exit(1)
@@ -164,26 +171,6 @@ def _ended() -> list[tuple[int, int]]:
         found.append((pid, status))
 
 
-def _next_job(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """The next job and the descriptors that came with it; None at the end of the parent."""
-    size = array.array("I")
-    try:
-        header, descriptors, _, _ = socket.recv_fds(control, size.itemsize, 1)
-        if len(header) < size.itemsize:
-            return None, []
-        size.frombytes(header)
-        body = b""
-        while len(body) < size[0]:
-            part = control.recv(size[0] - len(body))
-            if not part:
-                return None, descriptors
-            body += part
-    except OSError:
-        return None, []
-    job: dict[str, Any] = json.loads(body)
-    return job, descriptors
-
-
-def _tell(control: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # the parent is gone: the next read says so
-        control.sendall(json.dumps(message).encode() + b"\n")
+def _tell(control: socket.socket, notice: Notice) -> None:
+    with contextlib.suppress(OSError):  # the controller is gone: the next read says so
+        control.sendall(notice_line(notice))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import traceback
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.base import TRAIN_STEP
-from harness import link, precision
+from harness import precision
+from harness.messages import ComputeReference, ReferenceComputed
 from harness.worker import accuracy, reference, simulation
 from harness.worker.clock import Clock
 from harness.worker.ending import explain
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from backends.training import Training
 
 
-def compute(connection: Connection, job: dict[str, Any]) -> None:
+def compute(job: ComputeReference, cwd: Path, workspace: Path) -> ReferenceComputed:
     """Compute a contest's outputs in float64, and eager's error to them in the contest's precision, into a file."""
-    cell = Cell.model_validate(job["cell"])
+    cell = job.cell
     precision.apply(cell.precision)
     clock = Clock(cell.device)
     with clock.on_stream(), gradients(cell.task):
-        exact, computed_in = exact_outputs(cell, job)
+        exact, computed_in = exact_outputs(cell, cwd, workspace)
         # that module was cast in place: a fresh one has the weights that every cell starts from
-        model = _load_in(cell, job)
+        model = _load_in(cell, cwd, workspace)
         module, sets = place(model, cell)
         training = training_of(model, cell)
         with simulation.rounded(cell.precision, module, sets):
@@ -43,11 +43,11 @@ def compute(connection: Connection, job: dict[str, Any]) -> None:
             eager = run_eager(module, sets, training_of(model, cell))
         clock.synchronise()
     known = accuracy.Golden(exact, accuracy.rmse_per_output(eager, exact), computed_in)
-    known.save(Path(job["golden"]))
-    link.send(connection, "finished", work=work.model_dump() if work else None, uncounted=uncounted)
+    known.save(job.reference)
+    return ReferenceComputed(work=work, uncounted=uncounted)
 
 
-def exact_outputs(cell: Cell, job: dict[str, Any]) -> tuple[tuple[accuracy.Outputs, ...] | None, str]:
+def exact_outputs(cell: Cell, cwd: Path, workspace: Path) -> tuple[tuple[accuracy.Outputs, ...] | None, str]:
     """The outputs in the widest type that there is memory for, and that type's name. Without any that is wider than the
     cell's own: None, and the name of its precision.
 
@@ -58,7 +58,7 @@ def exact_outputs(cell: Cell, job: dict[str, Any]) -> tuple[tuple[accuracy.Outpu
     names = reference.widths(cell.precision)
     for name in names:
         try:
-            return reference.compute(_load_in(cell, job), cell, getattr(torch, name)), name
+            return reference.compute(_load_in(cell, cwd, workspace), cell, getattr(torch, name)), name
         except Exception as error:
             if explain(error)[0] is not Status.OOM or (cell.task == TRAIN_STEP and name == names[-1]):
                 raise
@@ -66,15 +66,15 @@ def exact_outputs(cell: Cell, job: dict[str, Any]) -> tuple[tuple[accuracy.Outpu
     return None, cell.precision
 
 
-def _load_in(cell: Cell, job: dict[str, Any]) -> LoadedModel:
+def _load_in(cell: Cell, cwd: Path, workspace: Path) -> LoadedModel:
     """The model, in the memory that the one before it has left: a large one does not fit beside another."""
     import torch
 
     gc.collect()
     if cell.device != "cpu":
         torch.cuda.empty_cache()
-    model = load(cell, Path(job["cwd"]))
-    os.chdir(job["workspace"])
+    model = load(cell, cwd)
+    os.chdir(workspace)
     return model
 
 

@@ -1,9 +1,4 @@
-"""The child process: one cell from its model to its last burst, or one of the smaller jobs beside it.
-
-Messages to the parent: `phase` (one begins), `phase_ended`, `packaged` (built ahead of time; this process is done),
-`ready` (built, checked, warm), `burst`, `finished`, and `ended` (it will not go on, and why). The parent sends `burst`
-and `finish`.
-"""
+"""The worker process: it does one job, such as building and measuring one cell, and tells the controller of it."""
 
 from __future__ import annotations
 
@@ -15,27 +10,40 @@ import random
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
 
 import backends
 from backends.base import AheadOfTime
-from harness import isolation, link, precision
-from harness.worker import ceilings as machine_ceilings
-from harness.worker import golden
+from harness import isolation, messages, precision
+from harness.messages import (
+    Assignment,
+    CeilingsMeasured,
+    ComputeReference,
+    Failed,
+    MeasureCeilings,
+    MeasureCell,
+    MeasurePackagedCell,
+    PackageCell,
+    Packaged,
+    ProbeTorch,
+    TorchFacts,
+    Tried,
+    TryBackend,
+    TryImport,
+)
+from harness.worker import ceilings, golden
 from harness.worker.bench import Bench
 from harness.worker.ending import explain
 from harness.worker.serving import serve
 from models.base import Inputs
 
 
-def main(connection: Connection, job: dict[str, Any]) -> None:
-    """Carry out `job` in this process, which is its own from here on; never returns."""
+def main(connection: Connection, assignment: Assignment) -> None:
+    """Do the job in this process, which is the worker's own from here on. This never returns."""
     status = 1
     try:
-        _settle(job)
-        ROLES[job["role"]](connection, job)
+        _settle(assignment)
+        do_job(connection, assignment)
         status = 0
     except (EOFError, BrokenPipeError):
         pass  # the parent is gone, and there is nobody left to tell
@@ -43,7 +51,7 @@ def main(connection: Connection, job: dict[str, Any]) -> None:
         traceback.print_exc()
         status_name, reason = explain(error)
         with contextlib.suppress(OSError):
-            link.send(connection, "ended", status=status_name, reason=reason)
+            messages.send(connection, Failed(status=status_name, reason=reason))
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -53,7 +61,7 @@ def main(connection: Connection, job: dict[str, Any]) -> None:
 
 
 def spawned() -> None:
-    """Entry point of a fresh interpreter. argv: number of the pipe's descriptor; the job is the first message."""
+    """Run in a fresh interpreter, whose argument is the number of the pipe's descriptor."""
     descriptor = int(sys.argv[1])
     if sys.platform == "win32":
         from multiprocessing.connection import PipeConnection
@@ -61,36 +69,56 @@ def spawned() -> None:
         connection: Connection = PipeConnection(descriptor)
     else:
         connection = Connection(descriptor)
-    main(connection, link.receive(connection))
+    main(connection, messages.receive_assignment(connection))
 
 
-def measure(connection: Connection, job: dict[str, Any]) -> None:
+def do_job(connection: Connection, assignment: Assignment) -> None:
+    """Do the job, and send what answers it."""
+    match job := assignment.job:
+        case MeasureCell():
+            measure(Bench.begin(connection, job, assignment.workspace))
+        case PackageCell():
+            package(Bench.begin(connection, job, assignment.workspace))
+            messages.send(connection, Packaged())
+        case MeasurePackagedCell():
+            measure_packaged(Bench.begin(connection, job, assignment.workspace))
+        case ComputeReference():
+            messages.send(connection, golden.compute(job, assignment.cwd, assignment.workspace))
+        case MeasureCeilings():
+            precision.apply(job.precision)
+            messages.send(connection, CeilingsMeasured(ceilings=ceilings.measure(job.device, job.precision)))
+        case ProbeTorch():
+            messages.send(connection, probe())
+        case TryBackend():
+            available = backends.create(job.backend).available(job.device)
+            messages.send(connection, Tried(reason=available.reason))
+        case TryImport():
+            messages.send(connection, Tried(reason=import_error(job.module)))
+
+
+def measure(bench: Bench) -> None:
     """Build one cell, check it, warm it up, and take bursts on command."""
-    bench = Bench.begin(connection, job)
     module, sets = bench.model()
     with bench.running(), bench.backend.build(module, sets[0], bench.context(sets)) as compiled:
         serve(bench, compiled, sets)
 
 
-def package(connection: Connection, job: dict[str, Any]) -> None:
-    """Build one cell ahead of time into the cell's folder, from which other processes load it."""
+def package(bench: Bench) -> None:
+    """Build one cell ahead of time into the cell's folder, from which other workers load it."""
     import torch
 
-    bench = Bench.begin(connection, job)
     assert isinstance(bench.backend, AheadOfTime)
     module, sets = bench.model()
     with bench.running():
         bench.backend.package(module, sets[0], bench.context(sets))
         bench.clock.synchronise()
     torch.save([(one.args, dict(one.kwargs)) for one in sets], bench.handover)
-    link.send(connection, "packaged")
 
 
-def measure_packaged(connection: Connection, job: dict[str, Any]) -> None:
-    """Load what `package` left, and go on as `measure`. This process never sees the model."""
+def measure_packaged(bench: Bench) -> None:
+    """Load what `package` has left, and go on as `measure` does. This worker never sees the model."""
     import torch
 
-    bench = Bench.begin(connection, job)
     assert isinstance(bench.backend, AheadOfTime)
     with bench.phases.announced("inputs"):
         os.chdir(bench.workspace)
@@ -101,69 +129,40 @@ def measure_packaged(connection: Connection, job: dict[str, Any]) -> None:
         serve(bench, compiled, sets)
 
 
-def ceilings(connection: Connection, job: dict[str, Any]) -> None:
-    """What this machine can do at best, on one device in one precision."""
-    precision.apply(job["precision"])
-    found = machine_ceilings.measure(job["device"], job["precision"])
-    link.send(connection, "finished", ceilings=found.model_dump())
-
-
-def probe(connection: Connection, job: dict[str, Any]) -> None:
-    """What torch says of this machine."""
+def probe() -> TorchFacts:
+    """Return what torch says of this machine."""
     import torch
 
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    link.send(
-        connection,
-        "finished",
+    return TorchFacts(
         torch=torch.__version__,
         cuda=torch.version.cuda,
-        cuda_devices=count,
+        cuda_devices=torch.cuda.device_count() if torch.cuda.is_available() else 0,
         threads=torch.get_num_threads(),
     )
 
 
-def availability(connection: Connection, job: dict[str, Any]) -> None:
-    """Whether this machine has a backend, for one device."""
-    available = backends.create(job["backend"]).available(job["device"])
-    link.send(connection, "finished", reason=available.reason)
-
-
-def importing(connection: Connection, job: dict[str, Any]) -> None:
-    """Whether a module imports here. Built against another version of its neighbours, it may take its process along."""
+def import_error(module: str) -> str:
+    """Return why the module does not import here, or an empty string. An import can end the process, too."""
     try:
-        importlib.import_module(job["module"])
-    except Exception as error:  # a library's own way to say that its libraries are missing may be of any type
+        importlib.import_module(module)
+    except Exception as error:  # a library may raise anything to say that another one is missing
         traceback.print_exc()
-        link.send(connection, "finished", reason=explain(error)[1])
-    else:
-        link.send(connection, "finished", reason="")
+        return explain(error)[1]
+    return ""
 
 
-ROLES: dict[str, Callable[[Connection, dict[str, Any]], None]] = {
-    "measure": measure,
-    "package": package,
-    "measure_packaged": measure_packaged,
-    "golden": golden.compute,
-    "ceilings": ceilings,
-    "probe": probe,
-    "availability": availability,
-    "importing": importing,
-}
-
-
-def _settle(job: dict[str, Any]) -> None:
-    """Make this process the cell's own: session, output, environment, random state."""
+def _settle(assignment: Assignment) -> None:
+    """Give this process its own session, output, environment and random state."""
     if hasattr(os, "setsid") and os.getpid() != os.getsid(0):
         os.setsid()
     isolation.die_with_parent()
-    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(log)
     faulthandler.enable()
-    os.chdir(job["cwd"])
+    os.chdir(assignment.cwd)
     os.environ.clear()
-    os.environ.update(job["environment"])
+    os.environ.update(assignment.environment)
     tempfile.tempdir = None  # it may have been looked up under the old environment
     random.seed()

@@ -13,8 +13,8 @@ from harness.controller.cell_run import Over
 from harness.controller.contest_run import Measurement
 from harness.controller.launcher import Launchers
 from harness.controller.progress import Silent
-from harness.sampling_plan import MOST_ROUNDS, SamplingPlan
-from records.schema import Burst, Cell, Conditions, Record, Status
+from harness.sampling_plan import MAX_ROUNDS_PER_EPOCH, SamplingPlan
+from records.schema import Burst, Cell, Conditions, Memory, Record, Status
 from records.store import Store
 
 PLAN = SamplingPlan(processes=3, most_processes=20, rounds=12, burst_s=0.0, burst_calls=3, warm_up_s=0.0)
@@ -31,7 +31,7 @@ class Alive:
         self.dies_of = Status.CRASH
         self.ends_in_finish: Status | None = None
         self.has_left = False
-        self.ready: dict[str, Any] = {}
+        self.ready: Any = None
         self._draw = random.Random(f"{level_ms} {sd}")
         self._level_ms, self._sd, self._waited = level_ms, sd, waited
 
@@ -82,14 +82,14 @@ def test_rounds_that_agree_are_as_many_as_planned(measurement: Measurement) -> N
 
 
 def test_rounds_that_differ_by_much_are_more_up_to_a_limit(measurement: Measurement) -> None:
-    assert 12 < rounds(measurement, Alive(1.0, 0.05), Alive(1.01, 0.05)) < MOST_ROUNDS
-    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == MOST_ROUNDS
+    assert 12 < rounds(measurement, Alive(1.0, 0.05), Alive(1.01, 0.05)) < MAX_ROUNDS_PER_EPOCH
+    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == MAX_ROUNDS_PER_EPOCH
 
 
 def test_rounds_beyond_the_planned_ones_take_seconds_at_most(
     measurement: Measurement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contest_run, "FURTHER_ROUNDS_S", 0.0)
+    monkeypatch.setattr(contest_run, "MAX_FURTHER_ROUNDS_S", 0.0)
     assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == 12
 
 
@@ -216,7 +216,7 @@ def test_a_cell_has_room_where_what_it_took_itself_is_free(
 ) -> None:
     def of(resident_bytes: int) -> Alive:
         made = Alive(1.0, 0.005)
-        made.ready = {"memory": {"peak_resident_bytes": resident_bytes, "peak_device_bytes": None}}
+        made.ready = SimpleNamespace(memory=Memory(peak_resident_bytes=resident_bytes))
         return made
 
     small, large, new = of(10**9), of(10**10), Alive(1.0, 0.005)
@@ -230,6 +230,6 @@ def test_a_cell_has_room_where_what_it_took_itself_is_free(
 
 def test_the_bursts_of_an_earlier_group_do_not_count(measurement: Measurement) -> None:
     kept = Alive(1.0, 0.005)
-    assert rounds(measurement, kept, Alive(1.01, 0.3)) == MOST_ROUNDS
+    assert rounds(measurement, kept, Alive(1.01, 0.3)) == MAX_ROUNDS_PER_EPOCH
     measurement._group += 1
-    assert rounds(measurement, kept, Alive(1.02, 0.005)) == MOST_ROUNDS + 12
+    assert rounds(measurement, kept, Alive(1.02, 0.005)) == MAX_ROUNDS_PER_EPOCH + 12

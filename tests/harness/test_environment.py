@@ -9,9 +9,10 @@ import psutil
 import pytest
 
 from harness.controller import environment
+from harness.messages import TorchFacts
 from records.schema import Environment, Gpu
 
-FACTS = {"torch": "9.9.9+cpu", "cuda": None, "threads": 3}
+FACTS = TorchFacts(torch="9.9.9+cpu", cuda=None, cuda_devices=0, threads=3)
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_what_torch_says_of_itself_goes_over_its_distribution(captured: Environm
 
 
 def test_without_answers_of_torch_its_facts_are_unknown() -> None:
-    assert environment.capture({}).torch_threads is None
+    assert environment.capture(None).torch_threads is None
 
 
 def test_without_nvml_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

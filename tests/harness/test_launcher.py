@@ -7,8 +7,8 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import pytest
@@ -23,6 +23,22 @@ from harness.controller.launcher import (
     Launchers,
     SpawnLauncher,
 )
+from harness.messages import (
+    BurstTaken,
+    Event,
+    Failed,
+    Finish,
+    Finished,
+    MeasureCell,
+    PhaseBegun,
+    PhaseEnded,
+    ProbeTorch,
+    Ready,
+    TakeBurst,
+    TorchFacts,
+    Tried,
+    TryBackend,
+)
 from harness.sampling_plan import SamplingPlan
 from harness.worker.accuracy import Golden
 from models.base import Inputs
@@ -30,7 +46,8 @@ from records.errors import BakeoffError
 from records.schema import Cell
 
 DIMENSIONS = {"batch": 2, "features": 8, "hidden": 8}
-SAMPLING = asdict(SamplingPlan(processes=1, most_processes=1, rounds=2, burst_s=0.01, burst_calls=3, warm_up_s=0.02))
+SAMPLING = SamplingPlan(processes=1, most_processes=1, rounds=2, burst_s=0.01, burst_calls=3, warm_up_s=0.02)
+Awaited = TypeVar("Awaited", bound=Event)
 
 
 @pytest.fixture(scope="module", params=[ForkLauncher, SpawnLauncher], ids=["forkserver", "spawn"])
@@ -61,17 +78,16 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(launcher: Launcher, mode: str, golden: Path, folder: Path) -> Child:
     cell = Cell(model="mlp", dimensions=DIMENSIONS, backend="null", mode=mode)
-    return launcher.start(
-        "measure", folder / "child.log", cell=cell.model_dump(), golden=str(golden), sampling=SAMPLING
-    )
+    job = MeasureCell(cell=cell, reference=golden, sampling=SAMPLING, shared_folder=folder / "shared")
+    return launcher.start(job, folder / "child.log")
 
 
-def until(child: Child, kind: str, seconds: float = 60.0) -> dict[str, object]:
+def until(child: Child, kind: type[Awaited], seconds: float = 60.0) -> Awaited:
     while True:
-        message = child.receive(time.monotonic() + seconds)
-        if message["kind"] == kind:
-            return message
-        assert message["kind"] != "ended", message
+        event = child.receive(time.monotonic() + seconds)
+        if isinstance(event, kind):
+            return event
+        assert not isinstance(event, Failed), event
 
 
 def processes_of(child: Child) -> list[psutil.Process]:
@@ -87,33 +103,36 @@ def _mark(process: psutil.Process) -> str | None:
 
 def test_a_child_takes_bursts_on_command_and_finishes(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
     child = start(launcher, "default", golden, tmp_path)
-    ready = until(child, "ready")
-    assert ready["accuracy"]["passed"]  # type: ignore[index]
-    child.send("burst")
-    samples = until(child, "burst")["samples_ns"]
-    assert len(samples) >= 3  # type: ignore[arg-type]
-    assert all(1e6 <= sample < 20e6 for sample in samples)  # type: ignore[attr-defined]
-    child.send("finish", in_full=True)
-    assert until(child, "finished")["throughput"]["calls_per_s"] == pytest.approx(1000, rel=0.3)  # type: ignore[index]
+    ready = until(child, Ready)
+    assert ready.accuracy.passed
+    child.send(TakeBurst())
+    samples = until(child, BurstTaken).samples_ns
+    assert len(samples) >= 3
+    assert all(1e6 <= sample < 20e6 for sample in samples)
+    child.send(Finish(in_full=True))
+    throughput = until(child, Finished).throughput
+    assert throughput is not None
+    assert 0 < throughput.calls_per_s < 1300  # a call takes a millisecond, or longer on a busy machine
     assert child.end() in (0, -9)  # it leaves by itself, or is helped
 
 
 def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
     child = start(launcher, "default", golden, tmp_path)
     seen = []
-    while (message := child.receive(time.monotonic() + 60))["kind"] != "ready":
-        seen.append((message["kind"], message["name"]))
-    timed = [name for kind, name in seen if kind == "phase_ended"]
+    while not isinstance(event := child.receive(time.monotonic() + 60), Ready):
+        assert isinstance(event, PhaseBegun | PhaseEnded)
+        seen.append((type(event), event.name))
+    timed = [name for kind, name in seen if kind is PhaseEnded]
     assert timed == ["export", "compile", "load", "first_call"]
     for name in timed:
-        assert seen.index(("phase", name)) < seen.index(("phase_ended", name))
+        assert seen.index((PhaseBegun, name)) < seen.index((PhaseEnded, name))
     child.end()
 
 
 def test_a_segmentation_fault_is_known_by_its_signal(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
     child = start(launcher, "crash-in-load", golden, tmp_path)
     with pytest.raises(ChildEnded) as ended:
-        until(child, "ready")
+        until(child, Ready)
     assert ended.value.status == -11
     child.end()
     assert "Fatal Python error: Segmentation fault" in (tmp_path / "child.log").read_text()
@@ -121,15 +140,15 @@ def test_a_segmentation_fault_is_known_by_its_signal(launcher: Launcher, golden:
 
 def test_a_hang_passes_the_deadline_and_can_be_ended(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
     child = start(launcher, "hang", golden, tmp_path)
-    assert until(child, "phase")["name"] == "probe"
+    assert until(child, PhaseBegun).name == "probe"
     with pytest.raises(DeadlinePassed):
-        until(child, "ready", seconds=1.5)
+        until(child, Ready, seconds=1.5)
     assert child.end() == -9
 
 
 def test_nothing_of_a_child_survives_its_end(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
     child = start(launcher, "grandchildren", golden, tmp_path)
-    until(child, "ready")
+    until(child, Ready)
     sleepers = [process for process in processes_of(child) if process.pid != child.pid]
     assert len(sleepers) >= 3  # in its group, in a session of their own, and orphaned
     workspace = child.workspace
@@ -142,7 +161,7 @@ def test_nothing_of_a_child_survives_its_end(launcher: Launcher, golden: Path, t
 
 def test_grandchildren_die_even_if_the_child_crashed(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
     child = start(launcher, "grandchildren", golden, tmp_path)
-    until(child, "ready")
+    until(child, Ready)
     sleepers = [process for process in processes_of(child) if process.pid != child.pid]
     os.kill(child.pid, 11)
     with pytest.raises(ChildEnded) as ended:
@@ -157,27 +176,27 @@ def test_a_stopped_child_does_not_run_and_goes_on_when_resumed(
     launcher: Launcher, golden: Path, tmp_path: Path
 ) -> None:
     child = start(launcher, "default", golden, tmp_path)
-    until(child, "ready")
+    until(child, Ready)
     child.pause()
-    child.send("burst")
+    child.send(TakeBurst())
     with pytest.raises(DeadlinePassed):
         child.receive(time.monotonic() + 0.3)
     assert psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
     child.resume()
-    assert until(child, "burst")["samples_ns"]
+    assert until(child, BurstTaken).samples_ns
     child.end()
 
 
 def test_a_stopped_child_can_be_ended(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
     child = start(launcher, "default", golden, tmp_path)
-    until(child, "ready")
+    until(child, Ready)
     child.pause()
     assert child.end() == -9
 
 
 def test_a_child_has_a_session_and_a_log_of_its_own(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
     child = start(launcher, "noisy-output", golden, tmp_path)
-    until(child, "ready")  # 100,000 characters on its stdout have spoilt no message
+    until(child, Ready)  # 100,000 characters on its stdout have spoilt no message
     assert os.getsid(child.pid) == child.pid
     assert os.getpgid(child.pid) == child.pid
     assert (tmp_path / "child.log").stat().st_size >= 100_000
@@ -185,17 +204,17 @@ def test_a_child_has_a_session_and_a_log_of_its_own(launcher: Launcher, golden: 
 
 
 def test_a_child_of_a_failing_role_says_why(launcher: Launcher, tmp_path: Path) -> None:
-    child = launcher.start("availability", tmp_path / "child.log", backend="no-such", device="cpu")
-    message = child.receive(time.monotonic() + 60)
-    assert message["kind"] == "ended"
-    assert "unknown backend 'no-such'" in message["reason"]
+    child = launcher.start(TryBackend(backend="no-such", device="cpu"), tmp_path / "child.log")
+    event = child.receive(time.monotonic() + 60)
+    assert isinstance(event, Failed)
+    assert "unknown backend 'no-such'" in event.reason
     child.end()
 
 
 def test_leaving_the_launcher_ends_children_and_removes_its_folder(golden: Path, tmp_path: Path) -> None:
     with SpawnLauncher() as launcher:
         child = start(launcher, "hang", golden, tmp_path)
-        until(child, "phase")
+        until(child, PhaseBegun)
     assert not psutil.pid_exists(child.pid) or psutil.Process(child.pid).status() == "zombie"
     assert not launcher.temporary.exists()
 
@@ -203,8 +222,8 @@ def test_leaving_the_launcher_ends_children_and_removes_its_folder(golden: Path,
 def test_a_workspace_that_was_given_stays_when_its_child_has_ended(
     launcher: Launcher, golden: Path, tmp_path: Path
 ) -> None:
-    child = launcher.start("availability", tmp_path / "child.log", tmp_path / "kept", backend="eager", device="cpu")
-    until(child, "finished")
+    child = launcher.start(TryBackend(backend="eager", device="cpu"), tmp_path / "child.log", tmp_path / "kept")
+    until(child, Tried)
     child.end()
     assert (tmp_path / "kept" / "cache").is_dir()
 
@@ -270,7 +289,7 @@ def test_a_further_server_that_does_not_start_ends_what_asked_for_it_and_a_spare
                 launchers.of_epoch(1)
         assert len(launchers._further) == which
         server = launchers.of_epoch(1)
-        until(server.start("probe", server.temporary / "probe.log"), "finished")
+        until(server.start(ProbeTorch(), server.temporary / "probe.log"), TorchFacts)
 
 
 def test_servers_are_waited_for_once() -> None:
@@ -288,7 +307,7 @@ def test_a_server_that_died_before_it_was_asked_to_preload_is_told_as_one_that_e
         launchers.first._server.wait()
         launchers.preload(["xmlrpc.server"])
         with pytest.raises(BakeoffError, match="the fork server ended"):
-            launchers.first.start("probe", launchers.first.temporary / "probe.log")
+            launchers.first.start(ProbeTorch(), launchers.first.temporary / "probe.log")
 
 
 def test_what_a_models_loading_imports_is_imported_by_every_server_and_what_does_not_import_is_left_out() -> None:
@@ -298,7 +317,7 @@ def test_what_a_models_loading_imports_is_imported_by_every_server_and_what_does
         launchers.preload(["no.such.module", "xmlrpc.server"])
         for epoch in range(2):
             server = launchers.of_epoch(epoch)
-            server.start("probe", server.temporary / "probe.log").end()
+            server.start(ProbeTorch(), server.temporary / "probe.log").end()
             assert "had imported torch and xmlrpc and nothing else" in server.note
 
 
@@ -311,8 +330,8 @@ def test_a_module_that_ends_its_process_when_it_is_imported_costs_no_run(
     with Launchers("forkserver") as launchers:
         launchers.preload(["exiting_module", "dying_module"])
         launchers.await_serving()
-        child = launchers.first.start("probe", launchers.first.temporary / "probe.log")
-        until(child, "finished")
+        child = launchers.first.start(ProbeTorch(), launchers.first.temporary / "probe.log")
+        until(child, TorchFacts)
         assert "had imported torch and nothing else" in launchers.first.note
 
 
@@ -325,7 +344,7 @@ def test_a_module_that_never_ends_its_import_costs_no_run(tmp_path: Path, monkey
     with Launchers("forkserver") as launchers:
         launchers.preload(["stuck_module"])
         launchers.await_serving()
-        until(launchers.first.start("probe", launchers.first.temporary / "probe.log"), "finished")
+        until(launchers.first.start(ProbeTorch(), launchers.first.temporary / "probe.log"), TorchFacts)
 
 
 def test_what_is_imported_for_children_is_imported_as_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,8 +370,8 @@ def test_spawned_children_need_one_launcher_only() -> None:
 def test_a_forked_child_is_ready_in_a_fraction_of_what_a_spawned_one_takes(tmp_path: Path) -> None:
     def seconds(launcher: Launcher) -> float:
         begun = time.monotonic()
-        child = launcher.start("probe", tmp_path / "child.log")
-        until(child, "finished")
+        child = launcher.start(ProbeTorch(), tmp_path / "child.log")
+        until(child, TorchFacts)
         taken = time.monotonic() - begun
         child.end()
         return taken

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from harness.messages import ComputeReference
 from harness.worker import accuracy, golden, placing, reference
 from harness.worker.reference import COMPARED, Outputs
 from models.base import Inputs, LoadedModel
@@ -34,49 +34,39 @@ def without_room_for(*names: str) -> object:
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    return {"cwd": str(tmp_path), "workspace": str(tmp_path)}
+    return tmp_path
 
 
-def test_float64_is_the_reference_where_there_is_room(job: dict[str, str]) -> None:
-    outputs, computed_in = golden.exact_outputs(cell_of("bf16"), job)
+def test_float64_is_the_reference_where_there_is_room(folder: Path) -> None:
+    outputs, computed_in = golden.exact_outputs(cell_of("bf16"), folder, folder)
     assert (outputs[0][0].dtype, computed_in) == (torch.float64, "float64")
 
 
-def test_beside_16_bits_float32_is_the_next_best(job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beside_16_bits_float32_is_the_next_best(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "compute", without_room_for("float64"))
-    outputs, computed_in = golden.exact_outputs(cell_of("bf16"), job)
+    outputs, computed_in = golden.exact_outputs(cell_of("bf16"), folder, folder)
     assert (outputs[0][0].dtype, computed_in) == (torch.float32, "float32")
 
 
-class Mailbox:
-    def __init__(self) -> None:
-        self.kinds: list[str] = []
-
-    def send_bytes(self, message: bytes) -> None:
-        self.kinds.append(json.loads(message)["kind"])
-
-
-def test_a_whole_step_is_not_checked_against_itself(job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_step_is_not_checked_against_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "compute", without_room_for("float64"))
     with pytest.raises(torch.OutOfMemoryError):
-        golden.exact_outputs(cell_of("fp32").model_copy(update={"task": "train_step"}), job)
+        golden.exact_outputs(cell_of("fp32").model_copy(update={"task": "train_step"}), folder, folder)
 
 
 @pytest.mark.parametrize("task", ["inference", "forward_backward"])
 @pytest.mark.parametrize(("precision", "lacking"), [("fp32", ("float64",)), ("bf16", ("float64", "float32"))])
 def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_answer_is_still_found(
-    task: str, precision: str, lacking: tuple[str, ...], job: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    task: str, precision: str, lacking: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = cell_of(precision).model_copy(update={"task": task})
     files = {}
     for name, compute in (("exact", reference.compute), ("eager", without_room_for(*lacking))):
         monkeypatch.setattr(reference, "compute", compute)
-        files[name] = Path(job["cwd"]) / name
-        mailbox = Mailbox()
-        golden.compute(mailbox, job | {"cell": cell.model_dump(), "golden": str(files[name])})  # type: ignore[arg-type]
-        assert mailbox.kinds == ["finished"]
+        files[name] = folder / name
+        golden.compute(ComputeReference(cell=cell, reference=files[name]), folder, folder)
     exact, known = (accuracy.Golden.load(files[name]) for name in ("exact", "eager"))
     assert (exact.computed_in, known.computed_in) == ("float64", precision)
     model = placing.load(cell)
@@ -93,13 +83,13 @@ def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_an
     assert not accuracy.check(doubled, known, precision, names).passed
 
 
-def test_another_error_is_not_taken_for_a_lack_of_memory(job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_error_is_not_taken_for_a_lack_of_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a shape that does not fit")
 
     monkeypatch.setattr(reference, "compute", broken)
     with pytest.raises(RuntimeError, match="does not fit"):
-        golden.exact_outputs(cell_of("bf16"), job)
+        golden.exact_outputs(cell_of("bf16"), folder, folder)
 
 
 def test_the_golden_says_what_it_was_computed_in(tmp_path: Path) -> None:

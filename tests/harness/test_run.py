@@ -16,6 +16,7 @@ from harness import run as runs
 from harness.controller import contest_run as contests
 from harness.controller.environment import usable_cores
 from harness.controller.launcher import Child, Launcher
+from harness.messages import Job, MeasureCeilings
 from harness.plan import Request
 from judging.constraints import Requirements
 from records.schema import Cell, Record, Report, Status
@@ -526,8 +527,13 @@ def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
 ) -> None:
     start = Launcher.start
 
-    def elsewhere(self: Launcher, role: str, log: Path, workspace: Path | None = None, **fields: object) -> Child:
-        return start(self, role, log, workspace, **(fields | {"device": "cuda:99"} if role == "ceilings" else fields))
+    def elsewhere(self: Launcher, job: Job, log: Path, workspace: Path | None = None) -> Child:
+        return start(
+            self,
+            job.model_copy(update={"device": "cuda:99"}) if isinstance(job, MeasureCeilings) else job,
+            log,
+            workspace,
+        )
 
     monkeypatch.setattr(Launcher, "start", elsewhere)
     report = measure(tmp_path / "run", "null")

@@ -1,0 +1,352 @@
+"""Every message between the controller and its workers, and between the controller and its fork servers.
+
+A message is one model, told apart by its `kind`, and travels as JSON. It is validated once, where it is received. The
+controller starts a worker with an `Assignment`, and a worker that measures a cell then takes a `Command` at a time. A
+worker tells of itself by `Event`s. A fork server takes an `Order` at a time and answers by `Notice`s.
+"""
+
+from __future__ import annotations
+
+import array
+import socket
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, TypeAdapter
+
+from harness.sampling_plan import SamplingPlan
+from records.schema import (
+    Accuracy,
+    Ceilings,
+    Cell,
+    Conditions,
+    DeviceTime,
+    Energy,
+    Frozen,
+    Memory,
+    Placement,
+    Settling,
+    Stage,
+    Status,
+    Throughput,
+    WarmUp,
+    Work,
+)
+
+# --- jobs: what a worker is started for
+
+
+class CellJob(Frozen):
+    """What the three jobs that work on one cell have in common."""
+
+    cell: Cell
+    reference: Path  # file with the outputs that the cell is checked against
+    sampling: SamplingPlan
+    shared_folder: Path  # holds the artefact, and is shared by all workers of the cell
+    is_first: bool = True  # no other worker has measured the cell before
+    surgical: tuple[str, ...] = ()  # what a surgical mode compiles, if not what the model names
+
+
+class MeasureCell(CellJob):
+    """Build one cell, check it, warm it up, and take bursts on command. It is answered by `Ready`."""
+
+    kind: Literal["measure"] = "measure"
+
+
+class PackageCell(CellJob):
+    """Build one cell ahead of time into the shared folder. It is answered by `Packaged`."""
+
+    kind: Literal["package"] = "package"
+
+
+class MeasurePackagedCell(CellJob):
+    """Load what `PackageCell` has left, and go on as with `MeasureCell`."""
+
+    kind: Literal["measure_packaged"] = "measure_packaged"
+
+
+class ComputeReference(Frozen):
+    """Compute the outputs that a contest's cells are checked against. It is answered by `ReferenceComputed`."""
+
+    kind: Literal["compute_reference"] = "compute_reference"
+    cell: Cell
+    reference: Path  # the file to write
+
+
+class MeasureCeilings(Frozen):
+    """Measure what this machine can do at best. It is answered by `CeilingsMeasured`."""
+
+    kind: Literal["measure_ceilings"] = "measure_ceilings"
+    device: str
+    precision: str
+
+
+class ProbeTorch(Frozen):
+    """Look up what torch says of this machine. It is answered by `TorchFacts`."""
+
+    kind: Literal["probe_torch"] = "probe_torch"
+
+
+class TryBackend(Frozen):
+    """Find out whether this machine has a backend for a device. It is answered by `Tried`."""
+
+    kind: Literal["try_backend"] = "try_backend"
+    backend: str
+    device: str
+
+
+class TryImport(Frozen):
+    """Find out whether a module imports here. It is answered by `Tried`."""
+
+    kind: Literal["try_import"] = "try_import"
+    module: str
+
+
+Job = Annotated[
+    MeasureCell
+    | PackageCell
+    | MeasurePackagedCell
+    | ComputeReference
+    | MeasureCeilings
+    | ProbeTorch
+    | TryBackend
+    | TryImport,
+    Field(discriminator="kind"),
+]
+
+
+class Assignment(Frozen):
+    """A job, and the surroundings that the worker must give itself before it begins."""
+
+    kind: Literal["assignment"] = "assignment"
+    job: Job
+    mark: str  # everything that the worker starts is found by it
+    workspace: Path
+    log: Path
+    cwd: Path
+    environment: dict[str, str]
+
+
+# --- commands: what a worker that is ready is told
+
+
+class TakeBurst(Frozen):
+    """Take one burst. It is answered by `BurstTaken`."""
+
+    kind: Literal["take_burst"] = "take_burst"
+    core: int | None = None  # the calling thread begins on this one
+
+
+class Finish(Frozen):
+    """Check once more, and end. It is answered by `Finished`."""
+
+    kind: Literal["finish"] = "finish"
+    in_full: bool  # measure throughput, device time, energy and stages, too
+
+
+Command = Annotated[TakeBurst | Finish, Field(discriminator="kind")]
+
+
+# --- events: what a worker tells
+
+
+class PhaseBegun(Frozen):
+    kind: Literal["phase_begun"] = "phase_begun"
+    name: str
+
+
+class PhaseEnded(Frozen):
+    kind: Literal["phase_ended"] = "phase_ended"
+    name: str
+    seconds: float
+
+
+class Packaged(Frozen):
+    """The cell lies in the shared folder, and this worker is done."""
+
+    kind: Literal["packaged"] = "packaged"
+
+
+class Ready(Frozen):
+    """The cell is built, checked and warm."""
+
+    kind: Literal["ready"] = "ready"
+    accuracy: Accuracy
+    settling: Settling | None
+    warm_up: WarmUp
+    placement: Placement | None
+    memory: Memory
+    precision_in_force: dict[str, JsonValue]
+    settings: dict[str, JsonValue]
+    versions: dict[str, str]
+    caveat: str  # what a reader should know of the backend's mode, or nothing
+    reference_type: str  # what the reference was computed in
+
+
+class BurstTaken(Frozen):
+    kind: Literal["burst_taken"] = "burst_taken"
+    samples_ns: list[int]
+    conditions: Conditions
+
+
+class Finished(Frozen):
+    """The cell was checked once more, and this worker is done."""
+
+    kind: Literal["finished"] = "finished"
+    accuracy_after: Accuracy
+    placement: Placement | None
+    memory: Memory
+    recompilations: int  # since it was ready
+    throughput: Throughput | None = None
+    device_time: DeviceTime | None = None
+    energy: Energy | None = None
+    stages: list[Stage] = Field(default_factory=list)
+
+
+class ReferenceComputed(Frozen):
+    kind: Literal["reference_computed"] = "reference_computed"
+    work: Work | None
+    uncounted: str  # why there is no `work`
+
+
+class CeilingsMeasured(Frozen):
+    kind: Literal["ceilings_measured"] = "ceilings_measured"
+    ceilings: Ceilings
+
+
+class TorchFacts(Frozen):
+    kind: Literal["torch_facts"] = "torch_facts"
+    torch: str
+    cuda: str | None  # the version that torch was built with
+    cuda_devices: int
+    threads: int
+
+
+class Tried(Frozen):
+    kind: Literal["tried"] = "tried"
+    reason: str  # why it does not work, or nothing
+
+
+class Failed(Frozen):
+    """The worker will not go on."""
+
+    kind: Literal["failed"] = "failed"
+    status: Status
+    reason: str
+
+
+Event = Annotated[
+    PhaseBegun
+    | PhaseEnded
+    | Packaged
+    | Ready
+    | BurstTaken
+    | Finished
+    | ReferenceComputed
+    | CeilingsMeasured
+    | TorchFacts
+    | Tried
+    | Failed,
+    Field(discriminator="kind"),
+]
+
+
+# --- between the controller and a fork server
+
+
+class Preload(Frozen):
+    """Import these modules before another worker is forked. It is answered by `Preloaded`."""
+
+    kind: Literal["preload"] = "preload"
+    modules: tuple[str, ...]
+
+
+Order = Annotated[Assignment | Preload, Field(discriminator="kind")]
+
+
+class Serving(Frozen):
+    """The fork server has imported torch, and can fork."""
+
+    kind: Literal["serving"] = "serving"
+
+
+class Preloaded(Frozen):
+    kind: Literal["preloaded"] = "preloaded"
+    modules: tuple[str, ...]  # those that could be imported
+
+
+class Forked(Frozen):
+    kind: Literal["forked"] = "forked"
+    pid: int
+
+
+class Exited(Frozen):
+    kind: Literal["exited"] = "exited"
+    pid: int
+    status: int  # exit code, or minus the number of the signal
+
+
+Notice = Annotated[Serving | Preloaded | Forked | Exited, Field(discriminator="kind")]
+
+
+# --- how they travel
+
+_COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+_ORDER: TypeAdapter[Order] = TypeAdapter(Order)
+_NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)
+
+
+def send(connection: Connection, message: Assignment | Command | Event) -> None:
+    """Send a message through a worker's pipe. Raises OSError when the other side is gone."""
+    connection.send_bytes(message.model_dump_json().encode())
+
+
+def receive_assignment(connection: Connection) -> Assignment:
+    """Return the first message that a worker gets, as the other three of these functions do: each waits for it, and
+    raises EOFError or OSError when the other side is gone."""
+    return Assignment.model_validate_json(connection.recv_bytes())
+
+
+def receive_command(connection: Connection) -> Command:
+    return _COMMAND.validate_json(connection.recv_bytes())
+
+
+def receive_event(connection: Connection) -> Event:
+    return _EVENT.validate_json(connection.recv_bytes())
+
+
+def send_order(control: socket.socket, order: Order, *descriptors: int) -> None:
+    """Send an order to a fork server, with file descriptors for the worker. Raises OSError when the server is gone."""
+    body = order.model_dump_json().encode()
+    socket.send_fds(control, [array.array("I", [len(body)]).tobytes()], descriptors)
+    control.sendall(body)
+
+
+def receive_order(control: socket.socket) -> tuple[Order, list[int]] | None:
+    """Return the next order and the descriptors that came with it, or None when the controller is gone."""
+    size = array.array("I")
+    try:
+        header, descriptors, _, _ = socket.recv_fds(control, size.itemsize, 1)
+        if len(header) < size.itemsize:
+            return None
+        size.frombytes(header)
+        body = b""
+        while len(body) < size[0]:
+            part = control.recv(size[0] - len(body))
+            if not part:
+                return None
+            body += part
+    except OSError:
+        return None
+    return _ORDER.validate_json(body), descriptors
+
+
+def notice_line(notice: Notice) -> bytes:
+    """Return a fork server's notice as a line to send."""
+    return notice.model_dump_json().encode() + b"\n"
+
+
+def parse_notice(line: bytes) -> Notice:
+    return _NOTICE.validate_json(line)
