@@ -11,6 +11,7 @@ from backends.base import AheadOfTime, Availability, BuildContext, Compiled, Set
 from backends.inductor import Inductor, InductorLog, compiler_available, generated_and_called
 from backends.linking import LINKED, linker_options
 from models.base import Inputs
+from records.device import Device
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class AOTInductor(AheadOfTime):
         cuda_graph.MODE: {"run_single_threaded": True},  # locks and events have no place in a captured graph
     }
 
-    def available(self, device: str) -> Availability:
+    def available(self, device: Device) -> Availability:
         return Inductor().available(device) and compiler_available()  # its wrapper is C++ on CUDA too
 
     def supports(self, cell: Cell) -> Availability:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
+from records.device import Device
 from records.schema import Cell, Placement
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ class Availability:
 
 
 YES = Availability()
-
-QUANTISED = ("int8", "fp8")
-"""Precisions that casting weights and inputs does not give."""
 
 INFERENCE, FORWARD_BACKWARD, TRAIN_STEP = TASKS = ("inference", "forward_backward", "train_step")
 """What a call is: the module's outputs; a loss and its gradients; these and a step of AdamW."""
@@ -201,7 +199,7 @@ class Backend(ABC):
     """What a reader must know of every number of this backend. Stands in `list`, and as a doubt in each record."""
 
     @abstractmethod
-    def available(self, device: str) -> Availability:
+    def available(self, device: Device) -> Availability:
         """Can this machine run us on `device` (`cpu`, `cuda`, `cuda:1`)? Imports the library, may touch the device."""
 
     def supports(self, cell: Cell) -> Availability:
@@ -210,9 +208,9 @@ class Backend(ABC):
             return Availability(
                 f"{self.name} does not do task '{cell.task}': its graph is inference's and has no backward"
             )
-        if cell.task != INFERENCE and cell.precision in QUANTISED:
+        if cell.task != INFERENCE and cell.precision.is_quantised:
             return Availability(f"nothing is trained in {cell.precision}: what it rounds has no gradient")
-        if cell.precision in QUANTISED and not self.quantises:
+        if cell.precision.is_quantised and not self.quantises:
             return Availability(f"{self.name} does not do precision {cell.precision}")
         return YES
 

@@ -26,7 +26,7 @@ WARMING_CALLS = 3
 
 def supports_capture(cell: Cell) -> Availability:
     """Whether `cell` could be captured at all: a reason where its mode is `cuda-graph` and its device is not CUDA."""
-    if cell.mode == MODE and not cell.device.startswith("cuda"):
+    if cell.mode == MODE and not cell.device.is_cuda:
         return Availability(f"CUDA graphs need a CUDA device, not {cell.device}")
     return YES
 

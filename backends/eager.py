@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from backends import cuda_graph, quantising
 from backends.base import TASKS, YES, Availability, Backend, BuildContext, Compiled
+from records.device import Device
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Eager(Backend):
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
 
-    def available(self, device: str) -> Availability:
+    def available(self, device: Device) -> Availability:
         return torch_available(device)
 
     def supports(self, cell: Cell) -> Availability:
@@ -81,11 +82,11 @@ class Callables(Compiled):
         self._outputs = None
 
 
-def torch_available(device: str) -> Availability:
+def torch_available(device: Device) -> Availability:
     """Whether this machine's torch can run on `device`."""
     import torch
 
-    if not device.startswith("cuda"):
+    if not device.is_cuda:
         return YES
     if torch.version.cuda is None:
         return Availability(f"torch {torch.__version__} is a build without CUDA")

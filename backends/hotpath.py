@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from backends.base import TASKS, Availability, Backend, BuildContext, Compiled, Settings, Wrapped
 from backends.eager import Callables, torch_available
+from records.device import Device
 from records.schema import Extent, Placement
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class HotPath(Backend):
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {"hot_threshold": 10}}
     tasks = TASKS
 
-    def available(self, device: str) -> Availability:
+    def available(self, device: Device) -> Availability:
         # not by importing the compiler, as others do: this process is to know nothing of it
         if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), *COMPILERS)):
             return Availability("hotpath compiles with a C++ compiler, and none was found: install g++ or set CXX")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from backends import cuda_graph, quantising, surgical
 from backends.base import (
     INFERENCE,
-    QUANTISED,
     SURGICAL,
     TASKS,
     TRAIN_STEP,
@@ -25,7 +24,9 @@ from backends.base import (
 )
 from backends.eager import Callables, torch_available
 from models.base import of_each_shape
+from records.device import Device
 from records.errors import Unsupported
+from records.precision import Precision
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -70,27 +71,27 @@ class Inductor(Backend):
     tasks = TASKS
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
 
-    def available(self, device: str) -> Availability:
+    def available(self, device: Device) -> Availability:
         if not (available := torch_available(device)):
             return available
-        if device.startswith("cuda"):
+        if device.is_cuda:
             return _triton_available()
         return compiler_available()
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        if not cell.device.startswith("cuda") and cell.mode == "reduce-overhead":
+        if not cell.device.is_cuda and cell.mode == "reduce-overhead":
             return Availability(f"mode {cell.mode} is CUDA graphs, and {cell.device} has none: use inductor")
-        if not cell.device.startswith("cuda") and cell.mode == "max-autotune-no-cudagraphs":
+        if not cell.device.is_cuda and cell.mode == "max-autotune-no-cudagraphs":
             return Availability(f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune")
-        if not cell.device.startswith("cuda") and cell.precision == "int8" and cell.mode == "freezing":
+        if not cell.device.is_cuda and cell.precision is Precision.INT8 and cell.mode == "freezing":
             return Availability(f"on {cell.device}, int8 is always frozen: use inductor")
         if cell.mode == OPTIMIZER_INSIDE and cell.task != TRAIN_STEP:
             return Availability(f"task {cell.task} has no optimiser to compile: use inductor")
         if cell.mode == "freezing" and cell.task != INFERENCE:
             return Availability("freezing makes constants of the weights, and training changes them: use inductor")
-        if cell.mode == SURGICAL and (cell.task != INFERENCE or cell.precision in QUANTISED):
+        if cell.mode == SURGICAL and (cell.task != INFERENCE or cell.precision.is_quantised):
             return Availability(
                 f"{SURGICAL} compilation is of inference, in a precision that casting gives: use inductor"
             )
@@ -152,7 +153,7 @@ class Inductor(Backend):
             if mode == OPTIMIZER_INSIDE:
                 assert training.optimiser is not None
                 optimise = torch.compile(training.optimiser.step, backend="inductor")
-            if context.cell.device.startswith("cuda") and mode in (cuda_graph.MODE, OPTIMIZER_INSIDE):
+            if context.cell.device.is_cuda and mode in (cuda_graph.MODE, OPTIMIZER_INSIDE):
                 # compiled, a step count on the host would be a kernel of its own there for every parameter
                 training.make_capturable()
             steps = OptimisedSteps(Steps(training, forward, optimise), context.cell.device, log)
@@ -183,7 +184,7 @@ def padded_to_buckets(function: Callable[..., torch.Tensor], axis: int | None) -
 class FromCounters(Compiled):
     """Tells where it ran from what Dynamo and Inductor count and log in the cell's process."""
 
-    _device: str
+    _device: Device
     _log: InductorLog
     _breaks_by_design: Counter[str]  # graph breaks that leave nothing outside
     _compiled_before: int | None = None  # when placement was asked first: after the warm-up
@@ -200,7 +201,7 @@ class FromCounters(Compiled):
         broken += self._log.kept_by_pytorch
         skipped = counters["inductor"]["cudagraph_skips"]
         # max-autotune asks for them on every device, and counts a CPU's having none as a skip
-        if skipped and self._device.startswith("cuda"):
+        if skipped and self._device.is_cuda:
             reasons = self._log.cuda_graph_skips or ["no reason logged"]
             broken += [f"CUDA graph skipped: {reason}" for reason in dict.fromkeys(reasons)]
         if self._compiled_before is None:
@@ -230,7 +231,7 @@ class FromCounters(Compiled):
 class Optimised(FromCounters, Callables):
     """What torch.compile made. CUDA-graph modes hand out memory that the next call overwrites, so `outputs` clones."""
 
-    def __init__(self, function: Callable[..., object], device: str, log: InductorLog) -> None:
+    def __init__(self, function: Callable[..., object], device: Device, log: InductorLog) -> None:
         super().__init__(function)
         self._device = device
         self._log = log
@@ -240,7 +241,7 @@ class Optimised(FromCounters, Callables):
 class OptimisedSteps(FromCounters, Wrapped):
     """Steps of training, parts of which torch.compile made."""
 
-    def __init__(self, steps: Compiled, device: str, log: InductorLog) -> None:
+    def __init__(self, steps: Compiled, device: Device, log: InductorLog) -> None:
         super().__init__(steps)
         self._device = device
         self._log = log

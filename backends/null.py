@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends.base import YES, AheadOfTime, Availability, Backend, BuildContext, Compiled, Settings
+from records.device import Device
 from records.errors import Unsupported
 from records.schema import Extent, Placement
 
@@ -58,7 +59,7 @@ class Null(Backend):
         "fallback": {"placement": Placement(extent=Extent.FALLBACK, engines={"torch": 13})},
     }
 
-    def available(self, device: str) -> Availability:
+    def available(self, device: Device) -> Availability:
         return YES
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
@@ -87,7 +88,7 @@ class NullPackaged(AheadOfTime):
         "crash-in-load": {"crash_in": "load"},
     }
 
-    def available(self, device: str) -> Availability:
+    def available(self, device: Device) -> Availability:
         return YES
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:

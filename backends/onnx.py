@@ -14,7 +14,9 @@ from backends import cuda_graph
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx, exported_before
+from records.device import Device
 from records.errors import BakeoffError, Unavailable
+from records.precision import Precision
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -60,32 +62,32 @@ class Onnx(Backend):
         "onnxruntime-openvino",
     )
 
-    def available(self, device: str) -> Availability:
+    def available(self, device: Device) -> Availability:
         for library in ("onnx", "onnxscript", "onnxruntime"):
             try:
                 __import__(library)
             except ImportError as error:
                 return Availability(f"{library} is not installed ({error}): pip install {library}")
         # the model, its inputs and the buffers bound to the session are torch's
-        return _provider_available(device.partition(":")[0]) and torch_available(device)
+        return _provider_available(device.kind) and torch_available(device)
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        kind = cell.device.partition(":")[0]
+        kind = cell.device.kind
         if not (capturable := cuda_graph.supports_capture(cell)):
             return capturable
         if cell.mode in ("cpu", "openvino-ep") and kind != "cpu":
             return Availability(f"mode {cell.mode} is for the CPU, not {cell.device}")
         if cell.mode in ("cuda", "tensorrt-ep") and kind != "cuda":
             return Availability(f"mode {cell.mode} needs a CUDA device, not {cell.device}")
-        if cell.precision in ("bf16", "fp16") and kind == "cpu":
+        if cell.precision.is_16_bit and kind == "cpu":
             return Availability(f"ONNX Runtime's CPU provider has no {cell.precision} kernels for most operators")
-        if cell.precision == "int8" and _provider(cell) == "cuda":
+        if cell.precision is Precision.INT8 and _provider(cell) == "cuda":
             return Availability("ONNX Runtime's CUDA provider has no kernels for quantised layers: use tensorrt-ep")
-        if cell.precision == "int8" and _provider(cell) == "openvino":
+        if cell.precision is Precision.INT8 and _provider(cell) == "openvino":
             return Availability("int8 through OpenVINO is what the backend openvino measures")
-        if cell.precision == "fp8":
+        if cell.precision is Precision.FP8:
             return Availability("ONNX Runtime has no static fp8 quantisation for this model")
         return YES
 
@@ -99,7 +101,7 @@ class Onnx(Backend):
         provider = _provider(cell)
         if not (available := _provider_available(provider)):
             raise Unavailable(available.reason)
-        if cell.device.startswith("cuda"):
+        if cell.device.is_cuda:
             _load_cuda_libraries()
         if provider == "tensorrt" and (missing := _missing_for_tensorrt()):
             raise Unavailable(f"ONNX Runtime's TensorRT provider does not load: {missing}")
@@ -107,14 +109,14 @@ class Onnx(Backend):
         if exported is None:
             with context.phase("export"):
                 exported = export_onnx(module, inputs, context.workspace, _opset(cell))
-                if cell.precision == "int8":
+                if cell.precision is Precision.INT8:
                     exported = quantising.static_onnx(
                         exported, context.calibration, context.workspace, symmetric=provider == "tensorrt"
                     )
         with context.phase("compile"):
             sessions = Sessions(exported, context, provider)
             graph = cell.mode == cuda_graph.MODE
-            layers = quantising.onnx_layers(exported) if cell.precision == "int8" else {}
+            layers = quantising.onnx_layers(exported) if cell.precision is Precision.INT8 else {}
             bound = Bound(sessions, exported, inputs, cell.device, static_inputs=graph, layers=layers)
             bound.bind(inputs)
             for _ in range(CAPTURING_CALLS if graph else 1):
@@ -127,7 +129,7 @@ NEVER_RUN = "ONNX Runtime's TensorRT provider was never run by us: its libraries
 
 def _provider(cell: Cell) -> str:
     """Key of `PROVIDERS` for the cell's mode; the default mode's is the device's own."""
-    return str(Onnx.modes[cell.mode].get("provider", cell.device.partition(":")[0]))
+    return str(Onnx.modes[cell.mode].get("provider", cell.device.kind))
 
 
 def _opset(cell: Cell) -> int | None:
@@ -234,14 +236,14 @@ class Sessions:
         assert isinstance(more, Mapping)
         return {
             **self._device_and_stream(),
-            "use_tf32": "1" if cell.precision == "tf32" else "0",
+            "use_tf32": "1" if cell.precision.allows_tf32 else "0",
             "cudnn_conv_algo_search": "EXHAUSTIVE",
             **more,
         }
 
     def _tensorrt_options(self) -> dict[str, str]:
         """It has no option for TF32, which it has on: only the variable that overrules every library turns it off."""
-        os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if self._context.cell.precision == "tf32" else "0"
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if self._context.cell.precision.allows_tf32 else "0"
         folder = str(self._context.workspace)
         return {
             **self._device_and_stream(),

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import quantising
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
+from records.device import Device
 from records.errors import BakeoffError, Unavailable
+from records.precision import Precision
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -16,12 +18,9 @@ if TYPE_CHECKING:
 
     from models.base import Inputs
 
-PRECISION_HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
+PRECISION_HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16", Precision.INT8: "f32"}
 """Left to itself OpenVINO computes in bfloat16 on CPUs that have it and calls the model float32. For int8 the hint is
 for what is not quantised."""
-
-CAPABILITIES = {"fp32": "FP32", "bf16": "BF16", "fp16": "FP16", "int8": "INT8"}
-"""What OPTIMIZATION_CAPABILITIES must name. Asked for f16 on a CPU without it, OpenVINO takes bf16 silently."""
 
 MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
 """Layer types of the runtime model that a quantised layer can end as."""
@@ -35,8 +34,8 @@ class OpenVINO(Backend):
     libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino")
     """ONNX Runtime, which quantises for int8, is no library that runs here."""
 
-    def available(self, device: str) -> Availability:
-        if device != "cpu":
+    def available(self, device: Device) -> Availability:
+        if device.is_cuda:
             return Availability(f"OpenVINO runs on the CPU here, not on {device}")
         try:
             import openvino
@@ -58,10 +57,11 @@ class OpenVINO(Backend):
 
         precision = context.cell.precision
         core = openvino.Core()
+        # asked for f16 on a CPU without it, OpenVINO takes bf16 silently
         capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        if CAPABILITIES[precision] not in capabilities:
+        if precision.upper() not in capabilities:
             raise Unavailable(f"this CPU computes in {', '.join(capabilities)}, says OpenVINO: not in {precision}")
-        if precision == "int8":
+        if precision is Precision.INT8:
             quantising.require_onnx_quantiser()
         with context.phase("export"):  # or reading what was exported
             model, quantised = _converted(core, module, inputs, context)
@@ -96,7 +96,7 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
     from backends.calling import FlatModule
     from backends.exporting import export_onnx, exported_before
 
-    if context.cell.precision == "int8":
+    if context.cell.precision is Precision.INT8:
         quantised = exported_before(context.workspace)
         if quantised is None:
             exported = export_onnx(module, inputs, context.workspace)

@@ -26,15 +26,12 @@ from backends import exporting
 from backends.base import BuildContext, Compiled, Settings, Wrapped
 from models.base import Inputs
 from records.errors import BakeoffError, Unavailable, Unsupported
+from records.precision import Precision
 
 if TYPE_CHECKING:
     import torch
 
     from backends.exporting import OnnxModel
-
-BASE_TYPES = {"int8": "float32", "fp8": "bfloat16"}
-"""Quantised precisions, and the type of all that is not quantised. torchao's float8 with a scale per row takes no other
-type than bfloat16, and nobody ships float8 inside a float32 model."""
 
 LEAST_SHARE = 0.5
 """Of the layers' weights. Where less of a model can be quantised, its latency is not that precision's."""
@@ -143,15 +140,15 @@ def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lowe
     without, it is what Inductor is to compile. Raises Unsupported where too little of the model can be quantised.
     """
     precision = context.cell.precision
-    if precision not in BASE_TYPES:
+    if not precision.is_quantised:
         return Prepared(module, inputs)
     require_torchao()  # here, because importing is in no phase
     with context.phase("export"):
-        if precision == "fp8":
+        if precision is Precision.FP8:
             return torch_fp8(module, inputs)
         if not context.calibration:
             raise BakeoffError("int8 needs the model's input sets for calibration, and got none")
-        if context.cell.device.startswith("cuda"):
+        if context.cell.device.is_cuda:
             return torch_int8_cuda(module, inputs, context.calibration, lower)
         return torch_int8_cpu(module, inputs, context.calibration, lower)
 
@@ -190,7 +187,7 @@ def torch_int8_cpu(module: torch.nn.Module, inputs: Inputs, calibration: Iterabl
             observed(*_own_tensors(one))
         converted = convert_pt2e(observed)
         layers = list(_layers_of_graph(converted))
-        counted = _counted(layers, "int8")
+        counted = _counted(layers, Precision.INT8)
         if lower:
             converted = _lowered(converted, example, sum(layer.quantised for layer in layers))
     return Prepared(converted, Inputs(example), counted, needs_freezing=not lower)
@@ -222,7 +219,9 @@ def torch_int8_cuda(
                 set_inductor_config=False,
             )
             quantize_(part, config, filter_fn=lambda _, name: name == "")
-        counted = _counted(_layers_of_module(flat), "int8", hint=f"cuBLAS needs {INT8_ROWS} rows or more per call")
+        counted = _counted(
+            _layers_of_module(flat), Precision.INT8, hint=f"cuBLAS needs {INT8_ROWS} rows or more per call"
+        )
         if lower:
             flat = _on_int_mm(flat)
     return Prepared(flat, Inputs(inputs.tensors()), counted)
@@ -252,7 +251,7 @@ def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
             config,
             filter_fn=lambda part, _: _is_linear(part) and not any(size % FP8_MULTIPLE for size in part.weight.shape),
         )
-        counted = _counted(_layers_of_module(flat), "fp8", hint=f"sizes must be multiples of {FP8_MULTIPLE}")
+        counted = _counted(_layers_of_module(flat), Precision.FP8, hint=f"sizes must be multiples of {FP8_MULTIPLE}")
         counted["fp8 fast accumulation"] = bool(config.mm_config.use_fast_accum)
     return Prepared(flat, Inputs(inputs.tensors()), counted)
 
@@ -266,7 +265,7 @@ class _Layer:
     quantised: bool
 
 
-def _counted(layers: Iterable[_Layer], precision: str, hint: str = "") -> Settings:
+def _counted(layers: Iterable[_Layer], precision: Precision, hint: str = "") -> Settings:
     """How many layers of each kind compute in what. Raises Unsupported where less than LEAST_SHARE is quantised."""
     layers = list(layers)
     total = sum(layer.weights for layer in layers)
@@ -278,13 +277,13 @@ def _counted(layers: Iterable[_Layer], precision: str, hint: str = "") -> Settin
         kinds = ", ".join(f"{count} {kind}" for kind, count in left.items())
         share = f"{100 * quantised / total:.0f} %"
         reason = f"torchao brings {share} of the layers' weights to {precision} here; {kinds} would stay"
-        reason += f" in {BASE_TYPES[precision]}"
+        reason += f" in {precision.input_type}"
         raise Unsupported(f"{reason} ({hint})" if hint else reason)
     counted: Settings = {}
     for kind, count in Counter(layer.kind for layer in layers if layer.quantised).items():
         counted[f"{precision} {kind} layers"] = count
     for kind, count in left.items():
-        counted[f"{BASE_TYPES[precision]} {kind} layers"] = count
+        counted[f"{precision.input_type} {kind} layers"] = count
     return counted
 
 

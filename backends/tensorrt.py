@@ -23,7 +23,9 @@ from backends import cuda_graph
 from backends.base import YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx
+from records.device import Device
 from records.errors import BakeoffError
+from records.precision import Precision
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -52,8 +54,8 @@ class TensorRT(AheadOfTime):
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "tensorrt")
     caveat = "Bakeoff's authors never ran this backend on real TensorRT: it was only held against TensorRT's Python API"
 
-    def available(self, device: str) -> Availability:
-        if not device.startswith("cuda"):
+    def available(self, device: Device) -> Availability:
+        if not device.is_cuda:
             return Availability(f"TensorRT runs on NVIDIA GPUs, and {device} is none")
         try:
             import tensorrt as trt
@@ -68,7 +70,7 @@ class TensorRT(AheadOfTime):
             return supported
         if not (capturable := cuda_graph.supports_capture(cell)):
             return capturable
-        if cell.precision == "fp8":
+        if cell.precision is Precision.FP8:
             return Availability("TensorRT takes FP8 from a graph quantised to it, and nothing here makes one")
         return YES
 
@@ -77,7 +79,7 @@ class TensorRT(AheadOfTime):
 
         with context.phase("export"):
             exported = export_onnx(module, inputs, context.workspace)
-            if context.cell.precision == "int8":
+            if context.cell.precision is Precision.INT8:
                 from backends.quantising import static_onnx
 
                 exported = static_onnx(exported, context.calibration, context.workspace, symmetric=True)
@@ -200,7 +202,7 @@ def _config(builder: trt.Builder, context: BuildContext) -> trt.IBuilderConfig:
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector tells no layer's type
     # on unless cleared: float32 layers would multiply with ten bits of mantissa
-    if context.cell.precision == "tf32":
+    if context.cell.precision.allows_tf32:
         config.set_flag(trt.BuilderFlag.TF32)
     else:
         config.clear_flag(trt.BuilderFlag.TF32)

@@ -23,6 +23,8 @@ from backends import cuda_graph
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.tensorrt import layer_types
+from records.device import Device
+from records.precision import Precision
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -52,8 +54,8 @@ class TorchTensorRT(Backend):
         "Bakeoff's authors never ran this backend on real TensorRT: it was only held against Torch-TensorRT's sources"
     )
 
-    def available(self, device: str) -> Availability:
-        if not device.startswith("cuda"):
+    def available(self, device: Device) -> Availability:
+        if not device.is_cuda:
             return Availability(f"TensorRT runs on NVIDIA GPUs, and {device} is none")
         if not (matching := _version_matches_torch()):
             return matching
@@ -69,7 +71,7 @@ class TorchTensorRT(Backend):
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        if cell.precision in ("int8", "fp8"):
+        if cell.precision.is_quantised:
             return Availability(
                 f"Torch-TensorRT takes {cell.precision} from modules that NVIDIA's ModelOpt quantised, and none is here"
             )
@@ -96,7 +98,7 @@ def compilation_settings(context: BuildContext) -> dict[str, Any]:
     settings: dict[str, Any] = {
         # it takes the index from here, and one that is not given as None
         "device": torch.device(device.type, device.index or 0),
-        "disable_tf32": context.cell.precision != "tf32",
+        "disable_tf32": context.cell.precision is not Precision.TF32,
         # otherwise a file that all cells share
         "timing_cache_path": str(context.workspace / "timing_cache.bin"),
         # an engine that cannot be built is this record's reason, not a silent return to torch

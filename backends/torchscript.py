@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends import cuda_graph, quantising
+from backends import cuda_graph
 from backends.base import Availability, Backend, BuildContext, Compiled
 from backends.eager import torch_available
+from records.device import Device
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ class TorchScript(Backend):
     quantises = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}}
 
-    def available(self, device: str) -> Availability:
+    def available(self, device: Device) -> Availability:
         return torch_available(device)
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        if cell.precision in quantising.BASE_TYPES:
+        if cell.precision.is_quantised:
             return Availability(f"torch.jit.trace cannot record what torchao makes of a model for {cell.precision}")
         return cuda_graph.supports_capture(cell)
 

@@ -12,6 +12,7 @@ from backends import cuda_graph, kernels
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.kernels import Launch, Variant
+from records.device import Device
 from records.errors import BakeoffError, Unavailable
 from records.schema import Cell, Extent, Placement
 
@@ -45,10 +46,10 @@ class Triton(Backend):
     libraries: ClassVar[tuple[str, ...]] = ("torch", "triton")
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("fused_add_relu_mul", {"elements": "65536"})
 
-    def available(self, device: str) -> Availability:
+    def available(self, device: Device) -> Availability:
         if not (available := torch_available(device)):
             return available
-        if not device.startswith("cuda") and os.environ.get("TRITON_INTERPRET") != "1":
+        if not device.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
             return Availability(
                 "Triton's kernels run on CUDA (TRITON_INTERPRET=1 interprets them on the CPU, for tests)"
             )
@@ -125,7 +126,7 @@ class Handwritten(Compiled):
 def _possible(variants: Sequence[Variant], loads: object, cell: Cell) -> list[Variant]:
     """The variants of a kernel that load as the mode says and that this GPU can run. Raises Unavailable for none."""
     found = [variant for variant in variants if loads in (None, variant["loads"])]
-    if cell.device.startswith("cuda"):
+    if cell.device.is_cuda:
         import torch
 
         capability = torch.cuda.get_device_capability(cell.device)
@@ -155,7 +156,7 @@ def _choose(
         chosen = json.loads(remembered.read_text(encoding="utf-8"))
         prepare(module, inputs.tensors(), chosen).run()
         return chosen, {"chosen": "by the cell's first process"}
-    if not context.cell.device.startswith("cuda"):
+    if not context.cell.device.is_cuda:
         return variants[0], {"chosen": "interpreted: the first one, no time means anything"}
     import torch
     import triton

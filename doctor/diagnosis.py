@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from records.device import Device
 from records.schema import Frozen, Seconds, Status
 
 SCHEMA_VERSION = "1.0.0"
@@ -99,7 +100,7 @@ class Trial(Frozen):
 
     backend: str
     mode: str = "default"
-    device: str
+    device: Device
     outcome: Outcome
     status: Status
     reason: str = ""

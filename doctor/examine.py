@@ -17,9 +17,10 @@ from harness.controller.cell_run import Live, Over, Setting
 from harness.controller.launcher import Launcher, Launchers
 from harness.controller.progress import Silent
 from harness.messages import ProbeTorch, TorchFacts, Tried, TryBackend
-from harness.plan import ALL, Contest, PlannedCell, Request, StartMethod, check_devices, expand_backends
+from harness.plan import ALL, Contest, PlannedCell, Request, StartMethod, expand_backends
 from harness.run import ask
 from harness.sampling_plan import SamplingPlan
+from records.device import Device
 from records.errors import BakeoffError
 from records.schema import Cell, Status
 from records.store import Store
@@ -99,12 +100,12 @@ def _keeps(finding: Finding, trial: Trial) -> bool:
     if finding.weight is not Weight.PROBLEM:
         return False
     concerned = trial.backend in finding.backends if finding.backends else bool(finding.devices)
-    return concerned and (not finding.devices or trial.device.partition(":")[0] in finding.devices)
+    return concerned and (not finding.devices or trial.device.kind in finding.devices)
 
 
-def _plan(backends_asked: Sequence[str], devices: Sequence[str]) -> list[Contest]:
+def _plan(backends_asked: Sequence[str], device_names: Sequence[str]) -> list[Contest]:
     """A cell for each backend on each device, of the model that the backend is tried with."""
-    check_devices(devices)
+    devices = [Device(name) for name in device_names]
     contests: dict[str, list[PlannedCell]] = {}
     for device, (name, mode, by_name) in itertools.product(devices, expand_backends(backends_asked or [ALL])):
         model, sizes = _model_for(name)

@@ -16,6 +16,8 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, TypeAdapter
 
 from harness.sampling_plan import SamplingPlan
+from records.device import Device
+from records.precision import Precision
 from records.schema import (
     Accuracy,
     Ceilings,
@@ -78,8 +80,8 @@ class MeasureCeilings(Frozen):
     """Measure what this machine can do at best. It is answered by `CeilingsMeasured`."""
 
     kind: Literal["measure_ceilings"] = "measure_ceilings"
-    device: str
-    precision: str
+    device: Device
+    precision: Precision
 
 
 class ProbeTorch(Frozen):
@@ -93,7 +95,7 @@ class TryBackend(Frozen):
 
     kind: Literal["try_backend"] = "try_backend"
     backend: str
-    device: str
+    device: Device
 
 
 class TryImport(Frozen):

@@ -17,12 +17,6 @@ THROTTLING = {
 """NVML's bits that mean a clock held down; that it is idle, or follows an application's setting, is no such reason."""
 
 
-def cuda_index(device: str) -> int | None:
-    """The index in `cuda:1`; 0 for `cuda`; None for `cpu`."""
-    name, _, index = device.partition(":")
-    return int(index or 0) if name == "cuda" else None
-
-
 @contextlib.contextmanager
 def nvml() -> Iterator[Any]:
     """NVIDIA's management library, initialised; None where it is not to be had."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,11 @@ import backends
 import models
 from backends.base import INFERENCE, SURGICAL, TASKS
 from judging.constraints import Requirements
+from records.device import Device
 from records.errors import BakeoffError, UsageError, unknown
+from records.precision import Precision
 from records.schema import Cell, Frozen
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8", "fp8")
 ALL = "all"
 
 Schedule = Literal["interleaved", "sequential"]
@@ -103,13 +103,15 @@ def plan(request: Request) -> list[Contest]:
 def _cells(request: Request) -> Iterator[PlannedCell]:
     """Those of one product of models, sizes, devices, precisions and configurations."""
     _check_names(request)
+    devices = [Device(name) for name in request.devices]
+    precisions = [Precision(name) for name in request.precision]
     configurations = expand_backends(request.backends)
     options = _options_of(request)
     for model in request.models:
         family = models.find(model)
         for values in itertools.product(*request.set.values()):
             dimensions = family.resolve(dict(zip(request.set, values, strict=True)))
-            for device, precision in itertools.product(request.devices, request.precision):
+            for device, precision in itertools.product(devices, precisions):
                 for backend, mode, asked_by_name in configurations:
                     cell = Cell(
                         model=model,
@@ -199,19 +201,13 @@ def command_for(cell: Cell, strict: bool = False, surgical: Sequence[str] = (), 
     return " ".join([*parts, *options])
 
 
-def check_devices(devices: Sequence[str]) -> None:
-    """Raise UsageError for a name that is no device's."""
-    for device in devices:
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-            raise UsageError(f"unknown device '{device}': write cpu, cuda or cuda:N")
-
-
 def _check_names(request: Request) -> None:
-    check_devices(request.devices)
+    for device in request.devices:
+        Device(device)
     Requirements.parse(request.require)
     for precision in request.precision:
-        if precision not in PRECISIONS:
-            raise unknown("precision", precision, PRECISIONS)
+        if precision not in set(Precision):
+            raise unknown("precision", precision, Precision)
     if request.task not in TASKS:
         raise unknown("task", request.task, TASKS)
     named: tuple[tuple[str, Sequence[str]], ...] = (

@@ -1,14 +1,7 @@
-"""One meaning of each precision for every backend: the harness casts weights and inputs and sets torch's switches.
+"""Each precision means the same for every backend: the harness casts weights and inputs and sets torch's switches.
 
-| precision | weights and inputs | products |
-| --- | --- | --- |
-| fp32 | float32 | IEEE float32 |
-| tf32 | float32 | TF32 (10 bits of mantissa) where the hardware has it, accumulated in float32 |
-| bf16, fp16 | of that type | of that type, accumulated in float32 |
-| int8 | float32 | layers in int8, statically quantised (`backends.quantising`); the rest as fp32 |
-| fp8 | bfloat16 | layers in float8 e4m3, dynamically quantised (`backends.quantising`); the rest as bf16 |
-
-A backend obeys, or says in `supports` or by raising Unsupported why it cannot.
+`records.precision` says what each one means. A backend obeys, or says why it cannot: in `supports`, or by raising
+Unsupported.
 """
 
 from __future__ import annotations
@@ -17,8 +10,8 @@ import os
 from typing import TYPE_CHECKING
 
 import models
-from backends.quantising import BASE_TYPES
 from records.errors import Unsupported
+from records.precision import Precision
 from records.schema import Cell
 
 if TYPE_CHECKING:
@@ -27,32 +20,23 @@ if TYPE_CHECKING:
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 """Variables that switch TF32 behind every library's back; the NGC images set the second."""
 
-TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", **BASE_TYPES}
-"""Of weights and inputs. TF32 is a way to multiply float32; a quantised model is cast, then quantised."""
-
 
 def unsupported_reason(cell: Cell) -> str:
     """Why no backend can do this cell's precision, or an empty string. Pure."""
     if reason := models.find(cell.model).precision_reason(cell.precision):
         return reason
-    if cell.precision == "tf32" and not cell.device.startswith("cuda"):
-        return "TF32 is a mode of NVIDIA's matrix units, and this is the CPU"
-    if cell.precision == "fp8" and not cell.device.startswith("cuda"):
-        return "float8 products are done by NVIDIA's matrix units, and this is the CPU"
-    return ""
+    return "" if cell.device.is_cuda else cell.precision.reason_against_cpu
 
 
-def dtype_of(precision: str) -> torch.dtype:
-    """The type of weights and inputs. Raises Unsupported for a precision that nobody knows."""
+def dtype_of(precision: Precision) -> torch.dtype:
+    """Return the type of weights and inputs."""
     import torch
 
-    if precision not in TYPES:
-        raise Unsupported(f"unknown precision {precision}")
-    dtype: torch.dtype = getattr(torch, TYPES[precision])
+    dtype: torch.dtype = getattr(torch, precision.input_type)
     return dtype
 
 
-def apply(precision: str) -> None:
+def apply(precision: Precision) -> None:
     """Set torch's switches for this process: TF32 on for `tf32`, off for everything else.
 
     These are the switches that torch 2.8 to 2.13 have in common. The `fp32_precision` ones of 2.9 and later follow them
@@ -62,7 +46,7 @@ def apply(precision: str) -> None:
     """
     import torch
 
-    on = precision == "tf32"
+    on = precision.allows_tf32
     for name in OVERRIDES:
         if os.environ.get(name) not in (None, "", "1" if on else "0"):
             raise Unsupported(f"{name}={os.environ[name]} overrules precision {precision}: unset it")

@@ -22,19 +22,18 @@ import backends
 import models
 from backends import cuda_graph
 from backends.aotinductor import AOTInductor
-from backends.base import INFERENCE, QUANTISED, SURGICAL
+from backends.base import INFERENCE, SURGICAL
 from backends.inductor import BUCKETS, Inductor
 from backends.linking import LINKED
 from backends.onnx import PROVIDERS, Onnx
 from backends.openvino import PRECISION_HINTS, OpenVINO
-from harness.plan import check_devices
-from harness.precision import TYPES
 from judging.verdict import spell_ms, title_of
 from models.base import INPUT_SETS, Family
 from models.huggingface import HuggingFace
 from models.user import UserModel
 from records.atomic_file import write_atomically
 from records.errors import UsageError, unknown
+from records.precision import Precision
 from records.schema import Cell, Record, Report
 from records.text import one_line
 from reports.format import median, percent
@@ -80,8 +79,7 @@ def script_for(report: Report, record: Record) -> str:
         raise UsageError(f"{error}; reproduce it from the folder that it was measured from") from None
     model = _model_part(cell, family, dimensions)
     backend = BACKENDS[cell.backend]
-    kind, _, index = cell.device.partition(":")
-    cuda = kind == "cuda"
+    cuda = cell.device.is_cuda
     graph = cell.mode == cuda_graph.MODE
     # LD_PRELOAD works only on a process that is yet to start: it stands in the heading
     variables = {name: value for name, value in report.environment.variables.items() if name != "LD_PRELOAD"}
@@ -93,7 +91,7 @@ def script_for(report: Report, record: Record) -> str:
         imports.append("from torch.utils import _pytree as pytree")
     if not graph or cell.backend == "onnx":
         imports.append("from functools import partial")
-    dtype = f"torch.{TYPES[cell.precision]}" if TYPES[cell.precision] != "float32" else ""
+    dtype = f"torch.{cell.precision.input_type}" if cell.precision.input_type != "float32" else ""
     return _render(
         "script.py.jinja",
         {
@@ -104,9 +102,9 @@ def script_for(report: Report, record: Record) -> str:
             "threads": _threads(report, record),
             "cuda": cuda,
             "placed_on_cores": placed_on_cores,
-            "device_kind": kind,
-            "device_index": int(index or 0),
-            "tf32": cell.precision == "tf32",
+            "device_kind": cell.device.kind,
+            "device_index": cell.device.cuda_index or 0,
+            "tf32": cell.precision.allows_tf32,
             "device_and_type": ", ".join(filter(None, [json.dumps(cell.device) if cuda else "", dtype])),
             "device": cell.device,
             "dtype": dtype,
@@ -186,9 +184,6 @@ def _check_covered(record: Record) -> None:
     cell = record.cell
     if record.status.is_absence:
         raise UsageError(f"{cell.id} has nothing to reproduce: it was {record.status}: {one_line(record.reason)}")
-    check_devices([cell.device])
-    if cell.precision not in TYPES:
-        raise unknown("precision", cell.precision, TYPES)
     reason = ""
     if cell.backend not in BACKENDS:
         reason = f"backend {cell.backend}: there is one for each of {', '.join(BACKENDS)}"
@@ -202,7 +197,7 @@ def _check_covered(record: Record) -> None:
         reason = f"model {cell.model}: there is one for each of {', '.join(MODELS)}, and for your own"
     elif cell.task != INFERENCE:
         reason = f"task {cell.task}: there is one for {INFERENCE} only"
-    elif cell.precision in QUANTISED:
+    elif cell.precision.is_quantised:
         reason = f"precision {cell.precision}: quantising the model takes more than a page"
     if reason:
         raise UsageError(f"no script for {reason}; to measure it again: {one_line(record.command)}")
@@ -249,7 +244,7 @@ def _options(cell: Cell) -> dict[str, Any]:
         return {
             "options": OpenVINO.modes[cell.mode],
             "hint": PRECISION_HINTS[cell.precision],
-            "bfloat16": cell.precision == "bf16",
+            "bfloat16": cell.precision is Precision.BF16,
         }
     if cell.backend == "onnx":
         mode = Onnx.modes[cell.mode]
@@ -257,14 +252,14 @@ def _options(cell: Cell) -> dict[str, Any]:
             "options": mode.get("options", {}),
             "opset": mode.get("opset"),
             "provider": PROVIDERS[_provider(cell)],
-            "onnx_type": TYPES[cell.precision].upper().replace("FLOAT32", "FLOAT"),
+            "onnx_type": cell.precision.input_type.upper().replace("FLOAT32", "FLOAT"),
         }
     return {}
 
 
 def _provider(cell: Cell) -> str:
     """Key of ONNX Runtime's provider in `PROVIDERS`; the default mode's is the device's own."""
-    return str(Onnx.modes[cell.mode].get("provider", cell.device.partition(":")[0]))
+    return str(Onnx.modes[cell.mode].get("provider", cell.device.kind))
 
 
 def _threads(report: Report, record: Record) -> int:
@@ -285,7 +280,7 @@ def _heading(report: Report, record: Record) -> list[str]:
         "Run": f"{report.run_id}, begun {record.started_at}, Bakeoff at commit {machine.git_commit or 'unknown'}",
         "Machine": ", ".join(
             [machine.hostname, machine.os, machine.cpu, f"{machine.usable_cores} usable cores"]
-            + (gpus if record.cell.device != "cpu" else [])
+            + (gpus if record.cell.device.is_cuda else [])
         ),
         "Versions": _pairs({"python": machine.python, **record.versions}),
         "Flags": _pairs({**record.settings, **record.precision_in_force}),

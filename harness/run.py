@@ -20,10 +20,11 @@ from harness.controller.contest_run import Measurement
 from harness.controller.launcher import CAN_FORK, CAN_PAUSE, ChildEnded, DeadlinePassed, Launcher, Launchers
 from harness.controller.progress import Progress
 from harness.messages import Failed, Job, ProbeTorch, TorchFacts, Tried, TryBackend
-from harness.plan import Contest, Request, StartMethod, check_devices, plan
+from harness.plan import Contest, Request, StartMethod, plan
 from harness.sampling_plan import SamplingPlan
 from judging.constraints import Requirements
 from judging.verdict import judge_contests, undecided
+from records.device import CPU, Device
 from records.errors import BakeoffError, UsageError
 from records.schema import Cell, Report
 from records.store import Store
@@ -119,12 +120,12 @@ def availability(devices: Sequence[str], start_method: StartMethod = "auto") -> 
     With no `devices` given: the CPU, and CUDA where torch sees one. Each backend is tried in a child of its own. Raises
     UsageError for a device that is none.
     """
-    check_devices(devices)
-    found = {}
+    asked = [Device(name) for name in devices]
+    found: dict[tuple[str, str], str] = {}
     with Launchers(start_method) as launchers:
-        if not devices:
-            devices = ("cpu", "cuda") if ask(launchers.first, ProbeTorch(), TorchFacts).cuda_devices else ("cpu",)
-        for device in devices:
+        if not asked:
+            asked = [CPU, Device("cuda")] if ask(launchers.first, ProbeTorch(), TorchFacts).cuda_devices else [CPU]
+        for device in asked:
             for name in backends.names():
                 try:
                     found[name, device] = ask(launchers.first, TryBackend(backend=name, device=device), Tried).reason
@@ -191,7 +192,7 @@ def _imports_of(cells: Sequence[Cell]) -> list[str]:
     begins with what is another's; nothing where CUDA is used.
     """
     families = [models.find(name) for name in dict.fromkeys(cell.model for cell in cells)]
-    if any(cell.device != "cpu" for cell in cells) or not all(family.imports for family in families):
+    if any(cell.device.is_cuda for cell in cells) or not all(family.imports for family in families):
         return []
     return list(dict.fromkeys(module for family in families for module in family.imports))
 

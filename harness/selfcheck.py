@@ -28,6 +28,7 @@ from harness.plan import Contest, PlannedCell, Request, Schedule
 from harness.sampling_plan import SamplingPlan
 from judging.estimate import speedup, summarise
 from judging.verdict import judge_contest, undecided
+from records.device import Device
 from records.errors import BakeoffError
 from records.schema import Burst, Ceilings, Cell, Frozen, Ratio, Record
 from records.store import Store
@@ -299,7 +300,9 @@ def _with_bursts(record: Record, bursts: list[Burst]) -> Record:
 
 
 def _cell(model: str, device: str, backend: str, mode: str) -> Cell:
-    return Cell(model=model, dimensions=models.find(model).resolve({}), device=device, backend=backend, mode=mode)
+    return Cell(
+        model=model, dimensions=models.find(model).resolve({}), device=Device(device), backend=backend, mode=mode
+    )
 
 
 def _half_width(ratio: Ratio) -> float:

@@ -55,7 +55,7 @@ def dominates(one: Sequence[float], other: Sequence[float], ties: Sequence[float
 
 
 def _aims_on(records: Sequence[Record]) -> list[Aim]:
-    on_device = any(record.cell.device != "cpu" for record in records)
+    on_device = any(record.cell.device.is_cuda for record in records)
     memory = Aim("device memory", _device_bytes) if on_device else Aim("resident memory", _resident_bytes)
     return [
         Aim("latency", lambda record: record.latency.median_ms if record.latency else None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel
+from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
 from models.seeding import seeded
 
 
@@ -23,7 +23,7 @@ class Attention(Family):
         "variant": Dimension("naive", "how it is computed", choices=("naive", "sdpa")),
     }
 
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         import torch
 
         from models.attention_layers import ATTENTIONS

@@ -10,10 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from records.device import Device
 from records.errors import UsageError, unknown
+from records.precision import Precision
 
 if TYPE_CHECKING:
     import torch
+
+Sizes = Mapping[str, int | str]
+"""A value for each of a model's dimensions."""
 
 INPUT_SETS = 4
 """Inputs are rotated over this many sets, so that no cell profits from one set's staying in a cache or a graph."""
@@ -111,13 +116,13 @@ class Family(ABC):
     name: str
     description: str
     dimensions: Mapping[str, Dimension]
-    products: str = ""
+    products: Precision | None = None
     """The precision that its matrix products have whatever the cell's is: the machine's ceiling is that one's."""
 
     imports: tuple[str, ...] = ()
     """Modules that loading it waits for. Where no GPU is measured, fork servers import them once for all processes."""
 
-    def precision_reason(self, precision: str) -> str:
+    def precision_reason(self, precision: Precision) -> str:
         """Why this model makes no sense in `precision`, or an empty string. Pure."""
         return ""
 
@@ -137,19 +142,17 @@ class Family(ABC):
         self.check(values)
         return values
 
-    def check(self, dimensions: Mapping[str, int | str]) -> None:  # noqa: B027 - most families have nothing to check
+    def check(self, dimensions: Sizes) -> None:  # noqa: B027 - most families have nothing to check
         """Raise UsageError where dimensions that are fine alone do not go together."""
 
     @abstractmethod
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Build the module and its inputs. The same dimensions and seed give the same weights and inputs, bit for bit.
 
         Called in a child process, with torch's global generator free to be seeded.
         """
 
-    def load_on(
-        self, dimensions: Mapping[str, int | str], seed: int, device: str, dtype: torch.dtype
-    ) -> LoadedModel | None:
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel | None:
         """The same, drawn on `device` in `dtype` at once: for models that a host cannot hold in float32, or would take
         minutes to draw. The weights drawn are then the model: in another type or on another device it is another one.
         None: there is only `load`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from models.base import Dimension, Family, LoadedModel
+from models.base import Dimension, Family, LoadedModel, Sizes
 from models.seeding import normal_inputs, seeded
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Conv(Family):
         "classes": Dimension(8, "channels of the output"),
     }
 
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         from torch import nn
 
         batch, channels, size, width, classes = (int(dimensions[name]) for name in self.dimensions)

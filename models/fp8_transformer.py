@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
 
-from models.base import Dimension, Family, LoadedModel
+from models.base import Dimension, Family, LoadedModel, Sizes
 from models.seeding import normal_inputs, seeded
 from records.errors import UsageError
+from records.precision import Precision
 
 TORCH, TRANSFORMER_ENGINE, PLAIN = LINEARS = ("torch", "transformer-engine", "plain")
 
@@ -36,7 +36,7 @@ class Fp8Transformer(Family):
 
     name = "fp8_transformer"
     description = "decoder layers (RMSNorm, RoPE, causal attention, SwiGLU) with linear layers in float8"
-    products = "fp8"
+    products = Precision.FP8
 
     def __init__(self) -> None:
         self.dimensions = {
@@ -49,7 +49,7 @@ class Fp8Transformer(Family):
             "linears": Dimension(installed(), "who multiplies in the linear layers", choices=LINEARS),
         }
 
-    def check(self, dimensions: Mapping[str, int | str]) -> None:
+    def check(self, dimensions: Sizes) -> None:
         batch, seq, dim, heads, _, ffn = (int(dimensions[name]) for name in SIZES)
         if dim % (2 * heads):
             raise UsageError(
@@ -62,7 +62,7 @@ class Fp8Transformer(Family):
                     f"{self.name}: {name} must be a multiple of {MULTIPLE} for float8 products, not {size}"
                 )
 
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         from models.fp8_layers import Decoder
 
         batch, seq, dim, heads, layers, ffn = (int(dimensions[name]) for name in SIZES)
@@ -73,7 +73,7 @@ class Fp8Transformer(Family):
         return LoadedModel(module, inputs, surgical_targets=BETWEEN_PRODUCTS, work=work)
 
 
-def _work(dimensions: Mapping[str, int | str]) -> tuple[int, int]:
+def _work(dimensions: Sizes) -> tuple[int, int]:
     """Operations and bytes of a call, as counted where the products are seen: attention without
     what its mask saves, float8 weights once, and what comes in and goes out in 16 bits."""
     batch, seq, dim, _, layers, ffn = (int(dimensions[name]) for name in SIZES)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel
+from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
 from models.seeding import seeded
 from records.errors import BakeoffError, UsageError
 
@@ -40,12 +40,12 @@ class HuggingFace(Family):
         model_type = str(self.config.get("model_type", "")).replace("-", "_")
         self.imports = ("transformers.modeling_utils", f"transformers.models.{model_type}.modeling_{model_type}")
 
-    def check(self, dimensions: Mapping[str, int | str]) -> None:
+    def check(self, dimensions: Sizes) -> None:
         limit = _positions(self.config)
         if limit is not None and "seq" in dimensions and int(dimensions["seq"]) > limit:
             raise UsageError(f"{self.name}: seq={dimensions['seq']} is more than the model's {limit} positions")
 
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """The weights of the folder; the seed decides the inputs, and weights that the folder lacks."""
         try:
             import torch
@@ -81,7 +81,7 @@ class HuggingFace(Family):
             return {"batch": batch}
         raise UsageError(f"{self.name}: config.json speaks of neither one text nor one image: {FACTORY_INSTEAD}")
 
-    def _inputs(self, module: Any, dimensions: Mapping[str, int | str]) -> Inputs:
+    def _inputs(self, module: Any, dimensions: Sizes) -> Inputs:
         accepted = inspect.signature(module.forward).parameters
         batch = int(dimensions["batch"])
         if module.main_input_name == "pixel_values" and "seq" not in dimensions:

@@ -6,9 +6,11 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from models.base import Dimension, Family, Inputs, LoadedModel
+from models.base import Dimension, Family, Inputs, LoadedModel, Sizes
 from models.seeding import normal_inputs_on
+from records.device import CPU, Device
 from records.errors import UsageError
+from records.precision import Precision
 
 if TYPE_CHECKING:
     import torch
@@ -23,13 +25,13 @@ RANGE = 6.0
 class Drawn(Family):
     """A family of nothing but inputs, which are large: they are drawn where they are used, in the cell's precision."""
 
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         import torch
 
-        return self.load_on(dimensions, seed, "cpu", torch.float32)
+        return self.load_on(dimensions, seed, CPU, torch.float32)
 
     @abstractmethod
-    def load_on(self, dimensions: Mapping[str, int | str], seed: int, device: str, dtype: torch.dtype) -> LoadedModel:
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
         """As `Family.load_on` says, and on every device."""
 
 
@@ -40,7 +42,7 @@ class FusedAddReluMul(Drawn):
     description = "relu(x + y) * z of long vectors: three kernels in eager, one pass over memory when fused"
     dimensions: Mapping[str, Dimension] = {"elements": Dimension(10_000_000, "length of each vector")}
 
-    def load_on(self, dimensions: Mapping[str, int | str], seed: int, device: str, dtype: torch.dtype) -> LoadedModel:
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
         from models.kernel_modules import AddReluMul
 
         shape = (int(dimensions["elements"]),)
@@ -57,10 +59,10 @@ class TmaCopy(Drawn):
         "columns": Dimension(8192, f"columns of the matrix, a multiple of {MULTIPLE}"),
     }
 
-    def check(self, dimensions: Mapping[str, int | str]) -> None:
+    def check(self, dimensions: Sizes) -> None:
         _check_multiples(self.name, {"columns": dimensions["columns"]})
 
-    def load_on(self, dimensions: Mapping[str, int | str], seed: int, device: str, dtype: torch.dtype) -> LoadedModel:
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
         from models.kernel_modules import Copy
 
         shape = (int(dimensions["rows"]), int(dimensions["columns"]))
@@ -78,13 +80,13 @@ class MatmulFp16(Drawn):
         "k": Dimension(8192, "what is summed over"),
     }
 
-    def precision_reason(self, precision: str) -> str:
-        return "" if precision == "fp16" else f"{self.name} multiplies float16: use --precision fp16"
+    def precision_reason(self, precision: Precision) -> str:
+        return "" if precision is Precision.FP16 else f"{self.name} multiplies float16: use --precision fp16"
 
-    def check(self, dimensions: Mapping[str, int | str]) -> None:
+    def check(self, dimensions: Sizes) -> None:
         _check_multiples(self.name, dimensions)
 
-    def load_on(self, dimensions: Mapping[str, int | str], seed: int, device: str, dtype: torch.dtype) -> LoadedModel:
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
         from models.kernel_modules import Product
 
         return LoadedModel(Product().eval(), _matrices(dimensions, seed, device, dtype))
@@ -99,17 +101,17 @@ class MatmulFp8(Drawn):
     name = "matmul_fp8"
     description = "a product of two float8 (e4m3) matrices with a scale each; the result is in the cell's precision"
     dimensions: Mapping[str, Dimension] = MatmulFp16.dimensions
-    products = "fp8"
+    products = Precision.FP8
 
-    def precision_reason(self, precision: str) -> str:
-        if precision in ("fp8", "int8", "tf32"):
+    def precision_reason(self, precision: Precision) -> str:
+        if precision not in (Precision.FP32, Precision.BF16, Precision.FP16):
             return f"{self.name} multiplies float8 already: its precision is the result's, use --precision bf16"
         return ""
 
-    def check(self, dimensions: Mapping[str, int | str]) -> None:
+    def check(self, dimensions: Sizes) -> None:
         _check_multiples(self.name, dimensions)
 
-    def load_on(self, dimensions: Mapping[str, int | str], seed: int, device: str, dtype: torch.dtype) -> LoadedModel:
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
         import torch
 
         from models.kernel_modules import ScaledProduct
@@ -124,12 +126,12 @@ class MatmulFp8(Drawn):
         return LoadedModel(ScaledProduct(scale, scale).eval(), sets)
 
 
-def _matrices(dimensions: Mapping[str, int | str], seed: int, device: str, dtype: torch.dtype) -> tuple[Inputs, ...]:
+def _matrices(dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> tuple[Inputs, ...]:
     m, n, k = (int(dimensions[name]) for name in ("m", "n", "k"))
     return normal_inputs_on(device, dtype, seed, (m, k), (n, k))
 
 
-def _check_multiples(model: str, dimensions: Mapping[str, int | str]) -> None:
+def _check_multiples(model: str, dimensions: Sizes) -> None:
     for name, size in dimensions.items():
         if int(size) % MULTIPLE:
             raise UsageError(f"{model}: {name} must be a multiple of {MULTIPLE}, not {size}")

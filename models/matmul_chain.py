@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from models.base import Dimension, Family, LoadedModel
+from models.base import Dimension, Family, LoadedModel, Sizes
 from models.seeding import normal_inputs, seeded
 
 
@@ -19,7 +19,7 @@ class MatmulChain(Family):
         "length": Dimension(4, "matrices in the chain"),
     }
 
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         from models.small_layers import Chain
 
         batch, size, length = (int(dimensions[name]) for name in self.dimensions)

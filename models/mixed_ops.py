@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from models.base import Dimension, Family, LoadedModel
+from models.base import Dimension, Family, LoadedModel, Sizes
 from models.seeding import normal_inputs, seeded
 
 
@@ -20,7 +20,7 @@ class MixedOps(Family):
         "layers": Dimension(3, "how often the sequence is repeated"),
     }
 
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         from torch import nn
 
         from models.small_layers import Mixed

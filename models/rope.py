@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from models.base import Dimension, Family, LoadedModel
+from models.base import Dimension, Family, LoadedModel, Sizes
 from models.seeding import normal_inputs_on
+from records.device import CPU, Device
 from records.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,18 +26,18 @@ class Rope(Family):
         "width": Dimension(128, "width of a head, an even number"),
     }
 
-    def check(self, dimensions: Mapping[str, int | str]) -> None:
+    def check(self, dimensions: Sizes) -> None:
         if int(dimensions["width"]) % 2:
             raise UsageError(
                 f"{self.name}: width={dimensions['width']} is odd, and is turned in pairs: set an even one"
             )
 
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         import torch
 
-        return self.load_on(dimensions, seed, "cpu", torch.float32)
+        return self.load_on(dimensions, seed, CPU, torch.float32)
 
-    def load_on(self, dimensions: Mapping[str, int | str], seed: int, device: str, dtype: torch.dtype) -> LoadedModel:
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
         from models.decoder_layers import RotaryEmbedding
 
         shape = tuple(int(dimensions[name]) for name in self.dimensions)

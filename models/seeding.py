@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from models.base import INPUT_SETS, Inputs
+from records.device import Device
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +31,7 @@ def normal_inputs(*shape: int) -> tuple[Inputs, ...]:
     return tuple(Inputs((torch.randn(shape),)) for _ in range(INPUT_SETS))
 
 
-def normal_inputs_on(device: str, dtype: torch.dtype, seed: int, *shapes: tuple[int, ...]) -> tuple[Inputs, ...]:
+def normal_inputs_on(device: Device, dtype: torch.dtype, seed: int, *shapes: tuple[int, ...]) -> tuple[Inputs, ...]:
     """`INPUT_SETS` sets of one standard normal tensor of each shape, drawn where and as they are used: for
     `Family.load_on`, where a host would draw and cast hundreds of megabytes for every process."""
     import torch

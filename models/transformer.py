@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from models.base import Dimension, Family, LoadedModel
+from models.base import Dimension, Family, LoadedModel, Sizes
 from models.seeding import normal_inputs, seeded
 from records.errors import UsageError
 
@@ -23,12 +23,12 @@ class Transformer(Family):
         "ffn": Dimension(1024, "width between the two linear layers of a feed-forward block"),
     }
 
-    def check(self, dimensions: Mapping[str, int | str]) -> None:
+    def check(self, dimensions: Sizes) -> None:
         dim, heads = int(dimensions["dim"]), int(dimensions["heads"])
         if dim % heads:
             raise UsageError(f"{self.name}: heads={heads} does not divide dim={dim}: set one of them so that it does")
 
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         from models.encoder import Encoder
 
         batch, seq, dim, layers, heads, ffn = (int(dimensions[name]) for name in self.dimensions)

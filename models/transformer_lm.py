@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel
+from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
+from records.device import CPU, Device
 
 if TYPE_CHECKING:
     import torch
@@ -70,12 +71,12 @@ class TransformerLM(Family):
         ),
     }
 
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         import torch
 
-        return self.load_on(dimensions, seed, "cpu", torch.float32)
+        return self.load_on(dimensions, seed, CPU, torch.float32)
 
-    def load_on(self, dimensions: Mapping[str, int | str], seed: int, device: str, dtype: torch.dtype) -> LoadedModel:
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
         import torch
 
         from models.language_layers import DecoderLM, next_token_loss

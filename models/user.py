@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel
+from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
 from models.seeding import seeded
 from records.errors import UsageError, unknown
 
@@ -54,7 +54,7 @@ class UserModel(Family):
         self.dimensions = _dimensions(self.name, function)
         self.takes_seed = "seed" in {parameter.arg for parameter, _ in _parameters(function)}
 
-    def load(self, dimensions: Mapping[str, int | str], seed: int) -> LoadedModel:
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Run the factory. Raises UsageError where it returns something else; its own exceptions pass through."""
         arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
         # The factory, too, runs with its folder importable: it may import its siblings only when called.

@@ -15,6 +15,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from records.device import CPU, Device
+from records.precision import Precision
+
 SCHEMA_VERSION = "1.5.0"
 
 Dimension = int | str
@@ -56,8 +59,8 @@ class Cell(Frozen):
     model: str
     dimensions: dict[str, Dimension] = Field(default_factory=dict)
     task: str = "inference"
-    device: str = "cpu"
-    precision: str = "fp32"
+    device: Device = CPU
+    precision: Precision = Precision.FP32
     seed: int = 0
     backend: str
     mode: str = "default"

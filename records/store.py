@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from records.atomic_file import write_atomically
+from records.device import Device
 from records.errors import UsageError
+from records.precision import Precision
 from records.schema import Ceilings, Environment, Frozen, Record, Work
 
 
@@ -120,12 +122,12 @@ class Store:
         path = self._work(contest_id)
         return Work.model_validate_json(path.read_text()) if path.exists() else None
 
-    def save_ceilings(self, device: str, precision: str, ceilings: Ceilings) -> None:
+    def save_ceilings(self, device: Device, precision: Precision, ceilings: Ceilings) -> None:
         path = self._ceilings(device, precision)
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, ceilings.model_dump_json())
 
-    def ceilings(self, device: str, precision: str) -> Ceilings | None:
+    def ceilings(self, device: Device, precision: Precision) -> Ceilings | None:
         """What the machine can do at best; None where it was not measured."""
         path = self._ceilings(device, precision)
         return Ceilings.model_validate_json(path.read_text()) if path.exists() else None
@@ -173,8 +175,8 @@ class Store:
     def _work(self, contest_id: str) -> Path:
         return self.root / "golden" / f"{contest_id}.work.json"
 
-    def _ceilings(self, device: str, precision: str) -> Path:
-        return self.root / "ceilings" / f"{device.replace(':', '')}_{precision}.json"  # no file has a colon on Windows
+    def _ceilings(self, device: Device, precision: Precision) -> Path:
+        return self.root / "ceilings" / f"{device.slug}_{precision}.json"
 
     def _write_plan(self, plan: dict[str, object]) -> None:
         write_atomically(self.root / "plan.json", json.dumps(plan, indent=1))

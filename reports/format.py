@@ -158,7 +158,7 @@ def peak_memory(record: Record) -> tuple[int | None, str]:
     memory = record.memory
     if memory is None:
         return None, ""
-    if record.cell.device != "cpu" and memory.peak_device_bytes is not None:
+    if record.cell.device.is_cuda and memory.peak_device_bytes is not None:
         return memory.peak_device_bytes, "device"
     return memory.peak_resident_bytes, "resident" if memory.peak_resident_bytes is not None else ""
 

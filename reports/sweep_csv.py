@@ -111,7 +111,7 @@ def _groups(report: Report, model: str, *dimensions: str) -> dict[tuple[tuple[st
     for record in report.records:
         cell = record.cell
         if cell.model == model and cell.mode == "default" and cell.backend in COMPILED:
-            where = f"{cell.device.replace(':', '')}-{cell.precision}"
+            where = f"{cell.device.slug}-{cell.precision}"
             values = tuple(str(cell.dimensions.get(name, "")) for name in dimensions)
             found.setdefault((values, where), []).append(record)
     return found
@@ -126,7 +126,7 @@ def _peak_mib(record: Record) -> float | None:
     """On a GPU what the process had of its memory, PyTorch's own share and CUDA's; on a CPU what was resident."""
     if record.memory is None:
         return None
-    peak = record.memory.peak_resident_bytes if record.cell.device == "cpu" else record.memory.peak_device_bytes
+    peak = record.memory.peak_resident_bytes if not record.cell.device.is_cuda else record.memory.peak_device_bytes
     return None if peak is None else peak / MEBIBYTE
 
 

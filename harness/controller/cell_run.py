@@ -36,6 +36,7 @@ from harness.messages import (
 from harness.plan import PlannedCell, command_for
 from harness.sampling_plan import SamplingPlan
 from judging.estimate import burst_medians_ms, burst_ms, summarise
+from records.precision import Precision
 from records.schema import (
     Accuracy,
     Burst,
@@ -358,7 +359,7 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
     }
 
 
-def products_of(cell: Cell) -> str:
+def products_of(cell: Cell) -> Precision:
     """The precision that the cell's matrix products have: its own, unless its model has products of another."""
     return models.find(cell.model).products or cell.precision
 

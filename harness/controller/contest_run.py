@@ -80,7 +80,7 @@ class Measurement:
         cells = [Live(planned, setting) for planned in sensible]
         # every group of an epoch holds the baseline, so it is built first
         cells.sort(key=lambda live: live.cell.label != BASELINE)
-        self._gpu = nvml.GpuWatch(nvml.cuda_index(sensible[0].cell.device))
+        self._gpu = nvml.GpuWatch(sensible[0].cell.device.cuda_index)
         epoch = 0
         while cells and not self._is_decided(epoch, cells):
             cells = self._run_epoch(epoch, cells)
@@ -198,7 +198,7 @@ class Measurement:
         seen = [live.ready.memory for live in ([following] if following.ready else alive) if live.ready]
         host = max(peaks.peak_resident_bytes or 0 for peaks in seen)
         device = max(peaks.peak_device_bytes or 0 for peaks in seen)
-        index = nvml.cuda_index(alive[0].cell.device)
+        index = alive[0].cell.device.cuda_index
         free = nvml.device_free_bytes(index) if index is not None else None
         return available_bytes() > MEMORY_RESERVE * host and (free is None or free > MEMORY_RESERVE * device)
 

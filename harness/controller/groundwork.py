@@ -57,7 +57,7 @@ def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Pro
         return
     where = f"on {cell.device} in {precision}"
     progress.note(f"measuring the machine's ceilings {where}")
-    log = store.log(f"ceilings-{cell.device.replace(':', '')}-{precision}")
+    log = store.log(f"ceilings-{cell.device.slug}-{precision}")
     child = launcher.start(MeasureCeilings(device=cell.device, precision=precision), log)
     try:
         event = child.receive(time.monotonic() + limit_s)

@@ -6,8 +6,8 @@ a compiler may round differently, it may not be much worse than what it compiles
 
 For int8 and fp8 the yardstick is eager with what its layers multiply rounded to that type
 (`harness.worker.simulation`). Every device can compute that, and it owes nothing to any library that is measured. Three
-times its RMSE is allowed, because backends choose ranges in their own ways, but never more than NOISIEST of the output:
-however badly a model takes to quantisation, the rule can still fail.
+times its RMSE is allowed, because backends choose ranges in their own ways, but never more than the precision's
+`max_relative_rmse`: however badly a model takes to quantisation, the rule can still fail.
 
 Outputs of a training task are a loss and gradients, or changes of parameters (`backends.training`). They are of any
 size: gradients of a millionth are common, which an absolute tolerance of 1e-5 would pass whatever they were. There the
@@ -26,27 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from records.precision import ABSOLUTE_TOLERANCE, Precision
 from records.schema import Accuracy
 
 if TYPE_CHECKING:
     import torch
-
-TOLERANCES = {
-    "fp32": (1.3e-6, 1e-5),
-    "tf32": (1e-3, 1e-5),
-    "fp16": (1e-3, 1e-5),
-    "bf16": (1.6e-2, 1e-5),
-    "int8": (1.6e-2, 1e-5),
-    "fp8": (1.25e-1, 1e-5),
-}
-"""(rtol, atol) of torch.testing.assert_close. TF32 has the mantissa of fp16; int8 is given what bf16 has, whose 8 bits
-of significand it shares, and fp8 one unit in the last place of e4m3 (2**-3)."""
-
-TIMES_EAGER = {"fp32": 2.0, "tf32": 2.0, "fp16": 3.0, "bf16": 3.0, "int8": 3.0, "fp8": 3.0}
-
-NOISIEST = {"int8": 10**-0.5, "fp8": 10**-0.5}
-"""The largest RMSE relative to the golden's root mean square: noise of a tenth of the signal's power (10 dB). All zeros
-would be at 1, unrelated values at 1.4; torchao's own tests ask 20 dB of one or two layers."""
 
 TRAINING_SHARE = 1e-4
 """The absolute tolerance of a training task, relative to the root mean square of the golden's output."""
@@ -109,9 +93,9 @@ class Golden:
         return cls(outputs, tuple(json.loads(known["eager_rmse"])), known.get("computed_in", "float64"))
 
 
-def check(outputs: Sequence[Outputs], golden: Golden, precision: str, names: Sequence[str] = ()) -> Accuracy:
+def check(outputs: Sequence[Outputs], golden: Golden, precision: Precision, names: Sequence[str] = ()) -> Accuracy:
     """Compare the outputs of every input set with the golden's; `names` are those of a training task's outputs."""
-    rtol, atol = TOLERANCES[precision]
+    rtol, atol = precision.rtol, ABSOLUTE_TOLERANCE
     problem = _shape_problem(outputs, golden)
     if problem:
         return Accuracy(
@@ -126,7 +110,7 @@ def check(outputs: Sequence[Outputs], golden: Golden, precision: str, names: Seq
             rule=problem,
         )
     columns = _columns(outputs, golden.outputs, rtol)
-    factor = TIMES_EAGER[precision]
+    factor = precision.max_times_eager_rmse
     scales = _yardsticks(columns, names) if names else [column.scale for column in columns]
     limits = [_limit(column, eager, precision) for column, eager in zip(columns, golden.eager_rmse, strict=True)]
     sizes = _sizes(columns, scales)
@@ -254,11 +238,12 @@ class _Column:
         return not self.not_finite and self.beyond_rtol <= atol
 
 
-def _limit(column: _Column, eager_rmse: float, precision: str) -> float:
+def _limit(column: _Column, eager_rmse: float, precision: Precision) -> float:
     """The largest RMSE that an output may have without being close."""
-    limit = TIMES_EAGER[precision] * eager_rmse if math.isfinite(eager_rmse) else 0.0  # an overflow excuses nothing
+    # an overflow excuses nothing
+    limit = precision.max_times_eager_rmse * eager_rmse if math.isfinite(eager_rmse) else 0.0
     # a column of zeros has no signal to compare noise with
-    return min(limit, NOISIEST.get(precision, math.inf) * column.scale) if column.scale else limit
+    return min(limit, precision.max_relative_rmse * column.scale) if column.scale else limit
 
 
 def _below_nothing(limit: float, eager_rmse: float, size: float) -> float:

@@ -14,7 +14,6 @@ import backends
 from backends.base import Backend, BuildContext, Settings
 from harness import messages, precision
 from harness.messages import CellJob, PhaseBegun, PhaseEnded
-from harness.nvml import cuda_index
 from harness.worker import memory
 from harness.worker.clock import Clock
 from harness.worker.placing import gradients, load, place, training_of
@@ -58,7 +57,7 @@ class Bench:
         if not available:
             raise Unavailable(available.reason)
         precision.apply(cell.precision)
-        device_memory = memory.DeviceMemory(cuda_index(cell.device))
+        device_memory = memory.DeviceMemory(cell.device.cuda_index)
         phases.clock = Clock(cell.device)
         threads = torch.get_num_threads()
         return cls(connection, job, workspace, cell, backend, phases, phases.clock, device_memory, threads)

@@ -12,7 +12,9 @@ import psutil
 from harness.nvml import handle, nvml
 from harness.precision import dtype_of
 from harness.worker.clock import Clock, now_ns
+from records.device import Device
 from records.errors import Unsupported
+from records.precision import Precision
 from records.schema import Ceilings, TensorCores
 
 if TYPE_CHECKING:
@@ -40,11 +42,13 @@ COPY_SHARE_OF_MEMORY = 8
 CUDA_CALLS = 8
 """Calls between two synchronisations on CUDA, which take as long as some per cent of one copy."""
 
+FP32, TF32, BF16, FP16, INT8, FP8 = Precision
+
 FLOPS_PER_CLOCK = {
-    (7, 0): {"fp16": 1024},
-    (8, 0): {"fp16": 2048, "bf16": 2048, "tf32": 1024, "int8": 4096},
-    (9, 0): {"fp16": 4096, "bf16": 4096, "tf32": 2048, "int8": 8192, "fp8": 8192},
-    (10, 0): {"fp16": 8192, "bf16": 8192, "tf32": 4096, "int8": 16384, "fp8": 16384},
+    (7, 0): {FP16: 1024},
+    (8, 0): {FP16: 2048, BF16: 2048, TF32: 1024, INT8: 4096},
+    (9, 0): {FP16: 4096, BF16: 4096, TF32: 2048, INT8: 8192, FP8: 8192},
+    (10, 0): {FP16: 8192, BF16: 8192, TF32: 4096, INT8: 16384, FP8: 16384},
 }
 """Compute capability -> precision -> dense operations of the tensor cores of one SM in one clock, accumulated in 32
 bits, a multiply-add as two.
@@ -60,7 +64,7 @@ SLOWED = frozenset({"H20"})
 
 
 def tensor_cores(
-    gpu: str, capability: tuple[int, int], multiprocessors: int, sm_clock_mhz: int, precision: str
+    gpu: str, capability: tuple[int, int], multiprocessors: int, sm_clock_mhz: int, precision: Precision
 ) -> TensorCores | None:
     """What the tensor cores of such a GPU do at most, by NVIDIA's figures; None where these are not known.
 
@@ -72,7 +76,7 @@ def tensor_cores(
     return TensorCores(flops_per_s=multiprocessors * per_clock * sm_clock_mhz * 1e6, sm_clock_mhz=sm_clock_mhz)
 
 
-def measure(device: str, precision: str) -> Ceilings:
+def measure(device: Device, precision: Precision) -> Ceilings:
     """The best of a large matrix product and of a large copy, with torch's threads and switches as they stand.
 
     Raises Unsupported where torch has no such product on this device.
@@ -81,7 +85,7 @@ def measure(device: str, precision: str) -> Ceilings:
 
     clock = Clock(device)
     # a CPU without arithmetic of its own for a small type computes in float32, and torch's product does not always
-    tried = {precision, "fp32"} if clock.device.type == "cpu" else {precision}
+    tried = {precision, FP32} if clock.device.type == "cpu" else {precision}
     with clock.on_stream(), torch.inference_mode():
         return Ceilings(
             flops_per_s=max(_best_flops_per_s(clock, one) for one in tried),
@@ -90,7 +94,7 @@ def measure(device: str, precision: str) -> Ceilings:
         )
 
 
-def _tensor_cores_of(device: torch.device, precision: str) -> TensorCores | None:
+def _tensor_cores_of(device: torch.device, precision: Precision) -> TensorCores | None:
     import torch
 
     if device.type != "cuda":
@@ -113,7 +117,7 @@ def _max_sm_clock_mhz(index: int) -> int | None:
             return None
 
 
-def _best_flops_per_s(clock: Clock, precision: str) -> float:
+def _best_flops_per_s(clock: Clock, precision: Precision) -> float:
     """The best rate over sizes: the largest is not always the fastest, and on a slow machine takes long."""
     best = 0.0
     for size in CPU_SIZES if clock.device.type == "cpu" else CUDA_SIZES:
@@ -124,18 +128,18 @@ def _best_flops_per_s(clock: Clock, precision: str) -> float:
     return best
 
 
-def _product(size: int, device: torch.device, precision: str) -> Callable[[], object]:
+def _product(size: int, device: torch.device, precision: Precision) -> Callable[[], object]:
     """A product of two square matrices in `precision`, the second one transposed, as a linear layer has it.
 
     The values are random: a GPU multiplies zeros at less power and a higher clock.
     """
     import torch
 
-    if precision == "int8":
+    if precision is INT8:
         whole = torch.randint(-127, 128, (size, size), dtype=torch.int8, device=device)
         return lambda: torch._int_mm(whole, whole.t())
     values = torch.randn(size, size, device=device)
-    if precision == "fp8":
+    if precision is FP8:
         if device.type == "cpu":
             raise Unsupported("no fp8 product to measure on the CPU")
         small, one = values.to(torch.float8_e4m3fn), torch.ones((), device=device)

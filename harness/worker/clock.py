@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from records.device import Device
+
 now_ns = time.perf_counter_ns
 
 
 class Clock:
     """A device's clock. On CUDA the cell has a stream of its own, and synchronising means that stream."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: Device) -> None:
         import torch
 
-        kind, _, index = device.partition(":")
-        self.device = torch.device(kind, int(index or 0)) if kind == "cuda" else torch.device(kind)
+        self.device = torch.device(device.kind, device.cuda_index or 0) if device.is_cuda else torch.device(device)
         self.synchronise: Callable[[], None] = _nothing
         self.stream: torch.cuda.Stream | None = None
         if self.device.type == "cuda":

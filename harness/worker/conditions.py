@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from harness.nvml import GpuWatch, cuda_index
+from harness.nvml import GpuWatch
+from records.device import Device
 from records.schema import Conditions
 
 TASKS = Path("/proc/self/task")
@@ -19,8 +20,8 @@ STAT = Path("/proc/stat")
 class Watch:
     """Reads what bears on this process' speed. `begin` before a burst, `end` after it."""
 
-    def __init__(self, device: str) -> None:
-        self._gpu = GpuWatch(cuda_index(device))
+    def __init__(self, device: Device) -> None:
+        self._gpu = GpuWatch(device.cuda_index)
         self._cores = os.cpu_count() or 1
         self.begin()
 

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from backends.calling import flatten_outputs
 from models.base import Inputs
+from records.precision import Precision
 from records.schema import Work
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ LOOKUPS = ("embedding", "index_select", "index", "gather")
 """Operators whose output is what they read of their table."""
 
 
-def count(module: nn.Module, inputs: Inputs, precision: str, training: Training | None = None) -> Work:
+def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Training | None = None) -> Work:
     """What one eager call takes, which is made here. Raises whatever that call raises.
 
     Operations: those of matrix products, convolutions and attention, where a multiplication and an addition are two and
@@ -50,7 +51,7 @@ def count(module: nn.Module, inputs: Inputs, precision: str, training: Training 
     attention = {getattr(aten, name): _attention_flops for name in ATTENTION if hasattr(aten, name)}
     backward = [f"{name}_backward" for name in ATTENTION if hasattr(aten, f"{name}_backward")]
     attention |= {getattr(aten, name): _attention_backward_flops for name in backward}
-    reads = _Reads(module, weight_bytes=1 if precision in ("int8", "fp8") else None)
+    reads = _Reads(module, weight_bytes=1 if precision.is_quantised else None)
     # the counter is the inner one: it takes composite operators apart before `reads` sees them
     with (
         _one_operator_at_a_time(module),

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backends.base import Compiled
-from harness.nvml import GpuWatch, cuda_index
+from harness.nvml import GpuWatch
 from harness.worker.clock import Clock
 from models.base import Inputs
+from records.device import Device
 from records.schema import Energy
 
 SECONDS = 1.0
@@ -66,8 +67,8 @@ class RaplCounter(Counter):
         return now + self._wrapped.get(package, 0)
 
 
-def counter_for(device: str) -> Counter:
-    index = cuda_index(device)
+def counter_for(device: Device) -> Counter:
+    index = device.cuda_index
     return RaplCounter() if index is None else NvmlCounter(index)
 
 

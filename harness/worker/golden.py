@@ -17,6 +17,7 @@ from harness.worker.ending import explain
 from harness.worker.placing import gradients, load, place, training_of
 from harness.worker.reference import run_eager
 from models.base import Inputs, LoadedModel, of_each_shape
+from records.precision import Precision
 from records.schema import Cell, Status, Work
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _load_in(cell: Cell, cwd: Path, workspace: Path) -> LoadedModel:
     import torch
 
     gc.collect()
-    if cell.device != "cpu":
+    if cell.device.is_cuda:
         torch.cuda.empty_cache()
     model = load(cell, cwd)
     os.chdir(workspace)
@@ -79,7 +80,7 @@ def _load_in(cell: Cell, cwd: Path, workspace: Path) -> LoadedModel:
 
 
 def count_work(
-    model: LoadedModel, module: Any, sets: tuple[Inputs, ...], cell_precision: str, training: Training | None
+    model: LoadedModel, module: Any, sets: tuple[Inputs, ...], cell_precision: Precision, training: Training | None
 ) -> tuple[Work | None, str]:
     """What is timed as one call takes, all lengths of a stream together. Or why that cannot be counted: a model whose
     golden there is can be compared without."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from harness.nvml import handle, nvml
+from records.device import Device
 
 
 def peak_resident_bytes() -> int | None:
@@ -63,9 +64,9 @@ class DeviceMemory:
         self.peak_bytes = max(self.peak_bytes or 0, now)
 
 
-def return_unused(device: str) -> None:
+def return_unused(device: Device) -> None:
     """Have torch give the driver back what it holds of the device's memory without using it."""
     import torch
 
-    if device != "cpu":
+    if device.is_cuda:
         torch.cuda.empty_cache()

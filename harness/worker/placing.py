@@ -23,7 +23,7 @@ def load(cell: Cell, cwd: Path | None = None) -> LoadedModel:
         os.chdir(cwd)
     family = models.find(cell.model)
     drawn = family.load_on(cell.dimensions, cell.seed, cell.device, precision.dtype_of(cell.precision))
-    if drawn is not None and cell.device != "cpu":
+    if drawn is not None and cell.device.is_cuda:
         import torch
 
         torch.cuda.synchronize(cell.device)  # what is read on the cell's own stream was drawn on another

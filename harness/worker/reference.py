@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from backends.base import INFERENCE
 from harness.worker.placing import place, training_of
 from models.base import Inputs, LoadedModel
+from records.precision import Precision
 from records.schema import Cell
 
 if TYPE_CHECKING:
@@ -21,12 +22,10 @@ Outputs = tuple["torch.Tensor", ...]
 COMPARED = 2**22
 """Of an output with more elements, so many are compared, at random places that are always the same."""
 
-SIXTEEN_BITS = ("bf16", "fp16")
 
-
-def widths(precision: str) -> tuple[str, ...]:
+def widths(precision: Precision) -> tuple[str, ...]:
     """The types that a reference may be computed in, the best one first: float32 is as good as exact beside 16 bits."""
-    return ("float64", "float32") if precision in SIXTEEN_BITS else ("float64",)
+    return ("float64", "float32") if precision.is_16_bit else ("float64",)
 
 
 def compute(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:

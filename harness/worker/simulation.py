@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from backends.quantising import BASE_TYPES
+from records.precision import Precision
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ SMALLEST = 1e-12
 
 
 @contextmanager
-def rounded(precision: str, module: torch.nn.Module, sets: Iterable[Inputs]) -> Iterator[None]:
+def rounded(precision: Precision, module: torch.nn.Module, sets: Iterable[Inputs]) -> Iterator[None]:
     """Inside, eager calls of `module` compute as if its layers were quantised; nothing changes for other precisions.
 
     Layers are linear layers, convolutions and products with a parameter, whichever module or function calls them. int8
@@ -36,14 +36,14 @@ def rounded(precision: str, module: torch.nn.Module, sets: Iterable[Inputs]) -> 
     """
     import torch
 
-    if precision not in BASE_TYPES:
+    if not precision.is_quantised:
         yield
         return
     # its fused kernel would hide the layers inside
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        if precision == "fp8":
+        if precision is Precision.FP8:
             with _replaced(
                 lambda weight, channel: _to_e4m3(weight, _peak(weight, channel)),
                 lambda fed, _: _to_e4m3(fed, fed.abs().amax(-1, keepdim=True)),

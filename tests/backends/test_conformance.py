@@ -24,7 +24,9 @@ from harness.worker import accuracy
 from harness.worker.placing import load, place, training_of
 from harness.worker.reference import run_eager
 from models.base import Inputs
+from records.device import Device
 from records.errors import Unavailable, Unsupported
+from records.precision import Precision
 from records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built, tensors_of
 
@@ -222,10 +224,10 @@ def test_training_gives_what_float64_does(backend: str, mode: str, device: str, 
         assert training is not None and training.module is one.module and one.module.training
         names = training.names(one.sets[0])
         compilations = one.compiled.compilations()
-        checks = [accuracy.check(restored(one), (known := golden_of(one)), "fp32", names)]
+        checks = [accuracy.check(restored(one), (known := golden_of(one)), Precision.FP32, names)]
         for inputs in one.sets * 2:
             one.call(inputs)
-        checks.append(accuracy.check(restored(one), known, "fp32", names))
+        checks.append(accuracy.check(restored(one), known, Precision.FP32, names))
         assert [check.passed for check in checks] == [True, True], checks
         assert one.compiled.compilations() == compilations
         assert one.compiled.settings().get("optimizer") == ("AdamW" if task == TRAIN_STEP else None)
@@ -279,14 +281,14 @@ def test_supports_answers_the_same_twice_and_refuses_what_nobody_does(name: str)
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_what_does_not_quantise_refuses_to(name: str, precision: str) -> None:
     backend = backends.create(name)
-    cell = cell_of(name, "default", "cuda").model_copy(update={"precision": precision})
+    cell = cell_of(name, "default", "cuda").model_copy(update={"precision": Precision(precision)})
     if not backend.quantises:
         assert precision in backend.supports(cell).reason
 
 
 @pytest.mark.parametrize("name", backends.names())
 def test_a_device_that_is_not_there_is_a_reason(name: str) -> None:
-    absent = backends.create(name).available("cuda:99")
+    absent = backends.create(name).available(Device("cuda:99"))
     assert not absent and is_an_answer(absent)
 
 

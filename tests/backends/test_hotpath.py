@@ -17,6 +17,7 @@ from hotpath import enable_hot_path_detection
 from hotpath.compiling import Outcome
 from hotpath.tests.fakes import SLOW_S, FakeCompiler, Slowly
 from models.base import Inputs
+from records.device import Device
 from records.schema import Extent
 
 
@@ -107,4 +108,4 @@ def test_when_there_is_no_more_time_it_stays_as_it_is(hot: Callable[[FakeCompile
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert backends.create("hotpath").available("cpu").reason.endswith("none was found: install g++ or set CXX")
+    assert backends.create("hotpath").available(Device("cpu")).reason.endswith("none was found: install g++ or set CXX")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import backends
 from backends.inductor import InductorLog
 from models.base import Inputs, LoadedModel
+from records.device import Device
 from records.schema import Cell, Extent
 from tests.backends.building import built
 
@@ -177,4 +178,4 @@ def test_without_a_compiler_it_is_unavailable_on_the_cpu(monkeypatch: pytest.Mon
         raise exc.InvalidCxxCompiler
 
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none_found)
-    assert "install g++" in backends.create("inductor").available("cpu").reason
+    assert "install g++" in backends.create("inductor").available(Device("cpu")).reason

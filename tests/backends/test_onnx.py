@@ -15,6 +15,7 @@ import torch
 import backends
 import models
 from backends.onnx import assignment, time_share_of
+from records.device import Device
 from records.errors import BakeoffError, Unavailable
 from records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built
@@ -141,7 +142,7 @@ def test_an_onnxruntime_that_does_not_tell_is_not_guessed_for() -> None:
 
 def test_a_build_without_the_provider_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
-    absent = backends.create("onnx").available("cuda")
+    absent = backends.create("onnx").available(Device("cuda"))
     assert not absent
     assert CUDA in absent.reason and "pip install onnxruntime-gpu" in absent.reason
 
@@ -149,7 +150,7 @@ def test_a_build_without_the_provider_says_what_to_install(monkeypatch: pytest.M
 @pytest.mark.parametrize("library", ["onnx", "onnxscript", "onnxruntime"])
 def test_a_missing_library_is_named_with_its_remedy(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    absent = backends.create("onnx").available("cpu")
+    absent = backends.create("onnx").available(Device("cpu"))
     assert absent.reason.startswith(f"{library} is not installed") and absent.reason.endswith(f"pip install {library}")
 
 

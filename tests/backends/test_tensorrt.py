@@ -22,6 +22,7 @@ from backends import tensorrt as ours
 from backends.base import YES
 from backends.exporting import OnnxModel
 from models.base import Inputs
+from records.device import Device
 from records.errors import BakeoffError
 from records.schema import Cell, Extent
 from tests.backends.building import Built, built
@@ -404,25 +405,25 @@ class TestAvailability:
         monkeypatch.setattr(ours, "torch_available", lambda device: YES)
 
     def test_all_is_there(self) -> None:
-        assert ours.TensorRT().available("cuda")
+        assert ours.TensorRT().available(Device("cuda"))
 
     def test_a_cpu_is_no_gpu(self) -> None:
-        assert ours.TensorRT().available("cpu").reason == "TensorRT runs on NVIDIA GPUs, and cpu is none"
+        assert ours.TensorRT().available(Device("cpu")).reason == "TensorRT runs on NVIDIA GPUs, and cpu is none"
 
     @pytest.mark.parametrize("version", ["8.6.1", "10.12.0.36", "12.0.0"])
     def test_a_version_it_was_not_written_for(self, version: str, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fake, "__version__", version)
-        reason = ours.TensorRT().available("cuda").reason
+        reason = ours.TensorRT().available(Device("cuda")).reason
         assert version in reason and reason.endswith(ours.REMEDY)
 
     @pytest.mark.parametrize("version", ["10.13.3.9.post1", "10.16.1.11", "11.0.0.114", "11.4.0.106"])
     def test_those_it_was_written_for(self, version: str, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fake, "__version__", version)
-        assert ours.TensorRT().available("cuda")
+        assert ours.TensorRT().available(Device("cuda"))
 
     def test_a_missing_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "tensorrt", None)
-        reason = ours.TensorRT().available("cuda").reason
+        reason = ours.TensorRT().available(Device("cuda")).reason
         assert reason.startswith("tensorrt does not import") and reason.endswith(ours.REMEDY)
 
     def test_no_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,4 +431,4 @@ class TestAvailability:
         monkeypatch.setitem(sys.modules, "tensorrt", importlib.import_module("tests.fakes.tensorrt"))
         if torch.cuda.is_available():
             pytest.skip("this machine has one")
-        assert "torch" in ours.TensorRT().available("cuda").reason
+        assert "torch" in ours.TensorRT().available(Device("cuda")).reason

@@ -141,6 +141,7 @@ OVER_NOTHING = """
 import sys
 import tensorrt
 import backends.tensorrt as ours
+from records.device import Device
 from records.errors import BakeoffError
 
 complaints = ours.Complaints()
@@ -162,7 +163,7 @@ try:
     ours._torch_type(tensorrt.DataType.INT4)
 except BakeoffError as error:
     assert "INT4" in str(error)
-sys.stdout.write(ours.TensorRT().available("cuda:99").reason)
+sys.stdout.write(ours.TensorRT().available(Device("cuda:99")).reason)
 """
 
 

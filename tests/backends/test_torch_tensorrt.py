@@ -14,6 +14,7 @@ import torch
 import backends
 from backends import torch_tensorrt as ours
 from backends.base import YES
+from records.device import Device
 from records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built
 from tests.fakes import suite
@@ -173,10 +174,10 @@ class TestAvailability:
 
     def test_all_is_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.install("2.13.0", monkeypatch)
-        assert ours.TorchTensorRT().available("cuda")
+        assert ours.TorchTensorRT().available(Device("cuda"))
 
     def test_a_cpu_is_no_gpu(self) -> None:
-        assert ours.TorchTensorRT().available("cpu").reason == "TensorRT runs on NVIDIA GPUs, and cpu is none"
+        assert ours.TorchTensorRT().available(Device("cpu")).reason == "TensorRT runs on NVIDIA GPUs, and cpu is none"
 
     @pytest.mark.parametrize(
         ("version", "said"),
@@ -190,11 +191,11 @@ class TestAvailability:
     def test_one_that_is_not_this_torchs(self, version: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.install(version, monkeypatch)
         monkeypatch.setitem(sys.modules, "torch_tensorrt", None)  # never imported: it could crash
-        assert ours.TorchTensorRT().available("cuda").reason == f"{said}: pip install 'torch-tensorrt==2.13.*'"
+        assert ours.TorchTensorRT().available(Device("cuda")).reason == f"{said}: pip install 'torch-tensorrt==2.13.*'"
 
     def test_an_import_that_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.install("2.13.0", monkeypatch)
         monkeypatch.setitem(sys.modules, "torch_tensorrt", None)
-        reason = ours.TorchTensorRT().available("cuda").reason
+        reason = ours.TorchTensorRT().available(Device("cuda")).reason
         assert reason.startswith("torch-tensorrt does not import (")
         assert reason.endswith("pip install 'torch-tensorrt==2.13.*'")

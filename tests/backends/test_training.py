@@ -18,6 +18,7 @@ from harness.worker.placing import place, training_of
 from harness.worker.reference import run_eager
 from models.base import Inputs, LoadedModel
 from records.errors import Unsupported
+from records.precision import Precision
 from records.schema import Accuracy, Cell
 
 TRAINING_TASKS = (FORWARD_BACKWARD, TRAIN_STEP)
@@ -48,7 +49,7 @@ def checked(task: str, precision: str, change: Callable[[Training], None] = lamb
     change(training)
     ours = run_eager(other.module, sets, training)
     rmse = accuracy.rmse_per_output(outputs, golden)
-    return accuracy.check(ours, accuracy.Golden(golden, rmse), precision, training.names(sets[0]))
+    return accuracy.check(ours, accuracy.Golden(golden, rmse), Precision(precision), training.names(sets[0]))
 
 
 @pytest.mark.parametrize("task", TRAINING_TASKS)

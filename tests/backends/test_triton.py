@@ -17,6 +17,7 @@ from backends.base import BuildContext
 from backends.kernels import Launch, Variant
 from backends.triton import CHOSEN, Handwritten, _choose, _possible
 from models.base import Inputs
+from records.device import Device
 from records.schema import Cell
 
 BY_POINTER: Variant = {"loads": "pointer", "block": 8}
@@ -70,7 +71,7 @@ def test_a_kernel_with_both_ways_of_loading_has_all_modes(mode: str) -> None:
 
 def test_on_the_cpu_kernels_are_only_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    answer = backends.create("triton").available("cpu")
+    answer = backends.create("triton").available(Device("cpu"))
     assert not answer and "TRITON_INTERPRET=1" in answer.reason
 
 

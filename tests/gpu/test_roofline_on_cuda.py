@@ -12,6 +12,8 @@ import models
 from harness import precision as precisions
 from harness.worker import ceilings, placing
 from harness.worker.counting import count
+from records.device import Device
+from records.precision import Precision
 from records.schema import Cell
 
 pytestmark = pytest.mark.gpu
@@ -27,10 +29,10 @@ def float32_again() -> Iterator[None]:
 def test_ceilings_are_measured_in_seconds_and_are_a_gpus(precision: str, float32_again: None) -> None:
     if precision == "fp8" and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("this GPU has no fp8")
-    ceilings.measure("cuda", precision)  # cuBLAS starts
+    ceilings.measure(Device("cuda"), Precision(precision))  # cuBLAS starts
     begun = time.monotonic()
     precisions.apply(precision)
-    found = ceilings.measure("cuda", precision)
+    found = ceilings.measure(Device("cuda"), Precision(precision))
     print(precision, f"{found.flops_per_s:.3g} FLOP/s, {found.bytes_per_s:.3g} B/s")  # noqa: T201 - for the record
     assert time.monotonic() - begun < 3
     assert 1e12 < found.flops_per_s < 1e16
@@ -41,7 +43,7 @@ def test_small_types_are_faster_than_float32(float32_again: None) -> None:
     rates = {}
     for precision in ("fp32", "tf32", "bf16", "fp16"):
         precisions.apply(precision)
-        rates[precision] = ceilings.measure("cuda", precision).flops_per_s
+        rates[precision] = ceilings.measure(Device("cuda"), Precision(precision)).flops_per_s
     assert all(rates[precision] > 2 * rates["fp32"] for precision in ("tf32", "bf16", "fp16"))
 
 
@@ -50,7 +52,7 @@ def test_a_large_product_is_near_the_rate_of_the_tensor_cores(precision: str, fl
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("held against what a Hopper's tensor cores do")
     precisions.apply(precision)
-    found = ceilings.measure("cuda", precision)
+    found = ceilings.measure(Device("cuda"), Precision(precision))
     assert found.tensor_cores is not None
     share = found.flops_per_s / found.tensor_cores.flops_per_s
     print(precision, found.tensor_cores, f"a product reaches {share:.1%}")  # noqa: T201 - for the record
@@ -67,5 +69,5 @@ def test_the_work_is_the_same_as_on_the_cpu(name: str, precision: str) -> None:
         cell = Cell(model=name, dimensions=dimensions, device=device, precision=precision, backend="eager")
         with torch.inference_mode():
             module, sets = placing.place(placing.load(cell), cell)
-            counted.append(count(module, sets[0], precision))
+            counted.append(count(module, sets[0], Precision(precision)))
     assert counted[0] == counted[1]

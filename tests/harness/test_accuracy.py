@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import harness.worker.accuracy
-from harness.plan import PRECISIONS
-from harness.worker.accuracy import TIMES_EAGER, Golden, Outputs, check, rmse_per_output
+from harness.worker.accuracy import Golden, Outputs, check, rmse_per_output
+from records.precision import Precision
 from records.schema import Accuracy
 
 EXACT = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)
@@ -24,7 +24,7 @@ def off_by(rmse: float, exact: torch.Tensor = EXACT) -> torch.Tensor:
 def checked(
     *outputs: torch.Tensor, golden: Outputs = (EXACT,), eager: tuple[float, ...] = (0.0,), precision: str = "fp32"
 ) -> Accuracy:
-    return check([tuple(outputs)], Golden((golden,), eager), precision)
+    return check([tuple(outputs)], Golden((golden,), eager), Precision(precision))
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
@@ -44,7 +44,7 @@ def test_the_tolerance_of_a_precision_is_its_own() -> None:
     ("precision", "factor"), [("fp32", 2), ("tf32", 2), ("bf16", 3), ("fp16", 3), ("int8", 3), ("fp8", 3)]
 )
 def test_an_error_some_times_that_of_eager_passes_and_a_larger_one_does_not(precision: str, factor: int) -> None:
-    assert TIMES_EAGER[precision] == factor
+    assert Precision(precision).max_times_eager_rmse == factor
     below = checked(off_by(0.999 * factor * EAGER_RMSE), eager=(EAGER_RMSE,), precision=precision)
     above = checked(off_by(1.001 * factor * EAGER_RMSE), eager=(EAGER_RMSE,), precision=precision)
     assert below.passed and not below.allclose and below.rule == f"rmse <= {factor}x eager"
@@ -64,7 +64,7 @@ def test_noise_of_a_tenth_of_the_signals_power_fails_however_badly_a_model_takes
     assert checked(off_by(0.317 * root_mean_square), eager=(10.0,), precision="bf16").passed
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", Precision)
 def test_every_precision_has_its_rule_and_that_can_fail(precision: str) -> None:
     right = checked(EXACT, eager=(1e-9,), precision=precision)
     wrong = checked(EXACT.flip(0), eager=(1e-9,), precision=precision)
@@ -95,7 +95,7 @@ def trained(change_a: float, change_b: float, eager_a: float, eager_b: float, gr
     exact = (EXACT,) * 5
     eager = tuple(SIZE * share for share in (0.0, 0.5, 0.5, eager_a, eager_b))
     ours = tuple(off_by(SIZE * share) for share in (0.0, gradient, 0.0, change_a, change_b))
-    return check([ours], Golden((exact,), eager), "bf16", NAMES)
+    return check([ours], Golden((exact,), eager), Precision.BF16, NAMES)
 
 
 @pytest.mark.parametrize("eager", [0.34, 0.5, 0.89])
@@ -137,9 +137,9 @@ def test_where_no_change_is_right_none_is_missed() -> None:
     zeros = torch.zeros(64, dtype=torch.float64)
     names = ("loss", "change of a", "change of b")
     golden = (EXACT, EXACT, zeros)
-    found = check([golden], Golden((golden,), (0.0, 0.1, 1e-9)), "bf16", names)
+    found = check([golden], Golden((golden,), (0.0, 0.1, 1e-9)), Precision.BF16, names)
     assert found.passed and found.changes_unheld == 0
-    alone = check([(EXACT, zeros)], Golden(((EXACT, zeros),), (0.0, 0.0)), "bf16", ("loss", "change of a"))
+    alone = check([(EXACT, zeros)], Golden(((EXACT, zeros),), (0.0, 0.0)), Precision.BF16, ("loss", "change of a"))
     assert alone.passed and alone.changes_unheld == 0 and alone.relative_rmse == 0.0
 
 
@@ -210,8 +210,8 @@ def test_the_error_of_several_outputs_is_the_largest() -> None:
 def test_an_error_in_one_of_several_input_sets_is_found() -> None:
     golden = Golden(((EXACT,), (EXACT,), (EXACT,)), (1e-9,))
     right = EXACT.float()
-    assert check([(right,), (right,), (right,)], golden, "fp32").passed
-    assert not check([(right,), (right,), (right.flip(0),)], golden, "fp32").passed
+    assert check([(right,), (right,), (right,)], golden, Precision.FP32).passed
+    assert not check([(right,), (right,), (right.flip(0),)], golden, Precision.FP32).passed
 
 
 def test_outputs_of_whole_numbers_are_compared() -> None:
@@ -260,7 +260,7 @@ def test_outputs_may_pass_by_different_rules() -> None:
     golden = Golden((exact,), (1e-4, 0.0))
     # the first is near eager only, the second close only
     outputs = (exact[0] + 1.5e-4, exact[1] + 1e-6)
-    found = check([outputs], golden, "fp32")
+    found = check([outputs], golden, Precision.FP32)
     assert found.passed
     assert not found.allclose
     assert found.rule == "rmse <= 2x eager"
@@ -272,7 +272,9 @@ def test_what_is_compared_in_pieces_is_compared_as_a_whole(piece: int, monkeypat
     generator = torch.Generator().manual_seed(0)
     golden = torch.randn(8, 8, dtype=torch.float64, generator=generator)
     error = 1e-3 * torch.randn(8, 8, dtype=torch.float64, generator=generator)
-    found = check([(golden + error,), ((2 * golden).t(),)], Golden(((golden,), ((2 * golden).t(),)), (1.0,)), "bf16")
+    found = check(
+        [(golden + error,), ((2 * golden).t(),)], Golden(((golden,), ((2 * golden).t(),)), (1.0,)), Precision.BF16
+    )
     assert found.rmse == pytest.approx(float(error.square().sum().div(128).sqrt()))
     assert found.relative_rmse == pytest.approx(found.rmse / float(golden.square().mul(5).sum().div(128).sqrt()))
     assert found.max_abs_error == pytest.approx(float(error.abs().max()))

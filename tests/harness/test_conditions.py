@@ -15,6 +15,7 @@ import pytest
 from harness.controller.environment import calibrate_ms, usable_cores
 from harness.nvml import GpuWatch
 from harness.worker import conditions
+from records.device import CPU
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's accounts in /proc")
 
@@ -27,7 +28,7 @@ def spin(seconds: float) -> None:
 
 @linux
 def test_a_neighbour_on_the_same_core_shows_as_waiting_and_as_switches() -> None:
-    watch = conditions.Watch("cpu")
+    watch = conditions.Watch(CPU)
     before = os.sched_getaffinity(0)
     core = {min(before)}
     os.sched_setaffinity(0, core)
@@ -48,7 +49,7 @@ def test_a_neighbour_on_the_same_core_shows_as_waiting_and_as_switches() -> None
 
 @linux
 def test_a_process_that_sleeps_waits_for_no_core() -> None:
-    watch = conditions.Watch("cpu")
+    watch = conditions.Watch(CPU)
     watch.begin()
     time.sleep(0.2)
     seen = watch.end()
@@ -61,7 +62,7 @@ def test_the_calibrating_work_is_fixed_and_takes_milliseconds_at_most() -> None:
 
 
 def test_a_cpu_has_no_gpu_to_read() -> None:
-    seen = conditions.Watch("cpu").end()
+    seen = conditions.Watch(CPU).end()
     assert (seen.sm_clock_mhz, seen.temperature_c, seen.throttle_reasons) == (None, None, [])
     assert GpuWatch(None).processes() is None
     assert GpuWatch(None).energy_j() is None

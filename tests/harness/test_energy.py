@@ -12,6 +12,7 @@ from backends.base import Compiled
 from harness.worker import energy
 from harness.worker.clock import Clock
 from models.base import Inputs
+from records.device import CPU
 
 
 class Calls(Compiled):
@@ -50,7 +51,7 @@ class NoMeter(energy.Counter):
 
 def test_what_an_idle_machine_takes_is_not_the_calls() -> None:
     compiled = Calls()
-    found = energy.measure(compiled, [Inputs((1,))], Clock("cpu"), Meter(compiled))
+    found = energy.measure(compiled, [Inputs((1,))], Clock(CPU), Meter(compiled))
     assert found is not None
     assert found.joules_per_call == pytest.approx(0.1, rel=0.05)
     assert found.idle_w == pytest.approx(10.0, rel=0.05)
@@ -61,7 +62,7 @@ def test_what_an_idle_machine_takes_is_not_the_calls() -> None:
 
 def test_without_a_counter_nothing_is_called() -> None:
     compiled = Calls()
-    assert energy.measure(compiled, [Inputs((1,))], Clock("cpu"), NoMeter()) is None
+    assert energy.measure(compiled, [Inputs((1,))], Clock(CPU), NoMeter()) is None
     assert compiled.count == 0
 
 

@@ -12,6 +12,7 @@ from harness.messages import ComputeReference
 from harness.worker import accuracy, golden, placing, reference
 from harness.worker.reference import COMPARED, Outputs
 from models.base import Inputs, LoadedModel
+from records.precision import Precision
 from records.schema import Cell
 
 SMALL = {"batch": 2, "features": 8, "hidden": 8}
@@ -75,12 +76,12 @@ def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_an
         training = placing.training_of(model, cell)
         outputs = reference.run_eager(*placed, training)
     names = training.names(placed[1][0]) if training else ()
-    assert accuracy.check(outputs, known, precision, names).passed
+    assert accuracy.check(outputs, known, Precision(precision), names).passed
     # the estimate of eager's error is of the size of the true one
     for estimated, true in zip(known.eager_rmse, exact.eager_rmse, strict=True):
         assert true / 30 < estimated < 30 * true or max(estimated, true) < 1e-12
     doubled = [tuple(2 * tensor for tensor in one) for one in outputs]
-    assert not accuracy.check(doubled, known, precision, names).passed
+    assert not accuracy.check(doubled, known, Precision(precision), names).passed
 
 
 def test_another_error_is_not_taken_for_a_lack_of_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

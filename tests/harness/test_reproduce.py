@@ -22,6 +22,7 @@ from harness.worker.placing import load, place
 from harness.worker.reference import run_eager
 from judging.verdict import spell_ms
 from records import report_file
+from records.device import Device
 from records.errors import UsageError
 from records.schema import Cell, Environment, Gpu, Record, Report, Status
 from tests.harness.measuring import by_label, measure
@@ -205,7 +206,7 @@ def test_bfloat16_is_cast_as_the_harness_casts_it(tmp_path: Path, label: str) ->
 @pytest.mark.parametrize("label", ON_CUDA)
 def test_it_computes_the_same_on_cuda(tmp_path: Path, label: str) -> None:
     cell = cell_of("mlp", label, device="cuda")
-    if not (available := backends.create(cell.backend).available("cuda")):
+    if not (available := backends.create(cell.backend).available(Device("cuda"))):
         pytest.skip(available.reason)
     settings: dict[str, object] = {"threads": 1}
     if cell.backend == "aotinductor" and linker_options():
@@ -333,14 +334,12 @@ def test_a_script_is_written_without_torch() -> None:
         ("onnx/tensorrt-ep", {"device": "cuda"}, "no script for mode onnx/tensorrt-ep: of ONNX Runtime's providers"),
         ("inductor/gone", {}, "no script for mode inductor/gone, which this version does not have"),
         ("eager", {"precision": "int8"}, "no script for precision int8: quantising the model takes more than a page"),
-        ("eager", {"precision": "fp31"}, "unknown precision 'fp31': did you mean 'fp32'?"),
-        ("eager", {"device": "tpu"}, "unknown device 'tpu'"),
         ("eager", {"model": "mine.py:factory"}, "reproduce it from the folder that it was measured from"),
         ("eager", {"dimensions": {"batch": "print()"}}, "dimension 'batch' takes a whole number"),
     ],
 )
 def test_what_no_script_covers_is_refused_with_the_reason(label: str, fields: dict[str, Any], said: str) -> None:
-    cell = cell_of("mlp", label).model_copy(update=fields)
+    cell = Cell.model_validate({**cell_of("mlp", label).model_dump(), **fields})
     record = record_of(cell, command="runner.py run")
     with pytest.raises(UsageError, match=re.escape(said)):
         reproduce.script_for(report_on(record), record)

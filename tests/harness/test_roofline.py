@@ -20,7 +20,9 @@ from harness.controller.launcher import ROOT
 from harness.worker import ceilings
 from harness.worker.counting import count
 from models.base import Inputs, LoadedModel
+from records.device import CPU
 from records.errors import Unsupported
+from records.precision import Precision
 from records.schema import Ceilings, Latency, TensorCores, Work
 
 KIB = 1024
@@ -33,7 +35,7 @@ def template(name: str, **dimensions: int) -> LoadedModel:
 
 def work_of(module: nn.Module, *args: torch.Tensor, precision: str = "fp32") -> Work:
     with torch.inference_mode():
-        return count(module.eval(), Inputs(args), precision)
+        return count(module.eval(), Inputs(args), Precision(precision))
 
 
 def size_of(*modules: nn.Module) -> int:
@@ -190,7 +192,7 @@ def test_the_floor_is_what_takes_longer() -> None:
 def test_sms_times_operations_times_the_clock_are_the_data_sheets_rate(
     gpu: str, capability: tuple[int, int], multiprocessors: int, sm_clock_mhz: int, precision: str, tflops_per_s: int
 ) -> None:
-    found = ceilings.tensor_cores(gpu, capability, multiprocessors, sm_clock_mhz, precision)
+    found = ceilings.tensor_cores(gpu, capability, multiprocessors, sm_clock_mhz, Precision(precision))
     assert found is not None
     assert found.flops_per_s / 1e12 == pytest.approx(tflops_per_s, abs=0.7)
     assert found.sm_clock_mhz == sm_clock_mhz
@@ -209,7 +211,7 @@ def test_sms_times_operations_times_the_clock_are_the_data_sheets_rate(
     ],
 )
 def test_of_what_is_not_known_for_sure_there_is_no_rate(gpu: str, capability: tuple[int, int], precision: str) -> None:
-    assert ceilings.tensor_cores(gpu, capability, 100, 1500, precision) is None
+    assert ceilings.tensor_cores(gpu, capability, 100, 1500, Precision(precision)) is None
 
 
 def test_the_rate_of_the_tensor_cores_is_in_the_record_and_bounds_nothing() -> None:
@@ -275,7 +277,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[object]]
 
 def test_ceilings_are_operations_and_bytes_both_ways_over_seconds(scripted: Callable[[float], list[object]]) -> None:
     results = scripted(1e-3)
-    assert ceilings.measure("cpu", "fp32") == Ceilings(flops_per_s=2 * 32**3 / 1e-3, bytes_per_s=2 * 64 * KIB / 1e-3)
+    assert ceilings.measure(CPU, Precision.FP32) == Ceilings(
+        flops_per_s=2 * 32**3 / 1e-3, bytes_per_s=2 * 64 * KIB / 1e-3
+    )
     assert [tuple(result.shape) for result in results if isinstance(result, torch.Tensor)] == [
         (8, 8),
         (16, 16),
@@ -286,7 +290,7 @@ def test_ceilings_are_operations_and_bytes_both_ways_over_seconds(scripted: Call
 
 def test_sizes_grow_no_further_once_a_product_takes_long(scripted: Callable[[float], list[object]]) -> None:
     results = scripted(ceilings.LONG_ENOUGH_S)
-    assert ceilings.measure("cpu", "fp32").flops_per_s == 2 * 8**3 / ceilings.LONG_ENOUGH_S
+    assert ceilings.measure(CPU, Precision.FP32).flops_per_s == 2 * 8**3 / ceilings.LONG_ENOUGH_S
     assert len(results) == 2
 
 
@@ -297,7 +301,7 @@ def test_a_small_type_is_measured_beside_float32(
     scripted: Callable[[float], list[object]], precision: str, dtype: torch.dtype
 ) -> None:
     results = scripted(1.0)
-    ceilings.measure("cpu", precision)
+    ceilings.measure(CPU, Precision(precision))
     products = {result.dtype for result in results[:-1] if isinstance(result, torch.Tensor)}
     assert products == {dtype, torch.float32}
 
@@ -305,7 +309,7 @@ def test_a_small_type_is_measured_beside_float32(
 def test_there_is_no_ceiling_for_what_the_cpu_cannot_multiply(scripted: Callable[[float], list[object]]) -> None:
     scripted(1.0)
     with pytest.raises(Unsupported, match="no fp8 product to measure on the CPU"):
-        ceilings.measure("cpu", "fp8")
+        ceilings.measure(CPU, Precision.FP8)
 
 
 def test_the_array_is_far_larger_than_the_caches_and_fits_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +338,7 @@ def test_caches_are_read_as_linux_tells_of_them(tmp_path: Path) -> None:
 
 
 def test_this_machine_is_measured_within_reason() -> None:
-    found = ceilings.measure("cpu", "fp32")
+    found = ceilings.measure(CPU, Precision.FP32)
     assert 1e8 < found.flops_per_s < 1e15
     assert 1e8 < found.bytes_per_s < 1e13
 

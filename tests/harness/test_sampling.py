@@ -15,6 +15,7 @@ from harness.worker import sampling
 from harness.worker.clock import Clock
 from judging.constraints import Requirements
 from models.base import Inputs
+from records.device import CPU
 from records.schema import WarmUp
 
 MS = 1_000_000
@@ -60,7 +61,7 @@ class Scripted(Compiled):
 
 
 SETS = [Inputs((index,)) for index in range(4)]
-CLOCK = Clock("cpu")
+CLOCK = Clock(CPU)
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def test_binding_is_not_timed(time: FakeTime) -> None:
 
 
 def test_the_device_is_waited_for_on_either_side_of_a_call(time: FakeTime) -> None:
-    clock = Clock("cpu")
+    clock = Clock(CPU)
     queued_ms = 0.0
 
     class Queueing(Scripted):
@@ -294,7 +295,7 @@ def test_throughput_is_that_of_the_median_block(time: FakeTime) -> None:
 
 
 def test_throughput_of_a_device_that_lags_behind_is_the_devices(time: FakeTime) -> None:
-    clock = Clock("cpu")
+    clock = Clock(CPU)
     compiled = Scripted(time, lambda call: 0.1)  # the host's part; the device takes 2 ms, and queues
     done_ns = 0
 

@@ -12,12 +12,13 @@ from harness.worker import sampling
 from harness.worker.clock import Clock
 from judging.costs import line_of
 from models.base import Inputs
+from records.device import CPU
 from records.schema import Process, Settling
 from tests.reports.samples import bursts, cell, ok
 
 MS = 1_000_000
 SETS = [Inputs((index,)) for index in range(4)]
-CLOCK = Clock("cpu")
+CLOCK = Clock(CPU)
 
 
 @dataclass

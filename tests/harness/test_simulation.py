@@ -11,13 +11,14 @@ from harness.worker import accuracy, simulation
 from harness.worker.placing import load, place
 from harness.worker.reference import run_eager
 from models.base import Inputs
+from records.precision import Precision
 from records.schema import Cell
 
 
 def simulated(precision: str, module: nn.Module, *inputs: Tensor) -> list[Tensor]:
     """The module's output for each of `inputs`, all of which the ranges are taken from."""
     sets = tuple(Inputs((one,)) for one in inputs)
-    with torch.inference_mode(), simulation.rounded(precision, module, sets):
+    with torch.inference_mode(), simulation.rounded(Precision(precision), module, sets):
         return [module(*one.args) for one in sets]
 
 
@@ -72,7 +73,7 @@ class Hidden(nn.Module):
 def test_products_with_a_parameter_are_layers_and_others_are_not(precision: str) -> None:
     module, x = Hidden().eval(), torch.randn(8, 16)
     expected = module(x)
-    with torch.inference_mode(), simulation.rounded(precision, module, (Inputs((x,)),)):
+    with torch.inference_mode(), simulation.rounded(Precision(precision), module, (Inputs((x,)),)):
         found = module(x)
     changed = {name for name in expected if not torch.equal(found[name], expected[name])}
     assert changed == {"matmul", "addmm"}
@@ -123,11 +124,11 @@ def test_its_error_leaves_room_under_the_cap(model: str, precision: str, low: fl
     with torch.inference_mode():
         exact = run_eager(*place(load(cell), cell, torch.float64))
         module, sets = place(load(cell), cell)
-        with simulation.rounded(precision, module, sets):
+        with simulation.rounded(Precision(precision), module, sets):
             (rmse,) = accuracy.rmse_per_output(run_eager(module, sets), exact)
     scale = float(torch.cat([one[0].reshape(-1) for one in exact]).square().mean().sqrt())
     assert low < rmse / scale < high
-    assert high * accuracy.TIMES_EAGER[precision] <= accuracy.NOISIEST[precision]
+    assert high * cell.precision.max_times_eager_rmse <= cell.precision.max_relative_rmse
 
 
 def _small(model: str) -> dict[str, int | str]:

@@ -20,6 +20,7 @@ from backends import kernels
 from backends.calling import flatten_outputs
 from harness.precision import dtype_of
 from harness.worker.placing import load, place
+from records.precision import Precision
 from records.schema import Cell
 
 # no multiples of any block, and several blocks along each dimension where a kernel goes from one to the next
@@ -60,7 +61,7 @@ def relative_error(name: str, precision: str, variant: kernels.Variant) -> float
         module, sets = place(loaded, cell)
         launch = kernel.prepare(module, sets[0].tensors(), variant)
         launch.run()
-    assert all(output.dtype == dtype_of(precision) for output in launch.outputs)
+    assert all(output.dtype == dtype_of(Precision(precision)) for output in launch.outputs)
     return max(
         float((ours.double() - truth).square().mean().sqrt() / truth.square().mean().sqrt())
         for ours, truth in zip(launch.outputs, exact, strict=True)

@@ -15,6 +15,7 @@ from models.base import LoadedModel
 from models.fp8_layers import LARGEST_E4M3, PlainLinear, Quantise, ScaledLinear
 from models.kernel_modules import ScaledProduct
 from records.errors import UsageError
+from records.precision import Precision
 from records.schema import Cell
 
 E4M3 = torch.float8_e4m3fn
@@ -50,7 +51,7 @@ def test_placing_leaves_float8_inputs_and_their_scales_as_they_are(asked: str) -
     assert [tensor.dtype for one in sets for tensor in one.tensors()] == [E4M3] * 2 * len(sets)
     assert all(torch.equal(one.float(), other) for one, other in zip(sets[0].tensors(), expected, strict=True))
     assert module.scale_left.dtype == module.scale_right.dtype == torch.float32
-    assert module(*sets[0].args).dtype == precision.dtype_of(asked)
+    assert module(*sets[0].args).dtype == precision.dtype_of(Precision(asked))
 
 
 def test_a_float8_product_in_float64_is_exact() -> None:

@@ -10,6 +10,7 @@ import models
 from harness.worker.reference import layer_by_layer
 from models.base import INPUT_SETS, Inputs, LoadedModel
 from models.transformer_lm import SIZES, STREAM, VOCABULARY, lengths
+from records.device import CPU
 
 
 def tiny(**given: int | str) -> LoadedModel:
@@ -72,7 +73,7 @@ def test_a_stream_has_lengths_of_its_own_up_to_the_context() -> None:
 def test_weights_are_drawn_in_the_type_asked_for() -> None:
     family = models.find("transformer_lm")
     dimensions = family.resolve({"batch": 1, "context": 4, "size": "tiny"})
-    first, again = (family.load_on(dimensions, 3, "cpu", torch.bfloat16) for _ in range(2))
+    first, again = (family.load_on(dimensions, 3, CPU, torch.bfloat16) for _ in range(2))
     assert first is not None and again is not None
     pairs = zip(first.module.state_dict().values(), again.module.state_dict().values(), strict=True)
     assert all(one.dtype is torch.bfloat16 and torch.equal(one, other) for one, other in pairs)

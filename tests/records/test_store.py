@@ -12,7 +12,9 @@ import pytest
 import runner
 from harness.plan import Request
 from records import store as stores
+from records.device import Device
 from records.errors import UsageError
+from records.precision import Precision
 from records.schema import Ceilings, Cell, Record, Status, Work
 from records.store import Store
 from tests.reports.samples import bursts, environment, ok
@@ -165,12 +167,14 @@ def test_the_environment_is_kept(store: Store) -> None:
 def test_what_a_call_takes_and_what_the_machine_can_do_are_kept(store: Store) -> None:
     contest, work = cell("slow").contest_id, Work(flops=2**60, bytes_moved=7)
     ceilings = Ceilings(flops_per_s=1.5e14, bytes_per_s=4.8e12)
-    assert (store.work(contest), store.ceilings("cuda:1", "bf16")) == (None, None)
+    assert (store.work(contest), store.ceilings(Device("cuda:1"), Precision.BF16)) == (None, None)
     store.save_work(contest, work)
-    store.save_ceilings("cuda:1", "bf16", ceilings)
+    store.save_ceilings(Device("cuda:1"), Precision.BF16, ceilings)
     opened = Store.open(store.root)
-    assert (opened.work(contest), opened.ceilings("cuda:1", "bf16")) == (work, ceilings)
-    assert (opened.work("other"), opened.ceilings("cuda", "bf16"), opened.ceilings("cuda:1", "fp32")) == (None,) * 3
+    assert (opened.work(contest), opened.ceilings(Device("cuda:1"), Precision.BF16)) == (work, ceilings)
+    assert opened.work("other") is None
+    assert opened.ceilings(Device("cuda"), Precision.BF16) is None
+    assert opened.ceilings(Device("cuda:1"), Precision.FP32) is None
 
 
 def test_elapsed_time_adds_up_and_counts_what_was_broken_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

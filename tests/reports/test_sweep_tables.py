@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from judging.verdict import judge_contests
+from records.precision import Precision
 from records.schema import Record, Report, Stage, Status
 from reports import sweep_csv, sweep_figures, writer
 from reports.markdown import to_markdown
@@ -87,7 +88,7 @@ def test_attention_has_the_columns_that_notebooks_read() -> None:
 
 
 def test_variants_devices_and_precisions_have_files_of_their_own() -> None:
-    other = SWEPT[0].model_copy(update={"cell": SWEPT[0].cell.model_copy(update={"precision": "bf16"})})
+    other = SWEPT[0].model_copy(update={"cell": SWEPT[0].cell.model_copy(update={"precision": Precision.BF16})})
     fused = {**SWEPT[0].cell.dimensions, "variant": "sdpa"}
     third = SWEPT[0].model_copy(update={"cell": SWEPT[0].cell.model_copy(update={"dimensions": fused})})
     assert set(sweep_tables(report_of([SWEPT[0], other, third]))) == {
