@@ -21,7 +21,7 @@ from harness import run as runs
 from harness.config import Options
 from harness.controller.progress import Silent
 from judging import compare as comparing
-from judging.judgement import judged_anew
+from judging.judgement import judge, judged_anew
 from judging.verdict import spell_ratio
 from records import report_file
 from records.atomic_file import write_atomically
@@ -31,7 +31,7 @@ from records.store import Store
 from reports import history as histories
 from reports import writer
 from reports.comparison import to_markdown
-from reports.page import comparison_to_html
+from reports.page import comparison_to_page
 from reports.terminal import LiveTable, print_report
 
 USAGE_ERROR = 2
@@ -161,8 +161,7 @@ def report(
     """Render reports again from their JSON, or for the first time that of a run which was killed."""
     if figures:
         found_all = [judged_anew(_report_in(path), calls, require) for path in paths]
-        folder = writer.draw_together(found_all, paths, out)
-        stdout.print(f"Figures: {folder}", soft_wrap=True, highlight=False, markup=False)
+        _say(f"Figures: {writer.draw_together(found_all, paths, out)}")
         return 0
     if out:
         raise UsageError("--out: names the folder of the figures, so give --figures too")
@@ -173,21 +172,27 @@ def report(
 
 
 def _tell(found: Report, folder: Path, quiet: bool = False) -> None:
-    """Say what came out, write the report into `folder`, and say where it is.
+    """Write the report into `folder`, say what came out, and say where it is.
 
-    Nobody waits for figures to read the verdict, and nothing is said before it is on disk.
+    The numbers are on disk before anything is said, and the figures are drawn after the verdict was said.
     """
     report_file.write_json(found, folder)
+    judgement = judge(found)
     try:
         if quiet:
-            for verdict in found.verdicts:
-                stdout.print(verdict.sentence, soft_wrap=True, highlight=False, markup=False)
+            for contest in judgement.contests:
+                _say(contest.verdict.sentence)
         else:
-            print_report(found, stdout)
+            print_report(judgement, stdout)
     finally:  # also where nobody reads on: `| head` closes the pipe
-        written = writer.render(found, folder)
-    stdout.print(f"Report: {written['report.md']}", soft_wrap=True, highlight=False, markup=False)
-    stdout.print(f"Page: {written['report.html']}", soft_wrap=True, highlight=False, markup=False)
+        written = writer.render(judgement, folder)
+    _say(f"Report: {written['report.md']}")
+    _say(f"Page: {written['report.html']}")
+
+
+def _say(text: str, console: Console | None = None) -> None:
+    """Print text from outside as it is, on one line."""
+    (console or stdout).print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _report_in(path: Path) -> Report:
@@ -213,7 +218,7 @@ def compare(
         write_atomically(out, to_markdown(found))
     if html:
         html.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(html, comparison_to_html(found))
+        write_atomically(html, comparison_to_page(found))
     if stdout.is_terminal:
         stdout.print(Markdown(to_markdown(found, folds=False)))
     else:
@@ -229,8 +234,8 @@ def history(
     """The medians of many reports, from run to run."""
     found, page = histories.write(folder, out)
     for reason in found.skipped:
-        stderr.print(f"left out: {reason}", soft_wrap=True, highlight=False, markup=False)
-    stdout.print(f"History: {page}", soft_wrap=True, highlight=False, markup=False)
+        _say(f"left out: {reason}", stderr)
+    _say(f"History: {page}")
     return 0
 
 
@@ -316,12 +321,7 @@ def _conclude(found: Report, store: Store, quiet: bool) -> int:
     """Tell what came out, and return the exit status."""
     _tell(found, store.root, quiet)
     if not found.complete:
-        stderr.print(
-            f"Interrupted. To measure the rest: python runner.py resume {shlex.quote(str(store.root))}",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+        _say(f"Interrupted. To measure the rest: python runner.py resume {shlex.quote(str(store.root))}", stderr)
         return INTERRUPTED
     return runs.exit_status(found)
 
@@ -351,7 +351,7 @@ def main() -> int:
 
 
 def _complain(text: str) -> None:
-    stderr.print(f"error: {' '.join(text.splitlines())}", soft_wrap=True, highlight=False, markup=False)
+    _say(f"error: {' '.join(text.splitlines())}", stderr)
 
 
 if __name__ == "__main__":

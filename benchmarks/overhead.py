@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from judging.judgement import judge
 from records import report_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -135,7 +136,7 @@ def main() -> None:
         report_file.write_json(report, store.root)  # what the command does before it says its verdict
         timeline.turn_to("harness")
         said = time.monotonic()
-        writer.render(report, store.root)
+        writer.render(judge(report), store.root)
         drawing_s = time.monotonic() - said
     total_s = sum(timeline.seconds.values())
     _say(f"| {options.model} | {len(report.records)} cells, {timeline.processes} processes | {total_s:.0f} s |")

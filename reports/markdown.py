@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from judging.judgement import CellJudgement, ContestJudgement, contests_of
+from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Environment, Record, Report, Status
 from records.text import one_line, visible
 from reports import cost_report, format, machine
@@ -42,9 +42,9 @@ _FIGURE_CAPTIONS = {
 }
 
 
-def to_markdown(report: Report, figures: Sequence[Path | str] = ()) -> str:
-    """The whole report. `figures` are files under `figures/` beside it; those that are PNG are embedded."""
-    contests = contests_of(report)
+def to_markdown(judgement: Judgement, figures: Sequence[Path | str] = ()) -> str:
+    """Return the whole report. `figures` are files under `figures/` beside it; those that are PNG are embedded."""
+    report, contests = judgement.report, judgement.contests
     sections = [
         _head(report),
         _verdicts(contests),

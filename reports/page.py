@@ -21,8 +21,7 @@ from pydantic import JsonValue
 
 from judging.compare import CellChange, Comparison
 from judging.costs import STARTS, Start
-from judging.judgement import CellJudgement, ContestJudgement, contests_of
-from judging.sweeps import sweeps_of
+from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from judging.verdict import title_of
 from records.schema import Record, Report
 from records.text import one_line, visible
@@ -45,9 +44,9 @@ USUAL_CALLS = 1_000
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
-def to_html(report: Report) -> str:
-    """The whole report."""
-    contests = contests_of(report)
+def to_page(judgement: Judgement) -> str:
+    """Return the whole report as a page."""
+    report, contests = judgement.report, judgement.contests
     key = Key([row.label for contest in contests for row in contest.cells])
     return _page(
         "report.html.jinja",
@@ -57,7 +56,7 @@ def to_html(report: Report) -> str:
         summary=_summary(report),
         incomplete=machine.incomplete(report),
         sections=[Section(contest, key, number) for number, contest in enumerate(contests, 1)],
-        sweeps=[(sentences.sweep_title(swept), sweep.charts(swept, key)) for swept in sweeps_of(contests)],
+        sweeps=[(sentences.sweep_title(swept), sweep.charts(swept, key)) for swept in judgement.sweeps],
         environment=machine.environment(report.environment),
         method=[*report.notes, *machine.method(report)],
         request=json.dumps(report.request, indent=1, ensure_ascii=False),
@@ -67,7 +66,7 @@ def to_html(report: Report) -> str:
     )
 
 
-def comparison_to_html(compared: Comparison) -> str:
+def comparison_to_page(compared: Comparison) -> str:
     """Return two runs as a page: what became faster, slower or broken."""
     contests: dict[str, list[CellChange]] = {}
     for cell in compared.cells:

@@ -15,7 +15,8 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-from records.schema import Record, Report, Status
+from judging.judgement import Judgement
+from records.schema import Record, Status
 from reports.format import MEBIBYTE
 
 Value = str | int | float | None
@@ -36,15 +37,15 @@ TASKS = {"forward": "inference", "fwd_bwd": "forward_backward", "full_step": "tr
 COMPILED = {"eager": False, "inductor": True}
 
 
-def sweep_tables(report: Report) -> dict[str, str]:
+def sweep_tables(judgement: Judgement) -> dict[str, str]:
     """Name of each sweep's file -> its text; nothing for a report that holds neither."""
     files = {}
-    for ((variant,), where), records in _groups(report, "attention", "variant").items():
+    for ((variant,), where), records in _groups(judgement.report.records, "attention", "variant").items():
         trained = [record for record in records if record.cell.task == TASKS["fwd_bwd"]]
         if trained:
             rows = [_attention_row(record) for record in trained]
             files[f"attention_sweep-{variant}-{where}.csv"] = _csv(ATTENTION_COLUMNS, rows)
-    families = _groups(report, "transformer_lm", "lengths", "batch", "attention")
+    families = _groups(judgement.report.records, "transformer_lm", "lengths", "batch", "attention")
     models = {key: records for key, records in families.items() if key[0][0] == "fixed"}
     for ((_, batch, attention), where), records in models.items():
         is_alone = sum(other == where for _, other in models) == 1
@@ -105,10 +106,10 @@ def _attention_row(record: Record) -> dict[str, Value]:
     }
 
 
-def _groups(report: Report, model: str, *dimensions: str) -> dict[tuple[tuple[str, ...], str], list[Record]]:
+def _groups(records: Sequence[Record], model: str, *dimensions: str) -> dict[tuple[tuple[str, ...], str], list[Record]]:
     """The records of eager and of Inductor's default mode, by their `dimensions` and by device and precision."""
     found: dict[tuple[tuple[str, ...], str], list[Record]] = {}
-    for record in report.records:
+    for record in records:
         cell = record.cell
         if cell.model == model and cell.mode == "default" and cell.backend in COMPILED:
             where = f"{cell.device.slug}-{cell.precision}"

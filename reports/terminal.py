@@ -15,9 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from judging.judgement import CellJudgement, ContestJudgement, contests_of
+from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from judging.verdict import doubts_of_placement
-from records.schema import Cell, Record, Report, Status
+from records.schema import Cell, Record, Status
 from records.text import one_line
 from reports import cost_report, format, machine
 from reports.columns import BACKEND, Column, Output, columns_of, shown_in
@@ -177,9 +177,9 @@ class _Line:
 _STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence else "green" for status in Status}
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(judgement: Judgement, console: Console) -> None:
     """Per contest a ranked table, what became of the cells that are not in it, then the verdict and its doubts."""
-    for contest in contests_of(report):
+    for contest in judgement.contests:
         console.print(_table(contest, console.width))
         if contest.roofline:
             console.print(Text(f"floor {format.floor(contest.roofline)}"), highlight=False)
@@ -199,7 +199,7 @@ def print_report(report: Report, console: Console) -> None:
         for sentence in [*cost_report.plain_verdicts(contest), *cost_report.sentences(contest)]:
             _print_wrapped(console, "= ", sentence)
         console.print()
-    if lacking := machine.incomplete(report):
+    if lacking := machine.incomplete(judgement.report):
         console.print(Text(lacking, style="yellow"))
 
 

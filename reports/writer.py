@@ -1,48 +1,46 @@
-"""A report on disk: `report.json` is the truth, everything beside it is rendered from that and can be made again."""
+"""A report on disk: `report.json` is the truth; everything beside it is rendered from that and can be made again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from judging.judgement import Judgement, judge, judge_together
 from records.atomic_file import write_atomically
 from records.errors import UsageError
 from records.report_file import REPORT_JSON, write_json
 from records.schema import Report
 from reports.cells_csv import to_csv
 from reports.markdown import to_markdown
-from reports.page import to_html
+from reports.page import to_page
 from reports.sweep_csv import sweep_tables
 
 
 def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:
-    """Writes `report.json`, `cells.csv`, `report.html`, `figures/` and `report.md` into `folder`, in this order.
+    """Write `report.json` first, so that no failed rendering costs numbers, and then all that `render` writes."""
+    return {REPORT_JSON: write_json(report, folder)} | render(judge(report), folder, figures)
 
-    Returns the files written by their name within `folder` (`report.md`, `figures/latency.png`). The JSON goes first:
-    should a rendering fail, the numbers are safe.
+
+def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str, Path]:
+    """Write `cells.csv`, the tables of sweeps, `report.html`, `figures/` and `report.md` into `folder`.
+
+    Return the files by their names within `folder`, such as `figures/latency.png`.
     """
-    return {REPORT_JSON: write_json(report, folder)} | render(report, folder, figures)
-
-
-def render(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:
-    """Writes what is made from `report.json`, and returns it as `write` does."""
-    written = {"cells.csv": write_atomically(folder / "cells.csv", to_csv(report))}
-    for name, table in sweep_tables(report).items():
-        written[name] = write_atomically(folder / name, table)
-    written["report.html"] = write_atomically(folder / "report.html", to_html(report))
+    texts = {"cells.csv": to_csv(judgement), **sweep_tables(judgement), "report.html": to_page(judgement)}
+    written = {name: write_atomically(folder / name, text) for name, text in texts.items()}
     drawn: list[Path] = []
     if figures:
         from reports.figures import draw  # matplotlib takes a while to import, and the harness imports this module
         from reports.sweep_figures import draw as draw_sweeps
 
-        drawn = [*draw(report, folder / "figures"), *draw_sweeps(report, folder / "figures")]
+        drawn = [*draw(judgement.reports, folder / "figures"), *draw_sweeps(judgement.report, folder / "figures")]
         written |= {f"figures/{path.name}": path for path in drawn}
-    written["report.md"] = write_atomically(folder / "report.md", to_markdown(report, figures=drawn))
+    written["report.md"] = write_atomically(folder / "report.md", to_markdown(judgement, figures=drawn))
     return written
 
 
 def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path | None) -> Path:
-    """Draws the figures of these reports, as if they were one, into `folder` and returns it.
+    """Draw the figures of these reports as if they were one, into `folder`, and return it.
 
     `paths` are where they were read from: without a folder it is `figures/` beside a single one. Raises UsageError
     where several have no folder, or nothing in them can be drawn.
@@ -53,6 +51,6 @@ def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path
     target = folder or beside / "figures"
     from reports.figures import draw
 
-    if not draw(reports, target):
+    if not draw(judge_together(reports).reports, target):
         raise UsageError(f"nothing to draw in {', '.join(map(str, paths))}: no cell has numbers or phases")
     return target

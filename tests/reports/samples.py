@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from judging.estimate import process_medians_ms, summarise
+from judging.judgement import Judgement, judge
 from judging.verdict import judge_contests
 from records.schema import (
     Accuracy,
@@ -305,6 +306,11 @@ def report(records: list[Record] | None = None, **more: object) -> Report:
         "elapsed_s": 312.0,
     }
     return Report.model_validate(fields | more)
+
+
+def judged(records: list[Record] | None = None, **more: object) -> Judgement:
+    """Return what the report of these records means."""
+    return judge(report(records, **more))
 
 
 def sweep(contests: int = 12, backends: int = 7) -> Report:

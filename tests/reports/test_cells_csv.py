@@ -4,14 +4,15 @@ import json
 
 import pytest
 
+from judging.judgement import judge
 from records.schema import Report
 from reports.cells_csv import to_csv
-from tests.reports.samples import HOSTILE, cell, ok, report, strictly_on_cpu
+from tests.reports.samples import HOSTILE, cell, judged, ok, report, strictly_on_cpu
 from tests.reports.samples import bursts as bursts_of
 
 
 def rows(made: Report) -> dict[str, dict[str, str]]:
-    return {row["cell_id"]: row for row in csv.DictReader(io.StringIO(to_csv(made)))}
+    return {row["cell_id"]: row for row in csv.DictReader(io.StringIO(to_csv(judge(made))))}
 
 
 def test_a_row_per_cell_with_the_numbers_unrounded() -> None:
@@ -64,4 +65,4 @@ def test_where_it_ran_and_how_near_the_floor_it_came() -> None:
 
 
 def test_no_records_make_a_header() -> None:
-    assert to_csv(report([])) == "model\n"
+    assert to_csv(judged([])) == "model\n"

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from judging.costs import BreakEven, Outcome
-from judging.judgement import ContestJudgement, contests_of, judged_anew
+from judging.judgement import ContestJudgement, contests_of, judge, judged_anew
 from records.schema import Energy, Interval, Ratio, Record, Status
 from reports import cost_report, findings
 from reports.cost_report import Table
@@ -230,7 +230,7 @@ def test_without_a_baseline_there_is_no_table_against_it() -> None:
 
 
 def test_markdown_has_it_after_the_contests_and_escapes_names() -> None:
-    markdown = to_markdown(judged_anew(report([*records(), *hostile_on_cpu()]), calls=100))
+    markdown = to_markdown(judge(judged_anew(report([*records(), *hostile_on_cpu()]), calls=100)))
     section = markdown.split("## What a deployment costs over its life")[1].split("\n## ")[0]
     assert markdown.index("| rank |") < markdown.index("## What a deployment costs")
     assert r"| third\_party\* |" in section

@@ -20,10 +20,11 @@ from rich.console import Console
 from reports.terminal import LiveTable, print_report
 from records.report_file import read
 from reports.writer import write
+from judging.judgement import judge
 source, target = map(Path, sys.argv[1:])
 report = read(source)
 write(report, target)
-print_report(report, Console(file=StringIO()))
+print_report(judge(report), Console(file=StringIO()))
 assert "matplotlib.pyplot" not in sys.modules
 """
 

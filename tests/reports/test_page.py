@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from judging.compare import compare
+from judging.judgement import judge
 from records.schema import Accuracy, Extent, Placement, Record, Report, Stage, Status, WarmUp
-from reports.page import DOUBTS_SHOWN, comparison_to_html, to_html
+from reports.page import DOUBTS_SHOWN, comparison_to_page, to_page
 from tests.reports.samples import (
     accuracy,
     cell,
@@ -18,6 +19,7 @@ from tests.reports.samples import (
     conv_on_cpu,
     environment,
     failed,
+    judged,
     mlp_on_cuda,
     ok,
     over_processes,
@@ -79,7 +81,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def page() -> Page:
     """Of the whole sample: every status, markup in names, two contests with a baseline and one without."""
-    return Page(to_html(report()))
+    return Page(to_page(judged()))
 
 
 def test_the_verdict_and_its_doubts_come_first(page: Page) -> None:
@@ -91,7 +93,7 @@ def test_the_verdict_and_its_doubts_come_first(page: Page) -> None:
 
 def test_many_doubts_fold_away() -> None:
     doubts = [f"doubt number {number}" for number in range(DOUBTS_SHOWN + 3)]
-    made = Page(to_html(report([ok(cell(), bursts_of(1.0), doubts=doubts)])))
+    made = Page(to_page(judged([ok(cell(), bursts_of(1.0), doubts=doubts)])))
     assert "3 more" in made.reads("summary")
 
 
@@ -118,7 +120,7 @@ def test_a_row_unfolds_to_all_that_is_known() -> None:
     lost = failed(
         cell("inductor"), Status.CRASH, "died in load", died_in="load", signal=11, log_tail="Segmentation fault"
     )
-    read = Page(to_html(report([measured, lost]))).reads()
+    read = Page(to_page(judged([measured, lost]))).reads()
     for known in (
         "first call, warm start", "process 3, warm", "backward 0.250 ms", "throughput 900 calls/s",
         "peak resident 900 MiB", "outputs right", "elsewhere gelu", "cudnn_allow_tf32 false",
@@ -139,7 +141,7 @@ def test_a_row_unfolds_to_all_that_is_known() -> None:
 )
 def test_a_row_tells_how_its_warm_up_ended(warm_up: dict[str, bool], read: str) -> None:
     ended = WarmUp(calls=120, seconds=0.6, **warm_up)
-    assert f"warm-up {read}" in Page(to_html(report([ok(cell(), over_processes(1.0), warm_up=ended)]))).reads()
+    assert f"warm-up {read}" in Page(to_page(judged([ok(cell(), over_processes(1.0), warm_up=ended)]))).reads()
 
 
 def test_every_chart_is_there_and_is_read_out_by_what_is_seen() -> None:
@@ -147,7 +149,7 @@ def test_every_chart_is_there_and_is_read_out_by_what_is_seen() -> None:
         ok(cell(), over_processes(2.0), roofline=roofline(2.0)),
         ok(cell("onnx"), over_processes(1.0, seed=1), build_s=2.0, roofline=roofline(1.0)),
     ]
-    made = Page(to_html(report(records)))
+    made = Page(to_page(judged(records)))
     assert made.charts() == [
         "latency", "speedup", "build-vs-speedup", "pareto", "costs", "costs-warm", "phases", "samples", "drift",
         "roofline",
@@ -158,9 +160,9 @@ def test_every_chart_is_there_and_is_read_out_by_what_is_seen() -> None:
 
 
 def test_what_tensor_cores_do_nominally_stands_below_the_floor_of_a_product() -> None:
-    page = to_html(report(product_on_cuda()))
+    page = to_page(judged(product_on_cuda()))
     assert page.index("Floor: 1.50 ms") < page.index("Tensor cores: 1.07 PFLOP/s nominally") < page.index("<caption")
-    assert "Tensor cores" not in to_html(report(product_on_cuda(clock_mhz=None)))
+    assert "Tensor cores" not in to_page(judged(product_on_cuda(clock_mhz=None)))
 
 
 def test_a_failed_cell_is_a_mark_in_the_charts_and_not_a_gap(page: Page) -> None:
@@ -172,17 +174,17 @@ def test_a_failed_cell_is_a_mark_in_the_charts_and_not_a_gap(page: Page) -> None
 
 
 def test_sizes_that_were_swept_are_lines_over_them() -> None:
-    made = Page(to_html(sweep(contests=8, backends=6)))
+    made = Page(to_page(judge(sweep(contests=8, backends=6))))
     assert made.charts()[:2] == ["sweep-latency", "sweep-speedup"]
     tips = made.reads("title")
     assert "openvino at batch 128: oom in first_call" in tips
     assert re.search(r"inductor at batch 8: [\d.]+ \[[\d.]+, [\d.]+\] ms", tips)
-    assert "sweep-latency" not in Page(to_html(report())).charts()
+    assert "sweep-latency" not in Page(to_page(judged())).charts()
 
 
 def test_the_slider_names_the_cheapest_at_each_number_of_calls() -> None:
     records = [ok(cell(), over_processes(2.0)), ok(cell("onnx"), over_processes(1.0, seed=1), build_s=2.0)]
-    html = to_html(report(records))
+    html = to_page(judged(records))
     cold, warm = (json.loads(text) for text in re.findall(r'class="stops">(.*?)</script>', html, flags=re.S))
     assert cold[0]["said"].startswith("1 call from a cold start: eager costs least, ")
     assert cold[-1]["said"].startswith("10,000,000 calls from a cold start: onnx costs least, ")
@@ -191,7 +193,7 @@ def test_the_slider_names_the_cheapest_at_each_number_of_calls() -> None:
     assert [stop["x"] for stop in cold] == sorted(stop["x"] for stop in cold)
     (slider, _) = Page(html).all("input", type="range")
     assert slider["max"] == str(len(cold) - 1) and cold[int(slider["value"])]["said"].startswith("1,000 calls")
-    asked = to_html(report(records, request={"calls": 100}))
+    asked = to_page(judged(records, request={"calls": 100}))
     assert cold[int(Page(asked).all("input", type="range")[0]["value"])]["said"].startswith("100 calls")
 
 
@@ -232,7 +234,7 @@ def hostile() -> Report:
 @pytest.mark.parametrize("kind", ["report", "comparison"])
 def test_markup_from_outside_is_text(kind: str) -> None:
     made = hostile()
-    html = to_html(made) if kind == "report" else comparison_to_html(compare(made, made))
+    html = to_page(judge(made)) if kind == "report" else comparison_to_page(compare(made, made))
     page = Page(html)
     assert "\x1b" not in html
     assert {tag for tag, _ in page.elements}.isdisjoint({"img", "iframe", "object", "link", "form"})
@@ -276,17 +278,17 @@ def test_a_hundred_cells_fit_into_three_megabytes() -> None:
             member = cell(*name.split("/"), model=f"model{number}", dimensions={"batch": 8, "features": 1024})
             made = over_processes(1.5 / (1 + 0.1 * place), rounds=20, calls=60, seed=place)
             records.append(ok(member, made, build_s=1.0 + place, roofline=roofline(1.0)))
-    html = to_html(report(records))
+    html = to_page(judged(records))
     assert len(records) == 100
     assert len(html.encode()) < 3 * MEBIBYTE
 
 
 def test_a_report_without_records_or_numbers_is_a_page_too() -> None:
-    assert "No cell has ended yet." in Page(to_html(report([]))).reads()
-    assert Page(to_html(report([failed(cell("onnx"), Status.CRASH, "signal 11")]))).charts() == []
+    assert "No cell has ended yet." in Page(to_page(judged([]))).reads()
+    assert Page(to_page(judged([failed(cell("onnx"), Status.CRASH, "signal 11")]))).charts() == []
     one = report([ok(cell("eager"), bursts_of(1e-6, 1, 1)), ok(cell("onnx"), bursts_of(1e5, 1, 1))])
-    assert "latency" in Page(to_html(one)).charts()
-    unfinished = Page(to_html(report(mlp_on_cuda(), complete=False, planned=40)))
+    assert "latency" in Page(to_page(judge(one))).charts()
+    unfinished = Page(to_page(judged(mlp_on_cuda(), complete=False, planned=40)))
     assert "Incomplete: 7 of 40 cells have ended." in unfinished.reads()
 
 
@@ -294,7 +296,7 @@ def test_what_no_clock_would_give_is_drawn_too() -> None:
     nothing = ok(cell("null"), constant([0.0] * 4), roofline=roofline(1.0), first_call_s=0.0)
     endless = ok(cell("onnx"), constant([1e9]), accuracy=accuracy(math.inf), build_s=1e-12)
     for records in ([nothing], [endless], [nothing.model_copy(update={"memory": None, "phases": []}), endless]):
-        assert Page(to_html(unjudged(records))).charts()
+        assert Page(to_page(judge(unjudged(records)))).charts()
 
 
 def unjudged(records: list[Record]) -> Report:
@@ -310,7 +312,7 @@ def test_a_comparison_says_what_changed_and_what_speaks_against_it() -> None:
         ok(cell("onnx"), over_processes(1.08, seed=1)),
         failed(conv_on_cpu()[1].cell, Status.OOM, "out of memory", log_tail="allocating"),
     ], run_id="new", environment=environment().model_copy(update={"cuda": "13.0"}))  # fmt: skip
-    made = Page(comparison_to_html(compare(base, new)))
+    made = Page(comparison_to_page(compare(base, new)))
     read = made.reads()
     assert "2 regressions: " in read and "onnx on conv on cpu, fp32 is slower, +20 %" in read
     assert "Other settings or versions that bear on speed : CUDA 12.8 → 13.0." in read

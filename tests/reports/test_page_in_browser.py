@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from reports.page import comparison_to_html, to_html
-from tests.reports.samples import cell, failed, ok, over_processes, report, roofline
+from judging.judgement import judge
+from reports.page import comparison_to_page, to_page
+from tests.reports.samples import cell, failed, judged, ok, over_processes, report, roofline
 from tests.reports.test_page import hostile
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (it comes with the test extra)")
@@ -89,7 +90,7 @@ def html() -> str:
         ok(cell("inductor"), over_processes(1.5, seed=2), build_s=20.0, roofline=roofline(1.5)),
         failed(cell("openvino"), "crash", "died in load, signal 11", log_tail="Segmentation fault"),  # type: ignore[arg-type]
     ]
-    return to_html(report(records))
+    return to_page(judged(records))
 
 
 def test_a_header_sorts_up_and_down_and_keeps_what_has_no_value_last(reader: Reader, html: str) -> None:
@@ -173,7 +174,7 @@ def test_light_and_dark_follow_the_system_and_the_button(reader: Reader, html: s
 
 
 def test_on_a_phone_no_page_is_wider_than_the_screen(reader: Reader, html: str) -> None:
-    pages = [html, to_html(report()), to_html(hostile()), compared()]
+    pages = [html, to_page(judged()), to_page(judge(hostile())), compared()]
     for page in pages:
         reader.opens(page, PHONE)
         reader.clicks(".unfold-all")
@@ -225,14 +226,14 @@ def test_no_label_of_a_chart_is_written_over_another(reader: Reader, html: str) 
         }
         return found;
     })()"""
-    for page in (html, to_html(report()), compared()):
+    for page in (html, to_page(judged()), compared()):
         reader.opens(page)
         assert reader.asks(overlaps) == []
 
 
 def test_markup_from_outside_runs_nothing(reader: Reader) -> None:
     made = hostile()
-    for page in (to_html(made), compared()):
+    for page in (to_page(judge(made)), compared()):
         reader.opens(page)
         assert reader.asks("window.pwned") is None
         assert reader.finds("img") == []
@@ -256,4 +257,4 @@ def compared() -> str:
 
     base = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(0.9, seed=1))], run_id="base")
     new = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(1.1, seed=1))], run_id="<img src=x>")
-    return comparison_to_html(compare(base, new))
+    return comparison_to_page(compare(base, new))

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
+from judging.judgement import Judgement, judge
 from judging.verdict import judge_contests
 from records.precision import Precision
 from records.schema import Record, Report, Stage, Status
@@ -55,6 +56,10 @@ def report_of(records: Iterable[Record]) -> Report:
     return made.model_copy(update={"records": records, "verdicts": judge_contests(records), "planned": len(records)})
 
 
+def judged_of(records: Iterable[Record]) -> Judgement:
+    return judge(report_of(records))
+
+
 def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
@@ -74,7 +79,7 @@ MODELS = [
 
 
 def test_attention_has_the_columns_that_notebooks_read() -> None:
-    (name,), (text,) = zip(*sweep_tables(report_of(SWEPT)).items(), strict=True)
+    (name,), (text,) = zip(*sweep_tables(judged_of(SWEPT)).items(), strict=True)
     assert name == "attention_sweep-naive-cuda-fp32.csv"
     assert text.splitlines()[0] == ATTENTION == ",".join(sweep_csv.ATTENTION_COLUMNS)
     first, second, third, fourth = rows(text)
@@ -91,7 +96,7 @@ def test_variants_devices_and_precisions_have_files_of_their_own() -> None:
     other = SWEPT[0].model_copy(update={"cell": SWEPT[0].cell.model_copy(update={"precision": Precision.BF16})})
     fused = {**SWEPT[0].cell.dimensions, "variant": "sdpa"}
     third = SWEPT[0].model_copy(update={"cell": SWEPT[0].cell.model_copy(update={"dimensions": fused})})
-    assert set(sweep_tables(report_of([SWEPT[0], other, third]))) == {
+    assert set(sweep_tables(judged_of([SWEPT[0], other, third]))) == {
         "attention_sweep-naive-cuda-fp32.csv",
         "attention_sweep-naive-cuda-bf16.csv",
         "attention_sweep-sdpa-cuda-fp32.csv",
@@ -99,7 +104,7 @@ def test_variants_devices_and_precisions_have_files_of_their_own() -> None:
 
 
 def test_models_have_the_columns_that_notebooks_read() -> None:
-    (name,), (text,) = zip(*sweep_tables(report_of(MODELS)).items(), strict=True)
+    (name,), (text,) = zip(*sweep_tables(judged_of(MODELS)).items(), strict=True)
     assert name == "transformer_sweep-cuda-fp32.csv"
     assert text.splitlines()[0] == TRANSFORMER == ",".join(sweep_csv.TRANSFORMER_COLUMNS)
     small, large = rows(text)
@@ -117,7 +122,7 @@ def test_batches_and_kinds_of_attention_that_the_columns_do_not_name_have_files_
         for backend, median_ms in (("eager", 8.0), ("inductor", 2.0))
         for other in ({"batch": 1}, {"attention": "naive"})
     ]
-    tables = sweep_tables(report_of([*MODELS, *more]))
+    tables = sweep_tables(judged_of([*MODELS, *more]))
     assert set(tables) == {
         "transformer_sweep-batch4-sdpa-cuda-fp32.csv",
         "transformer_sweep-batch1-sdpa-cuda-fp32.csv",
@@ -129,20 +134,20 @@ def test_batches_and_kinds_of_attention_that_the_columns_do_not_name_have_files_
 
 def test_a_stream_of_lengths_is_no_row() -> None:
     stream = language("eager", "inference", "large", 30.0, lengths="stream")
-    (text,) = sweep_tables(report_of([*MODELS[:6], stream])).values()
+    (text,) = sweep_tables(judged_of([*MODELS[:6], stream])).values()
     assert [row["model_size"] for row in rows(text)] == ["small"]
 
 
 def test_a_model_that_ran_out_of_memory_or_was_wrong_is_a_row_without_that_number() -> None:
     records = [lost(MODELS[0]), MODELS[1], MODELS[2], MODELS[3].model_copy(update={"status": Status.INCORRECT})]
-    (row,) = rows(sweep_tables(report_of(records))["transformer_sweep-cuda-fp32.csv"])
+    (row,) = rows(sweep_tables(judged_of(records))["transformer_sweep-cuda-fp32.csv"])
     assert row["forward_vanilla_ms"] == row["forward_speedup"] == row["fwd_bwd_compiled_ms"] == ""
     assert float(row["forward_compiled_ms"]) > 0 and float(row["fwd_bwd_vanilla_ms"]) > 0
     assert row["num_params"] == "128625408"
 
 
 def test_a_report_without_them_has_no_such_file() -> None:
-    assert sweep_tables(samples.report()) == {}
+    assert sweep_tables(samples.judged()) == {}
 
 
 def test_figures_have_a_panel_for_each_kind_a_line_for_each_width_and_a_cross_for_what_is_lost(tmp_path: Path) -> None:
@@ -163,6 +168,6 @@ def test_they_are_written_beside_the_report_and_the_parts_of_a_call_stand_in_it(
     made = report_of(SWEPT)
     written = writer.write(made, tmp_path, figures=False)
     assert written["attention_sweep-naive-cuda-fp32.csv"].read_text(encoding="utf-8") == next(
-        iter(sweep_tables(made).values())
+        iter(sweep_tables(judge(made)).values())
     )
-    assert "| eager | backward | 2.00 | 2.50 | 0.500 | 20 |" in to_markdown(made)
+    assert "| eager | backward | 2.00 | 2.50 | 0.500 | 20 |" in to_markdown(judge(made))

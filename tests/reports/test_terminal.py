@@ -12,10 +12,10 @@ from tests.reports.samples import (
     constant,
     conv_on_cpu,
     failed,
+    judged,
     mlp_on_cuda,
     ok,
     product_on_cuda,
-    report,
     strictly_on_cpu,
 )
 
@@ -157,7 +157,7 @@ def test_an_exception_leaves_the_terminal_in_order() -> None:
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_report_fits_and_loses_nothing(width: int) -> None:
     console, file = plain(width)
-    print_report(report(), console)
+    print_report(judged(), console)
     text = file.getvalue()
     assert all(len(line) <= width for line in text.splitlines())
     assert "\x1b" not in text
@@ -171,7 +171,7 @@ def test_the_report_fits_and_loses_nothing(width: int) -> None:
 
 def test_ranks_and_numbers_stand_in_the_table() -> None:
     console, file = plain(140)
-    print_report(report(conv_on_cpu()), console)
+    print_report(judged(conv_on_cpu()), console)
     rows = [line.split() for line in file.getvalue().splitlines()]
     onnx = next(row for row in rows if row[:2] == ["1", "onnx"])
     assert re.fullmatch(
@@ -183,13 +183,13 @@ def test_ranks_and_numbers_stand_in_the_table() -> None:
 
 def test_the_reason_of_a_cell_is_told_once() -> None:
     console, file = plain(140)
-    print_report(report(conv_on_cpu()), console)
+    print_report(judged(conv_on_cpu()), console)
     assert file.getvalue().count("no CUDA device on this machine") == 1
 
 
 def test_what_ran_elsewhere_is_marked_and_told_once() -> None:
     console, file = plain(140)
-    print_report(report(mlp_on_cuda()), console)
+    print_report(judged(mlp_on_cuda()), console)
     text = file.getvalue()
     assert re.search(r"^ *\d ~torch-tensorrt ", text, flags=re.M)
     assert text.count("~") == 2  # in the table and below it
@@ -198,7 +198,7 @@ def test_what_ran_elsewhere_is_marked_and_told_once() -> None:
 
 def test_what_strict_failed_has_its_numbers_and_one_reason() -> None:
     console, file = plain(140)
-    print_report(report(strictly_on_cpu()), console)
+    print_report(judged(strictly_on_cpu()), console)
     text = file.getvalue()
     assert re.search(r"^ *- ~onnx +0\.9", text, flags=re.M)
     assert "x onnx fallback: placement is partial, and --strict asks for full: aten.gelu, sort|x and 1 more" in text
@@ -212,7 +212,7 @@ def test_what_strict_failed_has_its_numbers_and_one_reason() -> None:
 def test_the_floor_has_a_line_and_where_there_is_room_a_column(width: int) -> None:
     console, file = plain(width)
     wide = ok(cell("inductor", "max-autotune-no-cudagraphs"), constant([123.4, 234.5, 345.6] * 4))
-    print_report(report([*strictly_on_cpu(), wide]), console)
+    print_report(judged([*strictly_on_cpu(), wide]), console)
     text = file.getvalue()
     assert all(len(line) <= width for line in text.splitlines())
     assert "…" not in text
@@ -223,7 +223,7 @@ def test_the_floor_has_a_line_and_where_there_is_room_a_column(width: int) -> No
 def test_the_rate_stands_beside_the_share_where_there_is_more_room() -> None:
     console, file = plain(RATED)
     wide = ok(cell("inductor", "max-autotune-no-cudagraphs"), constant([123.4, 234.5, 345.6] * 4))
-    print_report(report([*strictly_on_cpu(), wide]), console)
+    print_report(judged([*strictly_on_cpu(), wide]), console)
     text = file.getvalue()
     assert all(len(line) <= RATED for line in text.splitlines()) and "…" not in text
     # 6.84 MB in 1.72 ms
@@ -233,7 +233,7 @@ def test_the_rate_stands_beside_the_share_where_there_is_more_room() -> None:
 @pytest.mark.parametrize("width", [80, ROOMY])
 def test_what_tensor_cores_do_nominally_has_a_line_below_the_floor_of_a_product(width: int) -> None:
     console, file = plain(width)
-    print_report(report(product_on_cuda()), console)
+    print_report(judged(product_on_cuda()), console)
     text = file.getvalue()
     assert all(len(line) <= width for line in text.splitlines())
     nominal = (
@@ -244,11 +244,11 @@ def test_what_tensor_cores_do_nominally_has_a_line_below_the_floor_of_a_product(
 
 def test_without_a_floor_nothing_is_said_of_it() -> None:
     console, file = plain(ROOMY)
-    print_report(report(conv_on_cpu()), console)
+    print_report(judged(conv_on_cpu()), console)
     assert "floor" not in file.getvalue() and "tensor cores" not in file.getvalue()
 
 
 def test_an_incomplete_report_says_so() -> None:
     console, file = plain()
-    print_report(report(conv_on_cpu(), complete=False, planned=9), console)
+    print_report(judged(conv_on_cpu(), complete=False, planned=9), console)
     assert "Incomplete: 7 of 9 cells have ended." in file.getvalue()
