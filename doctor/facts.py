@@ -27,7 +27,7 @@ from doctor.traps import OVERRIDES
 from harness.controller import environment
 from harness.controller.launcher import ROOT, Launcher
 from harness.messages import TorchFacts, Tried, TryImport
-from harness.nvml import THROTTLING, nvml
+from harness.nvml import nvml, throttle_reasons
 from harness.run import ask
 from records.errors import BakeoffError
 
@@ -251,7 +251,7 @@ def _gpu(library: Any, index: int) -> GpuState:
         persistence_mode=bool(persistence) if persistence is not None else None,
         application_sm_clock_mhz=ask_nvml("nvmlDeviceGetApplicationsClock", library.NVML_CLOCK_SM),
         default_sm_clock_mhz=ask_nvml("nvmlDeviceGetDefaultApplicationsClock", library.NVML_CLOCK_SM),
-        held_down_by=[words for bit, words in THROTTLING.items() if reasons & getattr(library, bit, 0)],
+        held_down_by=throttle_reasons(library, reasons),
         processes=len(processes) if processes is not None else None,
     )
 

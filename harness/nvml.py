@@ -1,4 +1,4 @@
-"""What NVIDIA's management library tells of a GPU, without waking the GPU up."""
+"""What NVIDIA's management library (NVML) tells of a GPU, without waking the GPU up."""
 
 from __future__ import annotations
 
@@ -7,37 +7,42 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-THROTTLING = {
+THROTTLE_REASONS = {
     "nvmlClocksEventReasonSwPowerCap": "software power cap",
     "nvmlClocksEventReasonSwThermalSlowdown": "software thermal slowdown",
     "nvmlClocksThrottleReasonHwSlowdown": "hardware slowdown",
     "nvmlClocksThrottleReasonHwThermalSlowdown": "hardware thermal slowdown",
     "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "hardware power brake",
 }
-"""NVML's bits that mean a clock held down; that it is idle, or follows an application's setting, is no such reason."""
+"""NVML's bits that mean that a clock is held down. An idle GPU and an application's setting are no such reasons."""
+
+
+def import_pynvml() -> Any:
+    """Return the library, initialised, or None without the library or a driver. The caller shuts it down."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
 
 
 @contextlib.contextmanager
 def nvml() -> Iterator[Any]:
-    """NVIDIA's management library, initialised; None where it is not to be had."""
+    """Yield the library, initialised, or None without the library or a driver."""
+    library = import_pynvml()
     try:
-        import pynvml
-    except ImportError:
-        yield None
-        return
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        yield None
-        return
-    try:
-        yield pynvml
+        yield library
     finally:
-        pynvml.nvmlShutdown()
+        if library is not None:
+            library.nvmlShutdown()
 
 
 def handle(library: Any, index: int) -> Any:
-    """The device that CUDA numbers `index`, which CUDA_VISIBLE_DEVICES may have renumbered."""
+    """Return the device that CUDA numbers `index`. CUDA_VISIBLE_DEVICES may have renumbered it."""
     visible = [entry for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry]
     if index < len(visible):
         if visible[index].isdigit():
@@ -46,50 +51,69 @@ def handle(library: Any, index: int) -> Any:
     return library.nvmlDeviceGetHandleByIndex(index)
 
 
+def throttle_reasons(library: Any, bits: int) -> list[str]:
+    return [words for name, words in THROTTLE_REASONS.items() if bits & getattr(library, name, 0)]
+
+
 def device_free_bytes(index: int) -> int | None:
-    """Free memory of a CUDA device, or None without NVML."""
+    """Return the free memory of a CUDA device, or None without NVML."""
     with nvml() as library:
         return None if library is None else int(library.nvmlDeviceGetMemoryInfo(handle(library, index)).free)
 
 
-class GpuWatch:
-    """A GPU's clock, temperature and reasons to slow down. NVML stays open: opening it takes longer than a burst."""
+def max_sm_clock_mhz(index: int) -> int | None:
+    """Return the highest clock of a CUDA device's multiprocessors, or None where NVML does not tell."""
+    with nvml() as library:
+        if library is None:
+            return None
+        try:
+            return int(library.nvmlDeviceGetMaxClockInfo(handle(library, index), library.NVML_CLOCK_SM))
+        except library.NVMLError:  # a slice of a GPU does not tell
+            return None
 
-    def __init__(self, index: int | None) -> None:
+
+def cuda_index(device: str) -> int | None:
+    """The index in `cuda:1`; 0 for `cuda`; None for `cpu`."""
+    name, _, index = device.partition(":")
+    return int(index or 0) if name == "cuda" else None
+
+
+class GpuWatch:
+    """Reads a GPU's clock, temperature, processes and energy. NVML stays open: opening it takes longer than a burst."""
+
+    def __init__(self, index: int | None, library: Any = None) -> None:
+        """Without an `index` there is nothing to read. Tests pass a `library` of their own."""
         self._library: Any = None
         if index is None:
             return
-        try:
-            import pynvml
-        except ImportError:
+        library = library or import_pynvml()
+        if library is None:
             return
         try:
-            pynvml.nvmlInit()
-            self._handle = handle(pynvml, index)
-        except pynvml.NVMLError:  # no driver, or not such a GPU
+            self._handle = handle(library, index)
+        except library.NVMLError:  # there is no such GPU
             return
-        self._library = pynvml
+        self._library = library
 
     def read(self) -> Mapping[str, Any]:
-        """Fields of `Conditions`; none where there is no such GPU, or no NVML."""
+        """Return fields of `Conditions`: none without NVML or the GPU."""
         if self._library is None:
             return {}
-        reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
         return {
             "sm_clock_mhz": self._ask("nvmlDeviceGetClockInfo", self._library.NVML_CLOCK_SM),
             "temperature_c": self._ask("nvmlDeviceGetTemperature", self._library.NVML_TEMPERATURE_GPU),
-            "throttle_reasons": [
-                words for name, words in THROTTLING.items() if reasons & getattr(self._library, name, 0)
-            ],
+            "throttle_reasons": throttle_reasons(
+                self._library, self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+            ),
         }
 
     def processes(self) -> int | None:
-        """How many processes use the GPU for computing."""
+        """Return how many processes use the GPU for computing."""
         found = self._ask("nvmlDeviceGetComputeRunningProcesses") if self._library else None
         return None if found is None else len(found)
 
     def energy_j(self) -> float | None:
-        """What the GPU has taken since its driver was loaded."""
+        """Return the energy that the GPU has taken since its driver was loaded."""
         found = self._ask("nvmlDeviceGetTotalEnergyConsumption") if self._library else None
         return None if found is None else found / 1e3
 

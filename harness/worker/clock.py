@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
     from records.device import Device
 
-now_ns = time.perf_counter_ns
-
 
 class Clock:
-    """A device's clock. On CUDA the cell has a stream of its own, and synchronising means that stream."""
+    """A clock that can wait for a device. On CUDA the cell has its own stream, and `synchronise` waits for that."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        """Tests pass a `now_ns` of their own."""
         import torch
 
+        self.now_ns = now_ns
         self.device = torch.device(device.kind, device.cuda_index or 0) if device.is_cuda else torch.device(device)
         self.synchronise: Callable[[], None] = _nothing
         self.stream: torch.cuda.Stream | None = None
@@ -31,21 +31,21 @@ class Clock:
             self.synchronise = self.stream.synchronize
 
     def on_stream(self) -> AbstractContextManager[object]:
-        """Inside it, the current stream is the cell's own."""
+        """Make the cell's own stream the current one inside the block."""
         import torch
 
         return torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[list[float]]:
-        """Seconds of the block, work on the device included; the list yielded is filled when it ends."""
+        """Time the block in seconds, with its work on the device. The yielded list is filled when the block ends."""
         seconds: list[float] = []
         self.synchronise()
-        start_ns = now_ns()
+        start_ns = self.now_ns()
         yield seconds
         self.synchronise()
-        seconds.append((now_ns() - start_ns) / 1e9)
+        seconds.append((self.now_ns() - start_ns) / 1e9)
 
 
 def _nothing() -> None:
-    """A CPU's call has ended when it returns."""
+    """Return at once: a call on the CPU has ended when it returns."""

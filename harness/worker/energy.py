@@ -1,4 +1,4 @@
-"""Energy of a call, from counters that the hardware keeps: a GPU's by NVML, a CPU package's by RAPL."""
+"""The energy of a call, from the counters of the hardware: NVML's for a GPU, RAPL's for CPU packages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from models.base import Inputs
 from records.device import Device
 from records.schema import Energy
 
-SECONDS = 1.0
-"""Of calls back to back: counters are renewed every 20 to 100 ms, so that less would be mostly rounding."""
+BUSY_S = 1.0
+"""Seconds of calls back to back. Counters are renewed every 20 to 100 ms, so less would be mostly rounding."""
 
+CALLS_PER_SYNCHRONISATION = 10
 IDLE_S = 0.5
 SETTLING_S = 0.2
 RAPL = Path("/sys/class/powercap")
@@ -27,7 +28,7 @@ class Counter(ABC):
 
     @abstractmethod
     def joules(self) -> float | None:
-        """Energy taken so far; None where it cannot be read."""
+        """Return the energy taken so far, or None where it cannot be read."""
 
 
 class NvmlCounter(Counter):
@@ -41,7 +42,7 @@ class NvmlCounter(Counter):
 
 
 class RaplCounter(Counter):
-    """All CPU packages. Their counters wrap around; one that has done so between two readings is noticed."""
+    """Adds up all CPU packages. A counter that wrapped around between two readings is noticed."""
 
     source = "RAPL, the CPU packages"
 
@@ -55,7 +56,7 @@ class RaplCounter(Counter):
             return None
         try:
             return sum(self._microjoules(package) for package in self._packages) / 1e6
-        except OSError:  # readable by root only on most systems
+        except OSError:  # on most systems only root may read it
             return None
 
     def _microjoules(self, package: Path) -> int:
@@ -72,30 +73,45 @@ def counter_for(device: Device) -> Counter:
     return RaplCounter() if index is None else NvmlCounter(index)
 
 
-def measure(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, counter: Counter) -> Energy | None:
-    """Joules per call beyond an idle machine, over a second of calls back to back; None without a counter.
+def measure(
+    compiled: Compiled,
+    sets: Sequence[Inputs],
+    clock: Clock,
+    counter: Counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Energy | None:
+    """Return the joules per call beyond those of an idle machine, over a second of calls, or None without a counter.
 
-    The machine idles first, with the model loaded; its power then is taken off. Inputs are bound once.
+    The machine idles first, with the model loaded, and its idle power is subtracted. Inputs are bound once.
     """
-    if counter.joules() is None:
-        return None
-    clock.synchronise()
-    time.sleep(SETTLING_S)
-    idle_j, idle_s = _spent(counter, lambda: time.sleep(IDLE_S))
-    compiled.bind(sets[0])
+
+    def spent(work: Callable[[], None]) -> tuple[float, float]:
+        """Return the joules and seconds of `work()`."""
+        before_j, begun_ns = counter.joules(), clock.now_ns()
+        work()
+        after_j, seconds = counter.joules(), (clock.now_ns() - begun_ns) / 1e9
+        assert before_j is not None and after_j is not None
+        return after_j - before_j, seconds
+
     calls = 0
 
     def call_for_a_while() -> None:
         nonlocal calls
-        end = time.perf_counter() + SECONDS
-        while time.perf_counter() < end:
+        end_ns = clock.now_ns() + int(BUSY_S * 1e9)
+        while clock.now_ns() < end_ns:
             # a host that runs far ahead of its device would queue minutes of work
-            for _ in range(10):
+            for _ in range(CALLS_PER_SYNCHRONISATION):
                 compiled.run()
             clock.synchronise()
-            calls += 10
+            calls += CALLS_PER_SYNCHRONISATION
 
-    busy_j, busy_s = _spent(counter, call_for_a_while)
+    if counter.joules() is None:
+        return None
+    clock.synchronise()
+    sleep(SETTLING_S)
+    idle_j, idle_s = spent(lambda: sleep(IDLE_S))
+    compiled.bind(sets[0])
+    busy_j, busy_s = spent(call_for_a_while)
     idle_w = idle_j / idle_s
     return Energy(
         joules_per_call=(busy_j - idle_w * busy_s) / calls,
@@ -104,12 +120,3 @@ def measure(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, counter: C
         seconds=busy_s,
         source=counter.source,
     )
-
-
-def _spent(counter: Counter, work: Callable[[], None]) -> tuple[float, float]:
-    """Joules and seconds of `work()`."""
-    before, begun = counter.joules(), time.perf_counter()
-    work()
-    after, seconds = counter.joules(), time.perf_counter() - begun
-    assert before is not None and after is not None
-    return after - before, seconds

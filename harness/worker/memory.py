@@ -14,7 +14,7 @@ from records.device import Device
 
 
 def peak_resident_bytes() -> int | None:
-    """The most memory this process had resident so far; None where the platform does not say."""
+    """Return the most memory that this process had resident so far, or None where the platform does not tell."""
     try:
         import resource
     except ImportError:  # Windows
@@ -24,16 +24,16 @@ def peak_resident_bytes() -> int | None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Size of all files below `folder`."""
+    """Return the size of all files below `folder`."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 @dataclass
 class DeviceMemory:
-    """The device memory of this process, whoever in it allocated: the driver's own account of the process, where it
-    gives one; else the growth of what the whole device has in use since this object was made, which on a GPU shared
-    with others is an estimate. Read at `sample()`s, after every stage: what is freed in between is missed.
-    Without a device (`index` is None) there is nothing to read.
+    """The peak of the device memory that this process uses, from the samples taken after each stage.
+
+    It comes from the driver's account of the process. Where the driver gives none, it is the growth of the memory in
+    use on the whole device, which is an estimate if others use the GPU. Without a device there is nothing to read.
     """
 
     index: int | None
@@ -65,7 +65,7 @@ class DeviceMemory:
 
 
 def return_unused(device: Device) -> None:
-    """Have torch give the driver back what it holds of the device's memory without using it."""
+    """Give device memory that torch holds without using it back to the driver."""
     import torch
 
     if device.is_cuda:

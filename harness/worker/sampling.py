@@ -1,4 +1,4 @@
-"""Taking samples: warm-up, bursts, throughput, device time. All in the child, single-threaded, blind to the backend."""
+"""Taking samples: warm-up, bursts, throughput, device time. It runs in one thread and knows no backend by name."""
 
 from __future__ import annotations
 
@@ -7,113 +7,139 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from backends.base import Compiled
-from harness.worker.clock import Clock, now_ns
+from harness.worker.clock import Clock
 from models.base import Inputs
 from records.schema import DeviceTime, Settling, Stage, Throughput, WarmUp
 
-WARM_UP_CALLS = 10
-WARM_UP_WINDOWS = 3
-WARM_UP_AGREEMENT = 0.02
-TREND_WINDOWS = 12
-"""So many are looked at for whether calls still get faster or slower."""
-
-TREND_PAIRS = 18
-"""Of the pairs of those windows so many more go one way than the other by chance in one of five cases where there is no
-trend (Mann and Kendall's statistic, 1.28 standard deviations)."""
+MIN_WARM_UP_CALLS = 10
 WARM_UP_LIMIT_S = 30.0
-FURTHER_WARM_UP_LIMIT_S = 1.0
-"""Of a cell's further processes: whether it becomes steady is the first one's to tell, and where calls drift for long,
-each would take the longer limit. They are steady after half of the first one's least time, too."""
 
-SETTLE_LIMIT_S = 180.0
-"""A configuration that goes on choosing has so long to come to an end: a compilation or two beside its calls."""
+REPEATED_WARM_UP_LIMIT_S = 1.0
+"""Only the first process of a cell has to show that latencies become steady. Later processes get less time."""
 
-SETTLE_WINDOW_S = 0.5
+STEADY_WINDOWS = 3
+STEADY_WITHIN = 0.02
+"""A warm-up is steady when the medians of its last `STEADY_WINDOWS` windows agree within this share."""
+
+TREND_WINDOWS = 12
+MAX_TREND_STATISTIC = 18
+"""Above this value of Mann and Kendall's statistic, `TREND_WINDOWS` windows have a trend. It is 1.28 standard
+deviations: without a trend, one case in five is above it."""
+
+FINAL_LIMIT_S = 180.0
+"""A build that is not final after so many seconds of calls has to stay as it is. One or two compilations fit in."""
+
+FINAL_WINDOW_S = 0.5
+
 REWARM_S = 0.01
-"""Untimed calls at the head of a burst: a process that was stopped comes back to cold caches and sleeping threads."""
+"""Length of the untimed calls before a burst. A process that was stopped has cold caches and sleeping threads."""
 
-WANTED_LIMIT_S = 2.0
-"""A burst takes no longer than this for the calls that a required percentile wants beyond those."""
+WANTED_CALLS_LIMIT_S = 2.0
+"""A burst takes at most this long to reach the number of calls that a required percentile needs."""
 
 STAGES_S = 0.5
-STAGES_CALLS = 20
+MIN_STAGES_CALLS = 20
 
 THROUGHPUT_BLOCKS = 3
 THROUGHPUT_BLOCK_S = 0.1
 
 
-def settle(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> Settling | None:
-    """Call until how it runs is final, or have it stay as it is after `SETTLE_LIMIT_S`; None where it always was."""
+def call_until_final(
+    compiled: Compiled, sets: Sequence[Inputs], clock: Clock, limit_s: float = FINAL_LIMIT_S
+) -> Settling | None:
+    """Call a build until it is final, and after `limit_s` have it stay as it is. Return None if it was final before."""
     if compiled.is_final():
         return None
     samples_ns: list[int] = []
-    end_ns = now_ns() + int(SETTLE_LIMIT_S * 1e9)
+    end_ns = clock.now_ns() + int(limit_s * 1e9)
     while not compiled.is_final():
-        if now_ns() >= end_ns:
+        if clock.now_ns() >= end_ns:
             compiled.finalise()
             break
         compiled.restore()
-        samples_ns += burst(compiled, sets, clock, SETTLE_WINDOW_S, 1)
+        samples_ns += burst(compiled, sets, clock, FINAL_WINDOW_S, 1)
     return Settling(calls=len(samples_ns), seconds=sum(samples_ns) / 1e9)
 
 
+@dataclass
+class Windows:
+    """The windows of a warm-up so far. Each property is one reason to end the warm-up."""
+
+    compilations: list[int]  # before the first window, and after each
+    medians_ns: list[float] = field(default_factory=list)
+
+    def add(self, samples_ns: Sequence[int], compilations: int) -> None:
+        self.medians_ns.append(statistics.median(samples_ns))
+        self.compilations.append(compilations)
+
+    @property
+    def are_steady(self) -> bool:
+        """Return True when the last windows agree within 2 % and nothing was compiled in them."""
+        recent = self.medians_ns[-STEADY_WINDOWS:]
+        return (
+            len(recent) == STEADY_WINDOWS
+            and max(recent) <= min(recent) * (1 + STEADY_WITHIN)
+            and not self._compiled_in_last(STEADY_WINDOWS)
+        )
+
+    @property
+    def show_no_trend(self) -> bool:
+        """Return True when the last windows get neither faster nor slower: then the machine is loud, not cold.
+
+        The test is Mann and Kendall's, and the last window must not be the fastest. Sources: Kendall, Rank Correlation
+        Methods, 1948; Mann, Nonparametric Tests Against Trend, Econometrica 13, 1945.
+        """
+        recent = self.medians_ns[-TREND_WINDOWS:]
+        if len(recent) < TREND_WINDOWS or self._compiled_in_last(TREND_WINDOWS):
+            return False
+        rising = sum((after > before) - (after < before) for before, after in itertools.combinations(recent, 2))
+        return abs(rising) <= MAX_TREND_STATISTIC and recent[-1] > min(recent)
+
+    @property
+    def stopped_getting_faster(self) -> bool:
+        """Return True when the last window is not 2 % faster than all before it and nothing was compiled in it."""
+        return (
+            len(self.medians_ns) > STEADY_WINDOWS
+            and self.medians_ns[-1] > min(self.medians_ns[:-1]) * (1 - STEADY_WITHIN)
+            and not self._compiled_in_last(1)
+        )
+
+    def _compiled_in_last(self, windows: int) -> bool:
+        return self.compilations[-windows - 1] != self.compilations[-1]
+
+
 def warm_up(
-    compiled: Compiled, sets: Sequence[Inputs], clock: Clock, at_least_s: float, is_first: bool = True
+    compiled: Compiled,
+    sets: Sequence[Inputs],
+    clock: Clock,
+    min_s: float,
+    is_first: bool = True,
+    limit_s: float = WARM_UP_LIMIT_S,
 ) -> WarmUp:
-    """Call until it is steady: three windows whose medians agree within 2 %, with nothing compiled meanwhile.
+    """Call until latencies are steady, for `min_s` and ten calls or more. Give up at `limit_s`, or without a trend.
 
-    At least 10 calls and `at_least_s` seconds. It is given up where the last twelve windows differ and yet show no
-    trend, which is the machine's doing and no warm-up ends: Mann and Kendall's test, and the last one not the fastest.
-    And after 30 seconds, or the least if that is more.
-
-    In a process that is not the cell's first, half of the seconds will do, and after four windows it ends, steady or
-    not, with one that is not 2 % faster than all before it and had nothing compiled in it: whether the cell becomes
-    steady is the first process's to tell. A second is the limit there, or half of the seconds.
+    In a later process of the same cell half of `min_s` is enough, the limit is a second, and the warm-up also ends once
+    calls stop getting faster.
     """
-    start_ns = now_ns()
-    at_least_s *= 1 if is_first else 0.5
-    limit_s = max(WARM_UP_LIMIT_S if is_first else FURTHER_WARM_UP_LIMIT_S, at_least_s)
-    window_s = at_least_s / (WARM_UP_WINDOWS + 1)
-    medians: list[float] = []
-    compilations = [compiled.compilations()]
+    if not is_first:
+        min_s, limit_s = min_s / 2, REPEATED_WARM_UP_LIMIT_S
+    limit_s = max(limit_s, min_s)
+    window_s, window_calls = min_s / (STEADY_WINDOWS + 1), MIN_WARM_UP_CALLS // STEADY_WINDOWS + 1
+    start_ns = clock.now_ns()
+    windows = Windows([compiled.compilations()])
     calls = 0
     while True:
-        window = burst(compiled, sets, clock, window_s, WARM_UP_CALLS // WARM_UP_WINDOWS + 1)
-        calls += len(window)
-        medians.append(statistics.median(window))
-        compilations.append(compiled.compilations())
-        recent = medians[-WARM_UP_WINDOWS:]
-        elapsed_s = (now_ns() - start_ns) / 1e9
-        steady = (
-            len(medians) >= WARM_UP_WINDOWS
-            and max(recent) <= min(recent) * (1 + WARM_UP_AGREEMENT)
-            and compilations[-WARM_UP_WINDOWS - 1] == compilations[-1]
-        )
-        goes_nowhere = (
-            len(medians) >= TREND_WINDOWS
-            and not _has_trend(medians[-TREND_WINDOWS:])
-            and compilations[-TREND_WINDOWS - 1] == compilations[-1]
-        )
-        is_warm_again = (
-            not is_first
-            and len(medians) > WARM_UP_WINDOWS
-            and medians[-1] > min(medians[:-1]) * (1 - WARM_UP_AGREEMENT)
-            and compilations[-2] == compilations[-1]
-        )
-        is_over = steady or goes_nowhere or is_warm_again
-        if (is_over and elapsed_s >= at_least_s and calls >= WARM_UP_CALLS) or elapsed_s >= limit_s:
-            return WarmUp(calls=calls, seconds=elapsed_s, steady=steady, trendless=goes_nowhere and not steady)
-
-
-def _has_trend(medians: Sequence[float]) -> bool:
-    """Whether windows still get faster or slower, by Mann and Kendall's statistic, or have just become fastest.
-
-    Source: Kendall, Rank Correlation Methods, 1948; Mann, Nonparametric Tests Against Trend, Econometrica 13, 1945.
-    """
-    rising = sum((after > before) - (after < before) for before, after in itertools.combinations(medians, 2))
-    return abs(rising) > TREND_PAIRS or medians[-1] <= min(medians)
+        samples_ns = burst(compiled, sets, clock, window_s, window_calls)
+        calls += len(samples_ns)
+        windows.add(samples_ns, compiled.compilations())
+        elapsed_s = (clock.now_ns() - start_ns) / 1e9
+        is_over = windows.are_steady or windows.show_no_trend or (not is_first and windows.stopped_getting_faster)
+        if (is_over and elapsed_s >= min_s and calls >= MIN_WARM_UP_CALLS) or elapsed_s >= limit_s:
+            steady = windows.are_steady
+            return WarmUp(calls=calls, seconds=elapsed_s, steady=steady, trendless=windows.show_no_trend and not steady)
 
 
 def burst(
@@ -121,20 +147,20 @@ def burst(
     sets: Sequence[Inputs],
     clock: Clock,
     seconds: float,
-    at_least_calls: int,
+    min_calls: int,
     wanted_calls: int = 0,
 ) -> list[int]:
-    """End-to-end latencies in nanoseconds of calls over `seconds`, at least `at_least_calls` of them.
+    """Call for `seconds` and at least `min_calls` times. Return the end-to-end latencies in nanoseconds.
 
-    `wanted_calls` of them, if so many are made within `WANTED_LIMIT_S`. Inputs rotate over `sets` and are bound outside
-    of the timed interval.
+    It goes on up to `wanted_calls` while that takes less than `WANTED_CALLS_LIMIT_S`. Inputs rotate over `sets`, and
+    binding them is not timed.
     """
     samples_ns: list[int] = []
-    synchronise, bind, run = clock.synchronise, compiled.bind, compiled.run
-    fewest = max(at_least_calls, wanted_calls)
+    now_ns, synchronise, bind, run = clock.now_ns, clock.synchronise, compiled.bind, compiled.run
+    calls_in_time = max(min_calls, wanted_calls)
     with _no_garbage_collection():
         begun_ns = now_ns()
-        end_ns, limit_ns = begun_ns + int(seconds * 1e9), begun_ns + int(max(seconds, WANTED_LIMIT_S) * 1e9)
+        end_ns, limit_ns = begun_ns + int(seconds * 1e9), begun_ns + int(max(seconds, WANTED_CALLS_LIMIT_S) * 1e9)
         while True:
             bind(sets[len(samples_ns) % len(sets)])
             synchronise()
@@ -143,42 +169,40 @@ def burst(
             synchronise()
             stop_ns = now_ns()
             samples_ns.append(stop_ns - start_ns)
-            if stop_ns >= end_ns and len(samples_ns) >= (at_least_calls if stop_ns >= limit_ns else fewest):
+            if stop_ns >= end_ns and len(samples_ns) >= (min_calls if stop_ns >= limit_ns else calls_in_time):
                 return samples_ns
 
 
 def rewarm(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> None:
-    """Untimed calls after the process was stopped."""
+    """Make some untimed calls after the process was stopped."""
     burst(compiled, sets, clock, REWARM_S, 2)
 
 
 def throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> Throughput:
-    """Calls back to back, one synchronisation per block of at least 100 ms; the median block.
+    """Call back to back in blocks of at least 100 ms with one synchronisation each. Return the median block's rate.
 
-    Inputs are bound once per block, so that binding is not in it. A block ends by the host's clock, and by a number of
-    calls that keeps a host which runs far ahead of its device from queueing minutes of work.
+    Inputs are bound once for each block, so binding is not part of it. A block ends by the host's clock or after a
+    limited number of calls, because a host that runs far ahead of its device would queue minutes of work.
     """
     compiled.bind(sets[0])
-    clock.synchronise()
-    start_ns = now_ns()
-    compiled.run()
-    clock.synchronise()
-    at_most = 1 + int(2 * THROUGHPUT_BLOCK_S * 1e9 / max(1, now_ns() - start_ns))
+    with clock.timed() as first_call_s:
+        compiled.run()
+    max_calls = 1 + int(2 * THROUGHPUT_BLOCK_S / max(1e-9, first_call_s[0]))
     blocks: list[tuple[float, float]] = []
     with _no_garbage_collection():
         while len(blocks) < THROUGHPUT_BLOCKS:
             compiled.bind(sets[len(blocks) % len(sets)])
             clock.synchronise()
             calls = 0
-            start_ns = now_ns()
+            start_ns = clock.now_ns()
             end_ns = start_ns + int(THROUGHPUT_BLOCK_S * 1e9)
-            while calls < at_most and now_ns() < end_ns:
+            while calls < max_calls and clock.now_ns() < end_ns:
                 compiled.run()
                 calls += 1
             clock.synchronise()
-            block_s = (now_ns() - start_ns) / 1e9
+            block_s = (clock.now_ns() - start_ns) / 1e9
             if block_s < THROUGHPUT_BLOCK_S:
-                at_most *= 2
+                max_calls *= 2
                 continue
             blocks.append((calls / block_s, block_s))
     calls_per_s, block_s = statistics.median_low(blocks)
@@ -186,10 +210,9 @@ def throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> Thro
 
 
 def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, calls: int = 100) -> DeviceTime | None:
-    """Median time between two CUDA events around a call on the cell's stream; None where there is no such device.
+    """Return the median time between two CUDA events around a call, or None on a device without such events.
 
-    It is the time the device was given, the gaps between launches included: what a faster host could not take away is
-    the rest.
+    It includes the gaps between kernel launches. What the latency has beyond it is the host's share.
     """
     if clock.stream is None:
         return None
@@ -209,15 +232,15 @@ def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, calls:
 
 
 def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[Stage]:
-    """Each part of a call timed apart, over half a second and twenty calls at least; nothing where a call is one whole.
+    """Time each part of a call on its own, for half a second and twenty calls. A call without parts has no stages.
 
-    The device is waited for between the parts, so that one does not run on into the next one's time.
+    The device is synchronised between parts, so that no part runs into the next one's time.
     """
     parts = compiled.stages()
     times_ms: dict[str, list[float]] = {name: [] for name, _ in parts}
     with _no_garbage_collection():
-        end_ns, calls = now_ns() + int(STAGES_S * 1e9), 0
-        while parts and (calls < STAGES_CALLS or now_ns() < end_ns):
+        end_ns, calls = clock.now_ns() + int(STAGES_S * 1e9), 0
+        while parts and (calls < MIN_STAGES_CALLS or clock.now_ns() < end_ns):
             compiled.bind(sets[calls % len(sets)])
             for name, part in parts:
                 with clock.timed() as seconds:
@@ -237,10 +260,9 @@ def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[Sta
 
 
 def freeze_garbage() -> None:
-    """Collect what building has left, and have later collections leave all that is there now alone.
+    """Collect garbage once, and exclude what is left from later collections.
 
-    A compiler leaves a million objects, and going through them takes a tenth of a second: before every burst, that is
-    longer than the burst.
+    A compiler leaves a million objects. Collecting among them takes a tenth of a second, longer than a burst.
     """
     gc.collect()
     gc.freeze()
@@ -248,7 +270,7 @@ def freeze_garbage() -> None:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A collection is the interpreter's doing, not the backend's: it runs before, not in the middle of samples."""
+    """Collect garbage before the block and not in it: a collection is the interpreter's doing, not the backend's."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -36,7 +36,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         memory.return_unused(bench.cell.device)  # what checking took is not the cell's
     plan = bench.job.sampling
     with phases.announced("settle"):
-        settling = sampling.settle(compiled, sets, clock)
+        settling = sampling.call_until_final(compiled, sets, clock)
     with phases.announced("warm-up"):
         sampling.freeze_garbage()
         warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, bench.job.is_first)

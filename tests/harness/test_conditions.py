@@ -125,6 +125,9 @@ class Nvml:
     class NVMLError(Exception):
         pass
 
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: object) -> int:
         return 0x1 | 0x40  # idle, which is no throttling, and hot
 
@@ -141,9 +144,11 @@ class Nvml:
         return 2500
 
 
-def test_a_gpu_tells_its_clock_and_why_it_is_slow_and_what_it_does_not_tell_is_none() -> None:
-    watch = GpuWatch(None)
-    watch._library, watch._handle = Nvml(), object()
+def test_a_gpu_tells_its_clock_and_why_it_is_slow_and_what_it_does_not_tell_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    watch = GpuWatch(1, Nvml())
     assert watch.read() == {
         "sm_clock_mhz": 1200,
         "temperature_c": None,

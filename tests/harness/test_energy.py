@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,32 @@ from harness.worker import energy
 from harness.worker.clock import Clock
 from models.base import Inputs
 from records.device import CPU
+from records.schema import Energy
+
+
+class FakeTime:
+    """Time that passes only while a call runs or somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def now_ns(self) -> int:
+        return round(self.now_s * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
 
 
 class Calls(Compiled):
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, time: FakeTime) -> None:
+        self.time, self.count = time, 0
 
     def bind(self, inputs: Inputs) -> None:
         """Nothing to bind."""
 
     def run(self) -> None:
         self.count += 1
-        time.sleep(0.0005)
+        self.time.sleep(0.0005)
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return ()
@@ -36,10 +49,10 @@ class Meter(energy.Counter):
     source = "scripted"
 
     def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+        self.calls = calls
 
     def joules(self) -> float | None:
-        return 10.0 * time.perf_counter() + 0.1 * self._calls.count
+        return 10.0 * self.calls.time.now_s + 0.1 * self.calls.count
 
 
 class NoMeter(energy.Counter):
@@ -49,20 +62,25 @@ class NoMeter(energy.Counter):
         return None
 
 
-def test_what_an_idle_machine_takes_is_not_the_calls() -> None:
-    compiled = Calls()
-    found = energy.measure(compiled, [Inputs((1,))], Clock(CPU), Meter(compiled))
+def measured(compiled: Calls, counter: energy.Counter) -> Energy | None:
+    clock = Clock(CPU, compiled.time.now_ns)
+    return energy.measure(compiled, [Inputs((1,))], clock, counter, compiled.time.sleep)
+
+
+def test_the_energy_of_an_idle_machine_is_subtracted() -> None:
+    compiled = Calls(FakeTime())
+    found = measured(compiled, Meter(compiled))
     assert found is not None
-    assert found.joules_per_call == pytest.approx(0.1, rel=0.05)
-    assert found.idle_w == pytest.approx(10.0, rel=0.05)
-    assert found.calls == compiled.count > 100
-    assert found.seconds == pytest.approx(energy.SECONDS, rel=0.3)
+    assert found.joules_per_call == pytest.approx(0.1)
+    assert found.idle_w == pytest.approx(10.0)
+    assert found.calls == compiled.count == 2000
+    assert found.seconds == pytest.approx(energy.BUSY_S)
     assert found.source == "scripted"
 
 
 def test_without_a_counter_nothing_is_called() -> None:
-    compiled = Calls()
-    assert energy.measure(compiled, [Inputs((1,))], Clock(CPU), NoMeter()) is None
+    compiled = Calls(FakeTime())
+    assert measured(compiled, NoMeter()) is None
     assert compiled.count == 0
 
 

@@ -1,4 +1,4 @@
-"""Taking samples, of a Compiled whose every move costs what a script says, under a clock that only it moves."""
+"""Taking samples of a build with scripted latencies, under a clock that only its calls move."""
 
 import gc
 import random
@@ -61,14 +61,15 @@ class Scripted(Compiled):
 
 
 SETS = [Inputs((index,)) for index in range(4)]
-CLOCK = Clock(CPU)
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    fake = FakeTime()
-    monkeypatch.setattr(sampling, "now_ns", fake.read)
-    return fake
+def time() -> FakeTime:
+    return FakeTime()
+
+
+def clock_of(time: FakeTime) -> Clock:
+    return Clock(CPU, time.read)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -86,17 +87,17 @@ def collector() -> Iterator[None]:
     gc.enable()
 
 
-def warmed(compiled: Compiled, at_least_s: float = 0.5) -> WarmUp:
-    return sampling.warm_up(compiled, SETS, CLOCK, at_least_s)
+def warmed(compiled: Scripted, min_s: float = 0.5, limit_s: float = sampling.WARM_UP_LIMIT_S) -> WarmUp:
+    return sampling.warm_up(compiled, SETS, clock_of(compiled.time), min_s, limit_s=limit_s)
 
 
 def test_a_burst_lasts_as_long_as_it_should(time: FakeTime) -> None:
-    samples = sampling.burst(Scripted(time), SETS, CLOCK, 0.05, 10)
+    samples = sampling.burst(Scripted(time), SETS, clock_of(time), 0.05, 10)
     assert samples == [MS] * 50
 
 
 def test_a_burst_has_at_least_its_calls(time: FakeTime) -> None:
-    samples = sampling.burst(Scripted(time, lambda call: 30.0), SETS, CLOCK, 0.05, 10)
+    samples = sampling.burst(Scripted(time, lambda call: 30.0), SETS, clock_of(time), 0.05, 10)
     assert samples == [30 * MS] * 10
 
 
@@ -104,27 +105,27 @@ def test_a_burst_has_at_least_its_calls(time: FakeTime) -> None:
 def test_a_burst_has_the_calls_wanted_as_far_as_they_take_little_time(
     time: FakeTime, latency_ms: float, calls: int
 ) -> None:
-    samples = sampling.burst(Scripted(time, lambda call: latency_ms), SETS, CLOCK, 0.06, 4, 19)
+    samples = sampling.burst(Scripted(time, lambda call: latency_ms), SETS, clock_of(time), 0.06, 4, 19)
     assert len(samples) == calls
 
 
 def test_every_call_is_a_sample_in_order(time: FakeTime) -> None:
-    samples = sampling.burst(Scripted(time, lambda call: call), SETS, CLOCK, 0.0, 5)
+    samples = sampling.burst(Scripted(time, lambda call: call), SETS, clock_of(time), 0.0, 5)
     assert samples == [MS, 2 * MS, 3 * MS, 4 * MS, 5 * MS]
 
 
 def test_inputs_rotate(time: FakeTime) -> None:
     compiled = Scripted(time)
-    sampling.burst(compiled, SETS, CLOCK, 0.0, 6)
+    sampling.burst(compiled, SETS, clock_of(time), 0.0, 6)
     assert [inputs.args[0] for inputs in compiled.bound] == [0, 1, 2, 3, 0, 1]
 
 
 def test_binding_is_not_timed(time: FakeTime) -> None:
-    assert sampling.burst(Scripted(time, bind_ms=5.0), SETS, CLOCK, 0.0, 10) == [MS] * 10
+    assert sampling.burst(Scripted(time, bind_ms=5.0), SETS, clock_of(time), 0.0, 10) == [MS] * 10
 
 
 def test_the_device_is_waited_for_on_either_side_of_a_call(time: FakeTime) -> None:
-    clock = Clock(CPU)
+    clock = clock_of(time)
     queued_ms = 0.0
 
     class Queueing(Scripted):
@@ -174,22 +175,18 @@ def test_a_latency_that_decays_is_waited_for(time: FakeTime) -> None:
     assert compiled.latency_ms(compiled.calls) < 1.03
 
 
-def test_a_latency_that_keeps_drifting_is_not_steady(time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 3.0)
-    warm_up = warmed(Scripted(time, lambda call: 1.0 * 1.0005**call))
+def test_a_latency_that_keeps_drifting_is_not_steady(time: FakeTime) -> None:
+    warm_up = warmed(Scripted(time, lambda call: 1.0 * 1.0005**call), limit_s=3.0)
     assert not warm_up.steady and not warm_up.trendless
     assert doubt_of(warm_up) == "the warm-up did not become steady within 2 % in 3 s"
     assert 3.0 <= warm_up.seconds < 3.5
 
 
 @pytest.mark.parametrize(("swing", "steady"), [(1.015, True), (1.03, False)])
-def test_windows_agree_within_two_percent(
-    time: FakeTime, monkeypatch: pytest.MonkeyPatch, swing: float, steady: bool
-) -> None:
-    monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 2.0)
+def test_windows_agree_within_two_percent(time: FakeTime, swing: float, steady: bool) -> None:
     # 125 ms of calls are a window, so the level changes about once in each
     compiled = Scripted(time, lambda call: swing if (call // 125) % 2 else 1.0)
-    assert warmed(compiled).steady is steady
+    assert warmed(compiled, limit_s=2.0).steady is steady
 
 
 def test_windows_that_differ_and_go_nowhere_are_given_up_soon(time: FakeTime) -> None:
@@ -234,9 +231,8 @@ def test_what_compiles_is_not_given_up(time: FakeTime) -> None:
     assert compiled.calls > 3000
 
 
-def test_compilations_that_go_on_keep_it_from_being_steady(time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 2.0)
-    assert not warmed(Scripted(time, compiles_until_call=10**6)).steady
+def test_compilations_that_go_on_keep_it_from_being_steady(time: FakeTime) -> None:
+    assert not warmed(Scripted(time, compiles_until_call=10**6), limit_s=2.0).steady
     settled = Scripted(time, compiles_until_call=700)
     assert warmed(settled).steady
     assert settled.calls > 700 + 2 * 125
@@ -244,45 +240,44 @@ def test_compilations_that_go_on_keep_it_from_being_steady(time: FakeTime, monke
 
 def test_a_further_process_is_given_less_time_to_become_steady(time: FakeTime) -> None:
     drifting = Scripted(time, lambda call: 1.0 * 1.0005**call)
-    warm_up = sampling.warm_up(drifting, SETS, CLOCK, 0.5, is_first=False)
+    warm_up = sampling.warm_up(drifting, SETS, clock_of(time), 0.5, is_first=False)
     assert not warm_up.steady
     assert warm_up.seconds < 2.5 < sampling.WARM_UP_LIMIT_S
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_further_process_does_not_wait_for_noise_to_end(time: FakeTime, seed: int) -> None:
-    warm_up = sampling.warm_up(Scripted(time, noise(time, seed)), SETS, CLOCK, 0.5, is_first=False)
+    warm_up = sampling.warm_up(Scripted(time, noise(time, seed)), SETS, clock_of(time), 0.5, is_first=False)
     assert 0.25 <= warm_up.seconds < 0.7
 
 
 def test_a_further_process_warms_up_while_it_gets_faster(time: FakeTime) -> None:
     """From twice as long. What calls are slower by in the end, under a fifth, is not waited for."""
     warming = Scripted(time, lambda call: 2.0 * (1 + 0.99**call))
-    warm_up = sampling.warm_up(warming, SETS, CLOCK, 0.5, is_first=False)
-    assert 0.45 < warm_up.seconds < sampling.FURTHER_WARM_UP_LIMIT_S
+    warm_up = sampling.warm_up(warming, SETS, clock_of(time), 0.5, is_first=False)
+    assert 0.45 < warm_up.seconds < sampling.REPEATED_WARM_UP_LIMIT_S
     assert 0.99**warming.calls < 0.2
 
 
 def test_a_further_process_warms_up_while_something_is_compiled(time: FakeTime) -> None:
     compiling = Scripted(time, compiles_until_call=600)
-    assert sampling.warm_up(compiling, SETS, CLOCK, 0.5, is_first=False).calls > 600
+    assert sampling.warm_up(compiling, SETS, clock_of(time), 0.5, is_first=False).calls > 600
 
 
 def test_a_further_process_that_is_steady_warms_up_for_half_the_time(time: FakeTime) -> None:
-    warm_up = sampling.warm_up(Scripted(time), SETS, CLOCK, 0.5, is_first=False)
+    warm_up = sampling.warm_up(Scripted(time), SETS, clock_of(time), 0.5, is_first=False)
     assert warm_up.steady and warm_up.calls >= 10
     assert not warm_up.trendless and not doubt_of(warm_up)
     assert 0.25 <= warm_up.seconds < 0.35
 
 
-def test_a_longer_warm_up_than_the_limit_is_granted(time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "WARM_UP_LIMIT_S", 0.1)
-    warm_up = warmed(Scripted(time), at_least_s=1.0)
+def test_a_longer_warm_up_than_the_limit_is_granted(time: FakeTime) -> None:
+    warm_up = warmed(Scripted(time), min_s=1.0, limit_s=0.1)
     assert warm_up.steady and warm_up.seconds >= 1.0
 
 
 def test_throughput_is_calls_over_time(time: FakeTime) -> None:
-    throughput = sampling.throughput(Scripted(time, lambda call: 2.0, bind_ms=50.0), SETS, CLOCK)
+    throughput = sampling.throughput(Scripted(time, lambda call: 2.0, bind_ms=50.0), SETS, clock_of(time))
     assert throughput.calls_per_s == pytest.approx(500.0)
     assert throughput.block_s == pytest.approx(0.1)
     assert throughput.blocks == sampling.THROUGHPUT_BLOCKS
@@ -291,11 +286,11 @@ def test_throughput_is_calls_over_time(time: FakeTime) -> None:
 def test_throughput_is_that_of_the_median_block(time: FakeTime) -> None:
     # one call ahead of the blocks, then a slow block of 25 calls, then two of 100
     compiled = Scripted(time, lambda call: 4.0 if call <= 26 else 1.0)
-    assert sampling.throughput(compiled, SETS, CLOCK).calls_per_s == pytest.approx(1000.0)
+    assert sampling.throughput(compiled, SETS, clock_of(time)).calls_per_s == pytest.approx(1000.0)
 
 
 def test_throughput_of_a_device_that_lags_behind_is_the_devices(time: FakeTime) -> None:
-    clock = Clock(CPU)
+    clock = clock_of(time)
     compiled = Scripted(time, lambda call: 0.1)  # the host's part; the device takes 2 ms, and queues
     done_ns = 0
 
@@ -316,7 +311,7 @@ def test_throughput_of_a_device_that_lags_behind_is_the_devices(time: FakeTime) 
 
 
 def test_device_time_needs_a_device(time: FakeTime) -> None:
-    assert sampling.device_time(Scripted(time), SETS, CLOCK) is None
+    assert sampling.device_time(Scripted(time), SETS, clock_of(time)) is None
 
 
 @pytest.mark.parametrize(("seconds", "rounds", "warm_up_s"), [(0.1, 12, 0.05), (1.5, 12, 0.5), (9.0, 30, 0.5)])
@@ -360,10 +355,10 @@ def test_no_garbage_is_collected_while_samples_are_taken(
     if not enabled:
         gc.disable()
     if fails_at_call is None:
-        take(compiled, SETS, CLOCK)
+        take(compiled, SETS, clock_of(time))
     else:
         with pytest.raises(RuntimeError, match="scripted"):
-            take(compiled, SETS, CLOCK)
+            take(compiled, SETS, clock_of(time))
     assert gc.isenabled() is enabled
     assert len(compiled.collecting) >= 4
     assert not any(compiled.collecting[1:])

@@ -50,9 +50,9 @@ class Choosing(Compiled):
         self.was_told = True
 
 
-def settle(compiled: Choosing, monkeypatch: pytest.MonkeyPatch) -> Settling | None:
-    monkeypatch.setattr(sampling, "now_ns", lambda: compiled.now_ns)
-    return sampling.settle(compiled, SETS, CLOCK)
+def settle(compiled: Choosing, monkeypatch: pytest.MonkeyPatch, limit_s: float = 180.0) -> Settling | None:
+    monkeypatch.setattr(CLOCK, "now_ns", lambda: compiled.now_ns)
+    return sampling.call_until_final(compiled, SETS, CLOCK, limit_s)
 
 
 def test_it_is_called_until_it_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,9 +66,8 @@ def test_it_is_called_until_it_has_chosen(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_it_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "SETTLE_LIMIT_S", 3.0)
     compiled = Choosing(chooses_at_call=10**9)
-    found = settle(compiled, monkeypatch)
+    found = settle(compiled, monkeypatch, limit_s=3.0)
     assert found is not None and found.seconds == pytest.approx(3.0)
     assert compiled.was_told
 
