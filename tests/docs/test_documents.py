@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import backends
@@ -11,7 +12,12 @@ import models
 from harness.controller.launcher import ROOT
 from records.report_file import json_schema
 
-BACKENDS = (ROOT / "docs/backends.md").read_text()
+BACKENDS = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/showcase").glob("*.md"))]
+ROOMS = "backends|models|harness|records|judging|reports|doctor|hotpath|presets|examples|benchmarks|docs|docker|tests"
+PATH = re.compile(rf"(?<![\w./:-])(?:{ROOMS})/[\w./*-]*\w")
+TO_BE_WRITTEN = {"backends/exported.py", "models/gated.py", "tests/backends/test_NAME.py", "presets/NAME.toml"}
+"""Paths that a page has its reader write, or that stand for several."""
 
 
 def test_the_json_schema_in_docs_is_the_current_one() -> None:
@@ -32,10 +38,44 @@ def test_the_readme_fits_on_a_screen() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 90
 
 
-def test_links_in_the_documents_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+def test_links_in_the_documents_lead_to_a_file_and_a_heading() -> None:
+    wrong = []
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text(encoding="utf-8")):
+            file = page.parent / target if target else page
+            if not file.exists() or (anchor and anchor not in anchors(file)):
+                wrong.append(f"{page.name}: {target}#{anchor}")
+    assert wrong == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_paths_in_the_documents_exist() -> None:
+    """Evidence is left out: it names what an earlier commit holds."""
+    pages = [page for page in PAGES if page.name != "evidence.md"]
+    wrong = [
+        f"{page.name}: {path}"
+        for page in pages
+        for path in PATH.findall(page.read_text(encoding="utf-8"))
+        if path not in TO_BE_WRITTEN and not list(ROOT.glob(path))
+    ]
+    assert wrong == []
+
+
+def test_pages_that_the_code_names_exist() -> None:
+    named = {page for file in code() for page in re.findall(r"docs/[\w-]+\.md", file.read_text(encoding="utf-8"))}
+    assert "docs/method.md" in named
+    assert [page for page in sorted(named) if not (ROOT / page).exists()] == []
+
+
+def code() -> Iterator[Path]:
+    yield ROOT / "runner.py"
+    for room in ROOMS.split("|"):
+        yield from (ROOT / room).rglob("*.py")
 
 
 def test_every_dependency_is_pinned_in_one_place() -> None:
