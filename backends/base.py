@@ -1,8 +1,8 @@
-"""What the harness asks of a backend. docs/how-to-add-a-backend.md walks through it.
+"""The contract between the harness and a backend. docs/how-to-add-a-backend.md walks through it.
 
-A backend never times itself, never prints and never decides a precision: the cell says it, and the backend obeys or
-declares the cell unsupported. Backends import their libraries inside methods, so that naming one costs nothing and a
-missing library is an `Availability` with a reason.
+A backend never times itself, never prints and never decides a precision. The cell names the precision, and the backend
+obeys or says that it does not support the cell. Backends import their libraries inside methods: naming a backend then
+costs nothing, and a missing library becomes an `Availability` with a reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from records.device import Device
-from records.schema import Cell, Placement
+from records.schema import INFERENCE, Cell, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Availability:
-    """Falsy with a reason."""
+    """The answer to whether something can be done. It is false if it has a reason why not."""
 
     reason: str = ""
 
@@ -37,73 +37,72 @@ class Availability:
 
 YES = Availability()
 
-INFERENCE, FORWARD_BACKWARD, TRAIN_STEP = TASKS = ("inference", "forward_backward", "train_step")
-"""What a call is: the module's outputs; a loss and its gradients; these and a step of AdamW."""
-
 SURGICAL = "surgical"
-"""The mode that compiles the targets of a model and leaves the rest of it eager."""
+"""The mode that compiles only the targets of a model and leaves the rest eager."""
 
 Settings = dict[str, str | int | float | bool | None]
-"""Fits into a record as it is."""
+"""Named values that a record can hold."""
 
 
 class PhaseTimer(Protocol):
-    """`with phase("compile"): ...` announces the phase, then times it."""
+    """Announces and times a phase of the build: `with phase("compile"): ...`."""
 
     def __call__(self, name: str) -> AbstractContextManager[None]: ...
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What a backend may know of the place it builds in."""
+    """What a backend may know about the place it builds in."""
 
     cell: Cell
     phase: PhaseTimer
     workspace: Path
-    """The cell's own folder; what is written here counts as its artefact. Empty in the cell's first process; in later
-    ones it holds what the first one left, and a backend that can start from that does."""
+    """The cell's own folder. Files written here count as its artefact. The folder is empty in the cell's first process.
+    Later processes find what the first one left, and a backend starts from that if it can."""
     threads: int  # intra-operator threads, the same for every backend of a contest
-    calibration: tuple[Inputs, ...] = ()  # the model's own input sets, for precisions that need their ranges
-    padded_axis: int | None = None  # along which inputs may be padded: `models.base.LoadedModel`
+    calibration: tuple[Inputs, ...] = ()  # the model's input sets, for precisions that need their ranges
+    padded_axis: int | None = None  # inputs may be padded along this axis; see `models.base.LoadedModel`
     training: Training | None = None
-    """None for inference. Else what a call is: `step(*args, **kwargs)`, to run or to compile, whole or in its parts
-    (`backends.training.Steps`). Its `module` is the one given to `build`, and `restore` puts all of it back."""
+    """None for inference. For a training task it holds the call, `step(*args, **kwargs)`, to run or compile as a whole
+    or in parts (`backends.eager.Steps`). Its `module` is the one given to `build`; `restore` resets everything."""
     targets: tuple[str, ...] = ()
-    """Patterns of module names: what to compile where a mode compiles parts of a model. The model's, or the user's."""
+    """Patterns of module names, given by the model or the user. Surgical modes compile only these."""
 
 
 class Compiled(ABC):
-    """A model ready to be called. A context manager: leaving it frees what it holds."""
+    """A model ready to be called. It is a context manager: leaving it frees what the model holds."""
 
     @abstractmethod
     def bind(self, inputs: Inputs) -> None:
-        """Make `inputs` (on the cell's device) the next call's. Untimed; may copy, must not compile."""
+        """Take `inputs`, which are on the cell's device, for the next call. This is not timed. It may copy, but must
+        not compile."""
 
     @abstractmethod
     def run(self) -> None:
-        """Enqueue one call on the current stream: no synchronisation, no copy that a deployment would not make."""
+        """Enqueue one call on the current stream. Do not synchronise, and copy only what a deployment would copy."""
 
     @abstractmethod
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        """The last call's outputs, flat, as tensors of their own that no later call overwrites.
+        """Return the last call's outputs as a flat tuple of tensors that no later call overwrites.
 
-        Of a training task they are `Training.results`, and those of the first call after `restore` are checked.
+        A training task returns `Training.results`. Those of the first call after `restore` are checked.
         """
 
     def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
-        """The parts of a call by name, in order, where they can be run and timed apart: together they do what `run`
-        does. Nothing where a call is one whole."""
+        """Return the parts of a call, by name and in order, if they can be run and timed apart. Together they do what
+        `run` does. The default is no parts."""
         return ()
 
     def restore(self) -> None:  # noqa: B027 - inference changes nothing
-        """Put back, in place, whatever calls change: a training task's parameters, optimiser state and buffers."""
+        """Put back, in place, everything that calls change: parameters, optimiser state and buffers."""
 
     def placement(self) -> Placement | None:
-        """Where the work really ran, or None where the library does not tell. Asked once, after the warm-up."""
+        """Return where the work really ran, or None if the library does not say. The harness asks once, after the
+        warm-up."""
         return None
 
     def compilations(self) -> int:
-        """How often anything was compiled so far. It must have stopped growing before measuring starts."""
+        """Return how often anything was compiled so far. The number must stop growing before measuring starts."""
         return 0
 
     def is_final(self) -> bool:
@@ -114,11 +113,11 @@ class Compiled(ABC):
         """Stay with how the build runs now. `is_final` returns True from then on."""
 
     def precision(self) -> Settings:
-        """The library's own switches that bear on precision, and what its layers compute in, as they stand."""
+        """Return the library's switches that affect precision, and what its layers compute in, as they are now."""
         return {}
 
     def settings(self) -> Settings:
-        """What else was in force beyond the cell: options, providers, threads. Goes into the record."""
+        """Return what else was in force for the record: options, providers, threads."""
         return {}
 
     def close(self) -> None:  # noqa: B027 - freeing is for those that hold something
@@ -134,7 +133,7 @@ class Compiled(ABC):
 
 
 class Wrapped(Compiled):
-    """A compiled model in whose place this one stands; what a subclass does not replace is the inner one's."""
+    """Stands in for another compiled model, and passes on every call that a subclass does not replace."""
 
     def __init__(self, inner: Compiled) -> None:
         self._inner = inner
@@ -177,33 +176,33 @@ class Wrapped(Compiled):
 
 
 class Backend(ABC):
-    """One way to compile a model."""
+    """One way to compile a model. It is created without arguments, often, and holds no state."""
 
     name: ClassVar[str]
     description: ClassVar[str]
     modes: ClassVar[Mapping[str, Mapping[str, object]]]
-    """Label -> options of the library. The first one is `default`."""
+    """The library's options for each mode. The first mode is `default`."""
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
-    """Distributions whose versions belong into the record."""
+    """Distributions to note the versions of in the record."""
     spelled_out: ClassVar[frozenset[str]] = frozenset()
-    """Modes that only name what `default` does on one kind of device, or of model: `NAME/all` leaves them out."""
+    """Modes that do what `default` does on one kind of device or model. `NAME/all` leaves them out."""
     tasks: ClassVar[tuple[str, ...]] = (INFERENCE,)
-    """Those that `build` does. One that does training takes `context.training` for what a call is."""
+    """Tasks that `build` handles. A backend that trains runs or compiles `context.training`."""
     takes_streams: ClassVar[bool] = False
-    """Whether one build serves inputs of several lengths: `context.calibration` then has all of them."""
+    """True if one build serves inputs of several lengths. `context.calibration` then has all of them."""
     quantises: ClassVar[bool] = False
-    """Whether `build` reads `cell.precision` for int8 and fp8: one that does not would measure floating point."""
+    """True if `build` quantises for int8 and fp8. Any other backend would measure floating point instead."""
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
-    """The model, with its dimensions, that `runner.py doctor` tries it with: a small one that it can build."""
+    """A small model, with its dimensions, that `runner.py doctor` builds to try the backend."""
     caveat: ClassVar[str] = ""
-    """What a reader must know of every number of this backend. Stands in `list`, and as a doubt in each record."""
+    """What a reader must know about every number of this backend. `list` and each record show it."""
 
     @abstractmethod
     def available(self, device: Device) -> Availability:
-        """Can this machine run us on `device` (`cpu`, `cuda`, `cuda:1`)? Imports the library, may touch the device."""
+        """Can this machine run the backend on `device`? This may import the library and use the device."""
 
     def supports(self, cell: Cell) -> Availability:
-        """Does this precision, task and mode make sense? Pure: imports nothing, touches nothing."""
+        """Do this precision, task and mode make sense? This is pure: it imports nothing and touches nothing."""
         if cell.task not in self.tasks:
             return Availability(
                 f"{self.name} does not do task '{cell.task}': its graph is inference's and has no backward"
@@ -215,33 +214,34 @@ class Backend(ABC):
         return YES
 
     def caveat_of(self, mode: str) -> str:
-        """What a reader must know of every number of this mode: the backend's caveat, unless a mode has its own."""
+        """Return what a reader must know about every number of this mode: by default, the backend's caveat."""
         return self.caveat
 
     @abstractmethod
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        """Compile `module` (on the cell's device, in its precision) for `inputs`, or a step of its training where
-        `context.training` is there: `module` is then in train mode, and gradients are on.
+        """Compile `module`, which is on the cell's device and in its precision, for `inputs`.
 
-        Nothing is left to compile when it returns. Each stage runs inside `with context.phase(NAME)`: `export` makes
-        a graph, `compile` makes code of it (lazy compilers are triggered here), `load` reads an artefact back.
+        If there is `context.training`, compile a training step instead: `module` is in train mode and gradients are on.
+
+        Nothing is left to compile when this returns. Each stage runs inside `with context.phase(NAME)`: `export` makes
+        a graph, `compile` makes code from it and triggers lazy compilers, `load` reads an artefact back.
         """
 
 
 class AheadOfTime(Backend):
-    """A backend whose artefact is deployed without the model: it is made in one process and loaded in another.
+    """A backend that makes an artefact in one process and loads it, without the model, in another.
 
-    The harness calls `package` in a process that then ends, and `load` in a fresh one with the same `workspace`, which
-    has torch imported and has never seen the module: what it measures is what a deployment gets.
+    The harness calls `package` in a process that then ends. It calls `load` in a fresh process with the same
+    `workspace`, which has imported torch and has never seen the module. So it measures what a deployment gets.
     """
 
     @abstractmethod
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
-        """Write the artefact into `context.workspace`. Phases: `export`, `compile`."""
+        """Write the artefact into `context.workspace`, in the phases `export` and `compile`."""
 
     @abstractmethod
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
-        """Read it back. Phase: `load`. `inputs` tell the calling convention."""
+        """Read the artefact back, in the phase `load`. `inputs` show how the model is called."""
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         self.package(module, inputs, context)

@@ -1,4 +1,4 @@
-"""PyTorch as it is: the baseline."""
+"""PyTorch without a compiler: the baseline, and the pieces that other backends build on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from backends import cuda_graph, quantising
-from backends.base import TASKS, YES, Availability, Backend, BuildContext, Compiled
+from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from records.device import Device
-from records.schema import Cell, Extent, Placement
+from records.schema import TASKS, Cell, Extent, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +46,6 @@ class Eager(Backend):
             return cuda_graph.capture(compiled, inputs, context.calibration)
 
     def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
-        from backends.training import Steps
-
         steps = Steps(training)
         if context.cell.mode != cuda_graph.MODE:
             return steps
@@ -57,7 +55,7 @@ class Eager(Backend):
 
 
 class Callables(Compiled):
-    """A callable with a model's own arguments and outputs: eager, and what torch.compile makes."""
+    """Runs a callable that takes the model's own arguments: the module itself, or what torch.compile made of it."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
@@ -82,8 +80,65 @@ class Callables(Compiled):
         self._outputs = None
 
 
+class Steps(Compiled):
+    """Runs a training step part by part. `forward` and `optimise` may be given in compiled form."""
+
+    def __init__(
+        self,
+        training: Training,
+        forward: Callable[..., torch.Tensor] | None = None,
+        optimise: Callable[[], None] | None = None,
+    ) -> None:
+        self._training = training
+        self._forward = forward or training.forward
+        self._optimise = optimise or training.optimise
+        self._bound: Inputs | None = None
+        self._called_with: Inputs | None = None
+        self._loss: torch.Tensor | None = None
+
+    def bind(self, inputs: Inputs) -> None:
+        self._bound = inputs
+
+    def run(self) -> None:
+        self._run_forward()
+        self._run_backward()
+        self._optimise()
+
+    def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
+        parts = (("forward", self._run_forward), ("backward", self._run_backward))
+        return (*parts, ("optimizer", self._optimise)) if self._training.optimiser is not None else parts
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        assert self._loss is not None and self._called_with is not None
+        return self._training.results(self._loss.detach(), self._called_with)
+
+    def restore(self) -> None:
+        self._training.restore()
+
+    def placement(self) -> Placement | None:
+        return Placement(extent=Extent.FULL)
+
+    def settings(self) -> Settings:
+        return dict(self._training.settings())
+
+    def close(self) -> None:
+        self._training.forget_gradients(self._called_with)
+        self._loss = None
+
+    def _run_forward(self) -> None:
+        assert self._bound is not None
+        # input sets take turns, and the last set's inputs must not keep their gradients
+        self._training.forget_gradients(self._called_with)
+        self._called_with = self._bound
+        self._loss = self._forward(*self._bound.args, **self._bound.kwargs)
+
+    def _run_backward(self) -> None:
+        assert self._loss is not None
+        self._training.backward(self._loss)
+
+
 def torch_available(device: Device) -> Availability:
-    """Whether this machine's torch can run on `device`."""
+    """Return whether this machine's torch can run on `device`."""
     import torch
 
     if not device.is_cuda:
@@ -92,7 +147,6 @@ def torch_available(device: Device) -> Availability:
         return Availability(f"torch {torch.__version__} is a build without CUDA")
     if not torch.cuda.is_available():
         return Availability("torch sees no CUDA device")
-    index = torch.device(device).index or 0
-    if index >= torch.cuda.device_count():
+    if (device.cuda_index or 0) >= torch.cuda.device_count():
         return Availability(f"there is no {device}: this machine has {torch.cuda.device_count()} CUDA device(s)")
     return YES

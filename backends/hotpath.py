@@ -10,10 +10,10 @@ import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from backends.base import TASKS, Availability, Backend, BuildContext, Compiled, Settings, Wrapped
+from backends.base import Availability, Backend, BuildContext, Compiled, Settings, Wrapped
 from backends.eager import Callables, torch_available
 from records.device import Device
-from records.schema import Extent, Placement
+from records.schema import TASKS, Extent, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ class HotPath(Backend):
         hot = enable_hot_path_detection(module, threshold, cache=context.workspace / "hotpath")
         if context.training is None:
             return Hot(Callables(module), hot, threshold)
-        from backends.training import Steps
+        from backends.eager import Steps
 
         return Hot(Steps(context.training), hot, threshold)
 

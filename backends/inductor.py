@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from backends import cuda_graph, quantising, surgical
 from backends.base import (
-    INFERENCE,
     SURGICAL,
-    TASKS,
-    TRAIN_STEP,
     YES,
     Availability,
     Backend,
@@ -22,12 +19,12 @@ from backends.base import (
     Compiled,
     Wrapped,
 )
-from backends.eager import Callables, torch_available
+from backends.eager import Callables, Steps, torch_available
 from models.base import of_each_shape
 from records.device import Device
 from records.errors import Unsupported
 from records.precision import Precision
-from records.schema import Cell, Extent, Placement
+from records.schema import INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -143,8 +140,6 @@ class Inductor(Backend):
         """The forward pass and its loss are compiled together, and with them the backward pass; the optimiser's step is
         a graph of its own, or PyTorch's."""
         import torch
-
-        from backends.training import Steps
 
         mode = context.cell.mode
         with context.phase("compile"), InductorLog() as log:

@@ -12,12 +12,12 @@ from pydantic import Field
 
 import backends
 import models
-from backends.base import INFERENCE, SURGICAL, TASKS
+from backends.base import SURGICAL
 from judging.constraints import Requirements
 from records.device import Device
 from records.errors import BakeoffError, UsageError, unknown
 from records.precision import Precision
-from records.schema import Cell, Frozen
+from records.schema import INFERENCE, TASKS, Cell, Frozen
 
 ALL = "all"
 

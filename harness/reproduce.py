@@ -22,7 +22,7 @@ import backends
 import models
 from backends import cuda_graph
 from backends.aotinductor import AOTInductor
-from backends.base import INFERENCE, SURGICAL
+from backends.base import SURGICAL
 from backends.inductor import BUCKETS, Inductor
 from backends.linking import LINKED
 from backends.onnx import PROVIDERS, Onnx
@@ -34,7 +34,7 @@ from models.user import UserModel
 from records.atomic_file import write_atomically
 from records.errors import UsageError, unknown
 from records.precision import Precision
-from records.schema import Cell, Record, Report
+from records.schema import INFERENCE, Cell, Record, Report
 from records.text import one_line
 from reports.format import median, percent
 

@@ -53,12 +53,16 @@ class Status(StrEnum):
         return self in (Status.UNAVAILABLE, Status.UNSUPPORTED)
 
 
+INFERENCE, FORWARD_BACKWARD, TRAIN_STEP = TASKS = ("inference", "forward_backward", "train_step")
+"""What one call does: it computes outputs; a loss and its gradients; or these and a step of AdamW."""
+
+
 class Cell(Frozen):
     """One thing measured: a model with its dimensions, for a task, on a device, in a precision, by a backend's mode."""
 
     model: str
     dimensions: dict[str, Dimension] = Field(default_factory=dict)
-    task: str = "inference"
+    task: str = INFERENCE
     device: Device = CPU
     precision: Precision = Precision.FP32
     seed: int = 0

@@ -8,7 +8,6 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backends.base import TRAIN_STEP
 from harness import precision
 from harness.messages import ComputeReference, ReferenceComputed
 from harness.worker import accuracy, reference, simulation
@@ -18,7 +17,7 @@ from harness.worker.placing import gradients, load, place, training_of
 from harness.worker.reference import run_eager
 from models.base import Inputs, LoadedModel, of_each_shape
 from records.precision import Precision
-from records.schema import Cell, Status, Work
+from records.schema import TRAIN_STEP, Cell, Status, Work
 
 if TYPE_CHECKING:
     from backends.training import Training

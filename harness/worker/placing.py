@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import models
-from backends.base import INFERENCE
 from harness import precision
 from models.base import Inputs, LoadedModel
-from records.schema import Cell
+from records.schema import INFERENCE, Cell
 
 if TYPE_CHECKING:
     from backends.training import Training

@@ -6,11 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from backends.base import INFERENCE
 from harness.worker.placing import place, training_of
 from models.base import Inputs, LoadedModel
 from records.precision import Precision
-from records.schema import Cell
+from records.schema import INFERENCE, Cell
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +67,7 @@ def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...
 def run_eager(module: Any, sets: tuple[Inputs, ...], training: Training | None = None) -> tuple[Outputs, ...]:
     """What is compared of the outputs for every set, each of a training task from the same beginning."""
     from backends.calling import flatten_outputs
-    from backends.training import Steps
+    from backends.eager import Steps
 
     if training is None:
         return tuple(thinned(flatten_outputs(module(*one.args, **one.kwargs))) for one in sets)

@@ -19,7 +19,7 @@ import torch
 
 import backends
 import models
-from backends.base import TRAIN_STEP, Availability
+from backends.base import Availability
 from harness.worker import accuracy
 from harness.worker.placing import load, place, training_of
 from harness.worker.reference import run_eager
@@ -27,7 +27,7 @@ from models.base import Inputs
 from records.device import Device
 from records.errors import Unavailable, Unsupported
 from records.precision import Precision
-from records.schema import Cell, Extent, Placement
+from records.schema import TRAIN_STEP, Cell, Extent, Placement
 from tests.backends.building import Built, built, tensors_of
 
 ROOT = Path(__file__).parents[2]

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 import backends
 from backends import training as trainings
-from backends.base import FORWARD_BACKWARD, TASKS, TRAIN_STEP
-from backends.training import SAMPLED, Steps, Training, mean_square
+from backends.eager import Steps
+from backends.training import MAX_COMPARED_ELEMENTS, Training, mean_square
 from harness.worker import accuracy
 from harness.worker.placing import place, training_of
 from harness.worker.reference import run_eager
 from models.base import Inputs, LoadedModel
 from records.errors import Unsupported
 from records.precision import Precision
-from records.schema import Accuracy, Cell
+from records.schema import FORWARD_BACKWARD, TASKS, TRAIN_STEP, Accuracy, Cell
 
 TRAINING_TASKS = (FORWARD_BACKWARD, TRAIN_STEP)
 
@@ -315,13 +315,13 @@ def test_the_models_own_loss_gets_outputs_and_arguments() -> None:
 
 
 def test_of_a_large_gradient_the_same_places_stand_for_all() -> None:
-    module = nn.Linear(SAMPLED, 2, bias=False)
-    model = LoadedModel(module, (Inputs((torch.randn(3, SAMPLED),)),))
+    module = nn.Linear(MAX_COMPARED_ELEMENTS, 2, bias=False)
+    model = LoadedModel(module, (Inputs((torch.randn(3, MAX_COMPARED_ELEMENTS),)),))
     found = [run_eager(module.train(), model.inputs, Training(module, None, FORWARD_BACKWARD))[0][1] for _ in range(2)]
-    assert found[0].shape == (SAMPLED,)
+    assert found[0].shape == (MAX_COMPARED_ELEMENTS,)
     assert torch.equal(*found)
     assert module.weight.grad is None  # the steps are over
-    assert found[0].unique().numel() > SAMPLED // 2
+    assert found[0].unique().numel() > MAX_COMPARED_ELEMENTS // 2
 
 
 def test_dropout_is_off_in_training() -> None:
