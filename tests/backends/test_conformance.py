@@ -1,6 +1,6 @@
-"""What every backend promises the harness, proved for every mode of every row of the table, on each device.
+"""The promises of every backend to the harness, tested for every mode on every device that this machine has.
 
-A new backend is covered by its row in `backends.TABLE`, a third party's by being installed. To run it for one:
+A new backend is covered by its row in `backends.TABLE`, and a third party's by being installed. To test one backend:
 
     python -m pytest tests/backends/test_conformance.py -k NAME
 """
@@ -24,10 +24,10 @@ from harness.worker import accuracy
 from harness.worker.placing import load, place, training_of
 from harness.worker.reference import run_eager
 from models.base import Inputs
-from records.device import Device
+from records.device import CPU, Device
 from records.errors import Unavailable, Unsupported
 from records.precision import Precision
-from records.schema import TRAIN_STEP, Cell, Extent, Placement
+from records.schema import INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
 from tests.backends.building import Built, built, tensors_of
 
 ROOT = Path(__file__).parents[2]
@@ -37,58 +37,76 @@ MODELS: dict[str, tuple[str, dict[str, int]]] = {
     "two_heads": (f"{ROOT / 'examples/two_heads.py'}:factory", {"batch": 6, "items": 50}),
     "keywords": (f"{ROOT / 'tests/backends/keywords.py'}:factory", {}),
 }
-"""One tensor in and out; several, one of them whole numbers; keywords out of order, a constant, nested outputs."""
+"""One tensor in and out; several tensors, one of whole numbers; keywords out of order, a constant, nested outputs."""
 
 NAMES = [*backends.names(), "null"]
+CUDA = Device("cuda")
 BUILD_PHASES = ("export", "compile", "load")
 
-KNOWN_TO_SYNCHRONISE: dict[str, str] = {}
-"""Label of a configuration -> why its `run` has to wait for the device. Each is a cost that a report must not hide."""
-
-KNOWN_NOT_TO_QUEUE: dict[str, str] = {
-    **KNOWN_TO_SYNCHRONISE,
+WAITS_FOR_LAST_CALL = {
     "aotinductor": "a package has one runner, which waits for its last call; single-threaded it does not",
 }
-"""Label of a configuration -> why a call waits until the device is done with the one before it."""
+"""Configurations that cannot enqueue a call while the device is busy with the one before it, with the reason."""
 
 SLEEP_CYCLES = 400_000_000
-"""Some 0.2 s of an NVIDIA GPU's clock: hundreds of times what launching these models takes."""
+"""About 0.2 s of an NVIDIA GPU's clock, which is hundreds of times what launching these models takes."""
 
 
-def configurations() -> Iterator[tuple[str, str]]:
-    for name in NAMES:
-        # the other modes of the null backend misbehave: they are there to test the harness
-        for mode in ["default"] if name == "null" else backends.create(name).modes:
-            yield name, mode
+def configurations() -> Iterator[tuple[str, str, Device]]:
+    """Yield every backend, mode and device that this machine has. CUDA comes first."""
+    for device in (CUDA, CPU):
+        for name in NAMES:
+            backend = backends.create(name)
+            if backend.available(device):
+                # the other modes of the null backend misbehave on purpose, to test the harness
+                for mode in ["default"] if name == "null" else backend.modes:
+                    yield name, mode, device
 
 
-def cell_of(backend: str, mode: str, device: str, model: str = "mlp") -> Cell:
+def cell_of(backend: str, mode: str, device: Device, model: str = "mlp", task: str = INFERENCE) -> Cell:
     name, given = MODELS[model]
     dimensions = models.find(name).resolve(given)
-    return Cell(model=name, dimensions=dimensions, device=device, backend=backend, mode=mode)
+    return Cell(model=name, dimensions=dimensions, device=device, backend=backend, mode=mode, task=task)
 
 
-CELLS = [
-    pytest.param(
-        (backend, mode, device, model),
-        id=f"{backend}/{mode}-{device}-{model}",
-        marks=[pytest.mark.gpu] if device == "cuda" else [],
-    )
-    for backend, mode in configurations()
-    for device in ("cpu", "cuda")
-    for model in MODELS
-]
+def cells() -> Iterator[Any]:
+    for backend, mode, device in configurations():
+        for model in MODELS:
+            cell = cell_of(backend, mode, device, model)
+            if backends.create(backend).supports(cell):
+                yield pytest.param(cell, id=f"{backend}/{mode}-{device}-{model}", marks=marks_for(device))
 
 
-@pytest.fixture(scope="module", params=CELLS)
+def marks_for(device: Device) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.gpu] if device.is_cuda else []
+
+
+CELLS = list(cells())
+CELLS_ON_CUDA = [case for case in CELLS if case.values[0].device.is_cuda]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give every test that takes `one` all cells, or those on CUDA if it takes `stream` too."""
+    if "one" in metafunc.fixturenames:
+        cases = CELLS_ON_CUDA if "stream" in metafunc.fixturenames else CELLS
+        metafunc.parametrize("one", cases, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
-    """One configuration, built once for all the tests below."""
-    cell = cell_of(*request.param)
+    """One cell, built once for all tests that take it."""
+    cell: Cell = request.param
     try:
         with built(cell, tmp_path_factory.mktemp("artifact")) as compiled:
             yield compiled
     except (Unavailable, Unsupported) as error:  # found out while building
         pytest.skip(f"{cell.label} on {cell.device}: {error}")
+
+
+@pytest.fixture
+def stream(one: Built) -> torch.cuda.Stream:
+    assert one.clock.stream is not None
+    return one.clock.stream
 
 
 def test_outputs_are_eagers(one: Built) -> None:
@@ -162,10 +180,8 @@ def test_settings_fit_into_a_record(one: Built) -> None:
     assert json.loads(json.dumps(settings)) == settings
 
 
-def test_run_returns_while_the_device_is_busy(one: Built, request: pytest.FixtureRequest) -> None:
-    stream = stream_of(one)
-    if one.cell.label in KNOWN_TO_SYNCHRONISE:
-        request.applymarker(pytest.mark.xfail(reason=KNOWN_TO_SYNCHRONISE[one.cell.label], strict=True))
+@pytest.mark.gpu
+def test_run_returns_while_the_device_is_busy(one: Built, stream: torch.cuda.Stream) -> None:
     one.call(one.sets[0])
     torch.cuda._sleep(SLEEP_CYCLES)
     one.compiled.run()
@@ -174,10 +190,10 @@ def test_run_returns_while_the_device_is_busy(one: Built, request: pytest.Fixtur
     assert still_busy, "run() waited for the stream"
 
 
-def test_calls_queue_on_the_stream(one: Built, request: pytest.FixtureRequest) -> None:
-    stream = stream_of(one)
-    if one.cell.label in KNOWN_NOT_TO_QUEUE:
-        request.applymarker(pytest.mark.xfail(reason=KNOWN_NOT_TO_QUEUE[one.cell.label], strict=True))
+@pytest.mark.gpu
+def test_calls_queue_on_the_stream(one: Built, stream: torch.cuda.Stream, request: pytest.FixtureRequest) -> None:
+    if reason := WAITS_FOR_LAST_CALL.get(one.cell.label):
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     one.call(one.sets[0])
     torch.cuda._sleep(SLEEP_CYCLES)
     slept = stream.record_event()
@@ -188,8 +204,9 @@ def test_calls_queue_on_the_stream(one: Built, request: pytest.FixtureRequest) -
     assert still_asleep, "run() waited for the call before it"
 
 
+@pytest.mark.gpu
+@pytest.mark.usefixtures("stream")
 def test_run_takes_its_turn_on_the_current_stream(one: Built) -> None:
-    stream_of(one)
     late, values = one.sets[0].map(torch.zeros_like), unseen(one.sets[0])
     one.call(late)
     torch.cuda._sleep(SLEEP_CYCLES)
@@ -202,23 +219,24 @@ def test_run_takes_its_turn_on_the_current_stream(one: Built) -> None:
     same(outputs, one.eager(values), "run() did not wait for what the stream held before it")
 
 
-IN_CI = ("eager", "inductor/optimizer-inside")
-"""Whose training is proved on the CPU every time: of Inductor the mode that compiles all there is to compile."""
+QUICK_TRAINING = ("eager", "inductor/optimizer-inside")
+"""Configurations that are trained on the CPU in every run. This mode of Inductor compiles all that can be compiled."""
 
 
 def trained() -> Iterator[Any]:
-    for backend, mode in configurations():
-        for task in backends.create(backend).tasks[1:]:
-            for device in ("cpu", "cuda"):
-                label = backend if mode == "default" else f"{backend}/{mode}"
-                marks = [pytest.mark.gpu] if device == "cuda" else [] if label in IN_CI else [pytest.mark.slow]
-                yield pytest.param(backend, mode, device, task, id=f"{label}-{device}-{task}", marks=marks)
+    for backend, mode, device in configurations():
+        for task in TASKS:
+            cell = cell_of(backend, mode, device, task=task)
+            if task == INFERENCE or not backends.create(backend).supports(cell):
+                continue
+            is_slow = not device.is_cuda and cell.label not in QUICK_TRAINING
+            marks = [*marks_for(device), *([pytest.mark.slow] if is_slow else [])]
+            yield pytest.param(cell, id=f"{cell.label}-{device}-{task}", marks=marks)
 
 
-@pytest.mark.parametrize(("backend", "mode", "device", "task"), list(trained()))
-def test_training_gives_what_float64_does(backend: str, mode: str, device: str, task: str, tmp_path: Path) -> None:
-    cell = cell_of(backend, mode, device).model_copy(update={"task": task})
-    # the fixture above may still be open, and is inference
+@pytest.mark.parametrize("cell", list(trained()))
+def test_training_gives_what_float64_does(cell: Cell, tmp_path: Path) -> None:
+    # the module's fixture may still be open, and it runs in inference mode
     with torch.inference_mode(False), built(cell, tmp_path) as one:
         training = one.context.training
         assert training is not None and training.module is one.module and one.module.training
@@ -230,7 +248,7 @@ def test_training_gives_what_float64_does(backend: str, mode: str, device: str, 
         checks.append(accuracy.check(restored(one), known, Precision.FP32, names))
         assert [check.passed for check in checks] == [True, True], checks
         assert one.compiled.compilations() == compilations
-        assert one.compiled.settings().get("optimizer") == ("AdamW" if task == TRAIN_STEP else None)
+        assert one.compiled.settings().get("optimizer") == ("AdamW" if cell.task == TRAIN_STEP else None)
         placement = one.compiled.placement()
         assert placement is None or (placement.extent, placement.fallbacks) == (Extent.FULL, [])
         for name, part in one.compiled.stages():
@@ -239,7 +257,7 @@ def test_training_gives_what_float64_does(backend: str, mode: str, device: str, 
 
 
 def restored(one: Built) -> list[accuracy.Outputs]:
-    """The results for every input set, each from where training began."""
+    """Return the results for every input set, each from the beginning of training."""
     found = []
     for inputs in one.sets:
         one.compiled.restore()
@@ -257,7 +275,7 @@ def golden_of(one: Built) -> accuracy.Golden:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_introduces_itself(name: str) -> None:
+def test_a_backend_introduces_itself(name: str) -> None:
     backend = backends.create(name)
     assert backend.name == name == backends.canonical(name)
     assert next(iter(backend.modes)) == "default"
@@ -268,33 +286,40 @@ def test_it_introduces_itself(name: str) -> None:
 def test_supports_answers_the_same_twice_and_refuses_what_nobody_does(name: str) -> None:
     backend = backends.create(name)
     for mode in backend.modes:
-        for device in ("cpu", "cuda", "cuda:1"):
+        for device in (CPU, CUDA, Device("cuda:1")):
             cell = cell_of(name, mode, device)
             answers = [backend.supports(cell), backend.supports(cell)]
             assert answers[0] == answers[1]
             assert all(is_an_answer(answer) for answer in answers)
-        refused = backend.supports(cell_of(name, mode, "cpu").model_copy(update={"task": "juggling"}))
+        refused = backend.supports(cell_of(name, mode, CPU, task="juggling"))
         assert not refused and "juggling" in refused.reason
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("precision", ["int8", "fp8"])
-def test_what_does_not_quantise_refuses_to(name: str, precision: str) -> None:
-    backend = backends.create(name)
-    cell = cell_of(name, "default", "cuda").model_copy(update={"precision": Precision(precision)})
-    if not backend.quantises:
-        assert precision in backend.supports(cell).reason
+@pytest.mark.parametrize("name", [name for name in NAMES if not backends.create(name).quantises])
+def test_a_backend_that_does_not_quantise_refuses_quantised_precisions(name: str) -> None:
+    for precision in (Precision.INT8, Precision.FP8):
+        cell = cell_of(name, "default", CUDA).model_copy(update={"precision": precision})
+        assert precision in backends.create(name).supports(cell).reason
+
+
+@pytest.mark.parametrize("device", [CPU, pytest.param(CUDA, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", backends.names())
+def test_this_machine_has_it_or_a_reason_why_not(name: str, device: Device) -> None:
+    answer = backends.create(name).available(device)
+    assert is_an_answer(answer)
+    if not answer:
+        pytest.skip(f"no tests of {name} on {device}: {answer.reason}")
 
 
 @pytest.mark.parametrize("name", backends.names())
-def test_a_device_that_is_not_there_is_a_reason(name: str) -> None:
+def test_a_device_that_does_not_exist_is_refused_with_a_reason(name: str) -> None:
     absent = backends.create(name).available(Device("cuda:99"))
     assert not absent and is_an_answer(absent)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_naming_it_imports_no_library(name: str) -> None:
-    """The parent plans with the class alone: torch, the backend's libraries and the GPU stay untouched."""
+def test_creating_a_backend_imports_no_library(name: str) -> None:
+    """The controller plans with the class alone. It touches neither torch nor the backend's libraries nor the GPU."""
     script = """
 import json, sys
 import backends
@@ -318,21 +343,15 @@ print(json.dumps([sorted(sys.modules), backend.libraries]))
 
 
 def same(outputs: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...], why: str = "") -> None:
-    """Number, order, shapes, types and device agree, and values to float32 accuracy."""
+    """Check that number, order, shapes, types and device agree, and values to float32 accuracy."""
     assert len(outputs) == len(expected)
     for number, (ours, eagers) in enumerate(zip(outputs, expected, strict=True)):
         torch.testing.assert_close(ours, eagers, msg=lambda text, at=number: f"output {at}: {why}\n{text}")
 
 
 def unseen(inputs: Inputs) -> Inputs:
-    """Inputs of the same shapes and types with other values in every floating-point tensor."""
+    """Return inputs of the same shapes and types with other values in every tensor."""
     return inputs.map(lambda tensor: tensor * -0.5 + 0.25 if tensor.is_floating_point() else tensor.flip(0))
-
-
-def stream_of(one: Built) -> torch.cuda.Stream:
-    if one.clock.stream is None:
-        pytest.skip("a CPU has no stream")
-    return one.clock.stream
 
 
 def is_an_answer(answer: Availability) -> bool:

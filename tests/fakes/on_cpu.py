@@ -1,7 +1,5 @@
-"""The two backends as they are, with the fakes of their libraries in the place of a GPU.
-
-All that differs: the CPU is where they are available, and a stream is nothing.
-"""
+"""The two TensorRT backends over the fakes of their libraries. They differ only in running on the CPU, without a
+stream."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import backends.tensorrt
 from backends.base import YES, Availability
 from backends.tensorrt import TensorRT
 from backends.torch_tensorrt import TorchTensorRT
+from records.device import Device
 
 backends.tensorrt.stream_handle = lambda: 0
 
@@ -16,12 +15,12 @@ backends.tensorrt.stream_handle = lambda: 0
 class TensorRTOnCpu(TensorRT):
     name = "tensorrt-on-cpu"
 
-    def available(self, device: str) -> Availability:
-        return YES if device == "cpu" else Availability("the fake knows only the CPU")
+    def available(self, device: Device) -> Availability:
+        return YES if not device.is_cuda else Availability("the fake knows only the CPU")
 
 
 class TorchTensorRTOnCpu(TorchTensorRT):
     name = "torch-tensorrt-on-cpu"
 
-    def available(self, device: str) -> Availability:
-        return YES if device == "cpu" else Availability("the fake knows only the CPU")
+    def available(self, device: Device) -> Availability:
+        return YES if not device.is_cuda else Availability("the fake knows only the CPU")
