@@ -117,7 +117,7 @@ class Section:
         record = row.record
         groups: dict[str, Facts] = {"Until the first answer": _phases(record)}
         for column in self._columns:
-            if column.details and column.value(row) is not None and (text := column.text_of(row)):
+            if column.details and (text := column.text_of(row)) not in ("", format.NONE):
                 groups.setdefault(column.details, []).append((column.heading, _fact(column, row, text)))
         groups |= {
             "Processes": _processes(record),

@@ -10,7 +10,7 @@ import pytest
 from judging.judgement import judge
 from reports.page import comparison_to_page, to_page
 from tests.reports.samples import cell, failed, judged, ok, over_processes, report, roofline
-from tests.reports.test_page import hostile
+from tests.reports.test_hostile_text import hostile
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (it comes with the test extra)")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -1,3 +1,5 @@
+"""The terminal while a run goes on, and its report. The table of cells is in test_columns.py."""
+
 import re
 import threading
 from io import StringIO
@@ -5,8 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from judging.judgement import Judgement
 from records.schema import Status
-from reports.terminal import WIDE, LiveTable, print_report
+from reports.terminal import LiveTable, print_report
 from tests.reports.samples import (
     cell,
     constant,
@@ -18,9 +21,6 @@ from tests.reports.samples import (
     product_on_cuda,
     strictly_on_cpu,
 )
-
-ROOMY, RATED = 116, 130
-"""Widths from which the share of the floor has a column, and from which the rate has one."""
 
 
 def plain(width: int = 80) -> tuple[Console, StringIO]:
@@ -154,53 +154,32 @@ def test_an_exception_leaves_the_terminal_in_order() -> None:
     assert file.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is shown again
 
 
-@pytest.mark.parametrize("width", [80, 140])
-def test_the_report_fits_and_loses_nothing(width: int) -> None:
+def printed(judgement: Judgement, width: int = 140) -> str:
     console, file = plain(width)
-    print_report(judged(), console)
-    text = file.getvalue()
-    assert all(len(line) <= width for line in text.splitlines())
-    assert "\x1b" not in text
-    flat = " ".join(text.split())
-    assert "onnx wins at" in flat
-    assert "x torchscript crash in load (signal 11): died in load, signal 11" in flat
-    assert "~ torch-tensorrt ran only in part where it was asked to (partial): gelu, sort" in flat
-    assert "null/slow[bold]" in flat and "[bold]y[/bold]" in flat  # outside text is no markup
-    assert "…" not in text
+    print_report(judgement, console)
+    return file.getvalue()
 
 
-def test_ranks_and_numbers_stand_in_the_table() -> None:
-    console, file = plain(140)
-    print_report(judged(conv_on_cpu()), console)
-    rows = [line.split() for line in file.getvalue().splitlines()]
-    onnx = next(row for row in rows if row[:2] == ["1", "onnx"])
-    assert re.fullmatch(
-        r"1 onnx 0\.9\d+ \[0\.9\d+, 0\.9\d+\] 1\.8\d \[1\.8\d, 1\.8\d\] 0\.90 0\.010 900 1\.3e-07", " ".join(onnx)
-    )
-    wrong = next(row for row in rows if row[1:2] == ["openvino"] and row[0] == "-")
-    assert wrong[2].startswith("0.5")
+@pytest.mark.parametrize("width", [80, 104, 116, 130])
+def test_the_report_fits_and_loses_nothing(width: int) -> None:
+    wide = ok(cell("inductor", "max-autotune-no-cudagraphs"), constant([123.4, 234.5, 345.6] * 4))
+    for records in (conv_on_cpu(), mlp_on_cuda(), [*strictly_on_cpu(), wide], product_on_cuda()):
+        table = printed(judged(records), width)
+        assert all(len(line) <= width for line in table.splitlines())
+        assert "…" not in table
 
 
-def test_the_reason_of_a_cell_is_told_once() -> None:
-    console, file = plain(140)
-    print_report(judged(conv_on_cpu()), console)
-    assert file.getvalue().count("no CUDA device on this machine") == 1
+def test_what_became_of_each_cell_stands_below_its_table_once() -> None:
+    text = printed(judged(conv_on_cpu()))
+    assert "x torchscript crash in load (signal 11): died in load, signal 11" in text
+    assert text.count("no CUDA device on this machine") == 1
+    partly = printed(judged(mlp_on_cuda()))
+    assert "~ torch-tensorrt ran only in part where it was asked to (partial): gelu, sort" in partly
+    assert partly.count("~") == 2 and partly.count("ran only in part") == 1
 
 
-def test_what_ran_elsewhere_is_marked_and_told_once() -> None:
-    console, file = plain(140)
-    print_report(judged(mlp_on_cuda()), console)
-    text = file.getvalue()
-    assert re.search(r"^ *\d ~torch-tensorrt ", text, flags=re.M)
-    assert text.count("~") == 2  # in the table and below it
-    assert text.count("ran only in part") == 1
-
-
-def test_what_strict_failed_has_its_numbers_and_one_reason() -> None:
-    console, file = plain(140)
-    print_report(judged(strictly_on_cpu()), console)
-    text = file.getvalue()
-    assert re.search(r"^ *- ~onnx +0\.9", text, flags=re.M)
+def test_a_cell_that_strict_rejects_is_told_with_one_reason() -> None:
+    text = printed(judged(strictly_on_cpu()))
     assert "x onnx fallback: placement is partial, and --strict asks for full: aten.gelu, sort|x and 1 more" in text
     assert "x openvino fallback: openvino does not tell where it ran" in text
     assert text.count("--strict asks for full: aten.gelu") == 1
@@ -208,47 +187,12 @@ def test_what_strict_failed_has_its_numbers_and_one_reason() -> None:
     assert "only eager could be ranked" in text
 
 
-@pytest.mark.parametrize("width", [80, WIDE, ROOMY])
-def test_the_floor_has_a_line_and_where_there_is_room_a_column(width: int) -> None:
-    console, file = plain(width)
-    wide = ok(cell("inductor", "max-autotune-no-cudagraphs"), constant([123.4, 234.5, 345.6] * 4))
-    print_report(judged([*strictly_on_cpu(), wide]), console)
-    text = file.getvalue()
-    assert all(len(line) <= width for line in text.splitlines())
-    assert "…" not in text
-    assert "floor 0.151 ms, bound by memory (872 MFLOP at 19.9 TFLOP/s, 6.84 MB at 45.2 GB/s)" in " ".join(text.split())
-    assert all((f" {share} " in text.split("floor 0.151")[0]) == (width >= ROOMY) for share in ("8.9", "151", "19"))
-
-
-def test_the_rate_stands_beside_the_share_where_there_is_more_room() -> None:
-    console, file = plain(RATED)
-    wide = ok(cell("inductor", "max-autotune-no-cudagraphs"), constant([123.4, 234.5, 345.6] * 4))
-    print_report(judged([*strictly_on_cpu(), wide]), console)
-    text = file.getvalue()
-    assert all(len(line) <= RATED for line in text.splitlines()) and "…" not in text
-    # 6.84 MB in 1.72 ms
-    assert re.search(r"^ *1 eager .* 8\.9 3\.98 GB/s ", text, re.M)
-
-
-@pytest.mark.parametrize("width", [80, ROOMY])
-def test_what_tensor_cores_do_nominally_has_a_line_below_the_floor_of_a_product(width: int) -> None:
-    console, file = plain(width)
-    print_report(judged(product_on_cuda()), console)
-    text = file.getvalue()
-    assert all(len(line) <= width for line in text.splitlines())
-    nominal = (
-        "tensor cores 1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz; a large product reaches 68 % of that"
-    )
-    assert f"{nominal}, triton 66 % (709 TFLOP/s)" in " ".join(text.split())
-
-
-def test_without_a_floor_nothing_is_said_of_it() -> None:
-    console, file = plain(ROOMY)
-    print_report(judged(conv_on_cpu()), console)
-    assert "floor" not in file.getvalue() and "tensor cores" not in file.getvalue()
+def test_floor_and_tensor_cores_have_a_line_where_they_are_known() -> None:
+    text = " ".join(printed(judged(product_on_cuda()), 80).split())
+    assert "floor 1.50 ms, bound by compute (1.10 TFLOP at 732 TFLOP/s" in text
+    assert "tensor cores 1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz" in text
+    assert "floor" not in (without := printed(judged(conv_on_cpu()))) and "tensor cores" not in without
 
 
 def test_an_incomplete_report_says_so() -> None:
-    console, file = plain()
-    print_report(judged(conv_on_cpu(), complete=False, planned=9), console)
-    assert "Incomplete: 7 of 9 cells have ended." in file.getvalue()
+    assert "Incomplete: 7 of 9 cells have ended." in printed(judged(conv_on_cpu(), complete=False, planned=9))

@@ -1,0 +1,258 @@
+"""The table of cells, as Markdown, the page, the terminal and the CSV print it."""
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from judging.judgement import Judgement
+from records.schema import Accuracy, Extent, Placement, Record, Status
+from reports.cells_csv import to_csv
+from reports.markdown import to_markdown
+from reports.page import to_page
+from reports.terminal import print_report
+from tests.reports.samples import (
+    accuracy,
+    bursts,
+    cell,
+    conv_on_cpu,
+    failed,
+    judged,
+    mlp_on_cuda,
+    ok,
+    roofline,
+    steady,
+    strictly_on_cpu,
+)
+
+Table = list[dict[str, str]]
+"""The rows of a table, each with its texts by the headings of the columns."""
+
+
+def in_markdown(judgement: Judgement) -> Table:
+    """Return the first table, split at the pipes that are not escaped."""
+    text = to_markdown(judgement)
+    lines = text[text.index("\n| ") + 1 :].split("\n\n")[0].splitlines()
+    header, _, *rows = [[field.strip() for field in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+class PageTable(HTMLParser):
+    """Reads the first table of cells on a page; the rows that unfold are left out."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.is_inside = False
+        self.feed(text[text.index('<table class="cells"') : text.index("</table>")])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.is_inside = dict(attrs).get("class") != "unfolded"
+            if self.is_inside:
+                self.rows.append([])
+        if tag in ("td", "th") and self.is_inside:
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.is_inside and self.rows and self.rows[-1]:
+            self.rows[-1][-1] = " ".join(f"{self.rows[-1][-1]} {data}".split(" ")).replace("\n", " ").strip()
+
+
+def on_page(judgement: Judgement) -> Table:
+    header, *rows = PageTable(to_page(judgement)).rows
+    return [dict(zip(map(squeezed, header), map(squeezed, row), strict=True)) for row in rows]
+
+
+def squeezed(text: str) -> str:
+    return re.sub(" +", " ", text)
+
+
+def in_csv(judgement: Judgement) -> Table:
+    return list(csv.DictReader(io.StringIO(to_csv(judgement))))
+
+
+def on_terminal(judgement: Judgement, width: int = 150) -> list[str]:
+    """Return the lines of the first table without repeated blanks."""
+    file = StringIO()
+    print_report(judgement, Console(file=file, width=width))
+    body = file.getvalue().split("\u2500 \n")[1]
+    return [squeezed(line).strip() for line in re.split(r"\n *\n", body)[0].splitlines()]
+
+
+def a_contest() -> list[Record]:
+    """Return a winner with everything that a column can tell, the baseline, and a cell that crashed."""
+    where = {"dimensions": {"batch": 4}, "device": "cuda", "precision": "fp16"}
+    partly = Placement(
+        extent=Extent.PARTIAL,
+        engines={"TensorRT|v10": 10, "torch": 2},
+        fallbacks=["gelu", "sort|x", "topk"],
+        time_share={"torch": 0.034, "TensorRT|v10": 0.966},
+    )
+    return [
+        ok(cell(**where), steady([2.0, 2.0, 2.0])),
+        ok(cell("onnx", "tuned", **where), steady([1.0, 1.01, 0.99]), build_s=2.0, roofline=roofline(1.0),
+           placement=partly, doubts=["one", "two"]),
+        failed(cell("openvino", **where), Status.CRASH, "died in load", died_in="load", signal=11),
+    ]  # fmt: skip
+
+
+def test_markdown_prints_value_interval_and_note_of_every_column() -> None:
+    winner, baseline, crashed = in_markdown(judged(a_contest()))
+    assert winner == {
+        "rank": "1",
+        "backend": "onnx/tuned",
+        "median latency (ms) [95 %]": "1.00 [0.975,\xa01.03]",
+        "p99 (ms)": "n/a",
+        "of floor (%)": "15",
+        "achieved": "6.84 GB/s",
+        "speed-up (x eager) [95 %]": "2.00 [1.95,\xa02.05]",
+        "break-even (calls) [95 %]": "2,001 [1,954,\xa02,053]",
+        "build (s)": "2.0 (export 0.40, compile 1.4, load 0.20)",
+        "first call (s)": "0.010",
+        "peak memory (MiB, device)": "412",
+        "artefact (MiB)": "3",
+        "relative RMSE": "1.3e-07 (allclose)",
+        "placement": r"**partial**: gelu, sort\|x and 1 more; TensorRT\|v10 97 %, torch 3.4 %",
+        "status": "ok",
+    }
+    assert (baseline["speed-up (x eager) [95 %]"], baseline["break-even (calls) [95 %]"]) == ("1.00", "-")
+    assert crashed["status"] == "crash in load (signal 11): died in load"
+    assert {text for heading, text in crashed.items() if heading not in ("backend", "status")} == {"-"}
+
+
+def test_the_page_prints_the_same_texts_below_headings_with_their_units() -> None:
+    winner, _, crashed = on_page(judged(a_contest()))
+    assert winner == {
+        "rank": "1",
+        "backend": "onnx/tuned",
+        "median latency ms": "1.00 [0.975,\xa01.03]",
+        "p99 ms": "n/a",
+        "of floor %": "15",
+        "achieved": "6.84 GB/s",
+        "speed-up x eager": "2.00 [1.95,\xa02.05]",
+        "break-even calls": "2,001 [1,954,\xa02,053]",
+        "build s": "2.0 export 0.40, compile 1.4, load 0.20",
+        "peak memory MiB, device": "412",
+        "relative RMSE": "1.3e-07 allclose",
+        "placement": "partial gelu, sort|x and 1 more; TensorRT|v10 97 %, torch 3.4 %",
+    }
+    assert crashed["backend"] == "openvino crash in load (signal 11) : died in load"
+
+
+def test_the_terminal_prints_as_many_columns_as_it_has_room_for() -> None:
+    judgement = judged(a_contest())
+    assert on_terminal(judgement, 150)[:2] == [
+        "1 ~onnx/tuned 1.00 [0.975,\xa01.03] 15 6.84 GB/s 2.00 [1.95,\xa02.05] 2.0 0.010 412 1.3e-07",
+        "2 eager 2.00 - - 1.00 0 0.010 412 1.3e-07",
+    ]
+    assert on_terminal(judgement, 120)[0].startswith("1 ~onnx/tuned 1.00 [0.975,\xa01.03] 15 2.00 [")
+    assert on_terminal(judgement, 80)[0] == "1 ~onnx/ 1.00 2.00 2.0 0.010 412 1.3e-07"
+
+
+def test_the_csv_holds_unrounded_numbers_and_leaves_empty_what_is_not_known() -> None:
+    winner, _, crashed = in_csv(judged(a_contest()))
+    numbers = {
+        "rank": 1, "dim_batch": 4, "seed": 0, "median_ms": 1.0, "calls": 54, "build_s": 2.0, "export_s": 0.4,
+        "break_even_calls": 2001, "warm_build_s": 0.16, "peak_device_bytes": 412 * 2**20, "relative_rmse": 1.3e-7,
+        "throughput_calls_per_s": 900, "device_median_ms": 0.5, "flops": 872415232, "floor_share": 0.1514251,
+        "speedup": 2.0000667, "speedup_ci95_low": 1.950992, "median_ci95_high_ms": 1.025119,
+    }  # fmt: skip
+    assert {name: float(winner[name]) for name in numbers} == pytest.approx(numbers, rel=1e-5)
+    texts = {
+        "model": "conv", "backend": "onnx", "mode": "tuned", "status": "ok", "speedup_paired": "true",
+        "break_even_established": "true", "placement": "partial", "fallbacks": "gelu; sort|x; topk",
+        "doubts": "one; two", "p99_ms": "", "bound": "memory", "accuracy_rule": "allclose",
+    }  # fmt: skip
+    assert {name: winner[name] for name in texts} == texts
+    assert json.loads(winner["time_share"]) == {"torch": 0.034, "TensorRT|v10": 0.966}
+    known = {"model", "dim_batch", "task", "device", "precision", "seed", "backend", "mode", "status", "died_in",
+             "signal", "reason", "contest_id", "cell_id"}  # fmt: skip
+    assert {name for name, text in crashed.items() if text} == known
+    assert to_csv(judged([])) == "model\n"
+
+
+def test_the_csv_keeps_the_names_that_people_load() -> None:
+    names = (
+        "model dim_batch task device precision seed backend mode status died_in signal reason rank median_ms "
+        "median_ci95_low_ms median_ci95_high_ms mean_ms std_ms min_ms p90_ms p95_ms p99_ms p999_ms calls speedup "
+        "speedup_ci95_low speedup_ci95_high speedup_paired break_even_calls break_even_established "
+        "throughput_calls_per_s device_median_ms export_s compile_s load_s first_call_s build_s warm_build_s "
+        "warm_first_answer_s joules_per_call peak_resident_bytes peak_device_bytes artifact_bytes rmse relative_rmse "
+        "max_abs_error eager_rmse accuracy_rule placement fallbacks engines time_share flops bytes_moved floor_ms "
+        "floor_share bound doubts contest_id cell_id"
+    )
+    assert set(in_csv(judged(a_contest()))[0]) >= set(names.split())
+
+
+def test_dimensions_of_all_models_have_a_column_each() -> None:
+    records = [ok(cell(dimensions={"batch": 1}), bursts(1.0)), ok(cell(dimensions={"sequence": "long"}), bursts(1.0))]
+    first, second = in_csv(judged(records))
+    assert (first["dim_batch"], first["dim_sequence"], second["dim_sequence"]) == ("1", "", "long")
+
+
+def test_a_column_that_nothing_is_known_of_is_left_out() -> None:
+    without_baseline = judged([ok(cell("onnx"), bursts(1.0))])
+    assert not any("speed-up" in heading or "floor" in heading for heading in in_markdown(without_baseline)[0])
+    assert not any("speed-up" in heading or "floor" in heading for heading in on_page(without_baseline)[0])
+
+
+def test_ranked_cells_come_first_then_the_incorrect_then_the_failures() -> None:
+    expected = [
+        ("1", "onnx"),
+        ("2", "inductor/max-autotune"),
+        ("3", "inductor"),
+        ("4", "eager"),
+        ("-", "openvino"),
+        ("-", "torchscript"),
+        ("-", "tensorrt"),
+    ]
+    judgement = judged(conv_on_cpu())
+    assert [(row["rank"], row["backend"]) for row in in_markdown(judgement)] == expected
+    assert [tuple(line.split()[:2]) for line in on_terminal(judgement)] == expected
+
+
+def test_an_incorrect_cell_keeps_its_numbers_and_has_no_speed_up() -> None:
+    wrong = in_markdown(judged(conv_on_cpu()))[4]
+    assert wrong["median latency (ms) [95 %]"].startswith("0.5")
+    assert (wrong["rank"], wrong["speed-up (x eager) [95 %]"]) == ("-", "-")
+    assert wrong["relative RMSE"].startswith("**3.1e-01** (rmse is 1.2e+06x eager's")
+    assert wrong["status"].startswith("incorrect: error against the golden")
+
+
+def test_a_cell_that_strict_rejects_keeps_its_numbers_and_is_not_ranked() -> None:
+    eager, onnx, openvino, _ = in_markdown(judged(strictly_on_cpu()))
+    assert (eager["rank"], eager["placement"]) == ("1", "full")
+    assert onnx["median latency (ms) [95 %]"].startswith("0.9") and onnx["rank"] == "-"
+    assert onnx["status"].startswith("fallback: placement is partial, and --strict asks for full: ")
+    assert (openvino["rank"], openvino["placement"]) == ("-", "-")
+
+
+def test_break_even_can_be_never_and_can_be_unknown() -> None:
+    calls = {row["backend"]: row["break-even (calls) [95 %]"] for row in in_markdown(judged(mlp_on_cuda()))}
+    assert (calls["inductor"], calls["eager"]) == ("never", "-")
+    assert re.fullmatch(r"\d\d,\d{3} \[\d\d,\d{3},\xa0\d\d,\d{3}\]", calls["onnx"])
+
+
+@pytest.mark.parametrize(
+    ("unheld", "told"),
+    [
+        (0, "2.0e-01 (allclose)"),
+        (13, "2.0e-01 (allclose; bf16 cannot hold the change of 13 of 26 parameters)"),
+        (26, "2.0e-01 (allclose; parameters could not be judged: bf16 cannot hold the change of any of 26)"),
+    ],
+)
+def test_the_error_of_a_training_step_says_what_it_leaves_out(unheld: int, told: str) -> None:
+    step: Accuracy = accuracy(0.2).model_copy(update={"changes": 26, "changes_unheld": unheld})
+    record = ok(cell("eager", precision="bf16", task="train_step"), bursts(1.0), accuracy=step)
+    assert in_markdown(judged([record]))[0]["relative RMSE"] == told
+
+
+def test_a_long_reason_is_cut_in_the_table() -> None:
+    row = in_markdown(judged([failed(cell("onnx"), Status.ERROR, "word " * 100)]))[0]
+    assert row["status"].endswith("…") and len(row["status"]) < 200
