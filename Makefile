@@ -1,14 +1,14 @@
-# Two commands: `make bench` compares, `make test` tests. Each sets up what it needs.
+# `make bench` compares, `make test` tests. Each sets up what it needs.
 #
 #   make bench ARGS="--model conv --backends onnx,tensorrt"
 
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
-# the CUDA stack where the driver answers, else the CPU one
+# The CUDA stack if the driver answers, else the CPU's.
 EXTRA  ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
 BIN    := $(VENV)/bin
-# what the torch of constraints.txt asks for where it is built for CUDA; its CPU build comes without
+# The version that the pinned torch needs on CUDA. Torch's CPU build comes without Triton.
 TRITON := triton==3.7.1
 
 .PHONY: bench test lint types pytest clean
@@ -33,7 +33,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Bakeoff needs Python 3.11, 3.12 or 3.13 and found " + sys.version.split()[0] + ": make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 
-# torch goes first and alone: an extra that asks for a range of it must find the pinned one already there
+# Torch is installed first, so that an extra which asks for a range of it finds the pinned one.
 $(VENV)/.ready-$(EXTRA): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ".[$(EXTRA)]"
@@ -44,8 +44,8 @@ $(VENV)/.ready-$(EXTRA)-test: pyproject.toml constraints.txt | $(VENV)/bin/pytho
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ".[$(EXTRA),test]"
 	touch $@ $(VENV)/.ready-$(EXTRA)
 
-# For the tests that run our kernels in Triton's interpreter. Not in the environment, where torch would find it and take
-# it for its own. Where it does not install, those tests are skipped and say so, and the next `make` tries again.
+# Triton for the tests that run our kernels in its interpreter. It lies outside of the environment, where torch would use
+# it. If it does not install, those tests are skipped, and the next `make` tries again.
 $(VENV)/.ready-triton: constraints.txt | $(VENV)/bin/python
 	rm -rf $(VENV)/triton
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --target $(VENV)/triton \

@@ -4,18 +4,20 @@
     python benchmarks/aa.py --models mlp,transformer --trials 100 --out results/aa
     python benchmarks/aa.py --models mlp --neighbour --trials 100 --out results/aa
 
-Each trial is a whole contest of eager with itself, in fork servers of its own (harness/selfcheck.py). `--neighbour`
-burns one core beside it, on and off for random times of half a second on average. `--usual` measures the same two
-copies as most scripts do: each in a process of its own, one after the other, medians of 100 calls, a gap over 2 % taken
-for a difference. `--by-itself 1.05` makes the second copy slower where `--planted` multiplies its samples: each of its
-calls spins for 5 % of its own time. `--schedule sequential` is the harness's own: one cell after the other. Trials are
-appended to files in `--out`, so that a run can be broken off and gone on with.
+Each trial is a whole contest of eager with itself, in its own fork servers (harness/selfcheck.py). Trials are appended
+to files in `--out`, so that you can stop and continue.
+
+- `--neighbour` runs a process beside it that burns one core, on and off for half a second on average.
+- `--usual` measures the copies as most scripts do: one process each, one after the other, medians of 100 calls. A gap
+  over 2 % counts as a difference.
+- `--planted 1.03` multiplies the samples of the second copy. `--by-itself 1.03` makes the copy itself slower: each of
+  its calls spins for 3 % of its own time.
+- `--schedule sequential` uses the harness's own sequential schedule.
 
     python benchmarks/aa.py --resample results/aa/bakeoff-mlp-cpu-default-quiet.jsonl
 
-draws contests from the pairs of processes that those trials measured, with either sign, as many as a contest takes, and
-decides them as the harness would: what the procedure comes to where processes differ as they really do. It says more
-than so few trials can, and is no substitute for them: pairs are drawn as if nothing held neighbouring ones together.
+draws contests from the pairs of processes that these trials measured, with either sign, and decides them as the harness
+would. It shows more than so few trials can, but does not replace them: it treats neighbouring pairs as unrelated.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ MEAN_S = 0.5
 BURN = f"""
 import os, random, time
 parent = os.getppid()
-while os.getppid() == parent:  # so that none is left to burn on when the trials are killed
+while os.getppid() == parent:  # ends with the trials, however they end
     end = time.monotonic() + random.expovariate(1 / {MEAN_S})
     while time.monotonic() < end:
         pass
@@ -59,12 +61,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="mlp,transformer")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--mode", default="default", help="of eager: default or cuda-graph")
-    parser.add_argument("--trials", type=int, default=100, help="of each model, those already in --out included")
-    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no trial begins")
-    parser.add_argument("--planted", default="1,1.03,1.05", help="how many times slower the second copy is made")
+    parser.add_argument("--mode", default="default", help="mode of eager: default or cuda-graph")
+    parser.add_argument("--trials", type=int, default=100, help="trials of each model, including those in --out")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="start no trial after this many seconds")
+    parser.add_argument("--planted", default="1,1.03,1.05", help="factors for the second copy's samples")
     parser.add_argument(
-        "--by-itself", type=float, choices=tuple(selfcheck.SLOWER_BY_ITSELF), help="the second copy really is so slow"
+        "--by-itself",
+        type=float,
+        choices=tuple(selfcheck.SLOWER_BY_ITSELF),
+        help="how many times slower the second copy itself is",
     )
     parser.add_argument("--schedule", choices=("interleaved", "sequential"), default="interleaved")
     parser.add_argument("--neighbour", action="store_true")
@@ -73,7 +78,7 @@ def main() -> None:
     parser.add_argument("--resample", type=Path, nargs="+", help="files of earlier trials, .jsonl or .jsonl.gz")
     options = parser.parse_args()
     if options.by_itself and (options.usual or options.mode != "default"):
-        parser.error("--by-itself: in mode default, and not the usual method's")
+        parser.error("--by-itself needs mode default, and does not go with --usual")
     if options.resample:
         _say("| pairs of processes from | pairs | spread (sd) | planted | winner called | undecided | processes |")
         _say("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
@@ -158,7 +163,7 @@ def resample(path: Path) -> None:
 
 
 def pair_logs(bursts: Sequence[Sequence[Mapping[str, Any]]]) -> list[float]:
-    """For each pair of processes that lived together the median over rounds of log(again / first)."""
+    """Return the median over rounds of log(again / first) for each pair of processes that lived together."""
     first, again = (
         {(burst["process"], burst["round"]): burst["twentieths_ns"][10] for burst in side} for side in bursts
     )
@@ -170,7 +175,7 @@ def pair_logs(bursts: Sequence[Sequence[Mapping[str, Any]]]) -> list[float]:
 
 @contextlib.contextmanager
 def neighbour() -> Iterator[None]:
-    """Another process that takes a core, on and off."""
+    """Run a process that takes a core, on and off."""
     process = subprocess.Popen([sys.executable, "-c", BURN])
     try:
         yield

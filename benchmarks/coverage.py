@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
-"""Which interval holds at 3 to 5 processes, and does the whole procedure, looks included, call whom it should?
-
-Simulated, so that the truth is known. A process is off by a bias of its own for as long as it lives; a round's ratio
-adds noise to the two biases of its processes, and some rounds are disturbed: one side of them is slowed down by up to
-its double. A process is worth the median of its rounds, as in judging/estimate.py.
+"""Does a 95 % interval over 3 to 5 processes hold the truth, and does the whole procedure call the right winner?
 
     python benchmarks/coverage.py
 
-prints three tables in Markdown; docs/method.md has them. The decisions are those of judging/decision.py itself.
+simulates contests and prints three tables in Markdown. docs/method.md has their main numbers. In the simulation, a
+process is off by a bias for as long as it lives. A round's ratio adds noise to the biases of its two processes. In a
+disturbed round, one side is up to twice as slow. The decisions are those of judging/decision.py itself.
 """
 
 from __future__ import annotations
@@ -33,10 +31,10 @@ Array = npt.NDArray[np.float64]
 
 ROUNDS = 12
 ROUND_NOISE = 0.01
-"""Standard deviation of the logarithm of one round's ratio."""
+"""The standard deviation of the logarithm of one round's ratio."""
 
 RIVALS = 4
-"""Cells beside the baseline, whose variances the pooled interval takes together."""
+"""The number of cells beside the baseline. The pooled interval averages their variances."""
 
 RESAMPLES = 400
 RATIOS = (1.0, 1.03, 1.05, 1.24)
@@ -45,14 +43,14 @@ EQUAL_CELLS = 6
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated. Biases are standard deviations of the logarithm, of one process."""
+    """One kind of contest to simulate. A bias is the standard deviation of the logarithm of one process."""
 
     name: str
     bias: float = 0.01
-    other_bias: float = 0.01  # of the cells that do not belong to the pair
-    degrees: float = math.inf  # of the Student's t that biases are drawn from, scaled to the same deviation
-    disturbed: float = 0.0  # share of disturbed rounds
-    slower_kind: float = 0.0  # of half of the processes, by so much
+    other_bias: float = 0.01  # the bias of the cells outside of the pair
+    degrees: float = math.inf  # biases come from Student's t with these degrees of freedom
+    disturbed: float = 0.0  # the share of disturbed rounds
+    slower_kind: float = 0.0  # half of the processes are slower by this share
 
 
 PROCEDURES = (
@@ -72,7 +70,7 @@ SCENARIOS = (
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Shares of trials, and the mean number of processes that they took."""
+    """The shares of trials that ended in each way, and the mean number of processes that they took."""
 
     right: float
     wrong: float
@@ -93,7 +91,7 @@ def main() -> None:
 
 
 def coverage_table(random: np.random.Generator, trials: int) -> list[str]:
-    """How often each kind of 95 % interval holds the true ratio, and half its width."""
+    """Tell how often each kind of 95 % interval holds the true ratio, and half its width."""
     lines = _header("scenario", "processes", *INTERVALS)
     for scenario in SCENARIOS:
         for processes in (3, 4, 5):
@@ -104,7 +102,7 @@ def coverage_table(random: np.random.Generator, trials: int) -> list[str]:
 
 
 def procedure_table(random: np.random.Generator, trials: int) -> list[str]:
-    """What the procedure comes to, for pairs of every bias and true ratio."""
+    """Tell what the procedure decides, for pairs of every bias and true ratio."""
     lines = _header(
         "bias of a process", "true ratio", "called right", "called wrong", "undecided", "processes", "wrong at 95 %"
     )
@@ -129,7 +127,7 @@ def procedure_table(random: np.random.Generator, trials: int) -> list[str]:
 
 
 def equals_table(random: np.random.Generator, trials: int) -> list[str]:
-    """How often a winner is called among several equal cells, of which the best so far is compared with the rest."""
+    """Tell how often a winner is called among several equal cells. The best so far is compared with the others."""
     lines = _header("bias of a process", f"winner among {EQUAL_CELLS} equal cells", "undecided", "processes")
     for scenario in PROCEDURES:
         logs = _biases(random, scenario, (trials, EQUAL_CELLS, MAX_PROCESSES))
@@ -142,8 +140,10 @@ def equals_table(random: np.random.Generator, trials: int) -> list[str]:
 
 
 def simulated_rounds(random: np.random.Generator, scenario: Scenario, trials: int, processes: int) -> Array:
-    """Logarithms of ratios to the baseline, true value 0: trials x `RIVALS` x processes x rounds. The first rival is
-    the one whose interval is asked for."""
+    """Draw logarithms of ratios to the baseline: trials x `RIVALS` x processes x rounds. Their true value is 0.
+
+    The intervals are those of the first rival.
+    """
     baseline = _biases(random, scenario, (trials, 1, processes))
     pair = _biases(random, scenario, (trials, 1, processes))
     scale = scenario.other_bias / scenario.bias
@@ -157,7 +157,7 @@ def simulated_rounds(random: np.random.Generator, scenario: Scenario, trials: in
 
 
 def simulated_estimates(random: np.random.Generator, scenario: Scenario, trials: int, processes: int) -> Array:
-    """Logarithms of a pair's ratio as each process estimates it, true value 0: trials x processes."""
+    """Draw the logarithm of a pair's ratio as each process estimates it: trials x processes. The true value is 0."""
     shape = (trials, processes)
     own = _biases(random, scenario, shape) - _biases(random, scenario, shape)
     rounds = own[..., np.newaxis] + random.normal(0, ROUND_NOISE, (*shape, ROUNDS))
@@ -165,7 +165,7 @@ def simulated_estimates(random: np.random.Generator, scenario: Scenario, trials:
 
 
 def outcomes(estimates: Array, true_ratio: float) -> Outcomes:
-    """What becomes of trials (trials x processes): a look after every process from the third on, until decided."""
+    """Decide the trials (trials x processes) with a look after every process, from the third on."""
     expected = Relation.TIE if true_ratio == 1.0 else Relation.FASTER
     ends = [_procedure(trial) for trial in estimates.tolist()]
     calls = [relation(ratio) for ratio in ends]
@@ -178,7 +178,7 @@ def outcomes(estimates: Array, true_ratio: float) -> Outcomes:
 
 
 def wrong_at_95(estimates: Array) -> float:
-    """How often equals would get a winner if a 95 % interval without 1 and a difference of 2 % were enough."""
+    """Tell how often equals would get a winner if a 95 % interval without 1 and a difference of 2 % were enough."""
     called = np.zeros(len(estimates), dtype=bool)
     for processes in range(FEWEST_PROCESSES, estimates.shape[1] + 1):
         seen = estimates[:, :processes]
@@ -192,7 +192,7 @@ def _winners(true_ratio: float) -> tuple[Relation, ...]:
 
 
 def _procedure(logs: Sequence[float]) -> Ratio:
-    """The ratio that measuring ends with."""
+    """Return the ratio that measuring ends with."""
     return next((ratio for ratio in _looks(logs) if is_decided(ratio)), ratio_over_processes(logs))
 
 
@@ -202,7 +202,10 @@ def _looks(logs: Sequence[float]) -> Iterator[Ratio]:
 
 
 def _contest_of_equals(logs: Array) -> tuple[bool, bool, int]:
-    """(a winner was called, it ended undecided, processes taken), from logarithms of cells x processes."""
+    """Return whether a winner was called, whether it ended undecided, and the processes taken.
+
+    `logs` are logarithms of cells x processes.
+    """
     for processes in range(FEWEST_PROCESSES, logs.shape[1] + 1):
         seen = logs[:, :processes]
         order = np.argsort(np.median(seen, axis=1))
@@ -215,19 +218,19 @@ def _contest_of_equals(logs: Array) -> tuple[bool, bool, int]:
 
 
 def _first_place(leads: Sequence[Ratio]) -> list[Ratio]:
-    """The best's leads over those that share its place: walking down, all before the first one that is beaten."""
+    """Return the best's leads over the cells that share its place: all before the first one that is beaten."""
     beaten = next((place for place, lead in enumerate(leads) if relation(lead) is Relation.FASTER), len(leads))
     return list(leads[:beaten])
 
 
 def over_processes(rounds: Array, random: np.random.Generator) -> tuple[Array, Array]:
-    """Middle and half width, by trial, of Student's t over the processes of the pair."""
+    """Return middle and half width, by trial, of Student's t over the processes of the pair."""
     estimates = np.median(rounds[:, 0], axis=-1)
     return estimates.mean(axis=1), _half_width(estimates)
 
 
 def pooled(rounds: Array, random: np.random.Generator) -> tuple[Array, Array]:
-    """The same with the mean of all cells' variances, and all their degrees of freedom."""
+    """Do the same with the mean of all cells' variances and all their degrees of freedom."""
     estimates = np.median(rounds, axis=-1)
     processes = estimates.shape[-1]
     deviation = np.sqrt(estimates.var(axis=-1, ddof=1).mean(axis=1))
@@ -236,13 +239,13 @@ def pooled(rounds: Array, random: np.random.Generator) -> tuple[Array, Array]:
 
 
 def resampled(rounds: Array, random: np.random.Generator) -> tuple[Array, Array]:
-    """The hierarchical bootstrap's percentiles: processes drawn with replacement, and rounds within each of them."""
+    """Return the hierarchical bootstrap's percentiles: it draws processes, and rounds within each of them."""
     ends = np.array([_resampled_ends(trial, random) for trial in rounds[:: len(rounds) // 1000 or 1, 0]])
     return ends.mean(axis=1), (ends[:, 1] - ends[:, 0]) / 2
 
 
 def independent(rounds: Array, random: np.random.Generator) -> tuple[Array, Array]:
-    """Student's t over all rounds of all processes, as if there were no processes."""
+    """Apply Student's t to all rounds of all processes, as if there were no processes."""
     flat = rounds[:, 0].reshape(len(rounds), -1)
     return flat.mean(axis=1), _half_width(flat)
 
@@ -256,7 +259,7 @@ INTERVALS: dict[str, Callable[[Array, np.random.Generator], tuple[Array, Array]]
 
 
 def _resampled_ends(rounds: Array, random: np.random.Generator) -> Array:
-    """The 2.5 % and 97.5 % quantiles of resampled means, from processes x rounds."""
+    """Return the 2.5 % and 97.5 % quantiles of resampled means, from processes x rounds."""
     processes = len(rounds)
     drawn = random.integers(processes, size=(RESAMPLES, processes, 1))
     within = random.integers(ROUNDS, size=(RESAMPLES, processes, ROUNDS))
@@ -265,7 +268,7 @@ def _resampled_ends(rounds: Array, random: np.random.Generator) -> Array:
 
 
 def _half_width(values: Array) -> Array:
-    """Of the 95 % t-interval of each row's mean."""
+    """Return half the width of the 95 % t-interval of each row's mean."""
     count = values.shape[1]
     return np.asarray(student_quantile(0.95, count - 1) * values.std(axis=1, ddof=1) / math.sqrt(count))
 

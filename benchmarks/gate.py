@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""How often `runner.py compare` is right: simulated runs whose truth is known, as the table of docs/gate.md.
+"""How often is `runner.py compare` right? Simulated runs with a known truth, for the table of docs/gate.md.
 
-Two runs of eager and one other cell; each process has a level of its own around the cell's median (log-normal), the
-second run's machine is slower or faster as a whole (log-normal, the same for both cells), and its other cell is as
-fast as before or slower by a planted share. `python benchmarks/gate.py --trials 1000`.
+    python benchmarks/gate.py --trials 1000
+
+A simulated run has eager and one other cell. Each process has its own level around the cell's median (log-normal). The
+second run's machine is slower or faster as a whole. Its other cell is as fast as before, or slower by a planted share.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def row(trials: int, processes: int, spread: float, drift: float, planted: float) -> str:
-    """Shares of the verdicts on the other cell over `trials` pairs of runs."""
+    """Return the shares of the verdicts on the other cell, over `trials` pairs of runs."""
     random = np.random.default_rng(0)
     verdicts: Counter[str] = Counter()
     for _ in range(trials):
@@ -55,7 +56,7 @@ def row(trials: int, processes: int, spread: float, drift: float, planted: float
 
 
 def run(random: np.random.Generator, processes: int, spread: float, machine: float, slower: float) -> Report:
-    """One run of both cells, each in so many processes."""
+    """Simulate one run of both cells, in `processes` processes each."""
     medians_ms = {"eager": machine, "other": 0.5 * machine * (1 + slower)}
     records = [
         Record(

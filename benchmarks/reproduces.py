@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Does the script that `runner.py reproduce` writes for a cell measure what the report says? The README's 5 %.
+"""Does the script that `runner.py reproduce` writes for a cell measure what the report says?
 
     python benchmarks/reproduces.py
     python benchmarks/reproduces.py --configurations inductor,aotinductor
     python benchmarks/reproduces.py --device cuda --models mlp --configurations eager,eager/cuda-graph,inductor,onnx
 
-In each repetition a model's cells are measured by the harness, in one process each, and then each by its script, so
-that a machine's drift is in both sides. A ratio is script over report: the median over repetitions, with its 95 %
-interval from order statistics (a dash below six repetitions), since now and then a process is half as slow again, on
-either side. Equal processes differ too: the last column is the harness's slowest repetition over its fastest.
-It wants a quiet machine: under a neighbour, a call of two threads takes 0.1 ms or a scheduler's quantum, at random.
+Each repetition measures a model's cells with the harness, in one process each, and then with their scripts, so that the
+machine's drift is in both. A ratio is script over report: the median over repetitions, with its 95 % interval from
+order statistics (a dash below six repetitions). Equal processes differ too: the last column is the harness's slowest
+repetition over its fastest. Run it on a quiet machine.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def compare(model: str, configurations: Sequence[str], device: str, repetitions:
 
 
 def measured_by_harness(model: str, configurations: Sequence[str], device: str, folder: Path) -> Report:
-    """The report of a run whose cells live in one process each, as a script does."""
+    """Run the cells in one process each, as a script does, and return the report."""
     command = [sys.executable, str(RUNNER), "run", "--model", model, "--backends", ",".join(configurations)]
     command += ["--devices", device, "--processes", "1", "--out", str(folder), "--quiet"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
@@ -78,7 +77,7 @@ def measured_by_harness(model: str, configurations: Sequence[str], device: str, 
 
 
 def measured_by_script(script: str, folder: Path) -> float:
-    """The median latency in milliseconds that the script prints. Its compilers find their caches again."""
+    """Run the script and return the median latency in milliseconds that it prints. It finds its compilers' caches."""
     path = folder / "script.py"
     path.write_text(script)
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}

@@ -1,8 +1,8 @@
-"""Fail where installing has replaced or removed a package that was there.
+"""Fail if installing has replaced or removed a package that was there before.
 
     python3 check_unchanged.py before.json after.json
 
-Both files are from `pip list --format=json`. What was added is named; what was changed too, with exit status 1.
+Both files come from `pip list --format=json`. It prints what was added and what changed. A change is exit status 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def changes(before: str, after: str) -> list[str]:
-    """A line for each package of `before` that `after` has in another version, or no more."""
+    """Return a line for each package of `before` that `after` has in another version, or not at all."""
     old, new = _versions(before), _versions(after)
     return [
         f"{name} {version} became {new.get(name, 'nothing')}"

@@ -1,4 +1,4 @@
 #!/bin/bash
-# NVIDIA's own entry point prints a banner, which has no place before `doctor --json`. What else it does, making the
-# driver's compatibility libraries found, the image does for every bash, by BASH_ENV: hence a script, and one of bash.
+# NVIDIA's own entry point prints a banner, which would stand before `doctor --json`. It also makes the driver's
+# compatibility libraries found. The image does that for every bash through BASH_ENV, so this is a bash script.
 exec python3 /opt/bakeoff/runner.py "$@"

@@ -1,8 +1,8 @@
-"""Print what Bakeoff needs beside its base image: the requirements in pyproject.toml, but for the image's own stack.
+"""Print the requirements in pyproject.toml, without what the base image brings.
 
     python3 requirements.py pyproject.toml cuda,hf
 
-Runs while the image is built, on the standard library alone.
+It runs while the image is built and needs only the standard library.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import tomllib
 from pathlib import Path
 
 MATCHED = frozenset({"torch", "triton", "pytorch-triton", "tensorrt", "torch-tensorrt", "torchao"})
-"""Built for one another by the image's makers, and numbered as no release is (2.8.0a0+nv25.8): never installed here."""
+"""The image brings these, built for one another. Their versions (2.8.0a0+nv25.8) match no release: pip must not see them."""
 
 
 def requirements(pyproject: str, extras: list[str]) -> list[str]:
-    """The requirements of the project and of `extras`, without `MATCHED`. Raises KeyError for an extra there is not."""
+    """Return the requirements of the project and of `extras`, without `MATCHED`. An unknown extra is a KeyError."""
     project = tomllib.loads(pyproject)["project"]
     optional = project["optional-dependencies"]
     wanted = [*project["dependencies"], *(one for extra in extras for one in optional[extra])]
