@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,16 @@ MAX_COMPARED_ELEMENTS = 2**14
 
 MIN_NOTICEABLE_GRADIENT = 1e-2
 """Relative to the root mean square of all gradients of the model. A smaller gradient may be nothing but rounding."""
+
+
+class TrainingOutput(NamedTuple):
+    """What one output of a training task is, and of which parameter or input."""
+
+    kind: Literal["loss", "gradient", "change"]
+    of: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.of}" if self.of else self.kind
 
 
 class Training:
@@ -90,11 +100,12 @@ class Training:
         """Put the first values of parameters, buffers, moments and step count back in place."""
         self._put_back(self.optimiser)
 
-    def names(self, inputs: Inputs) -> tuple[str, ...]:
-        """Return a name for each of `results`, the kind first: `loss`, `gradient of layers.0.weight`."""
-        kinds = ("gradient",) if self.optimiser is None else ("gradient", "change")
-        asking = (f"gradient of input {index}" for index, _ in enumerate(_asking(inputs)))
-        return ("loss", *(f"{kind} of {name}" for kind in kinds for name in self._parameters), *asking)
+    def describe_outputs(self, inputs: Inputs) -> tuple[TrainingOutput, ...]:
+        """Say what each of `results` is."""
+        gradients = [TrainingOutput("gradient", name) for name in self._parameters]
+        changes = [TrainingOutput("change", name) for name in self._parameters] if self.optimiser is not None else []
+        asking = [TrainingOutput("gradient", f"input {index}") for index, _ in enumerate(_asking(inputs))]
+        return (TrainingOutput("loss"), *gradients, *changes, *asking)
 
     @torch.no_grad()
     def results(self, loss: Tensor, inputs: Inputs) -> tuple[Tensor, ...]:

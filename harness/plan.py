@@ -201,6 +201,13 @@ def command_for(cell: Cell, strict: bool = False, surgical: Sequence[str] = (), 
     return " ".join([*parts, *options])
 
 
+def unsupported_precision(cell: Cell) -> str:
+    """Return why no backend can compute in this cell's precision, or an empty string."""
+    if reason := models.find(cell.model).precision_reason(cell.precision):
+        return reason
+    return "" if cell.device.is_cuda else cell.precision.reason_against_cpu
+
+
 def _check_names(request: Request) -> None:
     for device in request.devices:
         Device(device)

@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import backends
-from harness import nvml, precision
+from harness import nvml
 from harness.controller import groundwork
 from harness.controller.cell_run import Live, Over, Setting, common_fields
 from harness.controller.environment import available_bytes, calibrate_ms, usable_cores
 from harness.controller.launcher import CAN_PAUSE, Launchers
 from harness.controller.progress import Progress
-from harness.plan import Contest, PlannedCell
+from harness.plan import Contest, PlannedCell, unsupported_precision
 from harness.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
 from judging.estimate import are_precise, undisturbed_rounds
 from judging.verdict import BASELINE, undecided
@@ -94,7 +94,7 @@ class Measurement:
         for planned in pending:
             try:
                 backend = backends.create(planned.cell.backend)
-                reason = precision.unsupported_reason(planned.cell) or backend.supports(planned.cell).reason
+                reason = unsupported_precision(planned.cell) or backend.supports(planned.cell).reason
                 status = Status.UNSUPPORTED
             except BakeoffError as error:
                 reason, status = str(error), Status.UNAVAILABLE

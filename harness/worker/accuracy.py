@@ -1,19 +1,17 @@
-"""Is it right? Every cell's outputs against the golden: the same model and inputs, computed in float64.
+"""Is it right? Each cell's outputs are compared with the reference: the same model and inputs in float64.
 
-A cell passes when every output is close to the golden by torch.testing's tolerances for its precision, or when its RMSE
-to the golden is at most twice (float32) or three times (16-bit) that of eager in the same precision on the same device:
-a compiler may round differently, it may not be much worse than what it compiles.
+A cell passes when every output is close to the reference by torch.testing's tolerances for its precision, or when its
+RMSE is at most two or three times that of eager in the same precision on the same device. A compiler may round
+differently. It may not be much worse than what it compiles.
 
-For int8 and fp8 the yardstick is eager with what its layers multiply rounded to that type
-(`harness.worker.simulation`). Every device can compute that, and it owes nothing to any library that is measured. Three
-times its RMSE is allowed, because backends choose ranges in their own ways, but never more than the precision's
-`max_relative_rmse`: however badly a model takes to quantisation, the rule can still fail.
+For int8 and fp8, eager computes with rounded operands (`harness.worker.simulation`): that works on every device and
+depends on no library that is measured. Three times its RMSE is allowed, because backends choose ranges in different
+ways, but never more than the precision's `max_relative_rmse`. So the rule can fail for every model.
 
-Outputs of a training task are a loss and gradients, or changes of parameters (`backends.training`). They are of any
-size: gradients of a millionth are common, which an absolute tolerance of 1e-5 would pass whatever they were. There the
-absolute tolerance is a share of the output's own root mean square. And some times eager's error is never as much as
-zeros are off by: a gradient that was not made, a parameter that was left alone. Changes that eager gets wrong by as
-much as that are counted, and left out of the error that is told (`HELD`).
+The outputs of a training task are a loss, gradients, and changes of parameters. Gradients of a millionth are common,
+and an absolute tolerance of 1e-5 would pass whatever they were: here it is a share of the output's own size. The limit
+is also below the error of zeros, so that a missing gradient or an unchanged parameter is found. Changes that eager gets
+as wrong as that are counted as unheld and left out of the error.
 """
 
 from __future__ import annotations
@@ -32,45 +30,45 @@ from records.schema import Accuracy
 if TYPE_CHECKING:
     import torch
 
-TRAINING_SHARE = 1e-4
-"""The absolute tolerance of a training task, relative to the root mean square of the golden's output."""
+    from backends.training import TrainingOutput
 
-SMALLEST_SHARE = 1e-2
-"""Of the root mean square of all a training task's outputs of one kind; a smaller one counts as this large. Where a
-gradient is zero but for rounding (a bias that a normalisation cancels), there is nothing else to measure it by."""
+TRAINING_TOLERANCE = 1e-4
+"""The absolute tolerance of a training task, relative to the root mean square of the reference's output."""
 
-HELD = 0.9
-"""Where eager is off by less than this share of a parameter's change, the type holds the change. Leaving the parameter
-alone is off by all of it, 1, and rounding to the nearest is never off by more. A weight near 1 stays where it is in
-bfloat16 whoever steps, and in float16 the squares of small gradients are zero: there eager is no witness, and what is
-right cannot be told from doing nothing. In bfloat16 eager's errors are below 0.8 or above 0.95 in all our models, and
-Inductor's are within 2 % of them where they are over a third."""
+MIN_SIZE_SHARE = 1e-2
+"""A training output counts as at least this share of the size of all outputs of its kind. Without that, a gradient that
+is zero but for rounding could not be measured by anything, such as that of a bias that a normalisation cancels."""
 
-MOST = 0.95
-"""The largest error that any training output may have, relative to its size, where eager's is below `HELD`."""
+HELD_BELOW = 0.9
+"""A type holds a parameter's change where eager's error is less than this share of the change. Elsewhere what is right
+cannot be told from doing nothing: a weight near 1 does not move in bfloat16, and float16 squares small gradients to
+zero. In bfloat16 eager's errors are below 0.8 or above 0.95 in all our models."""
 
-PIECE = 2**18
-"""So many values are compared at once: what that takes beside them stays in a CPU's cache (four times as fast)."""
+MAX_TRAINING_ERROR = 0.95
+"""The largest error of a training output relative to its size, where eager's is below `HELD_BELOW`."""
+
+PIECE_ELEMENTS = 2**18
+"""So many elements are compared at once: the intermediate results then stay in a CPU's cache, which is four times as
+fast."""
 
 Outputs = tuple["torch.Tensor", ...]
 
 
 @dataclass(frozen=True)
-class Golden:
-    """Per input set the outputs in float64, and per output eager's RMSE to them in each cell's own precision."""
+class Reference:
+    """For each input set the outputs in float64, and for each output the RMSE of eager in the cells' precision."""
 
     outputs: tuple[Outputs, ...]
     eager_rmse: tuple[float, ...]
-    computed_in: str = "float64"  # less, where there was no memory for that
+    computed_in: str = "float64"  # a narrower type where there was no memory for it
 
     def save(self, path: Path) -> None:
-        """Write it as safetensors, appearing at `path` whole or not at all."""
+        """Write it as safetensors. The file appears at `path` whole or not at all."""
         from safetensors.torch import save_file
 
         tensors = {
-            f"{index}.{number}": tensor.to(
-                "cpu", copy=True
-            ).contiguous()  # two outputs may be one tensor, which safetensors refuses
+            # copied, because two outputs may share a tensor, which safetensors refuses
+            f"{index}.{number}": tensor.to("cpu", copy=True).contiguous()
             for index, outputs in enumerate(self.outputs)
             for number, tensor in enumerate(outputs)
         }
@@ -80,7 +78,7 @@ class Golden:
         partial.replace(path)
 
     @classmethod
-    def load(cls, path: Path) -> Golden:
+    def load(cls, path: Path) -> Reference:
         from safetensors import safe_open
 
         sets: dict[int, dict[int, torch.Tensor]] = {}
@@ -93,110 +91,88 @@ class Golden:
         return cls(outputs, tuple(json.loads(known["eager_rmse"])), known.get("computed_in", "float64"))
 
 
-def check(outputs: Sequence[Outputs], golden: Golden, precision: Precision, names: Sequence[str] = ()) -> Accuracy:
-    """Compare the outputs of every input set with the golden's; `names` are those of a training task's outputs."""
-    rtol, atol = precision.rtol, ABSOLUTE_TOLERANCE
-    problem = _shape_problem(outputs, golden)
-    if problem:
+def check(
+    outputs: Sequence[Outputs],
+    reference: Reference,
+    precision: Precision,
+    training_outputs: Sequence[TrainingOutput] = (),
+    piece_elements: int = PIECE_ELEMENTS,
+) -> Accuracy:
+    """Compare the outputs of every input set with the reference's. `training_outputs` describe a training task's."""
+    eager_rmse = _worst(reference.eager_rmse)
+    if problem := _shape_problem(outputs, reference):
         return Accuracy(
             rmse=math.nan,
             relative_rmse=math.nan,
             max_abs_error=math.nan,
-            eager_rmse=_pool(golden.eager_rmse),
+            eager_rmse=eager_rmse,
             allclose=False,
-            rtol=rtol,
-            atol=atol,
+            rtol=precision.rtol,
+            atol=ABSOLUTE_TOLERANCE,
             passed=False,
             rule=problem,
         )
-    columns = _columns(outputs, golden.outputs, rtol)
-    factor = precision.max_times_eager_rmse
-    scales = _yardsticks(columns, names) if names else [column.scale for column in columns]
-    limits = [_limit(column, eager, precision) for column, eager in zip(columns, golden.eager_rmse, strict=True)]
-    sizes = _sizes(columns, scales)
-    if names:
-        limits = list(map(_below_nothing, limits, golden.eager_rmse, sizes))
-    tolerances = [TRAINING_SHARE * scale if names else atol for scale in scales]
-    close = [column.is_close(tolerance) for column, tolerance in zip(columns, tolerances, strict=True)]
-    near_eager = [column.rmse <= limit for column, limit in zip(columns, limits, strict=True)]
-    wrong = [number for number in range(len(columns)) if not (close[number] or near_eager[number])]
-    changes = [number for number, name in enumerate(names) if _kind(name) == "change"]
-    unheld = [number for number in changes if 0 < HELD * sizes[number] <= golden.eager_rmse[number] < math.inf]
-    broken = sum(column.not_finite for column in columns)
-    if broken:
-        rule = f"{broken} value(s) not finite where the golden's are"
+    checked = _checked_outputs(
+        _errors(outputs, reference.outputs, precision.rtol, piece_elements), reference, precision, training_outputs
+    )
+    wrong = [one for one in checked if one.is_wrong]
+    not_finite = sum(one.errors.not_finite for one in checked)
+    allclose = all(one.is_close for one in checked)
+    if not_finite:
+        rule = f"{not_finite} value(s) not finite where the reference's are"
     elif wrong:
-        worst = max(wrong, key=lambda number: _excess(columns[number].rmse, limits[number]))
-        name = names[worst] if names else f"output {worst}"
-        rule = (
-            f"{name}: rmse {columns[worst].rmse:.2g}, eager's {golden.eager_rmse[worst]:.2g}; "
-            f"neither allclose nor within {factor:g}x"
-        )
-        if limits[worst] < factor * golden.eager_rmse[worst] < math.inf:
-            rule += f" and {limits[worst] / sizes[worst]:.2g} of the output"
+        rule = max(wrong, key=lambda one: one.excess).reason
     else:
-        rule = "allclose" if all(close) else f"rmse <= {factor:g}x eager"
+        rule = "allclose" if allclose else f"rmse <= {precision.max_times_eager_rmse:g}x eager"
     return Accuracy(
-        rmse=_pool([column.rmse for column in columns]),
-        relative_rmse=max(
-            column.rmse / scale if scale else column.rmse
-            for number, (column, scale) in enumerate(zip(columns, scales, strict=True))
-            if number not in unheld or number in wrong
-        ),
-        max_abs_error=max(column.max_abs_error for column in columns),
-        eager_rmse=_pool(golden.eager_rmse),
-        allclose=all(close),
-        rtol=rtol,
-        atol=max(tolerances),
-        passed=not broken and not wrong,
+        rmse=_worst([one.errors.rmse for one in checked]),
+        relative_rmse=max(one.relative_rmse for one in checked if one.is_wrong or not one.is_unheld),
+        max_abs_error=max(one.errors.max_abs_error for one in checked),
+        eager_rmse=eager_rmse,
+        allclose=allclose,
+        rtol=precision.rtol,
+        atol=max(one.tolerance for one in checked),
+        passed=not not_finite and not wrong,
         rule=rule,
-        changes=len(changes),
-        changes_unheld=len(unheld),
+        changes=sum(one.kind == "change" for one in training_outputs),
+        changes_unheld=sum(one.is_unheld for one in checked),
     )
 
 
-def rmse_per_output(outputs: Sequence[Outputs], golden: Sequence[Outputs]) -> tuple[float, ...]:
-    """RMSE of each output over all input sets."""
-    return tuple(column.rmse for column in _columns(outputs, golden))
-
-
-def _columns(outputs: Sequence[Outputs], golden: Sequence[Outputs], rtol: float = 0.0) -> list[_Column]:
-    columns = [_Column(rtol) for _ in golden[0]]
-    for ours, theirs in zip(outputs, golden, strict=True):
-        for column, one, other in zip(columns, ours, theirs, strict=True):
-            column.add(one, other)
-    return columns
+def rmse_per_output(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> tuple[float, ...]:
+    """Return the RMSE of each output over all input sets."""
+    return tuple(errors.rmse for errors in _errors(outputs, reference, 0.0, PIECE_ELEMENTS))
 
 
 @dataclass
-class _Column:
-    """One output over all input sets: what its errors come to, in float64. Values that are not finite count apart."""
+class _Errors:
+    """The errors of one output over all input sets, in float64. Values that are not finite are counted apart."""
 
     rtol: float
-    errors: int = 0
+    values: int = 0
     squares: float = 0.0
     largest: float = 0.0
-    beyond_rtol: float = 0.0  # the largest excess of an error over what rtol grants: allclose is a bound to it
-    golden_values: int = 0
-    golden_squares: float = 0.0
-    not_finite: int = 0  # NaN or infinite where the golden's are not, or another kind of it
+    largest_beyond_rtol: float = 0.0  # the largest excess of an error over what rtol allows: allclose bounds it
+    reference_values: int = 0
+    reference_squares: float = 0.0
+    not_finite: int = 0  # NaN or infinite where the reference is not, or not in the same way
 
-    def add(self, ours: torch.Tensor, golden: torch.Tensor) -> None:
-        """Compare where `ours` lies, a piece at a time: outputs may fill most of a device, and a host is slow."""
-        ours, golden = ours.detach().reshape(-1), golden.detach().reshape(-1)
-        for start in range(0, ours.numel(), PIECE):
-            self._add_piece(ours[start : start + PIECE], golden[start : start + PIECE])
+    def add(self, ours: torch.Tensor, reference: torch.Tensor, piece_elements: int) -> None:
+        """Compare on the device of `ours`, a piece at a time: outputs may fill most of it, and a host is slow."""
+        ours, reference = ours.detach().reshape(-1), reference.detach().reshape(-1)
+        for start in range(0, ours.numel(), piece_elements):
+            self._add_piece(ours[start : start + piece_elements], reference[start : start + piece_elements])
 
-    def _add_piece(self, ours: torch.Tensor, golden: torch.Tensor) -> None:
+    def _add_piece(self, ours: torch.Tensor, reference: torch.Tensor) -> None:
         import torch
 
-        golden = golden.to(ours.device, torch.float64)
+        reference = reference.to(ours.device, torch.float64)
         ours = ours.to(torch.float64)
-        is_known = torch.isfinite(golden)
+        is_known = torch.isfinite(reference)
         is_compared = is_known & torch.isfinite(ours)
-        error = torch.where(is_compared, ours - golden, 0.0).abs_()
-        known = torch.where(is_known, golden, 0.0).abs_()
-        is_same = is_compared | (ours == golden) | (torch.isnan(ours) & torch.isnan(golden))
+        error = torch.where(is_compared, ours - reference, 0.0).abs_()
+        known = torch.where(is_known, reference, 0.0).abs_()
+        is_same = is_compared | (ours == reference) | (torch.isnan(ours) & torch.isnan(reference))
         found = (
             is_compared.sum(),
             error.square().sum(),
@@ -206,79 +182,142 @@ class _Column:
             known.square().sum(),
             (~is_same).sum(),
         )
-        # one transfer: each is a synchronisation of the device
-        errors, squares, largest, beyond, values, golden_squares, strange = torch.stack(
+        # all in one transfer, because each transfer synchronises the device
+        values, squares, largest, beyond, reference_values, reference_squares, not_finite = torch.stack(
             [value.double() for value in found]
         ).tolist()
-        self.errors += int(errors)
+        self.values += int(values)
         self.squares += squares
         self.largest = max(self.largest, largest)
-        self.beyond_rtol = max(self.beyond_rtol, beyond)
-        self.golden_values += int(values)
-        self.golden_squares += golden_squares
-        self.not_finite += int(strange)
+        self.largest_beyond_rtol = max(self.largest_beyond_rtol, beyond)
+        self.reference_values += int(reference_values)
+        self.reference_squares += reference_squares
+        self.not_finite += int(not_finite)
 
     @property
     def rmse(self) -> float:
         if self.not_finite:
             return math.inf
-        return math.sqrt(self.squares / self.errors) if self.errors else 0.0
+        return math.sqrt(self.squares / self.values) if self.values else 0.0
 
     @property
-    def scale(self) -> float:
-        """Root mean square of the golden."""
-        return math.sqrt(self.golden_squares / self.golden_values) if self.golden_values else 0.0
+    def reference_rms(self) -> float:
+        """The root mean square of the reference."""
+        return math.sqrt(self.reference_squares / self.reference_values) if self.reference_values else 0.0
 
     @property
     def max_abs_error(self) -> float:
         return math.inf if self.not_finite else self.largest
 
-    def is_close(self, atol: float) -> bool:
-        """What torch.allclose says of all values, with `rtol` as given."""
-        return not self.not_finite and self.beyond_rtol <= atol
+    def are_close(self, atol: float) -> bool:
+        """Return what torch.allclose says of all values."""
+        return not self.not_finite and self.largest_beyond_rtol <= atol
 
 
-def _limit(column: _Column, eager_rmse: float, precision: Precision) -> float:
-    """The largest RMSE that an output may have without being close."""
-    # an overflow excuses nothing
-    limit = precision.max_times_eager_rmse * eager_rmse if math.isfinite(eager_rmse) else 0.0
-    # a column of zeros has no signal to compare noise with
-    return min(limit, precision.max_relative_rmse * column.scale) if column.scale else limit
+def _errors(
+    outputs: Sequence[Outputs], reference: Sequence[Outputs], rtol: float, piece_elements: int
+) -> list[_Errors]:
+    found = [_Errors(rtol) for _ in reference[0]]
+    for ours, theirs in zip(outputs, reference, strict=True):
+        for errors, one, other in zip(found, ours, theirs, strict=True):
+            errors.add(one, other, piece_elements)
+    return found
 
 
-def _below_nothing(limit: float, eager_rmse: float, size: float) -> float:
-    """A training output's limit, below what zeros would be off by wherever eager is well below that."""
-    return min(limit, MOST * size) if eager_rmse < HELD * size else limit
+@dataclass(frozen=True)
+class _CheckedOutput:
+    """One output with what it is measured by."""
 
+    errors: _Errors
+    label: str
+    eager_rmse: float
+    max_times_eager: float
+    yardstick: float  # the error is told relative to this
+    size: float  # the error of an output of zeros; the yardstick where zeros are right
+    limit: float  # the largest RMSE without being close
+    tolerance: float  # the absolute one
+    is_unheld: bool  # the type cannot hold the change, so nothing can be told of it
 
-def _sizes(columns: Sequence[_Column], yardsticks: Sequence[float]) -> list[float]:
-    """What a training task's outputs would be off by if they were zeros; the yardstick of one for which zeros are
-    right."""
-    return [
-        column.scale if column.scale > TRAINING_SHARE * yardstick else yardstick
-        for column, yardstick in zip(columns, yardsticks, strict=True)
-    ]
+    @property
+    def is_close(self) -> bool:
+        return self.errors.are_close(self.tolerance)
 
+    @property
+    def is_wrong(self) -> bool:
+        return not (self.is_close or self.errors.rmse <= self.limit)
 
-def _yardsticks(columns: Sequence[_Column], names: Sequence[str]) -> list[float]:
-    """What the errors of each output are measured by: its root mean square, or a share of that of all of its kind."""
-    kinds = [_kind(name) for name in names]
-    pooled = {
-        kind: math.sqrt(
-            statistics.fmean(column.scale**2 for column, own in zip(columns, kinds, strict=True) if own == kind)
+    @property
+    def excess(self) -> float:
+        if self.limit > 0:
+            return self.errors.rmse / self.limit
+        return math.inf if self.errors.rmse > 0 else 0.0
+
+    @property
+    def relative_rmse(self) -> float:
+        return self.errors.rmse / self.yardstick if self.yardstick else self.errors.rmse
+
+    @property
+    def reason(self) -> str:
+        """Why it is wrong."""
+        reason = (
+            f"{self.label}: rmse {self.errors.rmse:.2g}, eager's {self.eager_rmse:.2g}; "
+            f"neither allclose nor within {self.max_times_eager:g}x"
         )
-        for kind in set(kinds)
-    }
-    return [max(column.scale, SMALLEST_SHARE * pooled[kind]) for column, kind in zip(columns, kinds, strict=True)]
+        if self.limit < self.max_times_eager * self.eager_rmse < math.inf:
+            reason += f" and {self.limit / self.size:.2g} of the output"
+        return reason
 
 
-def _kind(name: str) -> str:
-    """The first word of a training output's name: `gradient`, `change`."""
-    return name.partition(" ")[0]
+def _checked_outputs(
+    errors: Sequence[_Errors],
+    reference: Reference,
+    precision: Precision,
+    training_outputs: Sequence[TrainingOutput],
+) -> list[_CheckedOutput]:
+    size_of_kind = _sizes_of_kinds(errors, training_outputs)
+    checked = []
+    for number, (one, eager_rmse) in enumerate(zip(errors, reference.eager_rmse, strict=True)):
+        label, yardstick, tolerance = f"output {number}", one.reference_rms, ABSOLUTE_TOLERANCE
+        # an eager that overflows excuses nothing
+        limit = precision.max_times_eager_rmse * eager_rmse if math.isfinite(eager_rmse) else 0.0
+        if one.reference_rms:  # zeros are no signal to compare noise with
+            limit = min(limit, precision.max_relative_rmse * one.reference_rms)
+        size, is_unheld = yardstick, False
+        if training_outputs:
+            output = training_outputs[number]
+            label = str(output)
+            yardstick = max(one.reference_rms, MIN_SIZE_SHARE * size_of_kind[output.kind])
+            tolerance = TRAINING_TOLERANCE * yardstick
+            size = one.reference_rms if one.reference_rms > tolerance else yardstick
+            if eager_rmse < HELD_BELOW * size:
+                limit = min(limit, MAX_TRAINING_ERROR * size)
+            is_unheld = output.kind == "change" and 0 < HELD_BELOW * size <= eager_rmse < math.inf
+        checked.append(
+            _CheckedOutput(
+                errors=one,
+                label=label,
+                eager_rmse=eager_rmse,
+                max_times_eager=precision.max_times_eager_rmse,
+                yardstick=yardstick,
+                size=size,
+                limit=limit,
+                tolerance=tolerance,
+                is_unheld=is_unheld,
+            )
+        )
+    return checked
 
 
-def _shape_problem(outputs: Sequence[Outputs], golden: Golden) -> str:
-    for index, (ours, theirs) in enumerate(zip(outputs, golden.outputs, strict=True)):
+def _sizes_of_kinds(errors: Sequence[_Errors], training_outputs: Sequence[TrainingOutput]) -> dict[str, float]:
+    """Return the root mean square over all outputs of each kind, each output counting once."""
+    squares: dict[str, list[float]] = {}
+    for one, output in zip(errors, training_outputs, strict=False):
+        squares.setdefault(output.kind, []).append(one.reference_rms**2)
+    return {kind: math.sqrt(statistics.fmean(each)) for kind, each in squares.items()}
+
+
+def _shape_problem(outputs: Sequence[Outputs], reference: Reference) -> str:
+    for index, (ours, theirs) in enumerate(zip(outputs, reference.outputs, strict=True)):
         if len(ours) != len(theirs):
             return f"{len(ours)} output(s) where the model has {len(theirs)}"
         for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
@@ -287,10 +326,6 @@ def _shape_problem(outputs: Sequence[Outputs], golden: Golden) -> str:
     return ""
 
 
-def _pool(rmses: Sequence[float]) -> float:
-    """One figure for several outputs: the largest, so that a small output's error is not drowned by a large one."""
+def _worst(rmses: Sequence[float]) -> float:
+    """Return the largest, so that a large output's error does not hide a small one's."""
     return max(rmses, default=math.nan)
-
-
-def _excess(rmse: float, limit: float) -> float:
-    return rmse / limit if limit > 0 else math.inf if rmse > 0 else 0.0

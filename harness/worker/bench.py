@@ -1,4 +1,4 @@
-"""What the worker of a cell works with, and how it announces its phases."""
+"""What the worker of a cell works with, and how it tells the controller of its phases and of its failure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import backends
 from backends.base import Backend, BuildContext, Settings
-from harness import messages, precision
+from harness import messages
 from harness.messages import CellJob, PhaseBegun, PhaseEnded
-from harness.worker import memory
+from harness.worker import memory, precision
 from harness.worker.clock import Clock
-from harness.worker.placing import gradients, load, place, training_of
+from harness.worker.loading import gradients, load, place, training_of
 from models.base import Inputs, of_each_shape
-from records.errors import Unavailable, Unsupported
-from records.schema import Cell, Memory
+from records.errors import BakeoffError, Unavailable, Unsupported
+from records.schema import Cell, Memory, Status
 
 if TYPE_CHECKING:
     from backends.training import Training
@@ -45,7 +45,10 @@ class Bench:
 
     @classmethod
     def begin(cls, connection: Connection, job: CellJob, workspace: Path) -> Self:
-        """Raises Unavailable where this machine lacks the backend, Unsupported where the precision is overruled."""
+        """Get everything that a cell needs but its model.
+
+        Raises Unavailable where this machine lacks the backend, and Unsupported where the precision is overruled.
+        """
         import torch
 
         cell = job.cell
@@ -63,7 +66,7 @@ class Bench:
         return cls(connection, job, workspace, cell, backend, phases, phases.clock, device_memory, threads)
 
     def model(self) -> tuple[Any, tuple[Inputs, ...]]:
-        """Module and input sets on the cell's device, in its precision. From here on the workspace is where we are."""
+        """Load the module and the input sets, and make the workspace the current folder."""
         with self.phases.announced("model"):
             model = load(self.cell)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
@@ -97,7 +100,7 @@ class Bench:
 
     @property
     def artifact(self) -> Path:
-        """The folder that a backend builds into, which all workers of the cell share."""
+        """The folder that a backend builds into. All workers of the cell share it."""
         return self.job.shared_folder / "artifact"
 
     @property
@@ -108,7 +111,7 @@ class Bench:
         return {} if self.parameters is None else {"parameters": self.parameters}
 
     def memory(self) -> Memory:
-        # the caches of a worker that built ahead of time went with it, and are not counted
+        # the caches of a worker that built ahead of time are gone with it
         return Memory(
             peak_resident_bytes=memory.peak_resident_bytes(),
             peak_device_bytes=self.device_memory.peak_bytes,
@@ -118,7 +121,7 @@ class Bench:
 
 
 class Phases:
-    """Announces what is under way before it starts, so that a crash is known by its phase, and times what is timed."""
+    """Announces each phase before it begins, so that a crash is known by its phase, and times the phases that count."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -126,7 +129,7 @@ class Phases:
 
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """A timed stage of building. The device's work is in it."""
+        """Announce and time a phase, with its work on the device."""
         assert self.clock is not None
         messages.send(self._connection, PhaseBegun(name=name))
         with self.clock.timed() as seconds:
@@ -135,6 +138,25 @@ class Phases:
 
     @contextlib.contextmanager
     def announced(self, name: str) -> Iterator[None]:
-        """A stage that is not a user's cost."""
+        """Announce a phase that costs a user nothing."""
         messages.send(self._connection, PhaseBegun(name=name))
         yield
+
+
+OUT_OF_MEMORY_WORDS = ("out of memory", "failed to allocate memory", "bad_alloc", "can't allocate memory")
+"""Every library words it in its own way, and not all have an exception type for it."""
+
+
+def explain(error: BaseException) -> tuple[Status, str]:
+    """Return the status of a cell that raised `error`, and the reason in one line."""
+    first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if isinstance(error, Unsupported):
+        return Status.UNSUPPORTED, first_line
+    if isinstance(error, Unavailable):
+        return Status.UNAVAILABLE, first_line
+    if isinstance(error, BakeoffError):
+        return Status.ERROR, first_line
+    reason = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    text = str(error).lower()
+    is_oom = isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_WORDS)
+    return (Status.OOM if is_oom else Status.ERROR), reason[:400]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from harness.nvml import max_sm_clock_mhz
-from harness.precision import dtype_of
 from harness.worker.clock import Clock
+from harness.worker.precision import dtype_of
 from records.device import Device
 from records.errors import Unsupported
 from records.precision import Precision

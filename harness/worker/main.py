@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 import backends
 from backends.base import AheadOfTime
-from harness import isolation, messages, precision
+from harness import isolation, messages
 from harness.messages import (
     Assignment,
     CeilingsMeasured,
@@ -31,9 +31,8 @@ from harness.messages import (
     TryBackend,
     TryImport,
 )
-from harness.worker import ceilings, golden
-from harness.worker.bench import Bench
-from harness.worker.ending import explain
+from harness.worker import ceilings, precision, reference
+from harness.worker.bench import Bench, explain
 from harness.worker.serving import serve
 from models.base import Inputs
 
@@ -42,11 +41,11 @@ def main(connection: Connection, assignment: Assignment) -> None:
     """Do the job in this process, which is the worker's own from here on. This never returns."""
     status = 1
     try:
-        _settle(assignment)
+        _set_up_process(assignment)
         do_job(connection, assignment)
         status = 0
     except (EOFError, BrokenPipeError):
-        pass  # the parent is gone, and there is nobody left to tell
+        pass  # the controller is gone, and nobody is left to tell
     except BaseException as error:
         traceback.print_exc()
         status_name, reason = explain(error)
@@ -56,7 +55,7 @@ def main(connection: Connection, assignment: Assignment) -> None:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        # no exit handlers: a library that crashes while it is torn down must not spoil a finished cell
+        # without exit handlers: a library that crashes at exit must not spoil a finished cell
         os._exit(status)
 
 
@@ -83,7 +82,7 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
         case MeasurePackagedCell():
             measure_packaged(Bench.begin(connection, job, assignment.workspace))
         case ComputeReference():
-            messages.send(connection, golden.compute(job, assignment.cwd, assignment.workspace))
+            messages.send(connection, reference.compute(job, assignment.cwd, assignment.workspace))
         case MeasureCeilings():
             precision.apply(job.precision)
             messages.send(connection, CeilingsMeasured(ceilings=ceilings.measure(job.device, job.precision)))
@@ -122,7 +121,7 @@ def measure_packaged(bench: Bench) -> None:
     assert isinstance(bench.backend, AheadOfTime)
     with bench.phases.announced("inputs"):
         os.chdir(bench.workspace)
-        # a pickle, because arguments may be anything; it was written by this run
+        # a pickle, because arguments may be of any type; this run has written it
         handed_over = torch.load(bench.handover, map_location=bench.clock.device, weights_only=False)
         sets = tuple(Inputs(args, kwargs) for args, kwargs in handed_over)
     with bench.running(), bench.backend.load(sets[0], bench.context(sets)) as compiled:
@@ -151,7 +150,7 @@ def import_error(module: str) -> str:
     return ""
 
 
-def _settle(assignment: Assignment) -> None:
+def _set_up_process(assignment: Assignment) -> None:
     """Give this process its own session, output, environment and random state."""
     if hasattr(os, "setsid") and os.getpid() != os.getsid(0):
         os.setsid()

@@ -1,15 +1,23 @@
-"""What a contest's cells are checked against: the model's outputs in float64, by eager."""
+"""What a contest's cells are checked against: the model's outputs in float64, and eager's error to them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import gc
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.worker.placing import place, training_of
-from models.base import Inputs, LoadedModel
+from harness.messages import ComputeReference, ReferenceComputed
+from harness.worker import accuracy, precision, simulation
+from harness.worker.bench import explain
+from harness.worker.clock import Clock
+from harness.worker.loading import gradients, is_cast, load, place, training_of
+from models.base import Inputs, LoadedModel, of_each_shape
 from records.precision import Precision
-from records.schema import INFERENCE, Cell
+from records.schema import INFERENCE, TRAIN_STEP, Cell, Status, Work
 
 if TYPE_CHECKING:
     import torch
@@ -18,17 +26,12 @@ if TYPE_CHECKING:
 
 Outputs = tuple["torch.Tensor", ...]
 
-COMPARED = 2**22
-"""Of an output with more elements, so many are compared, at random places that are always the same."""
+MAX_COMPARED_ELEMENTS = 2**22
+"""Of a larger output this many elements are compared, at random places that are always the same."""
 
 
-def widths(precision: Precision) -> tuple[str, ...]:
-    """The types that a reference may be computed in, the best one first: float32 is as good as exact beside 16 bits."""
-    return ("float64", "float32") if precision.is_16_bit else ("float64",)
-
-
-def compute(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
-    """The outputs of every input set in `dtype`. The model's module is not to be used again."""
+def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
+    """Return the outputs of every input set in `dtype`. The model's module must not be used afterwards."""
     if not (model.is_layerwise and cell.task == INFERENCE):
         return run_eager(*place(model, cell, dtype), training_of(model, cell))
     module, sets = place(model, cell)
@@ -36,12 +39,83 @@ def compute(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs
         return run_eager(module, tuple(one.map(lambda tensor: _cast(tensor, dtype)) for one in sets))
 
 
-def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
-    """Move each weight of `module`, in place, and each input by up to one rounding of its type, at random, the same way
-    each time. Returns the inputs.
+OutputsIn = Callable[[LoadedModel, Cell, "torch.dtype"], tuple[Outputs, ...]]
 
-    Where eager itself has to be the reference, by how much its outputs change is an estimate of its error to the exact
-    ones: as each operation rounds once, so does this, and the model passes both on.
+
+def compute(job: ComputeReference, cwd: Path, workspace: Path, outputs_in: OutputsIn = outputs_in) -> ReferenceComputed:
+    """Write a contest's outputs in float64 and the error of eager in the contest's precision to a file."""
+    cell = job.cell
+    precision.apply(cell.precision)
+    clock = Clock(cell.device)
+    with clock.on_stream(), gradients(cell.task):
+        exact, computed_in = exact_outputs(cell, cwd, workspace, outputs_in)
+        # computing them has cast the module in place: a fresh one has the weights that every cell begins with
+        model = _load_alone(cell, cwd, workspace)
+        module, sets = place(model, cell)
+        training = training_of(model, cell)
+        with simulation.rounded(cell.precision, module, sets):
+            eager = run_eager(module, sets, training)
+        work, uncounted = count_work(model, module, sets, cell.precision, training)
+        if exact is None:
+            exact = eager
+            sets = jolt(module, sets)
+            eager = run_eager(module, sets, training_of(model, cell))
+        clock.synchronise()
+    accuracy.Reference(exact, accuracy.rmse_per_output(eager, exact), computed_in).save(job.reference)
+    return ReferenceComputed(work=work, uncounted=uncounted)
+
+
+def exact_outputs(
+    cell: Cell, cwd: Path, workspace: Path, outputs_in: OutputsIn = outputs_in
+) -> tuple[tuple[Outputs, ...] | None, str]:
+    """Return the outputs in the widest type that there is memory for, and that type's name.
+
+    Return None and the cell's precision if there is no memory for any wider type. `train_step` raises then: how a
+    weight's type rounds a step is in both of two runs, so their difference tells nothing.
+    """
+    import torch
+
+    names = reference_types(cell.precision)
+    for name in names:
+        try:
+            return outputs_in(_load_alone(cell, cwd, workspace), cell, getattr(torch, name)), name
+        except Exception as error:
+            if explain(error)[0] is not Status.OOM or (cell.task == TRAIN_STEP and name == names[-1]):
+                raise
+            traceback.print_exc()
+    return None, cell.precision
+
+
+def reference_types(precision: Precision) -> tuple[str, ...]:
+    """Return the types that a reference may be computed in, best first: beside 16 bits float32 is as good as exact."""
+    return ("float64", "float32") if precision.is_16_bit else ("float64",)
+
+
+def count_work(
+    model: LoadedModel, module: Any, sets: tuple[Inputs, ...], precision: Precision, training: Training | None
+) -> tuple[Work | None, str]:
+    """Return the work of what is timed as one call, or None and why it cannot be counted.
+
+    All lengths of a stream are one call. A model whose work cannot be counted can still be compared.
+    """
+    from harness.worker import counting
+
+    if model.work is not None:
+        flops, bytes_moved = model.work
+        return Work(flops=flops, bytes_moved=bytes_moved), ""
+    try:
+        called = sets if len(of_each_shape(sets)) > 1 else sets[:1]
+        return counting.total(counting.count(module, one, precision, training) for one in called), ""
+    except Exception as error:
+        traceback.print_exc()
+        return None, explain(error)[1]
+
+
+def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
+    """Change each weight of `module` in place, and each input, by up to one rounding of its type. Return the inputs.
+
+    The changes are random and always the same. Where eager itself has to be the reference, the change of its outputs is
+    an estimate of its error: every operation rounds once, as this does, and the model passes both on.
     """
     import torch
 
@@ -50,22 +124,18 @@ def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...
         by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator)
         return tensor + tensor * by * torch.finfo(tensor.dtype).eps
 
+    def moved_input(tensor: torch.Tensor) -> torch.Tensor:
+        return moved(tensor.detach()).requires_grad_(tensor.requires_grad) if is_cast(tensor) else tensor
+
     with torch.no_grad():
         for weight in module.parameters():
-            if _is_cast(weight):
+            if is_cast(weight):
                 weight.copy_(moved(weight))
-        return tuple(
-            one.map(
-                lambda tensor: (
-                    moved(tensor.detach()).requires_grad_(tensor.requires_grad) if _is_cast(tensor) else tensor
-                )
-            )
-            for one in sets
-        )
+        return tuple(one.map(moved_input) for one in sets)
 
 
 def run_eager(module: Any, sets: tuple[Inputs, ...], training: Training | None = None) -> tuple[Outputs, ...]:
-    """What is compared of the outputs for every set, each of a training task from the same beginning."""
+    """Return the outputs that are compared for every input set. Each set of a training task begins anew."""
     from backends.calling import flatten_outputs
     from backends.eager import Steps
 
@@ -83,18 +153,20 @@ def run_eager(module: Any, sets: tuple[Inputs, ...], training: Training | None =
 
 
 def thinned(outputs: Outputs) -> Outputs:
-    """What is compared of a call's outputs: those of up to `COMPARED` elements, and so many elements of larger ones."""
+    """Return what is compared of a call's outputs: `MAX_COMPARED_ELEMENTS` of each one that is larger."""
     from backends.calling import sampled
 
-    return tuple(sampled(tensor, COMPARED) if tensor.numel() > COMPARED else tensor for tensor in outputs)
+    return tuple(
+        sampled(tensor, MAX_COMPARED_ELEMENTS) if tensor.numel() > MAX_COMPARED_ELEMENTS else tensor
+        for tensor in outputs
+    )
 
 
 @contextlib.contextmanager
 def layer_by_layer(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Inside, each part of `module` computes in `dtype`, with weights that are widened for as long as it is called.
+    """Compute each part of `module` in `dtype` inside the block, widening its weights only while it is called.
 
-    So a model whose weights fill half of a device is computed exactly beside them. Its weights have to be used by the
-    parts that own them.
+    So a model whose weights fill half of a device is computed exactly. Weights must be used by the parts that own them.
     """
 
     def widen(part: torch.nn.Module, _: Any) -> None:
@@ -116,13 +188,21 @@ def layer_by_layer(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None
             hook.remove()
 
 
+def _load_alone(cell: Cell, cwd: Path, workspace: Path) -> LoadedModel:
+    """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""
+    import torch
+
+    gc.collect()
+    if cell.device.is_cuda:
+        torch.cuda.empty_cache()
+    model = load(cell, cwd)
+    os.chdir(workspace)
+    return model
+
+
 def _own(part: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(part.named_parameters(recurse=False)), **dict(part.named_buffers(recurse=False))}
 
 
-def _is_cast(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.element_size() > 1  # float8 is a model's own choice
-
-
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.to(dtype) if _is_cast(tensor) else tensor
+    return tensor.to(dtype) if is_cast(tensor) else tensor

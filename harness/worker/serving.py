@@ -7,9 +7,9 @@ from collections.abc import Callable
 from importlib import metadata
 
 from backends.base import Backend, Compiled, Settings, Wrapped
-from harness import messages, precision
+from harness import messages
 from harness.messages import BurstTaken, Finished, Ready, TakeBurst
-from harness.worker import accuracy, conditions, energy, memory, sampling
+from harness.worker import accuracy, conditions, energy, memory, precision, sampling
 from harness.worker.bench import Bench
 from harness.worker.clock import Clock
 from harness.worker.reference import thinned
@@ -20,9 +20,8 @@ from records.schema import DeviceTime, Energy, Stage, Throughput
 def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     """Call the cell, check it, warm it up, and then take bursts as the controller asks for them."""
     connection, phases, clock, device_memory = bench.connection, bench.phases, bench.clock, bench.device_memory
-    precision_asked = bench.cell.precision
-    names = bench.training.names(sets[0]) if bench.training else ()
-    golden = accuracy.Golden.load(bench.job.reference)
+    training_outputs = bench.training.describe_outputs(sets[0]) if bench.training else ()
+    reference = accuracy.Reference.load(bench.job.reference)
     device_memory.sample()
     single, every = compiled, sets
     if len(of_each_shape(sets)) > 1:
@@ -32,8 +31,8 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         compiled.run()
     device_memory.sample()
     with phases.announced("check"):
-        right = accuracy.check(_outputs(single, every, clock), golden, precision_asked, names)
-        memory.return_unused(bench.cell.device)  # what checking took is not the cell's
+        right = accuracy.check(_outputs(single, every, clock), reference, bench.cell.precision, training_outputs)
+        memory.return_unused(bench.cell.device)  # the memory that checking took is not the cell's
     plan = bench.job.sampling
     with phases.announced("settle"):
         settling = sampling.call_until_final(compiled, sets, clock)
@@ -51,7 +50,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         settings={"threads": bench.threads, **bench.counted(), **compiled.settings()},
         versions=_versions_of(bench.backend),
         caveat=bench.backend.caveat_of(bench.cell.mode),
-        reference_type=golden.computed_in,
+        reference_type=reference.computed_in,
     )
     messages.send(connection, ready)
     compilations = compiled.compilations()
@@ -75,8 +74,8 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
             throughput = sampling.throughput(compiled, sets, clock)
             stages = sampling.stages(compiled, sets, clock)
         device_memory.sample()
-        # once more, with everything warm: a graph that replays over freed memory shows up here
-        after = accuracy.check(_outputs(single, every, clock), golden, precision_asked, names)
+        # check again when everything is warm: that finds a graph that replays over freed memory
+        after = accuracy.check(_outputs(single, every, clock), reference, bench.cell.precision, training_outputs)
     finished = Finished(
         accuracy_after=after,
         placement=compiled.placement(),
@@ -91,14 +90,14 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
 
 
 class Stream(Wrapped):
-    """Calls with each of several inputs in turn, as one call: what is timed where lengths differ from call to call."""
+    """Calls with each of several inputs in turn, as one call. It is timed where lengths differ from call to call."""
 
     def __init__(self, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         super().__init__(compiled)
         self._sets = sets
 
     def bind(self, inputs: Inputs) -> None:
-        """Nothing: `run` binds one after the other."""
+        """Bind nothing: `run` binds one input after the other."""
 
     def run(self) -> None:
         for one in self._sets:
@@ -113,7 +112,7 @@ class Stream(Wrapped):
 
 
 def _outputs(compiled: Compiled, sets: tuple[Inputs, ...], clock: Clock) -> list[accuracy.Outputs]:
-    """The outputs for every input set, each taken before the next call, and from where training began."""
+    """Return the outputs for every input set, each taken before the next call. Training begins anew for each."""
     found = []
     for one in sets:
         compiled.restore()

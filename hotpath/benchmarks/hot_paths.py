@@ -288,9 +288,9 @@ def placed(setup: Setup) -> Iterator[tuple[Any, Any, Clock]]:
     """How to build the workload by a backend's name, its input sets, and the clock of its device."""
     import torch
 
-    from harness import precision
+    from harness.worker import precision
     from harness.worker.clock import Clock
-    from harness.worker.placing import gradients, load, place, training_of
+    from harness.worker.loading import gradients, load, place, training_of
 
     folder = Path(setup["folder"])
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,9 @@ from torch._inductor import metrics
 import backends
 from backends.base import Backend, BuildContext, Compiled
 from backends.calling import flatten_outputs
-from harness import precision
+from harness.worker import precision
 from harness.worker.clock import Clock
-from harness.worker.placing import gradients, load, place, training_of
+from harness.worker.loading import gradients, load, place, training_of
 from models.base import Inputs, LoadedModel
 from records.schema import Cell
 

@@ -21,7 +21,7 @@ import backends
 import models
 from backends.base import Availability
 from harness.worker import accuracy
-from harness.worker.placing import load, place, training_of
+from harness.worker.loading import load, place, training_of
 from harness.worker.reference import run_eager
 from models.base import Inputs
 from records.device import CPU, Device
@@ -240,7 +240,7 @@ def test_training_gives_what_float64_does(cell: Cell, tmp_path: Path) -> None:
     with torch.inference_mode(False), built(cell, tmp_path) as one:
         training = one.context.training
         assert training is not None and training.module is one.module and one.module.training
-        names = training.names(one.sets[0])
+        names = training.describe_outputs(one.sets[0])
         compilations = one.compiled.compilations()
         checks = [accuracy.check(restored(one), (known := golden_of(one)), Precision.FP32, names)]
         for inputs in one.sets * 2:
@@ -266,12 +266,12 @@ def restored(one: Built) -> list[accuracy.Outputs]:
     return found
 
 
-def golden_of(one: Built) -> accuracy.Golden:
+def golden_of(one: Built) -> accuracy.Reference:
     outputs = []
     for dtype in (torch.float64, torch.float32):
         model = load(one.cell)
         outputs.append(run_eager(*place(model, one.cell, dtype), training_of(model, one.cell)))
-    return accuracy.Golden(outputs[0], accuracy.rmse_per_output(outputs[1], outputs[0]))
+    return accuracy.Reference(outputs[0], accuracy.rmse_per_output(outputs[1], outputs[0]))
 
 
 @pytest.mark.parametrize("name", NAMES)

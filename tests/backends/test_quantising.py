@@ -17,9 +17,8 @@ from backends.base import BuildContext, Settings
 from backends.calling import flatten_outputs
 from backends.exporting import OnnxModel, export_onnx
 from backends.quantising import onnx_layers, static_onnx, torch_int8_cpu, torch_int8_cuda
-from harness import precision
-from harness.worker import accuracy, simulation
-from harness.worker.placing import load, place
+from harness.worker import accuracy, precision, simulation
+from harness.worker.loading import load, place
 from harness.worker.reference import run_eager
 from models.base import Inputs, LoadedModel
 from records.errors import BakeoffError, Unavailable, Unsupported
@@ -46,15 +45,15 @@ def cell_of(model: str, backend: str = "eager", precision: str = "int8", mode: s
     return Cell(model=model, dimensions=dimensions, backend=backend, mode=mode, precision=precision)
 
 
-def golden_of(cell: Cell) -> accuracy.Golden:
-    """As harness.worker.golden.compute does."""
+def golden_of(cell: Cell) -> accuracy.Reference:
+    """Compute the reference as the harness does."""
     with torch.inference_mode():
         module, sets = place(load(cell), cell, torch.float64)
         exact = run_eager(module, sets)
         module, sets = place(load(cell), cell)
         with simulation.rounded(cell.precision, module, sets):
             eager = run_eager(module, sets)
-    return accuracy.Golden(exact, accuracy.rmse_per_output(eager, exact))
+    return accuracy.Reference(exact, accuracy.rmse_per_output(eager, exact))
 
 
 def relative_rmse(one: Built) -> float:

@@ -14,7 +14,7 @@ from backends import training as trainings
 from backends.eager import Steps
 from backends.training import MAX_COMPARED_ELEMENTS, Training, mean_square
 from harness.worker import accuracy
-from harness.worker.placing import place, training_of
+from harness.worker.loading import place, training_of
 from harness.worker.reference import run_eager
 from models.base import Inputs, LoadedModel
 from records.errors import Unsupported
@@ -49,7 +49,9 @@ def checked(task: str, precision: str, change: Callable[[Training], None] = lamb
     change(training)
     ours = run_eager(other.module, sets, training)
     rmse = accuracy.rmse_per_output(outputs, golden)
-    return accuracy.check(ours, accuracy.Golden(golden, rmse), Precision(precision), training.names(sets[0]))
+    return accuracy.check(
+        ours, accuracy.Reference(golden, rmse), Precision(precision), training.describe_outputs(sets[0])
+    )
 
 
 @pytest.mark.parametrize("task", TRAINING_TASKS)
@@ -202,7 +204,7 @@ def test_a_gradient_of_rounding_alone_does_not_decide() -> None:
     module, sets = place(model, cell)
     training = training_of(model, cell)
     assert training is not None
-    names = training.names(sets[0])
+    names = [str(one) for one in training.describe_outputs(sets[0])]
     outputs = run_eager(module, sets, training)[0]
     assert len(names) == len(outputs)
     gradient, change = (outputs[names.index(f"{kind} of 0.bias")] for kind in ("gradient", "change"))

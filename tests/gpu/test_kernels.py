@@ -10,8 +10,8 @@ import torch
 
 from backends import kernels
 from harness.plan import Request, plan
-from harness.precision import dtype_of
-from harness.worker.placing import load, place
+from harness.worker.loading import load, place
+from harness.worker.precision import dtype_of
 from records.schema import Cell, Extent, Record, Status
 from tests.backends.building import built
 from tests.gpu.test_cuda import measure

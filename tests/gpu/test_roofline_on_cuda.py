@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import models
-from harness import precision as precisions
-from harness.worker import ceilings, placing
+from harness.worker import ceilings, loading
+from harness.worker import precision as precisions
 from harness.worker.counting import count
 from records.device import Device
 from records.precision import Precision
@@ -68,6 +68,6 @@ def test_the_work_is_the_same_as_on_the_cpu(name: str, precision: str) -> None:
     for device in ("cpu", "cuda"):
         cell = Cell(model=name, dimensions=dimensions, device=device, precision=precision, backend="eager")
         with torch.inference_mode():
-            module, sets = placing.place(placing.load(cell), cell)
+            module, sets = loading.place(loading.load(cell), cell)
             counted.append(count(module, sets[0], Precision(precision)))
     assert counted[0] == counted[1]

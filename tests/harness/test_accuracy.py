@@ -1,13 +1,14 @@
-"""Right or wrong, against the golden."""
+"""Right or wrong, against the reference."""
 
 import math
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 
-import harness.worker.accuracy
-from harness.worker.accuracy import Golden, Outputs, check, rmse_per_output
+from backends.training import TrainingOutput
+from harness.worker.accuracy import Outputs, Reference, check, rmse_per_output
 from records.precision import Precision
 from records.schema import Accuracy
 
@@ -22,9 +23,13 @@ def off_by(rmse: float, exact: torch.Tensor = EXACT) -> torch.Tensor:
 
 
 def checked(
-    *outputs: torch.Tensor, golden: Outputs = (EXACT,), eager: tuple[float, ...] = (0.0,), precision: str = "fp32"
+    *outputs: torch.Tensor,
+    reference: Outputs = (EXACT,),
+    eager: tuple[float, ...] = (0.0,),
+    precision: str = "fp32",
+    piece_elements: int = 2**18,
 ) -> Accuracy:
-    return check([tuple(outputs)], Golden((golden,), eager), Precision(precision))
+    return check([tuple(outputs)], Reference((reference,), eager), Precision(precision), (), piece_elements)
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
@@ -73,8 +78,8 @@ def test_every_precision_has_its_rule_and_that_can_fail(precision: str) -> None:
 
 def test_an_output_of_zeros_is_compared_with_eager_alone() -> None:
     zeros = torch.zeros(64, dtype=torch.float64)
-    assert checked(zeros + 0.2, golden=(zeros,), eager=(0.1,), precision="int8").passed
-    assert not checked(zeros + 0.4, golden=(zeros,), eager=(0.1,), precision="int8").passed
+    assert checked(zeros + 0.2, reference=(zeros,), eager=(0.1,), precision="int8").passed
+    assert not checked(zeros + 0.4, reference=(zeros,), eager=(0.1,), precision="int8").passed
 
 
 def test_the_error_is_told_in_three_ways() -> None:
@@ -86,7 +91,11 @@ def test_the_error_is_told_in_three_ways() -> None:
 
 
 SIZE = float(EXACT.square().mean().sqrt())
-NAMES = ("loss", "gradient of a", "gradient of b", "change of a", "change of b")
+KINDS: tuple[Literal["gradient", "change"], ...] = ("gradient", "change")
+OUTPUTS = (
+    TrainingOutput("loss"),
+    *(TrainingOutput(kind, name) for kind in KINDS for name in ("a", "b")),
+)
 
 
 def trained(change_a: float, change_b: float, eager_a: float, eager_b: float, gradient: float = 0.0) -> Accuracy:
@@ -95,7 +104,7 @@ def trained(change_a: float, change_b: float, eager_a: float, eager_b: float, gr
     exact = (EXACT,) * 5
     eager = tuple(SIZE * share for share in (0.0, 0.5, 0.5, eager_a, eager_b))
     ours = tuple(off_by(SIZE * share) for share in (0.0, gradient, 0.0, change_a, change_b))
-    return check([ours], Golden((exact,), eager), Precision.BF16, NAMES)
+    return check([ours], Reference((exact,), eager), Precision.BF16, OUTPUTS)
 
 
 @pytest.mark.parametrize("eager", [0.34, 0.5, 0.89])
@@ -135,11 +144,16 @@ def test_an_eager_that_overflows_holds_no_change_and_excuses_none() -> None:
 
 def test_where_no_change_is_right_none_is_missed() -> None:
     zeros = torch.zeros(64, dtype=torch.float64)
-    names = ("loss", "change of a", "change of b")
-    golden = (EXACT, EXACT, zeros)
-    found = check([golden], Golden((golden,), (0.0, 0.1, 1e-9)), Precision.BF16, names)
+    names = (TrainingOutput("loss"), TrainingOutput("change", "a"), TrainingOutput("change", "b"))
+    reference = (EXACT, EXACT, zeros)
+    found = check([reference], Reference((reference,), (0.0, 0.1, 1e-9)), Precision.BF16, names)
     assert found.passed and found.changes_unheld == 0
-    alone = check([(EXACT, zeros)], Golden(((EXACT, zeros),), (0.0, 0.0)), Precision.BF16, ("loss", "change of a"))
+    alone = check(
+        [(EXACT, zeros)],
+        Reference(((EXACT, zeros),), (0.0, 0.0)),
+        Precision.BF16,
+        (TrainingOutput("loss"), TrainingOutput("change", "a")),
+    )
     assert alone.passed and alone.changes_unheld == 0 and alone.relative_rmse == 0.0
 
 
@@ -149,26 +163,26 @@ def test_a_value_that_is_not_finite_fails_however_bad_eager_is(value: float) -> 
     wrong[3] = value
     accuracy = checked(wrong, eager=(math.inf,))
     assert not accuracy.passed
-    assert accuracy.rule == "1 value(s) not finite where the golden's are"
+    assert accuracy.rule == "1 value(s) not finite where the reference's are"
     assert accuracy.rmse == math.inf
 
 
-def test_a_finite_value_where_the_golden_has_none_fails() -> None:
-    golden = EXACT.clone()
-    golden[3] = math.nan
-    assert not checked(EXACT, golden=(golden,), eager=(10.0,)).passed
+def test_a_finite_value_where_the_reference_has_none_fails() -> None:
+    reference = EXACT.clone()
+    reference[3] = math.nan
+    assert not checked(EXACT, reference=(reference,), eager=(10.0,)).passed
 
 
 def test_infinity_of_the_other_sign_fails() -> None:
-    golden, ours = EXACT.clone(), EXACT.clone()
-    golden[3], ours[3] = math.inf, -math.inf
-    assert not checked(ours, golden=(golden,), eager=(10.0,)).passed
+    reference, ours = EXACT.clone(), EXACT.clone()
+    reference[3], ours[3] = math.inf, -math.inf
+    assert not checked(ours, reference=(reference,), eager=(10.0,)).passed
 
 
-def test_nan_and_infinity_where_the_golden_has_them_pass() -> None:
-    golden = EXACT.clone()
-    golden[3], golden[4] = math.nan, -math.inf
-    accuracy = checked(golden.float(), golden=(golden,))
+def test_nan_and_infinity_where_the_reference_has_them_pass() -> None:
+    reference = EXACT.clone()
+    reference[3], reference[4] = math.nan, -math.inf
+    accuracy = checked(reference.float(), reference=(reference,))
     assert accuracy.passed and accuracy.rule == "allclose"
     assert accuracy.rmse < 1e-6
 
@@ -192,37 +206,37 @@ def test_a_wrong_shape_fails_even_with_the_right_values() -> None:
 
 @pytest.mark.parametrize("large", [1e6, 1e12])
 def test_a_small_output_that_is_wrong_is_found_beside_a_large_one(large: float) -> None:
-    golden = (EXACT * large, EXACT * 1e-2)
+    reference = (EXACT * large, EXACT * 1e-2)
     eager = (large * 1e-7, 1e-9)
-    right = checked((EXACT * large).float(), (EXACT * 1e-2).float(), golden=golden, eager=eager)
-    wrong = checked((EXACT * large).float(), (EXACT * -1e-2).float(), golden=golden, eager=eager)
+    right = checked((EXACT * large).float(), (EXACT * 1e-2).float(), reference=reference, eager=eager)
+    wrong = checked((EXACT * large).float(), (EXACT * -1e-2).float(), reference=reference, eager=eager)
     assert right.passed
     assert not wrong.passed and wrong.rule.startswith("output 1: ")
     assert wrong.relative_rmse == pytest.approx(2.0)
 
 
 def test_the_error_of_several_outputs_is_the_largest() -> None:
-    accuracy = checked(EXACT, off_by(0.5), EXACT, golden=(EXACT,) * 3, eager=(0.0, EAGER_RMSE, 0.0))
+    accuracy = checked(EXACT, off_by(0.5), EXACT, reference=(EXACT,) * 3, eager=(0.0, EAGER_RMSE, 0.0))
     assert accuracy.rmse == pytest.approx(0.5) and accuracy.eager_rmse == EAGER_RMSE
     assert accuracy.relative_rmse == pytest.approx(0.5 / float(EXACT.square().mean().sqrt()))
 
 
 def test_an_error_in_one_of_several_input_sets_is_found() -> None:
-    golden = Golden(((EXACT,), (EXACT,), (EXACT,)), (1e-9,))
+    reference = Reference(((EXACT,), (EXACT,), (EXACT,)), (1e-9,))
     right = EXACT.float()
-    assert check([(right,), (right,), (right,)], golden, Precision.FP32).passed
-    assert not check([(right,), (right,), (right.flip(0),)], golden, Precision.FP32).passed
+    assert check([(right,), (right,), (right,)], reference, Precision.FP32).passed
+    assert not check([(right,), (right,), (right.flip(0),)], reference, Precision.FP32).passed
 
 
 def test_outputs_of_whole_numbers_are_compared() -> None:
-    golden = (torch.arange(10),)
-    assert checked(torch.arange(10, dtype=torch.int32), golden=golden).passed
-    wrong = checked(torch.arange(10) + (torch.arange(10) == 4), golden=golden)
+    reference = (torch.arange(10),)
+    assert checked(torch.arange(10, dtype=torch.int32), reference=reference).passed
+    wrong = checked(torch.arange(10) + (torch.arange(10) == 4), reference=reference)
     assert not wrong.passed and wrong.max_abs_error == 1.0
 
 
 def test_an_empty_output_passes() -> None:
-    assert checked(torch.empty(0, 3), golden=(torch.empty(0, 3, dtype=torch.float64),)).passed
+    assert checked(torch.empty(0, 3), reference=(torch.empty(0, 3, dtype=torch.float64),)).passed
 
 
 def test_the_error_of_eager_is_taken_per_output() -> None:
@@ -231,12 +245,12 @@ def test_the_error_of_eager_is_taken_per_output() -> None:
     assert rmse_per_output(eager, exact) == pytest.approx((math.sqrt(5.0), 0.0))
 
 
-def test_a_golden_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
+def test_a_reference_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
     strange = torch.tensor([math.nan, math.inf, 1 / 3], dtype=torch.float64)
     sets = tuple((strange + index, torch.arange(index, index + 3), EXACT.reshape(8, 8).T) for index in range(11))
-    saved = Golden(sets, (0.1, math.inf, 0.0))
+    saved = Reference(sets, (0.1, math.inf, 0.0))
     saved.save(tmp_path / "a.b.safetensors")
-    loaded = Golden.load(tmp_path / "a.b.safetensors")
+    loaded = Reference.load(tmp_path / "a.b.safetensors")
     assert loaded.eager_rmse == saved.eager_rmse
     assert len(loaded.outputs) == 11
     for ours, theirs in zip(loaded.outputs, saved.outputs, strict=True):
@@ -246,9 +260,9 @@ def test_a_golden_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.b.safetensors"]
 
 
-def test_a_golden_holds_two_outputs_that_share_memory(tmp_path: Path) -> None:
-    Golden(((EXACT, EXACT, EXACT.view(8, 8)),), (0.0, 0.0, 0.0)).save(tmp_path / "golden.safetensors")
-    assert [tuple(one.shape) for one in Golden.load(tmp_path / "golden.safetensors").outputs[0]] == [
+def test_a_reference_holds_two_outputs_that_share_memory(tmp_path: Path) -> None:
+    Reference(((EXACT, EXACT, EXACT.view(8, 8)),), (0.0, 0.0, 0.0)).save(tmp_path / "reference.safetensors")
+    assert [tuple(one.shape) for one in Reference.load(tmp_path / "reference.safetensors").outputs[0]] == [
         (64,),
         (64,),
         (8, 8),
@@ -257,39 +271,34 @@ def test_a_golden_holds_two_outputs_that_share_memory(tmp_path: Path) -> None:
 
 def test_outputs_may_pass_by_different_rules() -> None:
     exact = (torch.ones(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64) * 1e-9)
-    golden = Golden((exact,), (1e-4, 0.0))
+    reference = Reference((exact,), (1e-4, 0.0))
     # the first is near eager only, the second close only
     outputs = (exact[0] + 1.5e-4, exact[1] + 1e-6)
-    found = check([outputs], golden, Precision.FP32)
+    found = check([outputs], reference, Precision.FP32)
     assert found.passed
     assert not found.allclose
     assert found.rule == "rmse <= 2x eager"
 
 
 @pytest.mark.parametrize("piece", [1, 7, 64, 1000])
-def test_what_is_compared_in_pieces_is_compared_as_a_whole(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness.worker.accuracy, "PIECE", piece)
+def test_what_is_compared_in_pieces_is_compared_as_a_whole(piece: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    golden = torch.randn(8, 8, dtype=torch.float64, generator=generator)
+    reference = torch.randn(8, 8, dtype=torch.float64, generator=generator)
     error = 1e-3 * torch.randn(8, 8, dtype=torch.float64, generator=generator)
-    found = check(
-        [(golden + error,), ((2 * golden).t(),)], Golden(((golden,), ((2 * golden).t(),)), (1.0,)), Precision.BF16
-    )
+    exact = Reference(((reference,), ((2 * reference).t(),)), (1.0,))
+    found = check([(reference + error,), ((2 * reference).t(),)], exact, Precision.BF16, (), piece)
     assert found.rmse == pytest.approx(float(error.square().sum().div(128).sqrt()))
-    assert found.relative_rmse == pytest.approx(found.rmse / float(golden.square().mul(5).sum().div(128).sqrt()))
+    assert found.relative_rmse == pytest.approx(found.rmse / float(reference.square().mul(5).sum().div(128).sqrt()))
     assert found.max_abs_error == pytest.approx(float(error.abs().max()))
-    assert found.allclose == torch.allclose(golden + error, golden, rtol=found.rtol, atol=found.atol)
+    assert found.allclose == torch.allclose(reference + error, reference, rtol=found.rtol, atol=found.atol)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 40, 63])
-def test_one_strange_value_is_found_in_whichever_piece(
-    value: float, place: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(harness.worker.accuracy, "PIECE", 16)
+def test_one_strange_value_is_found_in_whichever_piece(value: float, place: int) -> None:
     strange = EXACT.clone()
     strange[place] = value
-    assert checked(strange).rule == "1 value(s) not finite where the golden's are"
-    assert checked(strange, golden=(strange.clone(),)).passed
+    assert checked(strange, piece_elements=16).rule == "1 value(s) not finite where the reference's are"
+    assert checked(strange, reference=(strange.clone(),), piece_elements=16).passed
     opposite = torch.where(torch.isfinite(strange), strange, -1.0 if math.isnan(value) else -value)
-    assert not checked(opposite, golden=(strange,)).passed
+    assert not checked(opposite, reference=(strange,), piece_elements=16).passed

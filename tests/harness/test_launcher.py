@@ -40,7 +40,7 @@ from harness.messages import (
     TryBackend,
 )
 from harness.sampling_plan import SamplingPlan
-from harness.worker.accuracy import Golden
+from harness.worker.accuracy import Reference
 from models.base import Inputs
 from records.errors import BakeoffError
 from records.schema import Cell
@@ -72,7 +72,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.inference_mode():
         exact = run_eager(loaded.module.double(), doubled)
     path = tmp_path_factory.mktemp("golden") / "golden.safetensors"
-    Golden(exact, (1e-6,)).save(path)
+    Reference(exact, (1e-6,)).save(path)
     return path
 
 

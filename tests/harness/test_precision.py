@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import backends
-from harness import precision
+from harness.plan import unsupported_precision
+from harness.worker import precision
 from records.errors import Unsupported
 from records.precision import Precision
 from records.schema import Cell, Status
@@ -107,7 +108,7 @@ def test_a_variable_that_agrees_is_no_matter(monkeypatch: pytest.MonkeyPatch, na
     ],
 )
 def test_what_no_backend_can_do_is_refused_with_the_reason(name: str, device: str, said: str) -> None:
-    reason = precision.unsupported_reason(Cell(model="mlp", backend="eager", device=device, precision=name))
+    reason = unsupported_precision(Cell(model="mlp", backend="eager", device=device, precision=name))
     assert (said in reason) if said else reason == ""
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from harness.messages import ComputeReference
-from harness.worker import accuracy, golden, placing, reference
-from harness.worker.reference import COMPARED, Outputs
+from harness.worker import accuracy, loading, reference
+from harness.worker.reference import MAX_COMPARED_ELEMENTS, Outputs, OutputsIn
 from models.base import Inputs, LoadedModel
 from records.precision import Precision
 from records.schema import Cell
@@ -22,14 +22,13 @@ def cell_of(precision: str) -> Cell:
     return Cell(model="mlp", dimensions=SMALL, precision=precision, backend="eager")
 
 
-def without_room_for(*names: str) -> object:
-    """`reference.compute`, with too little memory for these types."""
-    compute = reference.compute
+def without_room_for(*names: str) -> OutputsIn:
+    """Return `outputs_in` with too little memory for these types."""
 
     def computed(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
         if str(dtype).removeprefix("torch.") in names:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
-        return compute(model, cell, dtype)
+        return reference.outputs_in(model, cell, dtype)
 
     return computed
 
@@ -41,41 +40,41 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_float64_is_the_reference_where_there_is_room(folder: Path) -> None:
-    outputs, computed_in = golden.exact_outputs(cell_of("bf16"), folder, folder)
+    outputs, computed_in = reference.exact_outputs(cell_of("bf16"), folder, folder)
+    assert outputs is not None
     assert (outputs[0][0].dtype, computed_in) == (torch.float64, "float64")
 
 
-def test_beside_16_bits_float32_is_the_next_best(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "compute", without_room_for("float64"))
-    outputs, computed_in = golden.exact_outputs(cell_of("bf16"), folder, folder)
+def test_beside_16_bits_float32_is_the_next_best(folder: Path) -> None:
+    outputs, computed_in = reference.exact_outputs(cell_of("bf16"), folder, folder, without_room_for("float64"))
+    assert outputs is not None
     assert (outputs[0][0].dtype, computed_in) == (torch.float32, "float32")
 
 
-def test_a_whole_step_is_not_checked_against_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "compute", without_room_for("float64"))
+def test_a_training_step_is_not_checked_against_itself(folder: Path) -> None:
+    step = cell_of("fp32").model_copy(update={"task": "train_step"})
     with pytest.raises(torch.OutOfMemoryError):
-        golden.exact_outputs(cell_of("fp32").model_copy(update={"task": "train_step"}), folder, folder)
+        reference.exact_outputs(step, folder, folder, without_room_for("float64"))
 
 
 @pytest.mark.parametrize("task", ["inference", "forward_backward"])
 @pytest.mark.parametrize(("precision", "lacking"), [("fp32", ("float64",)), ("bf16", ("float64", "float32"))])
 def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_answer_is_still_found(
-    task: str, precision: str, lacking: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+    task: str, precision: str, lacking: tuple[str, ...], folder: Path
 ) -> None:
     cell = cell_of(precision).model_copy(update={"task": task})
     files = {}
-    for name, compute in (("exact", reference.compute), ("eager", without_room_for(*lacking))):
-        monkeypatch.setattr(reference, "compute", compute)
+    for name, outputs_in in (("exact", reference.outputs_in), ("eager", without_room_for(*lacking))):
         files[name] = folder / name
-        golden.compute(ComputeReference(cell=cell, reference=files[name]), folder, folder)
-    exact, known = (accuracy.Golden.load(files[name]) for name in ("exact", "eager"))
+        reference.compute(ComputeReference(cell=cell, reference=files[name]), folder, folder, outputs_in)
+    exact, known = (accuracy.Reference.load(files[name]) for name in ("exact", "eager"))
     assert (exact.computed_in, known.computed_in) == ("float64", precision)
-    model = placing.load(cell)
-    with placing.gradients(task):
-        placed = placing.place(model, cell)
-        training = placing.training_of(model, cell)
+    model = loading.load(cell)
+    with loading.gradients(task):
+        placed = loading.place(model, cell)
+        training = loading.training_of(model, cell)
         outputs = reference.run_eager(*placed, training)
-    names = training.names(placed[1][0]) if training else ()
+    names = training.describe_outputs(placed[1][0]) if training else ()
     assert accuracy.check(outputs, known, Precision(precision), names).passed
     # the estimate of eager's error is of the size of the true one
     for estimated, true in zip(known.eager_rmse, exact.eager_rmse, strict=True):
@@ -84,28 +83,27 @@ def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_an
     assert not accuracy.check(doubled, known, Precision(precision), names).passed
 
 
-def test_another_error_is_not_taken_for_a_lack_of_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+def test_another_error_is_not_taken_for_a_lack_of_memory(folder: Path) -> None:
+    def broken(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
         raise RuntimeError("a shape that does not fit")
 
-    monkeypatch.setattr(reference, "compute", broken)
     with pytest.raises(RuntimeError, match="does not fit"):
-        golden.exact_outputs(cell_of("bf16"), folder, folder)
+        reference.exact_outputs(cell_of("bf16"), folder, folder, broken)
 
 
-def test_the_golden_says_what_it_was_computed_in(tmp_path: Path) -> None:
+def test_the_reference_says_what_it_was_computed_in(tmp_path: Path) -> None:
     for name in ("float64", "float32"):
-        made = accuracy.Golden(((torch.ones(2),),), (0.5,), name)
+        made = accuracy.Reference(((torch.ones(2),),), (0.5,), name)
         made.save(tmp_path / name)
-        assert accuracy.Golden.load(tmp_path / name).computed_in == name
+        assert accuracy.Reference.load(tmp_path / name).computed_in == name
 
 
 def test_of_a_huge_output_the_same_places_are_compared() -> None:
-    huge, small = torch.arange(COMPARED + 1), torch.arange(5)
+    huge, small = torch.arange(MAX_COMPARED_ELEMENTS + 1), torch.arange(5)
     first, second = (reference.thinned((huge, small)) for _ in range(2))
-    assert [tensor.numel() for tensor in first] == [COMPARED, 5]
+    assert [tensor.numel() for tensor in first] == [MAX_COMPARED_ELEMENTS, 5]
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-    assert first[0].unique().numel() > COMPARED // 2
+    assert first[0].unique().numel() > MAX_COMPARED_ELEMENTS // 2
 
 
 class Tied(nn.Module):
@@ -129,9 +127,9 @@ def test_a_layerwise_model_is_exact_beside_its_own_weights() -> None:
     weights = [tensor.clone() for tensor in module.state_dict().values()]
     cell = cell_of("fp32")
     with torch.inference_mode():
-        ((found,),) = reference.compute(LoadedModel(module, sets, is_layerwise=True), cell, torch.float64)
+        ((found,),) = reference.outputs_in(LoadedModel(module, sets, is_layerwise=True), cell, torch.float64)
     assert all(torch.equal(one, other) for one, other in zip(module.state_dict().values(), weights, strict=True))
     with torch.inference_mode():
-        ((expected,),) = reference.compute(LoadedModel(module, sets), cell, torch.float64)
+        ((expected,),) = reference.outputs_in(LoadedModel(module, sets), cell, torch.float64)
     assert found.dtype is torch.float64
     torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)

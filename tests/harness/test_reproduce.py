@@ -17,8 +17,9 @@ import backends
 import models
 import runner
 from backends.linking import LINKED, linker_options
-from harness import precision, reproduce
-from harness.worker.placing import load, place
+from harness import reproduce
+from harness.worker import precision
+from harness.worker.loading import load, place
 from harness.worker.reference import run_eager
 from judging.verdict import spell_ms
 from records import report_file

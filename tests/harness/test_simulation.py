@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.worker import accuracy, simulation
-from harness.worker.placing import load, place
+from harness.worker.loading import load, place
 from harness.worker.reference import run_eager
 from models.base import Inputs
 from records.precision import Precision

@@ -9,7 +9,7 @@ import torch
 
 from backends.base import Compiled
 from backends.inductor import padded_to_buckets
-from harness.worker import golden
+from harness.worker import reference
 from harness.worker.serving import Stream
 from models.base import Inputs, LoadedModel, of_each_shape
 from models.transformer_lm import STREAM
@@ -73,9 +73,9 @@ def test_the_work_of_a_stream_is_that_of_all_its_lengths() -> None:
     linear = torch.nn.Linear(16, 16, bias=False)
     sets = tuple(Inputs((torch.zeros(length, 16),)) for length in (3, 1))
     model = LoadedModel(linear, sets)
-    work, _ = golden.count_work(model, linear, sets, Precision.FP32, None)
+    work, _ = reference.count_work(model, linear, sets, Precision.FP32, None)
     assert work == Work(flops=2 * 16 * 16 * 4, bytes_moved=4 * (2 * 16 * 16 + 2 * 16 * 4))  # weights twice, values once
-    alike, _ = golden.count_work(model, linear, (sets[0], sets[0]), Precision.FP32, None)
+    alike, _ = reference.count_work(model, linear, (sets[0], sets[0]), Precision.FP32, None)
     assert alike is not None and alike.flops == 2 * 16 * 16 * 3  # a call has one of several inputs of one length
 
 

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import models
 from backends import kernels
 from backends.calling import flatten_outputs
-from harness.precision import dtype_of
-from harness.worker.placing import load, place
+from harness.worker.loading import load, place
+from harness.worker.precision import dtype_of
 from records.precision import Precision
 from records.schema import Cell
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import models
-from harness import precision
 from harness.controller.cell_run import products_of
-from harness.worker.placing import load, place
+from harness.plan import unsupported_precision
+from harness.worker import precision
+from harness.worker.loading import load, place
 from models.base import LoadedModel
 from models.fp8_layers import LARGEST_E4M3, PlainLinear, Quantise, ScaledLinear
 from models.kernel_modules import ScaledProduct
@@ -91,7 +92,7 @@ def test_inputs_are_drawn_in_the_cells_type_and_the_golden_is_of_them(name: str)
     ],
 )
 def test_a_product_says_in_which_precision_it_makes_sense(model: str, asked: str, reason: str) -> None:
-    found = precision.unsupported_reason(cell_of(model, PRODUCT, asked))
+    found = unsupported_precision(cell_of(model, PRODUCT, asked))
     assert reason in found and bool(found) == bool(reason)
 
 

@@ -1,4 +1,4 @@
-"""A cell's model as it is called: loaded, on its device, in its precision, in the mode of its task."""
+"""A cell's model, ready to be called: loaded, on its device, in its precision, in the mode of its task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import models
-from harness import precision
+from harness.worker import precision
 from models.base import Inputs, LoadedModel
 from records.schema import INFERENCE, Cell
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def load(cell: Cell, cwd: Path | None = None) -> LoadedModel:
-    """The cell's model, found from the folder that the user stood in."""
+    """Load the cell's model. Its path is relative to the folder `cwd` that the user stood in."""
     if cwd is not None:
         os.chdir(cwd)
     family = models.find(cell.model)
@@ -25,28 +25,32 @@ def load(cell: Cell, cwd: Path | None = None) -> LoadedModel:
     if drawn is not None and cell.device.is_cuda:
         import torch
 
-        torch.cuda.synchronize(cell.device)  # what is read on the cell's own stream was drawn on another
+        torch.cuda.synchronize(cell.device)  # weights are drawn on another stream than the cell's own
     return drawn or family.load(cell.dimensions, cell.seed)
 
 
 def place(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
-    """Module and inputs on the cell's device, floating-point tensors in `dtype` (default: the cell's precision).
+    """Return module and inputs on the cell's device, with floating-point tensors in `dtype` or the cell's precision.
 
-    The module is in eval mode for inference, else in train mode.
+    The module is in eval mode for inference and in train mode for training.
     """
     wanted = dtype or precision.dtype_of(cell.precision)
     trained = cell.task != INFERENCE
 
     def moved(tensor: Any) -> Any:
-        is_cast = tensor.is_floating_point() and tensor.element_size() > 1  # float8 is a model's own choice
-        tensor = tensor.detach().to(cell.device, wanted if is_cast else tensor.dtype)
+        tensor = tensor.detach().to(cell.device, wanted if is_cast(tensor) else tensor.dtype)
         return tensor.requires_grad_(trained and model.input_gradients and tensor.is_floating_point())
 
     return model.module.to(cell.device, wanted).train(trained), tuple(one.map(moved) for one in model.inputs)
 
 
+def is_cast(tensor: Any) -> bool:
+    """Return True for a tensor that is cast to the cell's precision: float8 is a model's own choice and stays."""
+    return bool(tensor.is_floating_point() and tensor.element_size() > 1)
+
+
 def training_of(model: LoadedModel, cell: Cell) -> Training | None:
-    """A training task's step of a model that was placed; None for inference. Called where gradients are on."""
+    """Return the training step of a model that was placed, or None for inference. Gradients must be on."""
     if cell.task == INFERENCE:
         return None
     from backends.training import Training, without_dropout
@@ -56,7 +60,7 @@ def training_of(model: LoadedModel, cell: Cell) -> Training | None:
 
 
 def gradients(task: str) -> AbstractContextManager[object]:
-    """What `task` runs under: inference mode, or with gradients."""
+    """Run the block in inference mode, or with gradients for a training task."""
     import torch
 
     return torch.inference_mode(task == INFERENCE)

@@ -9,23 +9,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import models
 from records.errors import Unsupported
 from records.precision import Precision
-from records.schema import Cell
 
 if TYPE_CHECKING:
     import torch
 
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-"""Variables that switch TF32 behind every library's back; the NGC images set the second."""
-
-
-def unsupported_reason(cell: Cell) -> str:
-    """Why no backend can do this cell's precision, or an empty string. Pure."""
-    if reason := models.find(cell.model).precision_reason(cell.precision):
-        return reason
-    return "" if cell.device.is_cuda else cell.precision.reason_against_cpu
+"""Variables that switch TF32 on or off behind every library's back. The NGC images set the second one."""
 
 
 def dtype_of(precision: Precision) -> torch.dtype:
@@ -39,8 +30,8 @@ def dtype_of(precision: Precision) -> torch.dtype:
 def apply(precision: Precision) -> None:
     """Set torch's switches for this process: TF32 on for `tf32`, off for everything else.
 
-    These are the switches that torch 2.8 to 2.13 have in common. The `fp32_precision` ones of 2.9 and later follow them
-    and must not be set beside them: torch refuses to read the one kind once the other has been set to disagree.
+    Torch 2.8 to 2.13 all have these switches. The `fp32_precision` switches of 2.9 and later follow them and must not
+    be set beside them: torch refuses to read the one kind once the other was set to disagree.
 
     Raises Unsupported where an environment variable overrules the switches.
     """
@@ -55,7 +46,7 @@ def apply(precision: Precision) -> None:
 
 
 def in_force() -> dict[str, str | bool]:
-    """Torch's switches as they stand; those for reductions in 16 bits are torch's defaults, which nobody changes."""
+    """Return torch's switches as they are now. Those for reductions in 16 bits are always torch's defaults."""
     import torch
 
     matmul = torch.backends.cuda.matmul
@@ -67,7 +58,7 @@ def in_force() -> dict[str, str | bool]:
         "matmul_allow_fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
         "matmul_allow_fp16_accumulation": matmul.allow_fp16_accumulation,
     }
-    # oneDNN's, on the CPU: since torch 2.9
+    # oneDNN's switch on the CPU exists since torch 2.9
     onednn = getattr(torch.backends.mkldnn, "matmul", None)
     if onednn is not None:
         found["mkldnn_matmul_fp32_precision"] = onednn.fp32_precision
