@@ -1,4 +1,4 @@
-"""AOTInductor: torch.export, compiled ahead of time into a package, loaded in a process that never saw the model."""
+"""AOTInductor: an exported graph, compiled ahead of time and loaded in a process that never saw the model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Function = Callable[[list["torch.Tensor"]], list["torch.Tensor"]]
 
 PACKAGE = "model.pt2"
 ACCOUNT = "placement.json"
-"""Only the process that compiles knows where the work goes; the one that loads reads it here."""
+"""The process that compiles writes here where the work goes, for the process that loads."""
 
 SINGLE_THREADED = "single-threaded"
-"""A package's only runner, without locks and events. With them a call waits until the GPU is done with the one before,
-so that calls of one thread do not queue there."""
+"""The mode without locks and events around the package's only runner. With them, a call waits until the GPU has
+finished the one before, so the calls of one thread do not queue."""
 
 
 class AOTInductor(AheadOfTime):
@@ -36,11 +36,11 @@ class AOTInductor(AheadOfTime):
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {},
         SINGLE_THREADED: {"run_single_threaded": True},
-        cuda_graph.MODE: {"run_single_threaded": True},  # locks and events have no place in a captured graph
+        cuda_graph.MODE: {"run_single_threaded": True},  # a captured graph takes no locks and events
     }
 
     def available(self, device: Device) -> Availability:
-        return Inductor().available(device) and compiler_available()  # its wrapper is C++ on CUDA too
+        return Inductor().available(device) and compiler_available()  # the wrapper is C++ on CUDA, too
 
     def supports(self, cell: Cell) -> Availability:
         return super().supports(cell) and cuda_graph.supports_capture(cell)
@@ -53,7 +53,7 @@ class AOTInductor(AheadOfTime):
 
         prepared = quantising.prepare(module, inputs, context, lower=False)
         flat = prepared.module if prepared.layers else FlatModule(module, inputs)
-        # functionalisation does not take inference tensors: export in no_grad, as a user's own script would
+        # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
         with torch.inference_mode(False), torch.no_grad():
             example = tuple(tensor.clone() for tensor in inputs.tensors())
             with context.phase("export"):
@@ -73,17 +73,16 @@ class AOTInductor(AheadOfTime):
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
 
-        options = self.modes[context.cell.mode]
-        device = torch.device(context.cell.device)
+        options, device = self.modes[context.cell.mode], context.cell.device
         with context.phase("load"):
-            # aoti_load_package compiles test programs with the host's compiler here, for the sake of a warning: 17 s
-            # on our H200 machine, where this takes milliseconds (https://github.com/pytorch/pytorch/issues/191715)
+            # this takes milliseconds; aoti_load_package compiles test programs for a warning, 17 s on our H200 machine
+            # (https://github.com/pytorch/pytorch/issues/191715)
             loader = torch._C._aoti.AOTIModelPackageLoader(
                 str(context.workspace / PACKAGE),
                 "model",
                 bool(options.get("run_single_threaded", False)),
-                1,  # runner
-                (device.index or 0) if device.type == "cuda" else -1,
+                1,  # number of runners
+                -1 if device.cuda_index is None else device.cuda_index,
             )
             account = json.loads((context.workspace / ACCOUNT).read_text())
             run: Function = loader.run
@@ -94,9 +93,9 @@ class AOTInductor(AheadOfTime):
 
 
 class Loaded(Compiled):
-    """A package's model, called as a C++ deployment calls it: flat tensors in, flat tensors out.
+    """Calls a package's model as a C++ deployment does, with flat tensors in and out.
 
-    `AOTICompiledModel.__call__`, the Python convenience, parses the calling convention from JSON in every call.
+    `AOTICompiledModel.__call__` is not used, because it parses the calling convention from JSON in every call.
     """
 
     def __init__(self, function: Function, account: Mapping[str, Any], options: Mapping[str, object]) -> None:
@@ -110,7 +109,7 @@ class Loaded(Compiled):
         self._tensors = list(inputs.tensors())
 
     def run(self) -> None:
-        self._outputs = self._function(self._tensors)  # type: ignore[misc]  # None only once it is closed
+        self._outputs = self._function(self._tensors)  # type: ignore[misc]  # it is None only after `close`
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(tensor.clone() for tensor in self._outputs)
@@ -138,7 +137,7 @@ class Loaded(Compiled):
 
 
 def _sparing_inputs(run: Function, inputs: Inputs, layers: Settings) -> Function:
-    """`run`, made to leave alone the inputs that a quantised package would overwrite (`Prepared.sparing`)."""
+    """Protect the inputs that a quantised package would overwrite (see `Prepared.sparing`)."""
     import torch
 
     prepared = quantising.Prepared(torch.nn.Identity(), Inputs(inputs.tensors()), layers)

@@ -1,4 +1,4 @@
-"""From a model's calling convention to flat tensors and back, for backends whose graphs know only positional ones."""
+"""Turns a model's arguments and outputs into flat tensors, for backends that know only positional tensors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
-    """The tensors in `outputs` (a tensor, or any nest of tuples, lists, dicts and Hugging Face outputs), in order.
+    """Return the tensors in `outputs`, which may nest tuples, lists, dicts and Hugging Face outputs, in order.
 
-    Raises TypeError where there is none.
+    Raise TypeError if there is none.
     """
     if isinstance(outputs, torch.Tensor):
         return (outputs,)
@@ -26,8 +26,7 @@ def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
 
 
 def sampled(tensor: torch.Tensor, at_most: int) -> torch.Tensor:
-    """A copy of the tensor's elements, flat; of one with more than `at_most`, so many at random places, which its size
-    decides."""
+    """Return a flat copy of the tensor, or `at_most` of its elements at random places that depend only on its size."""
     flat = tensor.detach().reshape(-1)
     if flat.numel() <= at_most:
         return flat.clone()
@@ -36,7 +35,7 @@ def sampled(tensor: torch.Tensor, at_most: int) -> torch.Tensor:
 
 
 class FlatModule(torch.nn.Module):
-    """`module` with tensors in and a tuple of tensors out; whatever else its arguments hold is a constant of it."""
+    """Wraps `module` to take tensors and return a tuple of tensors. Its other arguments become constants."""
 
     def __init__(self, module: torch.nn.Module, example: Inputs) -> None:
         super().__init__()
@@ -57,13 +56,13 @@ class FlatModule(torch.nn.Module):
 
 
 def tensor_names(module: torch.nn.Module, example: Inputs) -> list[str]:
-    """A name for each tensor of `example`, in the order of `Inputs.tensors`: the parameter's if it holds just one."""
+    """Name each tensor of `example` in the order of `Inputs.tensors`, after the parameter that it belongs to."""
     parameters: dict[str, Any] = dict(inspect.signature(module.forward).parameters)
     positional = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_POSITIONAL]
     names: list[str] = []
     for index, value in enumerate(example.args):
         names += _names_of(positional[index] if index < len(positional) else f"input_{index}", value)
-    # pytree sorts nothing: a dict's leaves come in insertion order, as they do here
+    # pytree keeps a dict's insertion order, as this loop does
     for name, value in example.kwargs.items():
         names += _names_of(name, value)
     return names

@@ -1,7 +1,7 @@
-"""The mode `cuda-graph`: any compiled model whose call can be captured, replayed as one launch.
+"""The mode `cuda-graph`: a compiled model's call is captured once and replayed as one launch.
 
-It tells the quality of the kernels from the cost of launching them: what is left of a backend's lead over eager when
-both are captured is its kernels.
+It separates the quality of kernels from the cost of launching them. If a backend and eager are both captured, the lead
+that remains comes from the backend's kernels.
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ if TYPE_CHECKING:
 MODE = "cuda-graph"
 
 WARMING_CALLS = 3
-"""Before capture: libraries make their handles and workspaces in the first calls, which a capture does not allow."""
+"""Calls before the capture. In its first calls a library allocates workspaces, which a capture does not allow."""
 
 
 def supports_capture(cell: Cell) -> Availability:
-    """Whether `cell` could be captured at all: a reason where its mode is `cuda-graph` and its device is not CUDA."""
+    """Refuse the mode `cuda-graph` on a device that is not CUDA."""
     if cell.mode == MODE and not cell.device.is_cuda:
         return Availability(f"CUDA graphs need a CUDA device, not {cell.device}")
     return YES
 
 
 def capture(compiled: Compiled, example: Inputs, sets: Sequence[Inputs] = ()) -> Compiled:
-    """`compiled`, captured on the current stream, which must not be the default one, over buffers of its own.
+    """Capture a call of `compiled` over buffers of its own. The current stream must not be the default one.
 
-    Raises Unsupported, with the library's reason, where its call cannot be captured, and where `sets`, all of which it
-    is to be called with, have several shapes.
+    Raise Unsupported if the call cannot be captured, with the library's reason, or if `sets` have several shapes.
     """
     import torch
 
     if len(of_each_shape(sets)) > 1:
         raise Unsupported("a CUDA graph has one shape, and these inputs have several")
-    # ordinary tensors, as the harness's are: for inference tensors Inductor would compile once more
+    # the harness's tensors are ordinary ones, and Inductor would compile again for inference tensors
     with torch.inference_mode(False):
         static = example.map(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
     compiled.bind(static)
@@ -59,7 +58,7 @@ def capture(compiled: Compiled, example: Inputs, sets: Sequence[Inputs] = ()) ->
 
 
 class Captured(Wrapped):
-    """A graph that replays over fixed addresses: binding copies into them, outside of the timed interval."""
+    """Replays a graph over fixed addresses. Binding copies the inputs there, outside of the timed interval."""
 
     def __init__(self, compiled: Compiled, graph: Any, static: Inputs) -> None:
         super().__init__(compiled)

@@ -1,6 +1,6 @@
-"""Eager under another name, so that a contest can hold it twice: as fast as the other, or slower by a known share.
+"""Eager under another name, as fast as eager or slower by a known share. It checks the harness.
 
-Two copies that are equally fast must tie, and one that is slower must be found out: checks of the harness.
+Two copies that are equally fast must tie, and a slower copy must be found out.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ class EagerAgain(Eager):
 
 
 class Slowed(Wrapped):
-    """Each call takes longer by a share of its own time, in which it spins.
+    """Makes each call longer by a share of the host's time, in which it spins. Reading the clock takes another 0.2 µs.
 
-    Of the host's time: on a GPU, what the device takes is not made longer, and nothing is where it keeps the host
-    waiting. Reading the clock takes some 0.2 µs more.
+    On a GPU the device's own time stays the same. If the host waits for the device, the call does not get longer.
     """
 
     def __init__(self, inner: Compiled, share: float) -> None:

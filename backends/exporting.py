@@ -1,4 +1,4 @@
-"""The one exporter to ONNX, shared by every backend that starts from it."""
+"""The export to ONNX, shared by every backend that starts from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUANTISED = "int8.onnx"
 
 @dataclass(frozen=True)
 class OnnxModel:
-    """An exported model on disk. Inputs stand in the order of `Inputs.tensors`."""
+    """An exported model on disk. Its inputs have the order of `Inputs.tensors`."""
 
     path: Path
     input_names: tuple[str, ...]
@@ -26,10 +26,10 @@ class OnnxModel:
 
 
 def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path, opset: int | None = None) -> OnnxModel:
-    """Export `module` through torch.export to `folder`/model.onnx, shapes static as in `inputs`.
+    """Export `module` through torch.export to `folder`/model.onnx, with the static shapes of `inputs`.
 
-    `opset` is the version of ONNX's operators, the exporter's default where it is None.
-    Weights over the 2 GB limit of protobuf go into a file beside it. Raises what torch.onnx.export raises.
+    `opset` is the version of ONNX's operators; None stands for the exporter's default. Weights over protobuf's limit of
+    2 GB go into a file beside it. Raise what torch.onnx.export raises.
     """
     import torch
 
@@ -37,7 +37,7 @@ def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path, opset: in
 
     path = folder / EXPORTED
     tensors = inputs.tensors()
-    # functionalisation does not take inference tensors: export in no_grad, as a user's own script would
+    # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
     with torch.inference_mode(False), torch.no_grad():
         program = torch.onnx.export(
             FlatModule(module, inputs),
@@ -60,9 +60,9 @@ def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path, opset: in
 
 
 def exported_before(folder: Path) -> OnnxModel | None:
-    """The model that an earlier process of the cell left in `folder`, quantised or not: what a warm start begins with.
+    """Return the model, quantised or not, that an earlier process of the cell left in `folder`, for a warm start.
 
-    None in the first process, which finds the folder empty.
+    Return None in the first process, which finds the folder empty.
     """
     import onnx
 

@@ -33,17 +33,16 @@ if TYPE_CHECKING:
     from models.base import Inputs
 
 TRIGGERING_CALLS = 3
-"""The first call compiles; with CUDA graphs the second warms up on the graph's pool and the third is recorded."""
-
+"""The first call compiles. With CUDA graphs the second warms up on the graph's pool, and the third is recorded."""
 
 OPTIMIZER_INSIDE = "optimizer-inside"
-"""Of a training step: the optimiser is compiled, too."""
+"""The mode that compiles the optimiser of a training step, too."""
 
 BUCKETS = "buckets"
-"""Inputs are padded to the next power of two, so that a stream of lengths is one of a few shapes."""
+"""The mode that pads inputs to the next power of two, so that a stream of lengths has only a few shapes."""
 
 ATTENTION = "aten._scaled_dot_product"
-"""Inductor leaves fused attention to PyTorch's kernels by design: counted, and not called a fallback."""
+"""Inductor leaves fused attention to PyTorch by design. It is counted, and is not a fallback."""
 
 
 class Inductor(Backend):
@@ -97,7 +96,7 @@ class Inductor(Backend):
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
 
-        # imported here because importing is in no phase, and torch.compile would do it inside of one
+        # torch.compile would import these inside the phase, which does not time imports
         import torch._dynamo
         import torch._inductor.config
 
@@ -106,10 +105,10 @@ class Inductor(Backend):
         if context.cell.mode == SURGICAL:
             return self._build_surgical(module, inputs, context)
         prepared = quantising.prepare(module, inputs, context, lower=False)
-        # torch.compile is lazy: it compiles in the first call, so that call belongs into this phase
+        # torch.compile is lazy and compiles in the first call, so the call belongs to this phase
         with context.phase("compile"), prepared.compiling(), InductorLog() as log:
             options = self.modes[context.cell.mode]
-            # `dynamic` stays at its default: any other value is entered and left as a context in every call (5 µs)
+            # any `dynamic` but the default is entered and left as a context in every call (5 µs)
             compiled = torch.compile(prepared.module, backend="inductor", **options)  # type: ignore[call-overload]
             if context.cell.mode == BUCKETS:
                 compiled = padded_to_buckets(compiled, context.padded_axis)
@@ -127,7 +126,7 @@ class Inductor(Backend):
             )
 
     def _build_surgical(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        """Only the targets are compiled, each alone; the module's own `forward` calls them."""
+        """Compile only the targets, each alone. The module's own `forward` calls them."""
         targets = surgical.find_targets(module, context.targets)
         outside = surgical.stays_outside(module, targets, inputs)
         with context.phase("compile"), InductorLog() as log:
@@ -137,8 +136,8 @@ class Inductor(Backend):
             return surgical.Operated(Optimised(module, context.cell.device, log), targets, outside)
 
     def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
-        """The forward pass and its loss are compiled together, and with them the backward pass; the optimiser's step is
-        a graph of its own, or PyTorch's."""
+        """Compile the forward pass, its loss and the backward pass together. The optimiser's step is a graph of its
+        own, or stays PyTorch's."""
         import torch
 
         mode = context.cell.mode
@@ -149,7 +148,7 @@ class Inductor(Backend):
                 assert training.optimiser is not None
                 optimise = torch.compile(training.optimiser.step, backend="inductor")
             if context.cell.device.is_cuda and mode in (cuda_graph.MODE, OPTIMIZER_INSIDE):
-                # compiled, a step count on the host would be a kernel of its own there for every parameter
+                # a step count on the host would be compiled into one host kernel per parameter
                 training.make_capturable()
             steps = OptimisedSteps(Steps(training, forward, optimise), context.cell.device, log)
             steps.bind(inputs)
@@ -160,8 +159,8 @@ class Inductor(Backend):
 
 
 def padded_to_buckets(function: Callable[..., torch.Tensor], axis: int | None) -> Callable[..., torch.Tensor]:
-    """`function` of one tensor, called with zeros behind the tensor along `axis`, up to the next power of two; of what
-    it returns, what is left without them. Raises Unsupported where the model has no such axis."""
+    """Pad the tensor that `function` takes with zeros along `axis` to the next power of two, and cut them off its
+    result. Raise Unsupported if the model has no such axis."""
     import torch
 
     if axis is None:
@@ -177,15 +176,15 @@ def padded_to_buckets(function: Callable[..., torch.Tensor], axis: int | None) -
 
 
 class FromCounters(Compiled):
-    """Tells where it ran from what Dynamo and Inductor count and log in the cell's process."""
+    """Reads the placement from what Dynamo and Inductor count and log in the cell's process."""
 
     _device: Device
     _log: InductorLog
-    _breaks_by_design: Counter[str]  # graph breaks that leave nothing outside
-    _compiled_before: int | None = None  # when placement was asked first: after the warm-up
+    _breaks_by_design: Counter[str]  # graph breaks that leave no work outside
+    _compiled_before: int | None = None  # when the placement was first read, after the warm-up
 
     def placement(self) -> Placement:
-        """Read off Dynamo's and Inductor's own counters, which start at zero in the cell's process, and their logs."""
+        """Read Dynamo's and Inductor's counters, which start at zero in the cell's process, and their logs."""
         from torch._dynamo.utils import counters
 
         graphs = counters["stats"]["unique_graphs"]
@@ -195,7 +194,7 @@ class FromCounters(Compiled):
         ]
         broken += self._log.kept_by_pytorch
         skipped = counters["inductor"]["cudagraph_skips"]
-        # max-autotune asks for them on every device, and counts a CPU's having none as a skip
+        # max-autotune asks for CUDA graphs on every device, and counts a skip on the CPU
         if skipped and self._device.is_cuda:
             reasons = self._log.cuda_graph_skips or ["no reason logged"]
             broken += [f"CUDA graph skipped: {reason}" for reason in dict.fromkeys(reasons)]
@@ -224,7 +223,7 @@ class FromCounters(Compiled):
 
 
 class Optimised(FromCounters, Callables):
-    """What torch.compile made. CUDA-graph modes hand out memory that the next call overwrites, so `outputs` clones."""
+    """Runs what torch.compile made. In CUDA-graph modes the next call overwrites its results, so `outputs` clones."""
 
     def __init__(self, function: Callable[..., object], device: Device, log: InductorLog) -> None:
         super().__init__(function)
@@ -234,7 +233,7 @@ class Optimised(FromCounters, Callables):
 
 
 class OptimisedSteps(FromCounters, Wrapped):
-    """Steps of training, parts of which torch.compile made."""
+    """Runs training steps with parts that torch.compile made."""
 
     def __init__(self, steps: Compiled, device: Device, log: InductorLog) -> None:
         super().__init__(steps)
@@ -243,8 +242,8 @@ class OptimisedSteps(FromCounters, Wrapped):
         self._breaks_by_design = Counter()
 
     def compile(self) -> None:
-        """The first call. Torch's optimisers break the graph around their own step on purpose, with nothing of the step
-        outside: that is no fallback."""
+        """Make the first call, which compiles. Torch's optimisers break the graph around their own step on purpose. No
+        work is left outside, so that is not a fallback."""
         from torch._dynamo.utils import counters
 
         for name, part in self.stages():
@@ -257,7 +256,7 @@ class OptimisedSteps(FromCounters, Wrapped):
 
 
 def generated_and_called() -> dict[str, int]:
-    """How many kernels Inductor generated in this process, and how many calls into libraries it left in its code."""
+    """Count the kernels that Inductor generated in this process, and the calls to libraries in its code."""
     from torch._dynamo.utils import counters
     from torch._inductor import metrics
 
@@ -265,10 +264,10 @@ def generated_and_called() -> dict[str, int]:
 
 
 class InductorLog(logging.Handler):
-    """A context manager that keeps what Inductor says, while it compiles, of work it does not take on.
+    """Collects, inside a `with` block, what Inductor logs about work that it does not compile.
 
-    Two of its loggers say it and nothing else does: which operators stay PyTorch's kernels (a performance hint,
-    off unless asked for), and why a CUDA graph was skipped (a warning; the counter has only the number).
+    Only two of its loggers say that. One says which operators stay PyTorch's kernels, a performance hint that is off by
+    default. The other warns why a CUDA graph was skipped, which the counter does not say.
     """
 
     FALLBACKS = "torch._inductor.graph.__perf_hints"
@@ -282,7 +281,7 @@ class InductorLog(logging.Handler):
 
     @property
     def kept_by_pytorch(self) -> list[str]:
-        """Operators for which no kernel was generated, with how often; fused attention is not among them."""
+        """Return the operators, except fused attention, that no kernel was generated for, and how often."""
         return [
             f"{name} stayed PyTorch's kernel ({count})"
             for name, count in self._kept.items()
@@ -322,6 +321,7 @@ def _triton_available() -> Availability:
 
 
 def compiler_available() -> Availability:
+    """Return whether Inductor finds a C++ compiler."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -333,7 +333,7 @@ def compiler_available() -> Availability:
 
 
 def _title_and_explanation(reason: str) -> str:
-    """Dynamo's reason in one line: its title says what kind of thing broke the graph, its explanation which one."""
+    """Return Dynamo's reason in one line: the title, which names the kind of break, and the explanation."""
     lines = [line.strip() for line in str(reason).splitlines() if line.strip()] or ["unknown"]
     explained = [line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")]
     return ": ".join([lines[0], *explained[:1]])[:300]

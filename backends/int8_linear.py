@@ -1,8 +1,8 @@
-"""A linear layer on torch's own int8 product, as torchao quantised it: eager's way to int8 on CUDA.
+"""Int8 on CUDA for eager: a linear layer that torchao quantised, on torch's own int8 product.
 
-torchao's layers are made for a compiler. Called as they are, they look for "FakeTensor" in the printed form of what
-they are fed (`torchao.kernel.intmm.safe_int_mm`, 0.18): every call waits for the device and formats a tensor, which
-takes milliseconds, and copies the weight.
+torchao's layers are made for a compiler. Called without one, torchao 0.18 looks for "FakeTensor" in the printed form of
+each input (`torchao.kernel.intmm.safe_int_mm`). Every call then waits for the device, formats a tensor, which takes
+milliseconds, and copies the weight.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Int8Linear(nn.Module):
-    """(..., K) float32 -> (..., N) float32 by an int8 product: the same arithmetic as torchao's, on the same kernel."""
+    """Maps (..., K) to (..., N) in float32 by an int8 product, with torchao's arithmetic and its kernel."""
 
     int8_weight: Tensor
     fed_scale: Tensor
@@ -22,7 +22,7 @@ class Int8Linear(nn.Module):
     weight_scale: Tensor
 
     def __init__(self, layer: nn.Linear) -> None:
-        """`layer` was quantised by Int8StaticActivationInt8WeightConfig: symmetric, a scale per tensor and per row."""
+        """Take over a layer that Int8StaticActivationInt8WeightConfig quantised, with scales per tensor and per row."""
         super().__init__()
         quantised: Any = layer.weight
         fed_scale = quantised.act_quant_scale.reshape(())

@@ -1,6 +1,6 @@
-"""A backend that does what its mode says, to test the harness: scripted latency, crash, hang, wrong answer, no memory.
+"""Scripted backends to test the harness. A mode sets a latency, a crash, a hang, a wrong answer or a lack of memory.
 
-Its outputs are the model's own, computed only when they are asked for.
+Outputs are the model's own, and are computed only when they are asked for.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Null(Backend):
 
 
 class NullPackaged(AheadOfTime):
-    """The same ahead of time. Its settings name the process that built and the one that loaded."""
+    """The scripted backend ahead of time. Its settings name the process that built and the one that loaded."""
 
     name = "null-packaged"
     description = "scripted behaviour, ahead of time, for tests of the harness"
@@ -111,6 +111,8 @@ class NullPackaged(AheadOfTime):
 
 
 class Scripted(Compiled):
+    """Spins for the scripted latency in each call."""
+
     def __init__(self, module: torch.nn.Module, script: Mapping[str, Any]) -> None:
         self._module = module
         self._script = script
@@ -131,7 +133,7 @@ class Scripted(Compiled):
         if self._calls == self._script.get("hang_at_call"):
             time.sleep(3600)
         while time.perf_counter_ns() < end_ns:
-            pass  # spins, since a sleep is late by a scheduler's tick
+            pass  # a sleep would end late by a tick of the scheduler
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         from backends.calling import flatten_outputs
@@ -151,6 +153,8 @@ class Scripted(Compiled):
 
 
 class Packaged(Scripted):
+    """A scripted model that was loaded from its artefact."""
+
     def __init__(self, module: torch.nn.Module, script: Mapping[str, Any], built_by: int) -> None:
         super().__init__(module, script)
         self._built_by = built_by
@@ -176,7 +180,8 @@ def _misbehave(script: Mapping[str, Any], phase: str) -> None:
 
 
 def _leave_grandchildren() -> None:
-    """Three ways to outlive a parent: in its group, in a session of its own, and orphaned in a session of its own."""
+    """Start children that outlive this process: in its group, in their own session, and orphaned in their own
+    session."""
     sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
     subprocess.Popen(sleep)
     subprocess.Popen(sleep, start_new_session=True)

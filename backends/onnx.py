@@ -1,4 +1,4 @@
-"""ONNX Runtime, with device-resident bindings: nothing is copied, and numpy is never in the timed path."""
+"""ONNX Runtime with inputs and outputs bound on the device, so that a timed call copies nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends import cuda_graph
+from backends import cuda_graph, onnx_quantising
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx, exported_before
@@ -31,10 +31,10 @@ PROVIDERS = {
     "openvino": "OpenVINOExecutionProvider",
 }
 PACKAGES = {"cuda": "onnxruntime-gpu", "tensorrt": "onnxruntime-gpu", "openvino": "onnxruntime-openvino"}
-"""Distributions whose build of ONNX Runtime has the provider."""
+"""Distributions that bring a build of ONNX Runtime with the provider."""
 
 CAPTURING_CALLS = 3
-"""ONNX Runtime runs twice to allocate what the graph will need, then captures."""
+"""ONNX Runtime runs twice to allocate memory for the graph, then captures it."""
 
 PROFILED_CALLS = 5
 
@@ -68,7 +68,6 @@ class Onnx(Backend):
                 __import__(library)
             except ImportError as error:
                 return Availability(f"{library} is not installed ({error}): pip install {library}")
-        # the model, its inputs and the buffers bound to the session are torch's
         return _provider_available(device.kind) and torch_available(device)
 
     def supports(self, cell: Cell) -> Availability:
@@ -95,8 +94,6 @@ class Onnx(Backend):
         return NEVER_RUN if mode == "tensorrt-ep" else ""
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        from backends import quantising
-
         cell = context.cell
         provider = _provider(cell)
         if not (available := _provider_available(provider)):
@@ -110,13 +107,13 @@ class Onnx(Backend):
             with context.phase("export"):
                 exported = export_onnx(module, inputs, context.workspace, _opset(cell))
                 if cell.precision is Precision.INT8:
-                    exported = quantising.static_onnx(
+                    exported = onnx_quantising.static_onnx(
                         exported, context.calibration, context.workspace, symmetric=provider == "tensorrt"
                     )
         with context.phase("compile"):
             sessions = Sessions(exported, context, provider)
             graph = cell.mode == cuda_graph.MODE
-            layers = quantising.onnx_layers(exported) if cell.precision is Precision.INT8 else {}
+            layers = onnx_quantising.onnx_layers(exported) if cell.precision is Precision.INT8 else {}
             bound = Bound(sessions, exported, inputs, cell.device, static_inputs=graph, layers=layers)
             bound.bind(inputs)
             for _ in range(CAPTURING_CALLS if graph else 1):
@@ -128,19 +125,19 @@ NEVER_RUN = "ONNX Runtime's TensorRT provider was never run by us: its libraries
 
 
 def _provider(cell: Cell) -> str:
-    """Key of `PROVIDERS` for the cell's mode; the default mode's is the device's own."""
+    """Return the cell's key of `PROVIDERS`. The default mode takes the provider of the device."""
     return str(Onnx.modes[cell.mode].get("provider", cell.device.kind))
 
 
 def _opset(cell: Cell) -> int | None:
-    """From 23 on attention is an operator of its own, which a provider may run as one kernel."""
+    """Return the mode's opset. From 23 on, attention is one operator, which a provider may run as one kernel."""
     opset = Onnx.modes[cell.mode].get("opset")
     assert opset is None or isinstance(opset, int)
     return opset
 
 
 def _provider_available(provider: str) -> Availability:
-    """Whether this build of ONNX Runtime has the provider."""
+    """Return whether this build of ONNX Runtime has the provider."""
     import onnxruntime
 
     name = PROVIDERS[provider]
@@ -153,28 +150,28 @@ def _provider_available(provider: str) -> Availability:
 
 
 def _load_cuda_libraries() -> None:
-    """cuDNN and cuBLAS lie in torch's wheels: ONNX Runtime finds them there once torch has them loaded."""
+    """Load cuDNN and cuBLAS from torch's wheels, where ONNX Runtime then finds them."""
     import onnxruntime
 
     onnxruntime.preload_dlls()
 
 
 def _missing_for_tensorrt() -> str:
-    """What keeps the provider's library from loading, or an empty string: it needs the TensorRT it was linked to."""
+    """Return why the provider's library does not load, or an empty string. It needs the TensorRT it was linked to."""
     import onnxruntime
 
     library = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_tensorrt.so"
     try:
-        # its symbols come from ONNX Runtime's own libraries, which only a lazy binding can leave for later
+        # its symbols come from ONNX Runtime's libraries; only lazy binding loads it without them
         ctypes.CDLL(str(library), mode=os.RTLD_LAZY)
     except OSError as error:
-        # that its own host's symbols are missing here says that TensorRT's libraries are there
+        # only symbols of its host are missing, so TensorRT's libraries were found
         return "" if "undefined symbol" in str(error) else str(error)
     return ""
 
 
 class Sessions:
-    """Makes sessions on one exported model, every option being what the cell says."""
+    """Opens sessions on one exported model, with the options of the cell."""
 
     def __init__(self, exported: OnnxModel, context: BuildContext, provider: str) -> None:
         self._exported = exported
@@ -183,9 +180,9 @@ class Sessions:
         self._providers = self._with_fallbacks(provider)
 
     def open(self, may_fall_back: bool = True, profile: str = "") -> Any:
-        """A session; with `profile`, one that writes its profile to a file whose name begins so.
+        """Return a session. With `profile`, it writes a profile to a file with that prefix.
 
-        Raises BakeoffError where the asked provider did not come up: ONNX Runtime would go on silently without it.
+        Raise BakeoffError if the provider did not start, since ONNX Runtime would silently go on without it.
         """
         import onnxruntime
 
@@ -200,10 +197,10 @@ class Sessions:
             options.profile_file_prefix = profile
         providers = self._providers
         if not may_fall_back:
-            # ONNX Runtime adds its CPU provider by itself; naming it contradicts the option
+            # ONNX Runtime adds its CPU provider itself, and naming it contradicts the option
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
             providers = [one for one in providers if one[0] != PROVIDERS["cpu"]]
-        # without `enable_fallback=0` its Python side tries again with other providers when a session fails
+        # without `enable_fallback=0` its Python side tries other providers when a session fails
         session = onnxruntime.InferenceSession(
             str(self._exported.path), options, providers=providers, enable_fallback=0
         )
@@ -212,15 +209,15 @@ class Sessions:
         return session
 
     def accepted_without_cpu(self) -> str:
-        """What a session says in which no node may fall back to the CPU: "accepted", or why it was refused."""
+        """Open a session that may not fall back to the CPU. Return "accepted", or why ONNX Runtime refused."""
         try:
             self.open(may_fall_back=False)
-        except Exception as error:  # ONNX Runtime has a type of its own for this in some builds only
+        except Exception as error:  # only some builds of ONNX Runtime have their own type for this
             return f"refused: {str(error).strip().splitlines()[0][:200]}"
         return "accepted"
 
     def _with_fallbacks(self, provider: str) -> list[tuple[str, dict[str, str]]]:
-        """The asked provider first, then those that take the nodes it leaves."""
+        """Return the asked provider first, then those that take the nodes it leaves."""
         cpu: tuple[str, dict[str, str]] = (PROVIDERS["cpu"], {})
         if provider == "cuda":
             return [(PROVIDERS["cuda"], self._cuda_options()), cpu]
@@ -242,7 +239,7 @@ class Sessions:
         }
 
     def _tensorrt_options(self) -> dict[str, str]:
-        """It has no option for TF32, which it has on: only the variable that overrules every library turns it off."""
+        """Return the options. TF32 is on and has no option: only NVIDIA_TF32_OVERRIDE turns it off."""
         os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if self._context.cell.precision.allows_tf32 else "0"
         folder = str(self._context.workspace)
         return {
@@ -254,7 +251,7 @@ class Sessions:
         }
 
     def _openvino_options(self) -> dict[str, str]:
-        """`load_config` takes OpenVINO's own properties; precision `ACCURACY` keeps the model's types."""
+        """Return the options: `load_config` holds OpenVINO's properties, and `ACCURACY` keeps the model's types."""
         properties = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": "f32",
@@ -266,16 +263,16 @@ class Sessions:
         import torch
 
         return {
-            "device_id": str(torch.device(self._context.cell.device).index or 0),
+            "device_id": str(self._context.cell.device.cuda_index or 0),
             "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
         }
 
 
 class Bound(Compiled):
-    """A session with its inputs and outputs bound to memory of torch tensors.
+    """A session with inputs and outputs bound to the memory of torch tensors.
 
-    With `static_inputs` (a CUDA graph replays over fixed addresses) binding copies into buffers of its own; without, it
-    binds the given tensors themselves.
+    With `static_inputs`, binding copies into fixed buffers, because a CUDA graph replays over fixed addresses. Without,
+    it binds the given tensors themselves.
     """
 
     def __init__(
@@ -283,7 +280,7 @@ class Bound(Compiled):
         sessions: Sessions,
         exported: OnnxModel,
         example: Inputs,
-        device: str,
+        device: Device,
         static_inputs: bool,
         layers: Settings,
     ) -> None:
@@ -297,9 +294,9 @@ class Bound(Compiled):
         self._device = torch.device(device)
         self._static = tuple(tensor.clone() for tensor in example.tensors()) if static_inputs else None
         self._run_options = onnxruntime.RunOptions()
-        # the harness synchronises the stream: ONNX Runtime must only enqueue
+        # the harness synchronises the stream, so ONNX Runtime must only enqueue
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        # the default, spelled out: where it is not, 1.31's Python side looks it up by an exception, 34 µs in every call
+        # the default, given explicitly: otherwise 1.31 raises an exception to look it up, 34 µs in every call
         self._run_options.add_run_config_entry("gpu_graph_id", "0")
         self._buffers = [
             torch.empty(_static_shape(value), dtype=_torch_type(value.type), device=self._device)
@@ -320,7 +317,7 @@ class Bound(Compiled):
         key = id(inputs)
         if key not in self._bindings:
             tensors = tuple(tensor.contiguous() for tensor in inputs.tensors())
-            # `inputs` is kept with its binding, so that its id stays its own
+            # `inputs` is kept with its binding, so that nothing else gets its id
             self._bindings[key] = (self._binding(tensors), inputs, tensors)
         self._current, _, self._last_bound = self._bindings[key]
 
@@ -350,13 +347,13 @@ class Bound(Compiled):
         return options
 
     def _assignment(self) -> Placement | None:
-        """The session's own account, what a second one says that may not fall back, and a profile where it is mixed."""
+        """Ask the session, a second one that may not fall back, and a profile if providers are mixed."""
         provider = self._sessions.provider
         placement = assignment(self._session, provider)
         if placement is None:
             return None
         evidence = ["ONNX Runtime's assignment of nodes, before fusion"]
-        # TensorRT's engines take minutes to build, and its provider falls back to CUDA's first
+        # not for TensorRT: its engines take minutes to build, and it falls back to CUDA first
         if provider in (PROVIDERS["cuda"], PROVIDERS["openvino"]):
             verdict = self._sessions.accepted_without_cpu()
             evidence.append(f"a second session with CPU fallback disabled: {verdict}")
@@ -366,10 +363,7 @@ class Bound(Compiled):
         return placement.model_copy(update={"evidence": evidence, "time_share": time_share})
 
     def _profiled_share(self) -> dict[str, float]:
-        """Share of the run time per provider, by a session that profiles; empty where a profile does not tell.
-
-        A node's own time is the host's; where a node runs on a GPU it says nothing, and the kernels' must be there.
-        """
+        """Return each provider's share of the run time from a profile, or nothing if the profile does not show it."""
         with tempfile.TemporaryDirectory() as folder:
             session = self._sessions.open(profile=f"{folder}/profile")
             binding = self._binding(self._static or self._last_bound, session)
@@ -399,10 +393,10 @@ class Bound(Compiled):
 
 
 def assignment(session: Any, provider: str) -> Placement | None:
-    """ONNX Runtime's own account of which provider got which node of the graph, before fusion; None before 1.24.
+    """Ask ONNX Runtime which provider got which node, before fusion. Return None before version 1.24.
 
-    Nodes that went elsewhere than `provider` are the fallbacks. Shape arithmetic that ONNX Runtime itself prefers on
-    the CPU counts too: it costs a synchronisation, and a reader should know.
+    Nodes that another provider got are fallbacks. That includes shape arithmetic that ONNX Runtime prefers on the CPU,
+    because it costs a synchronisation.
     """
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return None
@@ -419,10 +413,10 @@ def assignment(session: Any, provider: str) -> Placement | None:
 
 
 def time_share_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Provider -> share of the time that `events`, a profile of ONNX Runtime's, give it; empty where they do not tell.
+    """Return each provider's share of the time in `events`, a profile of ONNX Runtime; empty if they do not show it.
 
-    A node on the CPU took what its event says. One on a GPU took what its kernels did (category `Kernel`, which only
-    builds with CUPTI write, and PyPI's onnxruntime-gpu 1.31.1 is none); its own event times the launch.
+    A node's event times the host. On a GPU that is only the launch, so the events of its kernels are needed (category
+    `Kernel`). Only builds with CUPTI write them, and PyPI's onnxruntime-gpu 1.31.1 has no CUPTI.
     """
     on_cpu = sum(
         event["dur"]
@@ -447,7 +441,7 @@ def _static_shape(value: Any) -> tuple[int, ...]:
 
 
 def _onnx_type(dtype: torch.dtype) -> int:
-    """The element type's number in ONNX."""
+    """Return the number of the element type in ONNX."""
     import onnx
     import torch
 
@@ -467,7 +461,7 @@ def _onnx_type(dtype: torch.dtype) -> int:
 
 
 def _torch_type(name: str) -> torch.dtype:
-    """The torch type of what ONNX Runtime calls `tensor(float)`."""
+    """Return the torch type of a type such as `tensor(float)`."""
     import torch
 
     types = {"float": torch.float32, "double": torch.float64}
@@ -478,5 +472,5 @@ def _torch_type(name: str) -> torch.dtype:
 
 
 def _element(name: str) -> str:
-    """`tensor(float)` -> `float`."""
+    """Return `float` for `tensor(float)`."""
     return name.removeprefix("tensor(").removesuffix(")")

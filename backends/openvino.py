@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends import quantising
+from backends import onnx_quantising
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
 from records.device import Device
 from records.errors import BakeoffError, Unavailable
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from models.base import Inputs
 
 PRECISION_HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16", Precision.INT8: "f32"}
-"""Left to itself OpenVINO computes in bfloat16 on CPUs that have it and calls the model float32. For int8 the hint is
-for what is not quantised."""
+"""Without a hint OpenVINO computes a float32 model in bfloat16 on CPUs that have it. For int8 the hint applies to the
+layers that are not quantised."""
 
 MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
-"""Layer types of the runtime model that a quantised layer can end as."""
+"""Layer types that a quantised layer can have in the runtime model."""
 
 
 class OpenVINO(Backend):
@@ -32,7 +32,6 @@ class OpenVINO(Backend):
     quantises = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {"PERFORMANCE_HINT": "LATENCY"}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino")
-    """ONNX Runtime, which quantises for int8, is no library that runs here."""
 
     def available(self, device: Device) -> Availability:
         if device.is_cuda:
@@ -62,7 +61,7 @@ class OpenVINO(Backend):
         if precision.upper() not in capabilities:
             raise Unavailable(f"this CPU computes in {', '.join(capabilities)}, says OpenVINO: not in {precision}")
         if precision is Precision.INT8:
-            quantising.require_onnx_quantiser()
+            onnx_quantising.require_onnx_quantiser()
         with context.phase("export"):  # or reading what was exported
             model, quantised = _converted(core, module, inputs, context)
         with context.phase("compile"):
@@ -85,10 +84,10 @@ class OpenVINO(Backend):
 
 
 def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> tuple[Any, Settings]:
-    """The module as OpenVINO's model, shapes static, and how many of its layers were quantised.
+    """Return the module as an OpenVINO model with static shapes, and how many of its layers were quantised.
 
-    A quantised one is ONNX Runtime's QDQ model, which the other engines that take ONNX are given too; any other comes
-    straight from torch.export. In a process that starts warm, either is what the first one left.
+    A quantised model is ONNX Runtime's QDQ model, the same as for the other engines that take ONNX. Any other model
+    comes straight from torch.export. A process that starts warm reads what the first one left.
     """
     import openvino
     import torch
@@ -100,13 +99,13 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
         quantised = exported_before(context.workspace)
         if quantised is None:
             exported = export_onnx(module, inputs, context.workspace)
-            quantised = quantising.static_onnx(exported, context.calibration, context.workspace)
-        return core.read_model(quantised.path), quantising.onnx_layers(quantised)
+            quantised = onnx_quantising.static_onnx(exported, context.calibration, context.workspace)
+        return core.read_model(quantised.path), onnx_quantising.onnx_layers(quantised)
     path = context.workspace / "model.xml"
     if path.exists():
         return core.read_model(path), {}
     tensors = inputs.tensors()
-    # functionalisation does not take inference tensors: export in no_grad, as a user's own script would
+    # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
     with torch.inference_mode(False), torch.no_grad():
         example = tuple(tensor.clone() for tensor in tensors)
         program = torch.export.export(FlatModule(module, inputs), example)
@@ -117,7 +116,7 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
 
 
 class Request(Compiled):
-    """An inference request whose inputs and outputs are memory of torch tensors."""
+    """An inference request that reads and writes the memory of torch tensors."""
 
     def __init__(self, compiled: Any, quantised: Settings) -> None:
         import torch
@@ -135,7 +134,7 @@ class Request(Compiled):
         self._bound: tuple[torch.Tensor, ...] = ()
 
     def bind(self, inputs: Inputs) -> None:
-        # kept alive here: OpenVINO holds their memory, not them
+        # kept alive here, because OpenVINO holds their memory and not the tensors
         self._bound = tuple(tensor.contiguous() for tensor in inputs.tensors())
         for index, tensor in enumerate(self._bound):
             self._request.set_input_tensor(index, _shared(tensor))
@@ -147,7 +146,7 @@ class Request(Compiled):
         return tuple(buffer.clone() for buffer in self._buffers)
 
     def placement(self) -> Placement:
-        """OpenVINO's account of the model it runs: nodes by the precision they compute in."""
+        """Count the nodes of the model that runs, by the precision they compute in."""
         return Placement(extent=Extent.FULL, engines={f"CPU {name}": count for name, count in self._nodes().items()})
 
     def precision(self) -> Settings:
@@ -157,7 +156,7 @@ class Request(Compiled):
         return {"inference_precision_hint": hint, **nodes, **self._quantised, **ran}
 
     def int8_layers(self) -> int:
-        """How many layers multiply bytes in the model that runs."""
+        """Return how many layers multiply bytes in the model that runs."""
         return sum(kind in MULTIPLYING and name in ("i8", "u8") for kind, name in self._kinds())
 
     def settings(self) -> Settings:
@@ -165,11 +164,11 @@ class Request(Compiled):
         return {name.lower(): _plain(self._compiled.get_property(name)) for name in names}
 
     def _nodes(self) -> Counter[str]:
-        """Nodes that do something, by the precision they run in."""
+        """Count the nodes that compute something, by precision."""
         return Counter(name for kind, name in self._kinds() if kind not in ("Const", "Input", "Output"))
 
     def _kinds(self) -> list[tuple[str, str]]:
-        """Layer type and precision of every node of the model as it runs."""
+        """Return the layer type and precision of every node of the model that runs."""
         told = [node.get_rt_info() for node in self._compiled.get_runtime_model().get_ops()]
         return [(info["layerType"].astype(str), info["runtimePrecision"].astype(str)) for info in told]
 
@@ -180,7 +179,7 @@ class Request(Compiled):
 
 
 def _plain(value: Any) -> str | int:
-    """A property's value as it fits into a record."""
+    """Return a property's value in a form that a record can hold."""
     if isinstance(value, list):
         return ", ".join(str(one) for one in value)
     if isinstance(value, int):
@@ -189,7 +188,7 @@ def _plain(value: Any) -> str | int:
 
 
 def _shared(tensor: torch.Tensor) -> Any:
-    """OpenVINO's view of a contiguous torch tensor's memory. NumPy has no bfloat16, so that is passed as raw words."""
+    """Return an OpenVINO tensor over a contiguous torch tensor's memory. NumPy has no bfloat16."""
     import openvino
     import torch
 
@@ -199,7 +198,7 @@ def _shared(tensor: torch.Tensor) -> Any:
 
 
 def _torch_type(element_type: Any) -> torch.dtype:
-    """The torch type of an OpenVINO element type. Raises BakeoffError for one that torch lacks."""
+    """Return the torch type of an OpenVINO element type. Raise BakeoffError if torch has none."""
     import torch
 
     types = {

@@ -1,15 +1,17 @@
-"""Post-training quantisation, one recipe for every backend.
+"""Post-training quantisation of torch modules by torchao. `backends.onnx_quantising` does the same for ONNX.
 
-`int8`: each layer (a linear layer or a convolution, whose weight is a constant) multiplies whole numbers of 8 bits.
-Weights are symmetric with one scale per output channel; what the layer is fed has one scale per tensor, fixed
-beforehand from the cell's own input sets (static quantisation). Everything between the layers stays float32. Two
-products of activations, as in attention, are no layer.
+The recipe is the same for every backend:
 
-`fp8`: each linear layer multiplies float8 (e4m3) with float32 accumulation. Weights have one scale per output channel,
-what the layer is fed one per row, computed in every call (dynamic quantisation). The rest stays bfloat16.
+`int8`: each linear layer and each convolution multiplies whole numbers of 8 bits. Weights are symmetric, with one scale
+per output channel. Inputs of a layer have one scale per tensor, fixed beforehand from the cell's own input sets (static
+quantisation). Everything between the layers stays float32. Products of two activations, as in attention, are not
+quantised.
 
-What a library leaves in floating point is counted and reported, and where that is most of a model, or all of it, the
-cell is Unsupported.
+`fp8`: each linear layer multiplies float8 (e4m3) and accumulates in float32. Weights have one scale per output channel.
+Inputs of a layer have one scale per row, computed in every call (dynamic quantisation). The rest stays bfloat16.
+
+Layers that a library leaves in floating point are counted and reported. If that is most of a model, the cell is
+Unsupported.
 """
 
 from __future__ import annotations
@@ -19,10 +21,8 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backends import exporting
 from backends.base import BuildContext, Compiled, Settings, Wrapped
 from models.base import Inputs
 from records.errors import BakeoffError, Unavailable, Unsupported
@@ -31,36 +31,28 @@ from records.precision import Precision
 if TYPE_CHECKING:
     import torch
 
-    from backends.exporting import OnnxModel
+MIN_QUANTISED_SHARE = 0.5
+"""Minimum share of the layers' weights. Below it, the latency would not be that of the precision."""
 
-LEAST_SHARE = 0.5
-"""Of the layers' weights. Where less of a model can be quantised, its latency is not that precision's."""
-
-FP8_CAPABILITY = (8, 9)
+MIN_FP8_CAPABILITY = (8, 9)
 """The first compute capability with float8 matrix products (Ada; Hopper is 9.0)."""
 
-INT8_ROWS = 17
-"""The fewest rows that torch._int_mm takes on CUDA; with fewer torchao multiplies in float32 without a word."""
+MIN_INT8_ROWS = 17
+"""The fewest rows that torch._int_mm takes on CUDA. With fewer rows torchao silently multiplies in float32."""
 
 INT8_MULTIPLE, FP8_MULTIPLE = 8, 16
-"""What both sizes of a weight must be a multiple of for cuBLAS's int8 and float8 products."""
+"""cuBLAS's int8 and float8 products need both sizes of a weight to be a multiple of this."""
 
-SMALLEST_RANGE = 1e-6
-"""A layer that is fed nothing but zeros still needs a scale over zero."""
-
-LARGE_BYTES = 1_500_000_000
-"""Protobuf holds 2 GB at most: beyond this, weights go into a file of their own."""
-
-
-# --- PyTorch
+MIN_RANGE = 1e-6
+"""A layer whose inputs are all zeros still needs a scale over zero."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A module for a backend of the torch family to run or compile, in the cell's precision.
+    """A module in the cell's precision, for a backend of the torch family to run or compile.
 
-    A quantised one takes the tensors of `Inputs.tensors` by position; `inputs` are the build's in that convention.
-    `layers` counts what was quantised and what was left.
+    A quantised module takes the tensors of `Inputs.tensors` by position, and `inputs` has them in that form. `layers`
+    counts what was quantised and what was left.
     """
 
     module: torch.nn.Module
@@ -69,7 +61,7 @@ class Prepared:
     needs_freezing: bool = False
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Around torch.compile and its first calls: oneDNN's int8 kernels take weights only as constants."""
+        """Return the context for torch.compile and its first calls. oneDNN's int8 kernels need weights as constants."""
         if not self.needs_freezing:
             return contextlib.nullcontext()
         import torch._inductor.config
@@ -78,21 +70,21 @@ class Prepared:
         return context
 
     def example(self) -> Inputs:
-        """Inputs to call the module with while building; it may overwrite them."""
+        """Return inputs to call the module with while building. The module may overwrite them."""
         return Inputs(_own_tensors(self.inputs)) if self.layers else self.inputs
 
     def sparing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, made to leave its inputs alone.
+        """Return `function`, changed so that it leaves its inputs alone.
 
-        oneDNN adds a residual into the residual's own buffer, and Inductor (2.13, on the CPU) hands it the caller's: a
-        transformer whose first residual is its input overwrites that. Such inputs are copied in every call, as a user
-        would have to.
+        oneDNN adds a residual into the residual's own buffer, and Inductor (2.13, on the CPU) hands it the caller's. A
+        transformer that begins with a residual so overwrites its input. Such inputs are copied in every call, as a user
+        would have to do.
         """
         if not self.layers:
             return function
         tensors = _own_tensors(self.inputs)
         function(*tensors)
-        # where a call changed it, the tensor itself becomes what the next calls may overwrite
+        # a tensor that the call has changed becomes the buffer that later calls may overwrite
         buffers = [
             tensor if changed else None
             for tensor, changed in zip(tensors, map(_differ, tensors, self.inputs.args), strict=True)
@@ -111,12 +103,12 @@ class Prepared:
         return on_copies
 
     def adapt(self, compiled: Compiled) -> Compiled:
-        """`compiled` behind the model's own calling convention, telling what it computes in."""
+        """Return `compiled` behind the model's own arguments. It reports what its layers compute in."""
         return Flattened(compiled, self.layers, self.needs_freezing) if self.layers else compiled
 
 
 class Flattened(Wrapped):
-    """A compiled model that takes tensors by position, bound as the model's own arguments are."""
+    """Passes the tensors of the model's own arguments by position to a compiled model."""
 
     def __init__(self, compiled: Compiled, layers: Settings, frozen: bool) -> None:
         super().__init__(compiled)
@@ -134,15 +126,15 @@ class Flattened(Wrapped):
 
 
 def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lower: bool) -> Prepared:
-    """`module` in the precision of the cell, itself unchanged: as it is for a floating-point one, else quantised.
+    """Return the module in the cell's precision: as it is, or a quantised copy.
 
-    Quantising happens in the phase `export`. With `lower`, the result runs on int8 kernels as it stands (for eager);
-    without, it is what Inductor is to compile. Raises Unsupported where too little of the model can be quantised.
+    Quantising happens in the phase `export`. With `lower`, the result runs on int8 kernels without a compiler, for
+    eager. Otherwise Inductor has to compile it. Raise Unsupported if too little of the model can be quantised.
     """
     precision = context.cell.precision
     if not precision.is_quantised:
         return Prepared(module, inputs)
-    require_torchao()  # here, because importing is in no phase
+    require_torchao()  # before the phase, which does not time imports
     with context.phase("export"):
         if precision is Precision.FP8:
             return torch_fp8(module, inputs)
@@ -154,11 +146,11 @@ def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lowe
 
 
 def torch_int8_cpu(module: torch.nn.Module, inputs: Inputs, calibration: Iterable[Inputs], lower: bool) -> Prepared:
-    """torchao's PT2E quantisation with X86InductorQuantizer, restricted to linear layers and 1-d and 2-d convolutions.
+    """Quantise linear layers and 1-d and 2-d convolutions with torchao's PT2E and its X86InductorQuantizer.
 
-    Inputs are unsigned and asymmetric, their ranges those of torchao's HistogramObserver over `calibration`, which is
-    what that quantizer does by default. The kernels are oneDNN's. Without `lower` the result holds explicit
-    quantise and dequantise operators, which torch.compile (with freezing) and AOTInductor fuse into those kernels.
+    Inputs are unsigned and asymmetric, with ranges from torchao's HistogramObserver over `calibration`, the default of
+    that quantizer. The kernels are oneDNN's. Without `lower` the result holds explicit quantise and dequantise
+    operators, which torch.compile (with freezing) and AOTInductor fuse into those kernels.
     """
     import torch
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -178,7 +170,7 @@ def torch_int8_cpu(module: torch.nn.Module, inputs: Inputs, calibration: Iterabl
             quantizer.set_module_type_qconfig if isinstance(kind, type) else quantizer.set_function_type_qconfig
         )
         set_config(kind, config)
-    # export and calibration want neither inference tensors nor gradients, whatever the caller is in
+    # export and calibration take neither inference tensors nor gradients
     with torch.inference_mode(False), torch.no_grad():
         example = _own_tensors(inputs)
         program = torch.export.export(FlatModule(copy.deepcopy(module), inputs), example)
@@ -196,11 +188,12 @@ def torch_int8_cpu(module: torch.nn.Module, inputs: Inputs, calibration: Iterabl
 def torch_int8_cuda(
     module: torch.nn.Module, inputs: Inputs, calibration: Iterable[Inputs], lower: bool = False
 ) -> Prepared:
-    """torchao's Int8StaticActivationInt8WeightConfig on every nn.Linear that cuBLAS has an int8 product for.
+    """Apply torchao's Int8StaticActivationInt8WeightConfig to every nn.Linear that cuBLAS has an int8 product for.
 
-    Inputs are symmetric, their range the largest absolute value over `calibration`. torchao has no int8 convolution for
-    CUDA. Its recommended Inductor settings are not applied: a mode's options are what its name says. With `lower`, the
-    quantised layers become `Int8Linear`, the same arithmetic for callers that do not compile.
+    Inputs are symmetric, and their range is the largest absolute value over `calibration`. torchao has no int8
+    convolution for CUDA. Its recommended Inductor settings are not applied, because a mode has the options that its
+    name says. With `lower`, the quantised layers become `Int8Linear`: the same arithmetic for callers that do not
+    compile.
     """
     import torch
     from torchao.quantization import Int8StaticActivationInt8WeightConfig, PerRow, PerTensor, quantize_
@@ -209,18 +202,18 @@ def torch_int8_cuda(
         flat = _flat_copy(module, inputs)
         fed = _observe(flat, [part for part in flat.modules() if _is_linear(part)], calibration)
         for part, seen in fed.items():
-            if seen.rows < INT8_ROWS or any(size % INT8_MULTIPLE for size in part.weight.shape):
+            if seen.rows < MIN_INT8_ROWS or any(size % INT8_MULTIPLE for size in part.weight.shape):
                 continue
             config = Int8StaticActivationInt8WeightConfig(
                 act_quant_scale=torch.full(
-                    [1] * seen.dimensions, max(seen.peak, SMALLEST_RANGE) / 127.5, device=part.weight.device
+                    [1] * seen.dimensions, max(seen.peak, MIN_RANGE) / 127.5, device=part.weight.device
                 ),
                 granularity=[PerTensor(), PerRow()],
                 set_inductor_config=False,
             )
             quantize_(part, config, filter_fn=lambda _, name: name == "")
         counted = _counted(
-            _layers_of_module(flat), Precision.INT8, hint=f"cuBLAS needs {INT8_ROWS} rows or more per call"
+            _layers_of_module(flat), Precision.INT8, hint=f"cuBLAS needs {MIN_INT8_ROWS} rows or more per call"
         )
         if lower:
             flat = _on_int_mm(flat)
@@ -228,9 +221,9 @@ def torch_int8_cuda(
 
 
 def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
-    """torchao's Float8DynamicActivationFloat8WeightConfig with a scale per row on every nn.Linear that fits.
+    """Apply torchao's Float8DynamicActivationFloat8WeightConfig, with a scale per row, to every nn.Linear that fits.
 
-    With fast accumulation, which is that configuration's default. Raises Unavailable below FP8_CAPABILITY.
+    Accumulation is fast, the default of that configuration. Raise Unavailable below MIN_FP8_CAPABILITY.
     """
     import torch
 
@@ -238,8 +231,8 @@ def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
     if device.type != "cuda":
         raise Unsupported(f"float8 products need an NVIDIA GPU, not {device.type}")
     capability = torch.cuda.get_device_capability(device)
-    if capability < FP8_CAPABILITY:
-        have, need = (".".join(map(str, one)) for one in (capability, FP8_CAPABILITY))
+    if capability < MIN_FP8_CAPABILITY:
+        have, need = (".".join(map(str, one)) for one in (capability, MIN_FP8_CAPABILITY))
         raise Unavailable(f"float8 products need compute capability {need}, and this GPU has {have}")
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
 
@@ -260,20 +253,20 @@ def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
 class _Layer:
     """One product with a constant weight."""
 
-    kind: str  # linear, convolution, or the type of a module we know nothing of
+    kind: str  # linear, convolution, or the name of an unknown module's type
     weights: int
     quantised: bool
 
 
 def _counted(layers: Iterable[_Layer], precision: Precision, hint: str = "") -> Settings:
-    """How many layers of each kind compute in what. Raises Unsupported where less than LEAST_SHARE is quantised."""
+    """Count the layers of each kind and precision. Raise Unsupported if too few of the weights are quantised."""
     layers = list(layers)
     total = sum(layer.weights for layer in layers)
     quantised = sum(layer.weights for layer in layers if layer.quantised)
     if not total:
         raise Unsupported("there is nothing to quantise: the model has no linear layer and no convolution")
     left = Counter(layer.kind for layer in layers if not layer.quantised)
-    if quantised < LEAST_SHARE * total:
+    if quantised < MIN_QUANTISED_SHARE * total:
         kinds = ", ".join(f"{count} {kind}" for kind, count in left.items())
         share = f"{100 * quantised / total:.0f} %"
         reason = f"torchao brings {share} of the layers' weights to {precision} here; {kinds} would stay"
@@ -288,7 +281,7 @@ def _counted(layers: Iterable[_Layer], precision: Precision, hint: str = "") -> 
 
 
 def _layers_of_graph(graph_module: Any) -> Iterator[_Layer]:
-    """The layers of an exported graph after convert_pt2e: quantised ones are fed by dequantise operators alone."""
+    """Yield the layers of a graph after convert_pt2e. Dequantise operators feed both inputs of a quantised layer."""
     import torch
 
     aten = torch.ops.aten
@@ -317,7 +310,7 @@ def _layers_of_graph(graph_module: Any) -> Iterator[_Layer]:
 
 
 def _constant(graph_module: Any, node: Any) -> torch.Tensor | None:
-    """The parameter or buffer that `node` is, perhaps dequantised; None where it is computed."""
+    """Return the parameter or buffer behind `node`, even if it is dequantised; None if the node is computed."""
     while node.op == "call_function" and _is_dequantised(node):
         node = node.args[0]
     if node.op != "get_attr":
@@ -334,7 +327,7 @@ def _is_dequantised(node: Any) -> bool:
 
 
 def _layers_of_module(module: torch.nn.Module) -> Iterator[_Layer]:
-    """The parts of `module` that own a weight of two or more dimensions, but embeddings and normalisations."""
+    """Yield the parts that own a weight of two or more dimensions, except embeddings and normalisations."""
     from torch import nn
     from torchao.utils import TorchAOBaseTensor
 
@@ -348,7 +341,7 @@ def _layers_of_module(module: torch.nn.Module) -> Iterator[_Layer]:
 
 
 def _on_int_mm(module: torch.nn.Module) -> torch.nn.Module:
-    """`module` with every linear layer that torchao quantised to int8 replaced by an `Int8Linear`."""
+    """Replace every linear layer that torchao quantised to int8 by an `Int8Linear`, and return the module."""
     from torchao.quantization import Int8Tensor
 
     from backends.int8_linear import Int8Linear
@@ -361,29 +354,29 @@ def _on_int_mm(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
-    """A copy of `module` that takes the tensors of `inputs` by position."""
+    """Return a copy of `module` that takes the tensors of `inputs` by position."""
     import torch
 
     from backends.calling import FlatModule
 
     duplicate = copy.deepcopy(module)
     if not inputs.kwargs and all(isinstance(one, torch.Tensor) for one in inputs.args):
-        return duplicate  # it does already, and eager would pay for taking arguments apart in every call
+        return duplicate  # it takes them so already, and eager would pay for FlatModule in every call
     return FlatModule(duplicate, inputs)
 
 
 def _is_linear(part: torch.nn.Module) -> bool:
-    """Whether torchao quantises it: not the output of nn.MultiheadAttention, whose forward reads the weight itself."""
+    """Return whether torchao quantises the part. It leaves out the last layer of nn.MultiheadAttention."""
     from torch import nn
 
     return isinstance(part, nn.Linear) and not isinstance(part, nn.modules.linear.NonDynamicallyQuantizableLinear)
 
 
 def _lowered(converted: Any, example: tuple[torch.Tensor, ...], expected: int) -> Any:
-    """A PT2E-quantised graph on oneDNN's kernels, by torchao's own lowering.
+    """Lower a PT2E-quantised graph to oneDNN's kernels with torchao's own lowering.
 
-    That lowering misses linear layers on inputs of three dimensions: its patterns are for `reshape`, and the exported
-    graph has `view`. Inductor rewrites one into the other first, so we do, and apply the passes once more.
+    That lowering misses linear layers with inputs of three dimensions, because its patterns are for `reshape` and the
+    exported graph has `view`. Inductor rewrites one into the other, so we do the same and apply the passes again.
     """
     from torch._inductor.constant_folding import constant_fold
     from torch._inductor.fx_passes.freezing_patterns import freezing_passes
@@ -395,7 +388,7 @@ def _lowered(converted: Any, example: tuple[torch.Tensor, ...], expected: int) -
     view_to_reshape(lowered)
     freezing_passes(lowered, example)
     constant_fold(lowered)
-    # without the flattening of arguments, which costs a small model a third of its call
+    # leave out the flattening of arguments, which takes a third of a small model's call
     lowered.graph.set_codegen(CodeGen())
     lowered.recompile()
     kernels = sum("onednn.q" in str(node.target) for node in lowered.graph.nodes)
@@ -406,15 +399,15 @@ def _lowered(converted: Any, example: tuple[torch.Tensor, ...], expected: int) -
 
 @dataclass
 class _Fed:
-    """What a layer was fed during calibration."""
+    """What is known about a layer's inputs after calibration."""
 
     peak: float = 0.0
-    rows: int = 0  # of the smallest call, all leading dimensions together
+    rows: int = 0  # in the smallest call, with all leading dimensions together
     dimensions: int = 0
 
 
 def _observe(module: torch.nn.Module, parts: list[Any], sets: Iterable[Inputs]) -> dict[Any, _Fed]:
-    """What each of `parts` is fed when `module` runs on `sets`; parts that are never called are left out."""
+    """Run `module` on `sets`, and return what each of `parts` was fed. Parts that were never called are left out."""
     fed: dict[Any, _Fed] = {}
 
     def note(part: Any, arguments: tuple[torch.Tensor, ...]) -> None:
@@ -437,7 +430,8 @@ def _observe(module: torch.nn.Module, parts: list[Any], sets: Iterable[Inputs]) 
 
 
 def _own_tensors(inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    """Copies made outside of inference mode: exporters take no others, and torch.compile tells them apart."""
+    """Copy the tensors outside of inference mode. Exporters take no inference tensors, and torch.compile guards on
+    them."""
     import torch
 
     with torch.inference_mode(False), torch.no_grad():
@@ -451,125 +445,10 @@ def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def require_torchao() -> None:
-    """Import what of torchao is used here. Raises Unavailable where it is missing or does not fit this torch."""
+    """Import what we use of torchao. Raise Unavailable if it is missing or does not fit this torch."""
     try:
         import torchao.quantization.pt2e.lowering
         import torchao.quantization.pt2e.quantize_pt2e
         import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
     except ImportError as error:
         raise Unavailable(f"int8 and fp8 in torch need torchao ({error}): pip install torchao") from error
-
-
-# --- ONNX
-
-ONNX_LAYERS = ("Conv", "Gemm", "MatMul")
-
-
-def static_onnx(exported: OnnxModel, calibration: Iterable[Inputs], folder: Path, symmetric: bool = False) -> OnnxModel:
-    """`exported`, quantised by ONNX Runtime's quantize_static, as `folder`/int8.onnx: Q/DQ pairs around its layers.
-
-    Layers are Conv, and Gemm and MatMul with a constant weight. Weights are int8, symmetric, one scale per output
-    channel; activations have one scale per tensor, from their smallest and largest value over `calibration`
-    (CalibrationMethod.MinMax, quantize_static's default). The model is pre-processed first (quant_pre_process), as
-    ONNX Runtime's documentation and its warning ask for.
-
-    `symmetric=False` is for CPUs (ONNX Runtime, OpenVINO): unsigned, asymmetric activations, outputs of layers
-    quantised too, since ONNX Runtime has int8 kernels for such convolutions only, and int32 biases; weights of 7 bits
-    where the CPU lacks VNNI. That is quantize_static's own guidance. `symmetric=True` is for TensorRT: signed
-    activations with zero point 0, which is all it takes, Q/DQ at the layers' inputs only, and float32 biases (its
-    parser refuses to dequantise int32: onnx-tensorrt issue 850).
-
-    Where `exported` lies in `folder` itself, it is removed: what stays there is what would be deployed.
-
-    Raises Unsupported where the model has no such layer.
-    """
-    import onnx
-    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    large = sum(file.stat().st_size for file in exported.path.parent.glob(f"{exported.path.name}*")) > LARGE_BYTES
-    prepared, quantised = folder / "prepared.onnx", folder / exporting.QUANTISED
-    # shapes are static: ONNX's own inference does, and the symbolic one would need sympy
-    quant_pre_process(exported.path, prepared, skip_symbolic_shape=True, save_as_external_data=large)
-    graph = onnx.load(prepared, load_external_data=False).graph
-    constants = {tensor.name for tensor in graph.initializer}
-    candidates = [node for node in graph.node if node.op_type in ONNX_LAYERS]
-    activations_only = [node.name for node in candidates if node.input[1] not in constants]
-    if len(activations_only) == len(candidates):
-        raise Unsupported("there is nothing to quantise: the model has no linear layer and no convolution")
-    extra: dict[str, Any] = {"WeightSymmetric": True, "ActivationSymmetric": symmetric}
-    if symmetric:
-        extra |= {"QuantizeBias": False, "OpTypesToExcludeOutputQuantization": list(ONNX_LAYERS)}
-    quantize_static(
-        prepared,
-        quantised,
-        _reader(exported.input_names, calibration),
-        quant_format=QuantFormat.QDQ,
-        op_types_to_quantize=list(ONNX_LAYERS),
-        nodes_to_exclude=activations_only,
-        per_channel=True,
-        reduce_range=not symmetric and not _has_vnni(),
-        activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-        calibrate_method=CalibrationMethod.MinMax,
-        use_external_data_format=large,
-        extra_options=extra,
-    )
-    for path in (prepared, exported.path):
-        for file in folder.glob(f"{path.name}*") if path.parent == folder else ():
-            file.unlink()
-    return type(exported)(path=quantised, input_names=exported.input_names, output_names=exported.output_names)
-
-
-def require_onnx_quantiser() -> None:
-    """Import what `static_onnx` and the exporter to ONNX use. Raises Unavailable where it is missing."""
-    try:
-        import onnxruntime.quantization.shape_inference  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        reason = f"int8 starts from a model that ONNX Runtime quantised ({error}): pip install onnxscript onnxruntime"
-        raise Unavailable(reason) from error
-
-
-def onnx_layers(model: OnnxModel) -> Settings:
-    """How many layers of a model that `static_onnx` wrote are quantised, and how many are not, for `precision()`."""
-    import onnx
-
-    graph = onnx.load(model.path, load_external_data=False).graph
-    dequantised = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
-    constants = {tensor.name for tensor in graph.initializer}
-    counted: Counter[str] = Counter()
-    for node in graph.node:
-        if node.op_type in ONNX_LAYERS and set(node.input[:2]) <= dequantised:
-            counted[f"int8 {_kind(node.op_type)} layers"] += 1
-        elif node.op_type in ONNX_LAYERS and node.input[1] in constants:
-            counted[f"float32 {_kind(node.op_type)} layers"] += 1
-    return dict(counted)
-
-
-def _kind(operator: str) -> str:
-    return "convolution" if operator == "Conv" else "linear"
-
-
-def _reader(names: tuple[str, ...], calibration: Iterable[Inputs]) -> Any:
-    """The input sets as quantize_static wants to read them."""
-    from onnxruntime.quantization import CalibrationDataReader
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._remaining = iter(list(calibration))
-
-        def get_next(self) -> dict[str, Any] | None:
-            one = next(self._remaining, None)
-            if one is None:
-                return None
-            return {name: tensor.cpu().numpy() for name, tensor in zip(names, one.tensors(), strict=True)}
-
-    return Reader()
-
-
-def _has_vnni() -> bool:
-    """Whether this CPU multiplies unsigned by signed bytes without saturating in between."""
-    import torch
-
-    return bool(torch.cpu._is_vnni_supported())

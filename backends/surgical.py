@@ -1,7 +1,7 @@
 """Inductor's mode `surgical`: only the named modules of a model are compiled, and the rest stays eager.
 
-It is for models whose other layers a compiler cannot look into (float8 layers of a foreign library), or where compiling
-the whole takes longer than it will ever save.
+It is for models with layers that a compiler cannot read, such as float8 layers of another library. It is also for
+models that take longer to compile as a whole than compiling will ever save.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
     from models.base import Inputs
 
-CLASSES_SHOWN = 6
-"""More classes of modules that stayed eager than these are only counted."""
+MAX_CLASSES_SHOWN = 6
+"""Further classes of modules that stayed eager are only counted."""
 
 IMPORTED_AS = {"transformer_engine": "te"}
-"""What a library's users call it, where that is not its name."""
+"""The usual short name of a library in its users' code."""
 
 
 def find_targets(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
-    """The modules whose names match one of `patterns`, outermost ones only: what they hold is compiled with them.
+    """Return the modules with names that match one of `patterns`. Modules inside another match are left out.
 
-    A `*` matches dots, too. Raises Unsupported without a pattern, UsageError for one that no module matches, naming the
-    nearest that there is.
+    A `*` matches dots, too. Raise Unsupported without a pattern, and UsageError with the nearest name if a pattern
+    matches no module.
     """
     if not patterns:
         raise Unsupported(
@@ -52,10 +52,10 @@ def find_targets(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Mod
 
 @dataclass
 class Outside:
-    """What a call ran in none of the targets: operators by name, and how often; modules by class, and how many.
+    """The work of a call outside of the targets: calls of each operator, and the number of modules of each class.
 
-    Libraries that call their own kernels (TransformerEngine) pass the dispatcher by, so that their operators are not
-    seen; their modules are.
+    Libraries that call their own kernels (TransformerEngine) bypass the dispatcher. Their operators are not seen, but
+    their modules are.
     """
 
     operators: Counter[str] = field(default_factory=Counter)
@@ -64,8 +64,8 @@ class Outside:
 
 @contextlib.contextmanager
 def counted_outside(targets: Mapping[str, nn.Module]) -> Iterator[Outside]:
-    """Inside, eager calls are counted: operators but those that only make a view, which launch nothing, and modules as
-    `_Call.working` has them. What they come to is there when the context is left."""
+    """Count, inside the context, operators and working modules of eager calls. Views are not counted, since they launch
+    nothing. The result is complete when the context ends."""
     from torch.nn.modules import module as hooks
     from torch.utils import _python_dispatch
 
@@ -102,12 +102,13 @@ class _Call:
     """One call of a module."""
 
     module: nn.Module | None
-    inner: set[nn.Module] = field(default_factory=set)  # that work in it, in none of the targets
+    inner: set[nn.Module] = field(default_factory=set)  # modules that work inside it, outside of the targets
     is_leaf: bool = True  # it has called no other module
 
     def working(self) -> set[nn.Module]:
-        """The module itself if it calls no other, or has weights of its own and calls none that has; otherwise those
-        that it calls. So a float8 layer is one, with what it rounds by, and a wrapper around one is none."""
+        """Return the module itself if it calls no other, or if it has weights and calls none that has. Otherwise return
+        those that it calls. So a float8 layer counts as one module with its helpers, and a wrapper around it as
+        none."""
         assert self.module is not None
         has_weights = _has_weights(self.module) and not any(map(_has_weights, self.inner))
         return {self.module} if self.is_leaf or has_weights else self.inner
@@ -118,7 +119,7 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _class_of(module: nn.Module) -> str:
-    """`Linear` for torch's, `te.Linear` for TransformerEngine's; with the package's name for any other's."""
+    """Return `Linear` for a class of torch, `te.Linear` for TransformerEngine, and the package's name for any other."""
     kind = type(module)
     package = kind.__module__.partition(".")[0]
     if kind.__module__.startswith("torch.nn."):
@@ -135,7 +136,7 @@ class Operated(Wrapped):
         self._eager = eager
 
     def placement(self) -> Placement:
-        """The compiled parts' as Inductor tells it, and what ran beside them, which was counted in an eager call."""
+        """Return Inductor's placement of the compiled parts, with what an eager call ran outside of them."""
         inner = self._inner.placement()
         assert inner is not None
         outside = [f"{name} stayed eager ({count})" for name, count in self._eager.operators.most_common()]
@@ -156,10 +157,10 @@ class Operated(Wrapped):
         )
 
     def _modules(self) -> str:
-        """`te.Linear (16), Dropout (4)`, with the number of classes that there is no room for."""
+        """Return text such as `te.Linear (16), Dropout (4)`, with the number of classes not shown."""
         by_class = [f"{name} ({count})" for name, count in self._eager.modules.most_common()]
-        more = len(by_class) - CLASSES_SHOWN
-        return ", ".join(by_class[:CLASSES_SHOWN]) + (f" and {more} more classes" if more > 0 else "")
+        more = len(by_class) - MAX_CLASSES_SHOWN
+        return ", ".join(by_class[:MAX_CLASSES_SHOWN]) + (f" and {more} more classes" if more > 0 else "")
 
     def settings(self) -> Settings:
         return {**super().settings(), "compiled_modules": ", ".join(self._targets)}
@@ -171,7 +172,7 @@ class Operated(Wrapped):
 
 
 def compile_parts(targets: Mapping[str, torch.nn.Module]) -> None:
-    """Replace the `forward` of each by what torch.compile makes of it in its next call."""
+    """Replace the `forward` of each target. torch.compile compiles it in the next call."""
     import torch
 
     for target in targets.values():
@@ -179,7 +180,7 @@ def compile_parts(targets: Mapping[str, torch.nn.Module]) -> None:
 
 
 def stays_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: Inputs) -> Outside:
-    """What one eager call of `module` runs outside of `targets`."""
+    """Return what one eager call of `module` runs outside of `targets`."""
     with counted_outside(targets) as found:
         module(*inputs.args, **inputs.kwargs)
     return found

@@ -1,10 +1,10 @@
-"""TensorRT: an engine built ahead of time from ONNX, run over memory of torch tensors.
+"""TensorRT: an engine built ahead of time from ONNX, run over the memory of torch tensors.
 
-Written for TensorRT 10 (from 10.13) and 11. TensorRT 11 has neither weak typing nor flags for precision any more, so
-for both the precision is the graph's own: the module arrives in it, or is quantised in ONNX, and the network is
-strongly typed. The one switch left is TF32.
+Written for TensorRT 10 (from 10.13) and 11. TensorRT 11 has no weak typing and no flags for precision any more. So in
+both versions the network is strongly typed, and the graph has the precision: the module has it already, or is quantised
+in ONNX. The only switch is TF32.
 """
-# A subclass of TensorRT's ILogger is one of Any where TensorRT is not installed.
+# If TensorRT is not installed, mypy takes its ILogger for Any.
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from models.base import Inputs
 
 OLDEST, TOO_NEW = (10, 13), (12, 0)
-"""The versions whose API this file is held against: at least the first, below the second."""
+"""This file is checked against the API of versions from the first, and below the second."""
 REMEDY = "pip install 'tensorrt>=10.13,<12'"
 
 ENGINE, TIMING_CACHE, MANIFEST = "model.engine", "timing.cache", "engine.json"
-"""What `package` leaves in the workspace, beside the exported graph."""
+"""Files that `package` leaves in the workspace, beside the exported graph."""
 
 
 class TensorRT(AheadOfTime):
@@ -59,7 +59,7 @@ class TensorRT(AheadOfTime):
             return Availability(f"TensorRT runs on NVIDIA GPUs, and {device} is none")
         try:
             import tensorrt as trt
-        except (ImportError, OSError) as error:  # OSError: its libraries are opened by hand
+        except (ImportError, OSError) as error:  # tensorrt opens its libraries itself, which raises OSError
             return Availability(f"tensorrt does not import ({_first_line(error)}): {REMEDY}")
         if not OLDEST <= _version(trt.__version__) < TOO_NEW:
             return Availability(f"TensorRT {trt.__version__} is not one that this backend was written for: {REMEDY}")
@@ -75,19 +75,19 @@ class TensorRT(AheadOfTime):
         return YES
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
-        import tensorrt  # noqa: F401 - importing is in no phase
+        import tensorrt  # noqa: F401 - before the phases, which do not time imports
 
         with context.phase("export"):
             exported = export_onnx(module, inputs, context.workspace)
             if context.cell.precision is Precision.INT8:
-                from backends.quantising import static_onnx
+                from backends.onnx_quantising import static_onnx
 
                 exported = static_onnx(exported, context.calibration, context.workspace, symmetric=True)
         with context.phase("compile"):
             _write_engine(exported, context)
 
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
-        import tensorrt  # noqa: F401 - importing is in no phase
+        import tensorrt  # noqa: F401 - before the phases, which do not time imports
 
         with context.phase("load"):
             engine = Engine(context.workspace, context.cell.device)
@@ -96,7 +96,7 @@ class TensorRT(AheadOfTime):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an engine does not tell of itself.
+    """Facts about an engine that it does not report itself.
 
     Its tensors have the ONNX graph's names, but not the graph's order (github.com/pytorch/TensorRT, pull 1646).
     """
@@ -117,21 +117,21 @@ class Manifest:
 
 
 class Complaints:
-    """The last errors TensorRT logged: its functions return None or False, and only its log says why."""
+    """The last errors that TensorRT logged. Its functions return None or False, and only its log says why."""
 
     def __init__(self) -> None:
         self.errors: deque[str] = deque(maxlen=8)
 
     def failure(self, what: str, *reasons: str) -> Exception:
-        """An error of one line that says `what` failed, and why, from `reasons` or else from the log."""
+        """Return an error of one line that says what failed, and why: from `reasons`, or else from the log."""
         told = "; ".join(reasons or self.errors) or "TensorRT logged no error"
         message = " ".join(f"{what}: {told}".split())
-        # the harness tells a cell that ran out of memory from a broken one by the error's type
+        # by the error's type the harness sees that a cell ran out of memory
         return MemoryError(message) if re.search("out ?of ?memory", message, re.IGNORECASE) else BakeoffError(message)
 
     @contextmanager
     def explain(self, what: str) -> Iterator[None]:
-        """A constructor of the bindings that got nothing from the library raises TypeError and does not say why."""
+        """Say why a constructor failed. The bindings raise only TypeError if the library returned nothing."""
         try:
             yield
         except TypeError as error:
@@ -139,14 +139,14 @@ class Complaints:
 
 
 def stream_handle() -> int:
-    """The current CUDA stream, as TensorRT takes it."""
+    """Return the current CUDA stream in the form that TensorRT takes."""
     import torch
 
     return int(torch.cuda.current_stream().cuda_stream)
 
 
-def _logger(complaints: Complaints) -> trt.ILogger:
-    """TensorRT's messages: errors are kept, they and warnings go to the process's log, the rest nowhere."""
+def logger_for(complaints: Complaints) -> trt.ILogger:
+    """Return a logger that keeps TensorRT's errors, and sends errors and warnings to the process's log."""
     import tensorrt as trt
 
     log = logging.getLogger("tensorrt")
@@ -166,18 +166,18 @@ def _logger(complaints: Complaints) -> trt.ILogger:
 
 
 def _write_engine(exported: OnnxModel, context: BuildContext) -> None:
-    """ONNX to an engine in the workspace. Raises BakeoffError, or MemoryError, with TensorRT's own words."""
+    """Build an engine from ONNX into the workspace. Raise BakeoffError or MemoryError with TensorRT's words."""
     import tensorrt as trt
 
     complaints = Complaints()
-    logger = _logger(complaints)
+    logger = logger_for(complaints)
     trt.init_libnvinfer_plugins(logger, "")
     with complaints.explain("TensorRT made no builder"):
         builder = trt.Builder(logger)
-    # always on in TensorRT 11, which takes the flag and ignores it
+    # TensorRT 11 is always strongly typed, and ignores the flag
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger)
-    # from the file, so that weights in a file beside it are found
+    # parse the file, so that weights in a file beside it are found
     if not parser.parse_from_file(str(exported.path)):
         reasons = [_told(parser.get_error(index)) for index in range(parser.num_errors)]
         raise complaints.failure("TensorRT's ONNX parser refused the graph", *reasons)
@@ -200,8 +200,8 @@ def _config(builder: trt.Builder, context: BuildContext) -> trt.IBuilderConfig:
     import tensorrt as trt
 
     config = builder.create_builder_config()
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector tells no layer's type
-    # on unless cleared: float32 layers would multiply with ten bits of mantissa
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # otherwise the inspector reports no types of layers
+    # TF32 is on by default, and float32 layers would multiply with ten bits of mantissa
     if context.cell.precision.allows_tf32:
         config.set_flag(trt.BuilderFlag.TF32)
     else:
@@ -213,7 +213,8 @@ def _config(builder: trt.Builder, context: BuildContext) -> trt.IBuilderConfig:
 
 
 def _timing_cache(config: trt.IBuilderConfig, path: Path, complaints: Complaints) -> trt.ITimingCache:
-    """The cell's own, so that what one cell timed never shortens another's build; empty unless `path` is there."""
+    """Set and return the cell's own timing cache, which is empty unless `path` exists. No cell shortens another's
+    build."""
     cache = config.create_timing_cache(path.read_bytes() if path.exists() else b"")
     if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
         raise complaints.failure("TensorRT took no timing cache")
@@ -221,19 +222,19 @@ def _timing_cache(config: trt.IBuilderConfig, path: Path, complaints: Complaints
 
 
 class Engine(Compiled):
-    """An execution context whose inputs and outputs are memory of torch tensors on `device`.
+    """An execution context that reads and writes the memory of torch tensors on `device`.
 
-    Inputs are bound as they are; outputs are allocated once, as the engine says. What else TensorRT holds (its log, the
-    runtime, the engine) lives until `close`.
+    Inputs are bound as they are. Outputs are allocated once, as the engine says. The log, the runtime and the engine
+    live until `close`.
     """
 
-    def __init__(self, folder: Path, device: str) -> None:
+    def __init__(self, folder: Path, device: Device) -> None:
         import tensorrt as trt
         import torch
 
         self._manifest = Manifest.read(folder)
         self._complaints = Complaints()
-        self._logger = _logger(self._complaints)
+        self._logger = logger_for(self._complaints)
         trt.init_libnvinfer_plugins(self._logger, "")
         with self._complaints.explain("TensorRT made no runtime"):
             self._runtime = trt.Runtime(self._logger)
@@ -251,7 +252,7 @@ class Engine(Compiled):
                 raise BakeoffError(f"TensorRT wants tensor '{name}' in host memory, which this backend does not bind")
         if missing := [name for name in self._manifest.output_names if name not in names]:
             raise BakeoffError(f"the engine has no output {', '.join(missing)}")
-        # an input that nothing reads may be gone; None stands for it
+        # None stands for an input that nothing reads, since the engine may not have it
         self._inputs = tuple(self._wanted(name) if name in names else None for name in self._manifest.input_names)
         self._bound: tuple[torch.Tensor, ...] = ()
         self._buffers: tuple[torch.Tensor, ...] = ()
@@ -271,7 +272,7 @@ class Engine(Compiled):
             if (tuple(tensor.shape), tensor.dtype) != wanted:
                 raise BakeoffError(f"input '{name}' is {tensor.dtype} {tuple(tensor.shape)}, the engine takes {wanted}")
             self._set_address(name, tensor)
-        self._bound = tensors  # TensorRT holds their addresses, not them
+        self._bound = tensors  # TensorRT holds only their addresses
 
     def run(self) -> None:
         if not self._context.execute_async_v3(stream_handle()):
@@ -281,7 +282,7 @@ class Engine(Compiled):
         return tuple(buffer.clone() for buffer in self._buffers)
 
     def placement(self) -> Placement:
-        """All of it runs in TensorRT, or it would not have been built: there is nothing to fall back to."""
+        """Return a full placement: TensorRT has nothing to fall back to, and would have failed to build."""
         engines = {f"TensorRT {dtype}".strip(): count for dtype, count in self._layer_types().items()}
         return Placement(extent=Extent.FULL, engines=engines, evidence=["TensorRT's engine inspector"])
 
@@ -300,13 +301,13 @@ class Engine(Compiled):
 
     def close(self) -> None:
         self._bound = ()
-        # each before what it stands on; a second time nothing is left to free
+        # free each object before the one that it depends on; a second call finds nothing to free
         for held in ("_context", "_engine", "_runtime", "_logger"):
             vars(self).pop(held, None)
         self._buffers = ()
 
     def _wanted(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        return tuple(self._engine.get_tensor_shape(name)), _torch_type(self._engine.get_tensor_dtype(name))
+        return tuple(self._engine.get_tensor_shape(name)), torch_type(self._engine.get_tensor_dtype(name))
 
     def _set_address(self, name: str, tensor: torch.Tensor) -> None:
         if not self._context.set_tensor_address(name, tensor.data_ptr()):
@@ -333,14 +334,14 @@ TYPE_NAMES = {
     "bool": ("bool",),
     "fp32": ("fp32", "float"),
 }
-"""Our name of a type -> its names in TensorRT's `Format/Datatype`; one that holds another stands before it."""
+"""Our name of a type, and its names in TensorRT's `Format/Datatype`. A name that contains another one comes first."""
 
 
 def layer_types(information: str) -> Counter[str]:
-    """How many layers read which type, from an engine inspector's JSON; "" where a layer does not tell.
+    """Count an engine's layers by the type that they read, from the inspector's JSON; "" if a layer does not say.
 
-    A layer counts under the type of its first input that has one, else of its output. Nothing is counted where
-    `information` is no JSON: TensorRT does not escape what it quotes from the model.
+    A layer counts under the type of its first input that has one, or else of its output. Return nothing if
+    `information` is not JSON, since TensorRT does not escape what it quotes from the model.
     """
     try:
         layers = json.loads(information, strict=False).get("Layers", [])
@@ -350,7 +351,7 @@ def layer_types(information: str) -> Counter[str]:
 
 
 def _layer_type(layer: Any) -> str:
-    if not isinstance(layer, dict):  # a bare name: the engine was built without details
+    if not isinstance(layer, dict):  # the engine was built without details, so this is only a name
         return ""
     tensors = [*layer.get("Inputs", []), *layer.get("Outputs", [])]
     formats = [str(tensor.get("Format/Datatype", "")).lower() for tensor in tensors]
@@ -358,7 +359,8 @@ def _layer_type(layer: Any) -> str:
     return next(known, "")
 
 
-def _torch_type(dtype: trt.DataType) -> torch.dtype:
+def torch_type(dtype: trt.DataType) -> torch.dtype:
+    """Return the torch type of a TensorRT type. Raise BakeoffError if torch has none."""
     import tensorrt as trt
     import torch
 
@@ -382,7 +384,7 @@ def _told(error: trt.ParserError) -> str:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """The first two numbers of a version."""
+    """Return the first two numbers of a version."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 

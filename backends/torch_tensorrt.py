@@ -1,12 +1,12 @@
-"""Torch-TensorRT: the parts of a torch graph that TensorRT takes, as engines inside of a torch module.
+"""Torch-TensorRT: a torch module in which TensorRT engines replace the parts of the graph that TensorRT takes.
 
-Written for Torch-TensorRT 2.8 to 2.14. The typing is always explicit, that is, the module's own: the versions differ in
-what `enabled_precisions` does (used, asserted against, ignored), so it is never passed.
+Written for Torch-TensorRT 2.8 to 2.14. Typing is always explicit, which means the module's own. `enabled_precisions` is
+never passed, because the versions differ in what it does: they use it, assert against it, or ignore it.
 
-Two ways lead in, and both are measured because they leave different things in the path of a call. `default` exports
-the module ahead of time and compiles the whole graph: a call is a plain torch module's. `torch-compile` is
-torch.compile(backend="tensorrt"): Dynamo traces at the first call, may break the graph where an export would fail, and
-checks its guards in every call. What partitions and converts the graph is the same code in both.
+There are two ways in. Both are measured, since they leave different work in a call. `default` exports the module ahead
+of time and compiles the whole graph, so a call is that of a plain torch module. `torch-compile` is
+torch.compile(backend="tensorrt"): Dynamo traces the first call, may break the graph where an export would fail, and
+checks its guards in every call. The same code partitions and converts the graph in both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from backends.base import YES, Availability, Backend, BuildContext, Compiled, Se
 from backends.eager import torch_available
 from backends.tensorrt import layer_types
 from records.device import Device
-from records.precision import Precision
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -38,10 +37,10 @@ OLDEST = (2, 8)
 JUST_IN_TIME = "torch-compile"
 
 ENGINE, TORCH = "_run_on_acc", "_run_on_gpu"
-"""What the names of a compiled graph's children hold: TensorRT's engines, and the parts that stayed in torch."""
+"""The names of a compiled graph's children contain these: TensorRT engines, and parts that stayed in torch."""
 
 TRIGGERING_CALLS = 3
-"""torch.compile compiles in the first; a CUDA graph is recorded in the first as well, after a warm-up of its own."""
+"""torch.compile compiles in the first call. A CUDA graph is recorded there too, after a warm-up of its own."""
 
 
 class TorchTensorRT(Backend):
@@ -63,7 +62,7 @@ class TorchTensorRT(Backend):
             return available
         try:
             import torch_tensorrt  # noqa: F401
-        except Exception as error:  # it raises plain Exceptions where TensorRT's libraries are missing
+        except Exception as error:  # torch_tensorrt raises Exception if TensorRT's libraries are missing
             first_line = str(error).strip().partition("\n")[0]
             return Availability(f"torch-tensorrt does not import ({first_line}): pip install {_requirement()}")
         return YES
@@ -78,7 +77,7 @@ class TorchTensorRT(Backend):
         return cuda_graph.supports_capture(cell)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        # importing is in no phase
+        # imported before the phases, which do not time imports
         import torch._dynamo  # noqa: F401
         import torch_tensorrt  # noqa: F401
 
@@ -90,21 +89,20 @@ class TorchTensorRT(Backend):
 
 
 def compilation_settings(context: BuildContext) -> dict[str, Any]:
-    """What is passed to Torch-TensorRT, by both ways: keywords of its `compile`, fields of its CompilationSettings."""
+    """Return what both ways pass to Torch-TensorRT: keywords of `compile`, and fields of CompilationSettings."""
     import torch
     import torch_tensorrt
 
-    device = torch.device(context.cell.device)
     settings: dict[str, Any] = {
-        # it takes the index from here, and one that is not given as None
-        "device": torch.device(device.type, device.index or 0),
-        "disable_tf32": context.cell.precision is not Precision.TF32,
-        # otherwise a file that all cells share
+        # with its index, which would otherwise be None
+        "device": torch.device(context.cell.device.kind, context.cell.device.cuda_index or 0),
+        "disable_tf32": not context.cell.precision.allows_tf32,
+        # not the default file, which all cells would share
         "timing_cache_path": str(context.workspace / "timing_cache.bin"),
-        # an engine that cannot be built is this record's reason, not a silent return to torch
+        # if an engine cannot be built, the cell fails with the reason and does not silently return to torch
         "pass_through_build_failures": True,
     }
-    # a switch in 2.8, on by default in 2.11, gone in 2.13, where there is no other typing
+    # off by default in 2.8, on in 2.11, and gone in 2.13, which has no other typing
     if "use_explicit_typing" in {field.name for field in fields(torch_tensorrt.dynamo.CompilationSettings)}:
         settings["use_explicit_typing"] = True
     return settings
@@ -113,10 +111,10 @@ def compilation_settings(context: BuildContext) -> dict[str, Any]:
 def _ahead_of_time(
     module: torch.nn.Module, inputs: Inputs, context: BuildContext, settings: dict[str, Any]
 ) -> Partitioned:
-    """torch.export, then Torch-TensorRT over the whole graph.
+    """Export the module with torch.export, and compile the whole graph with Torch-TensorRT.
 
-    `torch_tensorrt.dynamo.compile` is what `torch_tensorrt.compile(ir="dynamo")` calls after exporting by itself; taken
-    apart, the two are timed as the two phases they are.
+    `torch_tensorrt.compile(ir="dynamo")` exports and then calls `torch_tensorrt.dynamo.compile`. Called apart, the two
+    are timed as two phases.
     """
     import torch
     import torch_tensorrt
@@ -142,7 +140,7 @@ def _just_in_time(module: torch.nn.Module, inputs: Inputs, settings: dict[str, A
     parts: list[Any] = []
 
     def remembering(graph: torch.fx.GraphModule, sample_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """The backend that torch.compile knows as "tensorrt"; what it made of each graph is kept for its placement."""
+        """Act as torch.compile's backend "tensorrt", and keep what it made of each graph for the placement."""
         part = torch_tensorrt.dynamo.backend.torch_tensorrt_backend(graph, sample_inputs, options=dict(settings))
         parts.append(part)
         compiled: Callable[..., Any] = part
@@ -161,7 +159,7 @@ def _triggered(compiled: Partitioned, inputs: Inputs) -> Partitioned:
 
 @contextmanager
 def _plain_tensors() -> Iterator[None]:
-    """Exporting and lowering do not take inference tensors: in no_grad, as a user's own script would."""
+    """Switch to no_grad, as in a user's script, because exporting and lowering take no inference tensors."""
     import torch
 
     with torch.inference_mode(False), torch.no_grad():
@@ -169,7 +167,7 @@ def _plain_tensors() -> Iterator[None]:
 
 
 class Partitioned(Compiled):
-    """A callable with engines inside; `parts` are the graphs they are in. `flat`: it takes tensors, not arguments."""
+    """A callable that contains engines, in the graphs `parts`. If `flat`, it takes flat tensors."""
 
     def __init__(
         self, function: Callable[..., object], parts: list[Any], switch: AbstractContextManager[Any] | None, flat: bool
@@ -177,7 +175,7 @@ class Partitioned(Compiled):
         self._parts = parts
         self._flat = flat
         self._switches = ExitStack()
-        # where parts stayed in torch, CUDA graphs need a module around the whole, and this is it
+        # the switch returns a module around the whole, which CUDA graphs need if parts stayed in torch
         self._function = self._switches.enter_context(switch) if switch is not None else function
         self._args: tuple[Any, ...] = ()
         self._kwargs: Mapping[str, Any] = {}
@@ -206,14 +204,14 @@ class Partitioned(Compiled):
         engines = engines_of(self._parts)
         if not engines:
             return {}
-        switches = engines[0].settings  # the same for all: those passed, and the library's defaults
+        switches = engines[0].settings  # all engines have the same settings
         return {"tensorrt_tf32": not switches.disable_tf32, "tensorrt_fp32_acc": bool(switches.use_fp32_acc)}
 
     def settings(self) -> Settings:
         import torch_tensorrt
 
         engines = engines_of(self._parts)
-        # built without details, an engine tells its layers' names and not what they compute in
+        # the engines were built without details, so they know their layers' names and not the types
         layers = sum(layer_types(engine.get_layer_info()).total() for engine in engines)
         chosen = engines[0].settings if engines else torch_tensorrt.dynamo.CompilationSettings()
         return {
@@ -233,13 +231,13 @@ class Partitioned(Compiled):
 
 
 def coverage(parts: Sequence[Any], graph_breaks: Sequence[str] = ()) -> Placement | None:
-    """What of `parts` runs in TensorRT, by the names the partitioner gives; None where a part is no graph."""
+    """Return how much of `parts` runs in TensorRT, by the partitioner's names; None if a part is not a graph."""
     if not all(hasattr(part, "graph") for part in parts):
         return None
     engines = len(engines_of(parts))
     left: Counter[str] = Counter()
     for part in parts:
-        # at the top level too: all of the graph where it had no block worth an engine
+        # operators stay at the top level too, and all of them if no block was worth an engine
         left.update(_operators(part))
         for name, child in part.named_children():
             if TORCH in name:
@@ -256,13 +254,13 @@ def coverage(parts: Sequence[Any], graph_breaks: Sequence[str] = ()) -> Placemen
 
 
 def engines_of(parts: Sequence[Any]) -> list[Any]:
-    """The modules among the parts' children that are TensorRT engines."""
+    """Return the children of `parts` that are TensorRT engines."""
     graphs = (part for part in parts if hasattr(part, "named_children"))
     return [child for part in graphs for name, child in part.named_children() if ENGINE in name]
 
 
 def _operators(graph: Any) -> Iterator[str]:
-    """The work in a graph's own nodes; taking an item out of a tuple is none."""
+    """Yield the operators in a graph's own nodes, without those that only take an item from a tuple."""
     for node in graph.graph.nodes:
         if node.op in ("call_function", "call_method") and node.target is not operator.getitem:
             yield str(node.target)
@@ -275,7 +273,7 @@ def _graph_breaks() -> list[str]:
 
 
 def _version_matches_torch() -> Availability:
-    """Torch-TensorRT is linked against one minor version of torch, and another one can crash at import."""
+    """Check the versions. Torch-TensorRT is linked to one minor version of torch, and can crash with another."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""TorchScript: trace, freeze, and let the profiling executor specialise."""
+"""TorchScript: the model is traced and frozen, and the profiling executor specialises it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from models.base import Inputs
 
 SPECIALISING_CALLS = 3
-"""The profiling executor records the first call, compiles in the second and settles by the third."""
+"""The profiling executor records the first call, compiles in the second, and is final by the third."""
 
 
 class TorchScript(Backend):
@@ -54,6 +54,8 @@ class TorchScript(Backend):
 
 
 class Traced(Compiled):
+    """Calls a frozen TorchScript module."""
+
     def __init__(self, frozen: Any) -> None:
         self._frozen = frozen
         self._tensors: tuple[torch.Tensor, ...] = ()

@@ -1,4 +1,4 @@
-"""Hand-written Triton kernels (backends/kernels): what compilers and the vendor's library leave to be gained."""
+"""Hand-written Triton kernels (backends/kernels). They show what compilers and the vendor's library leave to gain."""
 
 from __future__ import annotations
 
@@ -22,16 +22,13 @@ if TYPE_CHECKING:
     from models.base import Inputs
 
 DESCRIPTOR = "descriptor"
-DESCRIPTOR_CAPABILITY = (9, 0)
-"""The first compute capability with the copy engine (TMA) that tensor descriptors are for: Hopper."""
-
-FLOAT8_CAPABILITY = (8, 9)
+MIN_DESCRIPTOR_CAPABILITY = (9, 0)
+"""The first compute capability with the copy engine (TMA) that tensor descriptors need: Hopper."""
 
 CHOSEN = "variant.json"
-"""In the artefact: what the first process found to be the fastest. Later ones start from it."""
+"""The file in the artefact with the fastest variant that the first process found. Later processes start from it."""
 
-WARM_UP_MS, REPEAT_MS = 10, 40
-"""Of each variant that is tried."""
+VARIANT_WARM_UP_MS, VARIANT_REPEAT_MS = 10, 40
 
 
 class Triton(Backend):
@@ -83,7 +80,7 @@ class Triton(Backend):
 
 
 class Handwritten(Compiled):
-    """One variant of a kernel. Binding allocates its outputs and describes its tensors; a call is one launch."""
+    """Runs one variant of a kernel. Binding allocates the outputs and describes the tensors. A call is one launch."""
 
     def __init__(
         self,
@@ -124,17 +121,17 @@ class Handwritten(Compiled):
 
 
 def _possible(variants: Sequence[Variant], loads: object, cell: Cell) -> list[Variant]:
-    """The variants of a kernel that load as the mode says and that this GPU can run. Raises Unavailable for none."""
+    """Return the variants that load as the mode says and that this GPU can run. Raise Unavailable if there are none."""
     found = [variant for variant in variants if loads in (None, variant["loads"])]
     if cell.device.is_cuda:
         import torch
 
         capability = torch.cuda.get_device_capability(cell.device)
-        if capability < DESCRIPTOR_CAPABILITY:
+        if capability < MIN_DESCRIPTOR_CAPABILITY:
             found = [variant for variant in found if variant["loads"] != DESCRIPTOR]
         if not found:
             raise Unavailable(
-                f"its tensor descriptors need compute capability {_dotted(DESCRIPTOR_CAPABILITY)}, "
+                f"its tensor descriptors need compute capability {_dotted(MIN_DESCRIPTOR_CAPABILITY)}, "
                 f"and {cell.device} has {_dotted(capability)}"
             )
     return found
@@ -147,9 +144,9 @@ def _choose(
     inputs: Inputs,
     context: BuildContext,
 ) -> tuple[Variant, Settings]:
-    """The fastest variant for these inputs, compiled, and how it was chosen: by single calls, as cells are timed.
+    """Compile and time the variants with single calls. Return the fastest one, and how it was chosen.
 
-    Raises BakeoffError where none of them compiles and runs.
+    Raise BakeoffError if no variant compiles and runs.
     """
     remembered = context.workspace / CHOSEN
     if remembered.exists():
@@ -171,9 +168,11 @@ def _choose(
         except (OutOfResources, PTXASError, RuntimeError) as error:
             failed.append(f"{_spelled(variant)}: {type(error).__name__}")
             continue
-        taken = triton.testing.do_bench(launch.run, warmup=WARM_UP_MS, rep=REPEAT_MS, return_mode="median")
+        taken = triton.testing.do_bench(
+            launch.run, warmup=VARIANT_WARM_UP_MS, rep=VARIANT_REPEAT_MS, return_mode="median"
+        )
         milliseconds.append((float(taken), number))
-    torch.cuda.empty_cache()  # what do_bench cleared the L2 with is not the cell's memory
+    torch.cuda.empty_cache()  # do_bench's buffer for clearing the L2 is not the cell's memory
     if not milliseconds:
         raise BakeoffError(f"no variant of its kernel runs: {'; '.join(failed)}")
     chosen = dict(variants[min(milliseconds)[1]])

@@ -1,11 +1,9 @@
-"""The hand-written Triton kernels, by the model they compute. Imports nothing: a kernel's file imports Triton.
+"""The table of hand-written Triton kernels, by the model that they compute. Only a kernel's own file imports Triton.
 
-A kernel's file has
+A kernel's file computes what the model's module computes, in the type of its inputs. It has
 
-    VARIANTS                          the few configurations that are tried, the first one being the fallback
-    prepare(module, inputs, variant)  the launch of one of them for these inputs, with outputs of its own
-
-and computes what the model's module computes, in the type of its inputs.
+    VARIANTS                          the few configurations that are tried; the first one is the fallback
+    prepare(module, inputs, variant)  the launch of one variant for these inputs, with outputs of its own
 """
 
 from __future__ import annotations
@@ -18,12 +16,12 @@ if TYPE_CHECKING:
     import torch
 
 Variant = Mapping[str, int | bool | str]
-"""Block sizes, warps and the like. `loads` says how tiles come from memory: by `pointer` or by `descriptor`."""
+"""Block sizes, warps and so on. `loads` says how tiles come from memory: by `pointer` or by `descriptor`."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Where a model's kernel is, and the ways of loading that it has variants for."""
+    """The module with a model's kernel, and the ways of loading that it has variants for."""
 
     module: str
     loads: tuple[str, ...]
@@ -40,26 +38,26 @@ TABLE: dict[str, Row] = {
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel with everything it is launched with. `run` enqueues it on the current stream."""
+    """A kernel with its arguments and outputs. `run` enqueues it on the current stream."""
 
     run: Callable[[], object]
     outputs: tuple[torch.Tensor, ...]
 
 
-OVERLAPPING_CAPABILITY = (9, 0)
+MIN_OVERLAP_CAPABILITY = (9, 0)
 """The first compute capability with programmatic dependent launch."""
 
 
 def can_overlap(tensor: torch.Tensor) -> bool:
-    """Whether a kernel on the GPU that has `tensor` may be launched into the end of the one before it."""
+    """Return whether a kernel on the tensor's GPU can start while the one before it ends."""
     import torch
 
     is_nvidias = tensor.is_cuda and torch.version.hip is None
-    return is_nvidias and torch.cuda.get_device_capability(tensor.device) >= OVERLAPPING_CAPABILITY
+    return is_nvidias and torch.cuda.get_device_capability(tensor.device) >= MIN_OVERLAP_CAPABILITY
 
 
 def processors(tensor: torch.Tensor) -> int:
-    """Multiprocessors of the GPU that has `tensor`; 1 on the CPU, where kernels are interpreted."""
+    """Return the number of multiprocessors of the tensor's GPU; 1 on the CPU, where kernels are interpreted."""
     import torch
 
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 1

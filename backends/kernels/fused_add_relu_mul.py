@@ -1,8 +1,8 @@
-"""relu(x + y) * z in one pass over memory: three reads and one write an element, where eager makes five and three.
+"""relu(x + y) * z in one pass over memory, with three reads and one write per element. Eager needs five and three.
 
-On Hopper a launch need not wait until the one before it has left the GPU: its programs are put where that one's have
-ended, and wait there for its results (programmatic dependent launch, CUDA C++ Programming Guide). Of 20 µs that the
-kernel takes for 10⁷ elements on an H200 while calls queue, that is one.
+On Hopper a launch need not wait until the one before it has left the GPU. Its programs start where others have ended,
+and wait there for the results (programmatic dependent launch, CUDA C++ Programming Guide). That saves 1 of 20 µs for
+10⁷ elements on an H200, when calls queue.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ VARIANTS: tuple[Variant, ...] = tuple(
         (1024, 4, "evict_first", 16),
     )
 )
-"""`policy` is what the L2 does with lines that nobody reads again. `per_processor` programs stay on a multiprocessor
-and go through block after block; 0: a program for every block."""
+"""`policy` is the L2's policy for lines that nobody reads again. `per_processor` programs stay on each multiprocessor
+and compute block after block; 0 means one program for each block."""
 
 
 def prepare(module: torch.nn.Module, inputs: Sequence[torch.Tensor], variant: Variant) -> Launch:
-    """`inputs` are x, y and z: contiguous, of one shape and type."""
+    """Prepare the launch for x, y and z, which are contiguous and have one shape and type."""
     x, y, z = inputs
     result = torch.empty_like(x)
     blocks = triton.cdiv(x.numel(), int(variant["block"]))
@@ -55,7 +55,7 @@ def prepare(module: torch.nn.Module, inputs: Sequence[torch.Tensor], variant: Va
 @triton.jit
 def _fused(x, y, z, result, count, BLOCK: tl.constexpr, POLICY: tl.constexpr, OVERLAPS: tl.constexpr):
     if OVERLAPS:
-        gdc_wait()  # until all that was enqueued before is done: the inputs may be its results
+        gdc_wait()  # wait for everything enqueued before, since the inputs may be its results
         gdc_launch_dependents()
     for block in tl.range(tl.program_id(0), tl.cdiv(count, BLOCK), tl.num_programs(0)):
         offsets = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)

@@ -1,7 +1,8 @@
-"""A matrix product of float8 or 16-bit matrices with tensor descriptors: left @ right.T, accumulated in float32.
+"""left @ right.T of float8 or 16-bit matrices with tensor descriptors, accumulated in float32.
 
-The scheme is that of Triton's tutorial 09 (persistent matmul): as many programs as the GPU has multiprocessors, each of
-which computes tile after tile, in an order that keeps the tiles in flight within a few rows and columns of each other.
+The scheme is that of Triton's tutorial 09 (persistent matmul). There are as many programs as the GPU has
+multiprocessors. Each one computes tile after tile, in an order that keeps the tiles in flight within a few rows and
+columns of each other.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ VARIANTS: tuple[Variant, ...] = (
     _variant(256, 128, 4, 8, store="halves", group=8),
     _variant(128, 128, 3, 4, store="halves", group=16, per_processor=2),
 )
-"""`group` rows of tiles are gone through together, so that what they share of the right matrix is still in the L2: the
-tiles in flight touch least where they cover a square. `per_processor` programs share a multiprocessor, so that one
-stores while another multiplies.
+"""`group` rows of tiles are computed together, so that their part of the right matrix is still in the L2. Tiles in
+flight touch least memory if they cover a square. `per_processor` programs share a multiprocessor, so that one stores
+while another multiplies.
 
-There is none with warps of their own for loading (`warp_specialize`): Triton 3.6 compiles them for Hopper, and on an
-H200 they did not end (four variants, 40 s each, 2026-11-21)."""
+No variant has separate warps for loading (`warp_specialize`). Triton 3.6 compiles them for Hopper, but on an H200 they
+did not end (four variants, 40 s each, 2026-11-21)."""
 
 BLOCK_K_BYTES = 128
-"""Depth of a tile: a row of it is as long as the widest swizzle of shared memory."""
+"""Depth of a tile. Its rows are as long as the widest swizzle of shared memory."""
 
 
 def prepare(module: torch.nn.Module, inputs: Sequence[torch.Tensor], variant: Variant) -> Launch:
-    """`inputs` are left (m, k) and right (n, k), both contiguous.
+    """Prepare the launch for left (m, k) and right (n, k), both contiguous.
 
-    Float8 matrices have scales, in `module.scale_left` and `module.scale_right`, and a result of `module.result_type`.
+    Float8 matrices have scales in `module.scale_left` and `module.scale_right`, and a result of `module.result_type`.
     """
     left, right = inputs
     is_scaled = left.element_size() == 1
@@ -122,7 +123,7 @@ def _matmul(
             inside = (rows < m) & (columns < n)
             tl.store(result + rows * n + columns, sums.to(result.dtype.element_ty), inside)
         elif STORE == "halves":
-            # through half as much shared memory, which leaves room for another stage of loads
+            # storing halves needs half the shared memory, and leaves room for another stage of loads
             parts = tl.permute(tl.reshape(sums, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
             lower, upper = tl.split(parts)
             result.store([row, column], lower.to(result.dtype))

@@ -1,4 +1,4 @@
-"""The rotary embedding of queries and keys in one launch: each is read once and written once."""
+"""The rotary embedding of queries and keys in one launch, which reads and writes each of them once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ VARIANTS: tuple[Variant, ...] = tuple(
 
 
 def prepare(module: torch.nn.Module, inputs: Sequence[torch.Tensor], variant: Variant) -> Launch:
-    """`inputs` are queries and keys, contiguous (batch, seq, heads, width); heads and half the width powers of two.
+    """Prepare the launch for queries and keys, both contiguous and of shape (batch, seq, heads, width).
 
-    `module` has the tables `cosines` and `sines` of (seq, 1, width), whose second half repeats the first. Raises
-    Unsupported for other numbers of heads and widths.
+    `module` has the tables `cosines` and `sines` of shape (seq, 1, width). Their second half repeats the first. Raise
+    Unsupported if heads or width are not powers of two.
     """
     queries, keys = inputs
     batch, seq, heads, width = queries.shape
@@ -60,7 +60,7 @@ def _rope(
     WIDTH: tl.constexpr,
     POSITIONS: tl.constexpr,
 ):
-    """The grid's second axis says whether this program rotates queries or keys."""
+    """Rotate queries or keys, by the grid's second axis."""
     if tl.program_id(1) == 0:
         source, target = queries, rotated_queries
     else:

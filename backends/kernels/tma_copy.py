@@ -1,6 +1,6 @@
-"""A copy of a matrix, tile by tile: with a pointer for every element, or with tensor descriptors.
+"""Copies a matrix tile by tile, with a pointer for every element or with tensor descriptors.
 
-A descriptor tells the GPU's copy engine (TMA, from compute capability 9.0) shape and strides once; a tile is then one
+A descriptor tells the GPU's copy engine (TMA, from compute capability 9.0) shape and strides once. A tile is then one
 instruction, and no thread computes addresses or masks.
 """
 
@@ -20,14 +20,14 @@ VARIANTS: tuple[Variant, ...] = tuple(
     for loads in ("pointer", "descriptor")
     for rows, columns, warps, stages in ((16, 256, 4, 1), (64, 128, 4, 1), (64, 128, 4, 3), (64, 256, 8, 3))
 )
-"""With more than one stage a program copies tile after tile, and the loads of the next ones are under way meanwhile."""
+"""With more than one stage, a program copies tile after tile, and loads the next ones in the meantime."""
 
 PROGRAMS_PER_PROCESSOR = 4
-"""Of a kernel whose programs copy several tiles each."""
+"""Number of programs if each one copies several tiles."""
 
 
 def prepare(module: torch.nn.Module, inputs: Sequence[torch.Tensor], variant: Variant) -> Launch:
-    """`inputs` is one contiguous matrix, of columns that take a multiple of 16 bytes."""
+    """Prepare the launch for one contiguous matrix with rows of a multiple of 16 bytes."""
     (source,) = inputs
     target = torch.empty_like(source)
     tile = [int(variant["rows"]), int(variant["columns"])]

@@ -16,7 +16,8 @@ from backends import quantising
 from backends.base import BuildContext, Settings
 from backends.calling import flatten_outputs
 from backends.exporting import OnnxModel, export_onnx
-from backends.quantising import onnx_layers, static_onnx, torch_int8_cpu, torch_int8_cuda
+from backends.onnx_quantising import onnx_layers, static_onnx
+from backends.quantising import torch_int8_cpu, torch_int8_cuda
 from harness.worker import accuracy, precision, simulation
 from harness.worker.loading import load, place
 from harness.worker.reference import run_eager

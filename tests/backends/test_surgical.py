@@ -185,7 +185,7 @@ def test_every_operator_that_stayed_out_is_named_the_most_frequent_first(tmp_pat
     cell = Cell(model="mlp", dimensions={}, device="cpu", precision="fp32", backend="eager")
     with built(cell, tmp_path, loaded()) as eager:
         operators = Counter({f"aten.op{number}": number for number in range(1, 31)})
-        modules = Counter({f"some.Layer{number}": number for number in range(1, surgical.CLASSES_SHOWN + 3)})
+        modules = Counter({f"some.Layer{number}": number for number in range(1, surgical.MAX_CLASSES_SHOWN + 3)})
         placement = surgical.Operated(eager.compiled, {}, Outside(operators, modules)).placement()
     first, *others = placement.fallbacks
     assert first.startswith("modules that stayed eager: some.Layer8 (8), some.Layer7 (7), ")

@@ -145,7 +145,7 @@ from records.device import Device
 from records.errors import BakeoffError
 
 complaints = ours.Complaints()
-logger = ours._logger(complaints)
+logger = ours.logger_for(complaints)
 logger.log(tensorrt.ILogger.INFO, "not kept")
 logger.log(tensorrt.ILogger.ERROR, "kept")
 assert list(complaints.errors) == ["kept"]
@@ -158,9 +158,9 @@ for make in (tensorrt.Builder, tensorrt.Runtime):
     else:
         raise AssertionError(f"{make} out of nothing")
 for name in ("FLOAT", "HALF", "BF16", "INT8", "UINT8", "INT32", "INT64", "BOOL"):
-    ours._torch_type(getattr(tensorrt.DataType, name))
+    ours.torch_type(getattr(tensorrt.DataType, name))
 try:
-    ours._torch_type(tensorrt.DataType.INT4)
+    ours.torch_type(tensorrt.DataType.INT4)
 except BakeoffError as error:
     assert "INT4" in str(error)
 sys.stdout.write(ours.TensorRT().available(Device("cuda:99")).reason)
