@@ -1,4 +1,4 @@
-"""The backends Bakeoff knows, by name. Imports nothing: a backend's library is imported when it is used."""
+"""The backends that Bakeoff knows, by name. A backend's file is imported when its name is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOR_TESTS: dict[str, str] = {
     "null-packaged": "backends.null:NullPackaged",
     "eager-again": "backends.eager_again:EagerAgain",
 }
-"""Found by name, but in no list: they exist to test the harness."""
+"""Backends to test the harness. They are found by name, but are in no list."""
 
 ALIASES: dict[str, str] = {
     "jit": "torchscript",
@@ -36,24 +36,24 @@ ALIASES: dict[str, str] = {
     "onnxruntime": "onnx",
 }
 ONLY_BY_NAME = frozenset({"hotpath"})
-"""In every list but `all`: it answers calls for a minute before it has chosen what to run."""
+"""Backends in every list but `all`. `hotpath` answers calls for a minute before it has chosen what to run."""
 
 ENTRY_POINTS = "bakeoff.backends"
-"""Third parties' distributions add a backend through this entry-point group: NAME = "module:Class"."""
+"""Other distributions add a backend through this entry-point group, as NAME = "module:Class"."""
 
 
 def names() -> list[str]:
-    """Every backend there is: the table's, then third parties' in alphabetical order."""
+    """Return every backend: the table's, then those of other distributions in alphabetical order."""
     return [*TABLE, *sorted(_third_party().keys() - TABLE.keys())]
 
 
 def in_all() -> list[str]:
-    """Those that `all` stands for."""
+    """Return the backends that `all` stands for."""
     return [name for name in names() if name not in ONLY_BY_NAME]
 
 
 def canonical(name: str) -> str:
-    """The backend's own name for `name`, which may be an alias. Raises UsageError for one nobody knows."""
+    """Return the backend's own name for `name`, which may be an alias. Raise UsageError if it is unknown."""
     name = ALIASES.get(name, name)
     if name in TABLE or name in FOR_TESTS or name in _third_party():
         return name
@@ -61,7 +61,7 @@ def canonical(name: str) -> str:
 
 
 def create(name: str) -> Backend:
-    """The backend called `name`. Raises UsageError for an unknown one, BakeoffError where its module does not load."""
+    """Create the backend. Raise UsageError if the name is unknown, and BakeoffError if its module does not load."""
     name = canonical(name)
     target = TABLE.get(name) or FOR_TESTS.get(name) or _third_party()[name]
     module, _, attribute = target.partition(":")

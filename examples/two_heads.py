@@ -1,4 +1,4 @@
-"""Several inputs, one of them whole numbers, and several outputs: a small ranking model.
+"""A small ranking model with several inputs, one of them whole numbers, and several outputs.
 
 To measure it:
 
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 def factory(
     batch: int = 32, features: int = 64, items: int = 1000, hidden: int = 128
 ) -> tuple[nn.Module, dict[str, Tensor]]:
-    """(batch, features) and (batch,) item ids -> a click's logit and a dwell time, both (batch,)."""
+    """From (batch, features) and (batch,) item ids to a click's logit and a dwell time, both (batch,)."""
     inputs = {"user": torch.randn(batch, features), "item": torch.randint(items, (batch,))}
     return TwoHeads(features, items, hidden), inputs
 
 
 class TwoHeads(nn.Module):
-    """A shared trunk over a user's features and an item's embedding, and one head for each thing predicted."""
+    """A shared trunk over a user's features and an item's embedding, and one head for each prediction."""
 
     def __init__(self, features: int, items: int, hidden: int) -> None:
         super().__init__()

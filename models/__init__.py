@@ -1,4 +1,4 @@
-"""The models Bakeoff knows, by name. Imports nothing: a name is looked up when it is used."""
+"""The models that Bakeoff knows, by name. A model's file is imported when its name is used."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ DEFAULT = ("mlp", "conv", "transformer")
 
 
 def find(name: str) -> Family:
-    """The family that `name` names: a row of the table, `path/to/file.py:factory`, or `hf:FOLDER`.
+    """Return the family for a row of the table, for `path/to/file.py:factory`, or for `hf:FOLDER`.
 
-    Raises UsageError for an unknown name, a missing file, factory or folder.
+    Raise UsageError for an unknown name, or a missing file, factory or folder.
     """
     if name in TABLE:
         module, _, attribute = TABLE[name].partition(":")

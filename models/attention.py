@@ -1,4 +1,4 @@
-"""Softmax attention alone, written out or fused: what its scores cost, whose number grows with the square of seq."""
+"""Softmax attention alone, written out or fused. It shows the cost of its scores, which grow with the square of seq."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention in two ways, for `models.attention` and `models.transformer_lm`. Imports torch."""
+"""Attention in two ways, for `models.attention` and `models.transformer_lm`. This file imports torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 class Naive(nn.Module):
-    """softmax(queries keysᵀ / √width) values, over the last two dimensions, written out: all scores are stored."""
+    """softmax(queries keysᵀ / √width) values over the last two dimensions, written out. It stores all scores."""
 
     def __init__(self, is_causal: bool = False) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Naive(nn.Module):
 
 
 class Fused(nn.Module):
-    """The same by scaled_dot_product_attention, which stores no scores."""
+    """The same attention by scaled_dot_product_attention, which stores no scores."""
 
     def __init__(self, is_causal: bool = False) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Fused(nn.Module):
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         if queries.dim() == 4:
             return functional.scaled_dot_product_attention(queries, keys, values, is_causal=self.is_causal)
-        # torch's fused kernels take four dimensions and no fewer
+        # torch's fused kernels need four dimensions
         queries, keys, values = (one.unsqueeze(1) for one in (queries, keys, values))
         return functional.scaled_dot_product_attention(queries, keys, values, is_causal=self.is_causal).squeeze(1)
 

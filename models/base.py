@@ -1,6 +1,6 @@
-"""What the harness asks of a model: named dimensions, and, for given ones, a module with several sets of inputs.
+"""The contract between the harness and a model: named dimensions, and a module with several sets of inputs for them.
 
-This file and the families import torch only inside functions: the parent process plans without it.
+This file and the families import torch only inside functions, because the controller plans without torch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ Sizes = Mapping[str, int | str]
 """A value for each of a model's dimensions."""
 
 INPUT_SETS = 4
-"""Inputs are rotated over this many sets, so that no cell profits from one set's staying in a cache or a graph."""
+"""Calls rotate over this many sets of inputs, so that no cell gains from one set that stays in a cache or a graph."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A size a user may set with `--set NAME=VALUE`: a whole number, one of `choices`, or text where the default is."""
+    """A size that a user sets with `--set NAME=VALUE`: a whole number, one of `choices`, or text if the default is
+    text."""
 
     default: int | str
     help: str
@@ -34,7 +35,7 @@ class Dimension:
     choices: tuple[str, ...] = ()
 
     def parse(self, model: str, name: str, text: str | int) -> int | str:
-        """The value that `text` stands for. Raises UsageError naming the model, the dimension and what it takes."""
+        """Return the value of `text`. Raise UsageError with the model, the dimension and what it takes."""
         if self.choices:
             if str(text) in self.choices:
                 return str(text)
@@ -52,13 +53,13 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Inputs:
-    """One call's arguments. Tensors may sit anywhere in them (tuples, dicts); other values are constants."""
+    """The arguments of one call. They may hold tensors anywhere, in tuples or dicts. Other values are constants."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """The tensors among the arguments, flat, in a stable order: positional ones first, then by keyword."""
+        """Return the tensors among the arguments, flat and in a stable order: positional ones first, then keywords."""
         import torch
         from torch.utils import _pytree as pytree
 
@@ -66,7 +67,7 @@ class Inputs:
         return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-        """The same arguments with `function` applied to every tensor."""
+        """Return the same arguments with `function` applied to every tensor."""
         import torch
         from torch.utils import _pytree as pytree
 
@@ -75,7 +76,7 @@ class Inputs:
 
 
 def of_each_shape(sets: Sequence[Inputs]) -> list[Inputs]:
-    """The first of `sets` of each combination of shapes."""
+    """Return the first of `sets` for each combination of shapes."""
     found: dict[tuple[torch.Size, ...], Inputs] = {}
     for one in sets:
         found.setdefault(tuple(tensor.shape for tensor in one.tensors()), one)
@@ -86,28 +87,29 @@ def of_each_shape(sets: Sequence[Inputs]) -> list[Inputs]:
 class LoadedModel:
     """A module in eval mode and float32 on the CPU, with `INPUT_SETS` sets of inputs of equal shapes and types.
 
-    Floating-point weights and inputs are float32; the harness casts them to the cell's precision and moves them to its
-    device. What is float8 already stays so: a model that quantises itself may have such inputs. Inputs are not constant
-    and, as far as the batch allows (`models.user`), do not repeat one another.
+    The harness casts floating-point weights and inputs to the cell's precision and moves them to its device. Tensors
+    that are float8 already stay so, for models that quantise themselves. Inputs are not constant and do not repeat one
+    another, as far as the batch allows (`models.user`).
     """
 
     module: torch.nn.Module
     inputs: tuple[Inputs, ...]
     loss: Callable[..., torch.Tensor] | None = None
-    """For training: `loss(outputs, *args, **kwargs)` is a scalar of the module's outputs and the call's arguments. None
-    stands for the mean of the squares of all floating-point outputs."""
+    """The loss for training: `loss(outputs, *args, **kwargs)` returns a scalar. None stands for the mean of the squares
+    of all floating-point outputs."""
     input_gradients: bool = False
-    """Whether training makes gradients of the floating-point inputs, too."""
+    """True if training makes gradients of the floating-point inputs, too."""
     is_layerwise: bool = False
-    """Whether each weight is used by the part of the module that owns it and no other. Such a model is computed in
-    float64 part by part, beside its weights as they are."""
+    """True if each weight is used only by the part of the module that owns it. Such a model is computed in float64 part
+    by part, beside its own weights."""
     padded_axis: int | None = None
-    """A dimension of every input and output along which zeros may be put behind an input without changing the outputs
-    before them, as in a causal model. Such a model may have sets of inputs of unequal lengths along it: a stream."""
+    """A dimension of every input and output. Zeros put behind an input along it do not change the outputs before them,
+    as in a causal model. Such a model may have a stream: sets of inputs of different lengths."""
     surgical_targets: tuple[str, ...] = ()
-    """What to compile where not the whole is compiled: patterns of module names, as `layers.*.rope`."""
+    """Patterns of module names, such as `layers.*.rope`, that the mode `surgical` compiles."""
     work: tuple[int, int] | None = None
-    """Floating-point operations and bytes of one call, where counting cannot see them (another library's)."""
+    """Floating-point operations and bytes of one call, if counting cannot see them because another library runs
+    them."""
 
 
 class Family(ABC):
@@ -117,20 +119,21 @@ class Family(ABC):
     description: str
     dimensions: Mapping[str, Dimension]
     products: Precision | None = None
-    """The precision that its matrix products have whatever the cell's is: the machine's ceiling is that one's."""
+    """The precision of its matrix products, if that does not follow the cell's. The roofline then uses this one."""
 
     imports: tuple[str, ...] = ()
-    """Modules that loading it waits for. Where no GPU is measured, fork servers import them once for all processes."""
+    """Modules that loading the model imports. Unless a GPU is measured, fork servers import them once for all
+    workers."""
 
     def precision_reason(self, precision: Precision) -> str:
-        """Why this model makes no sense in `precision`, or an empty string. Pure."""
+        """Return why this model makes no sense in `precision`, or an empty string. This is pure."""
         return ""
 
     def resolve(self, given: Mapping[str, str | int]) -> dict[str, int | str]:
-        """All dimensions of one cell: the defaults, with `given` over them.
+        """Return all dimensions of one cell: `given`, and defaults for the rest.
 
-        Raises UsageError for a dimension the model does not have, a value of the wrong kind or out of range, and for
-        values that do not go together (`check`).
+        Raise UsageError for an unknown dimension, for a value of the wrong kind or out of range, and for values that do
+        not fit together (`check`).
         """
         for key in given:
             if key not in self.dimensions:
@@ -143,18 +146,19 @@ class Family(ABC):
         return values
 
     def check(self, dimensions: Sizes) -> None:  # noqa: B027 - most families have nothing to check
-        """Raise UsageError where dimensions that are fine alone do not go together."""
+        """Raise UsageError if dimensions that are valid alone do not fit together."""
 
     @abstractmethod
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Build the module and its inputs. The same dimensions and seed give the same weights and inputs, bit for bit.
 
-        Called in a child process, with torch's global generator free to be seeded.
+        A worker calls this, and torch's global generator may be seeded.
         """
 
     def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel | None:
-        """The same, drawn on `device` in `dtype` at once: for models that a host cannot hold in float32, or would take
-        minutes to draw. The weights drawn are then the model: in another type or on another device it is another one.
-        None: there is only `load`.
+        """Build the model on `device` and in `dtype` directly, or return None if there is only `load`.
+
+        This is for models that a host cannot hold in float32, or would take minutes to draw. Another type or device
+        gives other weights.
         """
         return None

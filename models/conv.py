@@ -1,4 +1,4 @@
-"""A convolutional network: what compilers fold (batch normalisation), fuse (ReLU) and lay out (channels last)."""
+"""A convolutional network. Compilers can fold batch normalisation, fuse ReLU, and choose the memory layout."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Conv(Family):
 
 
 def _batch_norm(channels: int) -> nn.BatchNorm2d:
-    """A batch normalisation with statistics as after training: folding a fresh one wrongly would not show."""
+    """Return a batch normalisation with statistics as after training. Folding a fresh one wrongly would not show."""
     import torch
     from torch import nn
 

@@ -1,6 +1,6 @@
-"""What stands between a decoder's matrix products, written as models' own files write it. Imports torch.
+"""The parts between a decoder's matrix products, as models' own files write them. This file imports torch.
 
-Each is a module, so that it can be compiled alone (`--surgical`) beside layers that a compiler cannot look into.
+Each part is a module, so that it can be compiled alone (`--surgical`) beside layers that a compiler cannot read.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ ROPE_BASE = 10_000.0
 
 
 class RotaryEmbedding(nn.Module):
-    """Queries and keys, each (batch, seq, heads, width) -> both, turned by their positions.
+    """Turns queries and keys, each (batch, seq, heads, width), by their positions.
 
-    Source: Su et al., "RoFormer", 2021; the pairs are (i, i + width / 2), as in GPT-NeoX and in Hugging Face's Llama,
-    whose `apply_rotary_pos_emb` this follows.
+    Source: Su et al., "RoFormer", 2021. The pairs are (i, i + width / 2), as in GPT-NeoX and in `apply_rotary_pos_emb`
+    of Hugging Face's Llama.
     """
 
     cosines: Tensor
@@ -38,7 +38,7 @@ class RotaryEmbedding(nn.Module):
 
 
 class QkvSplit(nn.Module):
-    """(batch, seq, 3 * heads * width) -> queries, keys and values, each (batch, seq, heads, width)."""
+    """Splits (batch, seq, 3 * heads * width) into queries, keys and values, each (batch, seq, heads, width)."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class QkvSplit(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """(..., dim) -> (..., dim), in float32 whatever comes in, as Hugging Face's `LlamaRMSNorm` does it.
+    """Normalises (..., dim), always in float32, as Hugging Face's `LlamaRMSNorm` does.
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -58,7 +58,7 @@ class RMSNorm(nn.Module):
     def __init__(self, dim: int, epsilon: float = 1e-6) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(dim))
-        nn.init.normal_(self.weight, mean=1.0, std=0.2)  # as after training: dropping ones would not show
+        nn.init.normal_(self.weight, mean=1.0, std=0.2)  # as after training, since leaving out ones would not show
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class RMSNorm(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """(..., 2 * ffn) -> (..., ffn): the first half through SiLU, times the second. Source: Shazeer, 2020."""
+    """Maps (..., 2 * ffn) to (..., ffn): SiLU of the first half, times the second. Source: Shazeer, 2020."""
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = x.chunk(2, dim=-1)

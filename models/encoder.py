@@ -1,7 +1,7 @@
-"""The layers of `models.transformer`. Imports torch, so only a child process imports it.
+"""The layers of `models.transformer`. This file imports torch, so only workers import it.
 
-Not `nn.TransformerEncoder`: in eager inference that takes a fused path of its own (`_transformer_encoder_layer_fwd`),
-which exporters leave, so its eager cell and its compiled ones would not compute the same graph.
+`nn.TransformerEncoder` is not used. In eager inference it takes a fused path (`_transformer_encoder_layer_fwd`) that
+exporters do not take, so the eager cell and the compiled cells would compute different graphs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        # unflatten and flatten, not view: no batch or sequence length enters the graph for an exporter to trip over.
+        # unlike view, unflatten and flatten put no batch or sequence length into the exported graph
         query, key, value = (
             part.unflatten(-1, self.per_head).transpose(1, 2) for part in self.query_key_value(x).chunk(3, dim=-1)
         )
@@ -59,7 +59,7 @@ class Attention(nn.Module):
 
 
 def _layer_norm(dim: int) -> nn.LayerNorm:
-    """A layer normalisation with weights as after training: dropping a fresh one's, 1 and 0, would not show."""
+    """Return a layer normalisation with weights as after training. Leaving out fresh ones, 1 and 0, would not show."""
     norm = nn.LayerNorm(dim)
     nn.init.normal_(norm.weight, mean=1.0, std=0.2)
     nn.init.normal_(norm.bias, std=0.2)

@@ -1,7 +1,7 @@
-"""The layers of `models.fp8_transformer`. Imports torch, so only a child process imports it.
+"""The layers of `models.fp8_transformer`. This file imports torch, so only workers import it.
 
-In float64 every linear layer multiplies its weights as they were before they were rounded: the golden is the model
-without float8, and errors against it are what float8 costs.
+In float64 every linear layer multiplies its weights as they were before rounding. So the reference is the model without
+float8, and the error against it is the cost of float8.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Decoder(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """x + attention(norm(x)), then x + feed_forward(norm(x)). What is between two products is a module of its own."""
+    """x + attention(norm(x)), then x + feed_forward(norm(x)). Everything between two products is a separate module."""
 
     def __init__(self, seq: int, dim: int, heads: int, ffn: int, linear: Callable[[int, int], nn.Module]) -> None:
         super().__init__()
@@ -66,8 +66,8 @@ class DecoderLayer(nn.Module):
 class ScaledLinear(nn.Module):
     """x @ weight.T by torch's scaled product of e4m3 matrices, accumulated in float32 at the rate of the tensor cores.
 
-    One scale for the weight, found when it is moved or cast, and one for x, found in every call (`Quantise`). That is
-    TransformerEngine's recipe of current scaling, too.
+    The weight's scale is computed when the weight is moved or cast. The scale of x is computed in every call
+    (`Quantise`). TransformerEngine's recipe of current scaling does the same.
     """
 
     rounded: Tensor
@@ -97,28 +97,28 @@ class ScaledLinear(nn.Module):
         return self
 
     def _round(self) -> None:
-        """Round the weight as it is now: a cast of the rounded one would no longer be float8, nor its scale float32."""
+        """Round the weight as it is now. Casting the rounded one would change its float8 and its scale's float32."""
         with torch.no_grad():
             self.rounded, self.scale = self.quantise(self.weight)
 
 
 class Quantise(nn.Module):
-    """(rows, dim) -> the same in e4m3, and the scale in float32 that gives it back."""
+    """Maps (rows, dim) to the same in e4m3, and the scale in float32 that undoes it."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         peak = torch.linalg.vector_norm(x, math.inf)
-        # in the type of x, so that what x is multiplied by is exactly what the scale undoes
+        # in the type of x, so that the scale undoes exactly what x is multiplied by
         factor = (LARGEST_E4M3 / peak).clamp(max=torch.finfo(x.dtype).max)
         return (x * factor).to(E4M3), factor.float().reciprocal()
 
 
 class TransformerEngineLinear(nn.Module):
-    """x @ weight.T by TransformerEngine, in e4m3 with current scaling. On CUDA only, in 16 bits."""
+    """x @ weight.T by TransformerEngine, in e4m3 with current scaling. It needs CUDA and 16 bits."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = _weight(inputs, outputs)
-        self._engine: tuple[Any, ...] = ()  # in a tuple, so that its weight is not one more parameter of ours
+        self._engine: tuple[Any, ...] = ()  # a tuple hides its weight from our parameters
 
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.dtype == torch.float64:
@@ -128,7 +128,7 @@ class TransformerEngineLinear(nn.Module):
         linear, recipe, is_new = self._engine
         with te.autocast(enabled=True, recipe=recipe):
             product: Tensor = linear(x, is_first_microbatch=is_new)
-        # the weight is rounded in the first call, and kept
+        # the first call rounds the weight and keeps it
         self._engine = (linear, recipe, False)
         return product
 
@@ -140,13 +140,13 @@ class TransformerEngineLinear(nn.Module):
 
 
 def _transformer_engine(weight: nn.Parameter) -> tuple[Any, Any, bool]:
-    """A layer of TransformerEngine with this weight, the recipe it multiplies by, and that it was never called."""
+    """Return a layer of TransformerEngine with this weight, its recipe, and True, since it was never called."""
     if not weight.is_cuda or weight.element_size() != 2:
         raise Unavailable("TransformerEngine's linear layers need CUDA, and bf16 or fp16: --set linears=torch")
     try:
         import transformer_engine.pytorch as te
         from transformer_engine.common.recipe import Float8CurrentScaling, Format
-    except (ImportError, OSError) as error:  # OSError: a library that it loads, mostly another cuDNN than PyTorch's
+    except (ImportError, OSError) as error:  # OSError for a library that it loads, mostly another cuDNN than PyTorch's
         raise Unavailable(
             f"TransformerEngine does not import ({error}): --set linears=torch, or, where it is about cuDNN, "
             "LD_LIBRARY_PATH with the folder of PyTorch's in front"
@@ -169,7 +169,7 @@ class PlainLinear(nn.Module):
 
 
 def _weight(inputs: int, outputs: int) -> nn.Parameter:
-    """(outputs, inputs), drawn as nn.Linear's is."""
+    """Return a weight (outputs, inputs), drawn as in nn.Linear."""
     return nn.Parameter(torch.empty(outputs, inputs).uniform_(-1, 1) / math.sqrt(inputs))
 
 

@@ -1,4 +1,4 @@
-"""A decoder whose linear layers multiply float8: what a compiler finds beside layers that it cannot look into."""
+"""A decoder with linear layers in float8, which a compiler cannot read, and other layers between them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ BETWEEN_PRODUCTS = (
     "layers.*.activation",
     "norm",
 )
-"""The targets of surgical compilation: everything that is neither a linear layer, attention, nor a sum of two."""
+"""The targets of surgical compilation: everything except linear layers, attention and the residual sums."""
 
 MULTIPLE = 16
-"""What every size of a float8 product must be a multiple of."""
+"""Every size of a float8 product must be a multiple of this."""
 
 
 class Fp8Transformer(Family):
     """(batch, seq, dim) -> (batch, seq, dim). The layers are in models/fp8_layers.py.
 
-    `linears` says who multiplies: TransformerEngine where it is installed, else torch's own scaled product. `plain` are
-    layers in the cell's precision, for telling the cost of float8 from that of the precision around it.
+    `linears` chooses the linear layers: TransformerEngine's if it is installed, or else torch's own scaled product.
+    `plain` layers have the cell's precision. They separate the cost of float8 from that of the precision around it.
     """
 
     name = "fp8_transformer"
@@ -74,8 +74,8 @@ class Fp8Transformer(Family):
 
 
 def _work(dimensions: Sizes) -> tuple[int, int]:
-    """Operations and bytes of a call, as counted where the products are seen: attention without
-    what its mask saves, float8 weights once, and what comes in and goes out in 16 bits."""
+    """Return the operations and bytes of a call, as counting would: attention without the savings of its mask, float8
+    weights once, and inputs and outputs in 16 bits."""
     batch, seq, dim, _, layers, ffn = (int(dimensions[name]) for name in SIZES)
     weights = layers * (4 * dim * dim + 3 * dim * ffn)
     positions = batch * seq
@@ -84,5 +84,5 @@ def _work(dimensions: Sizes) -> tuple[int, int]:
 
 
 def installed() -> str:
-    """Whose float8 layers this machine has. Looks for the package and does not import it."""
+    """Return which float8 layers this machine has, without importing the package."""
     return TRANSFORMER_ENGINE if importlib.util.find_spec("transformer_engine") else TORCH

@@ -1,7 +1,7 @@
 """A Hugging Face model from a local folder: `hf:FOLDER`.
 
-Nothing is downloaded, and no code from the folder is run. Inputs are made up from config.json: random token ids for
-text, random pixels for images. A model that takes anything else is measured through a factory (`models.user`).
+Nothing is downloaded, and no code from the folder is run. Inputs follow from config.json: random token ids for text,
+random pixels for images. A model that takes anything else needs a factory (`models.user`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 OFFSET_POSITIONS = ("roberta", "camembert", "mpnet", "longformer")
-"""Model types whose first position is `pad_token_id + 1`, so that many fewer remain for tokens."""
+"""Model types with first position `pad_token_id + 1`, so that tokens have as many positions fewer."""
 
 FACTORY_INSTEAD = "write a factory and name it as path/to/file.py:FACTORY (models/user.py says how)"
 
@@ -29,7 +29,7 @@ class HuggingFace(Family):
     """The model in `folder`: its config.json and *.safetensors, as `save_pretrained` writes them."""
 
     def __init__(self, folder: str) -> None:
-        """Raises UsageError where the folder cannot hold a model that Bakeoff can load."""
+        """Read the folder's configuration. Raise UsageError if Bakeoff cannot load a model from it."""
         self.name = f"hf:{folder}"
         self.folder = Path(folder).expanduser()
         self.config = _read_config(self.name, self.folder)
@@ -46,7 +46,7 @@ class HuggingFace(Family):
             raise UsageError(f"{self.name}: seq={dimensions['seq']} is more than the model's {limit} positions")
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
-        """The weights of the folder; the seed decides the inputs, and weights that the folder lacks."""
+        """Load the folder's weights. The seed decides the inputs, and weights that the folder lacks."""
         try:
             import torch
             import transformers
@@ -64,8 +64,7 @@ class HuggingFace(Family):
             module = model_class.from_pretrained(
                 self.folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
             )
-            # Every part may have a copy of the configuration (T5's decoder has). A cache among the outputs is the
-            # business of a decoding loop, not of one forward pass.
+            # a forward pass needs no cache among its outputs; parts such as T5's decoder have their own configuration
             for part in module.modules():
                 if hasattr(getattr(part, "config", None), "use_cache"):
                     part.config.use_cache = False
@@ -134,7 +133,7 @@ def _check_weights(model: str, folder: Path) -> None:
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:
-    """The longest sequence that the configuration allows, None where it sets no limit."""
+    """Return the longest sequence that the configuration allows; None if it sets no limit."""
     model_type = str(config.get("model_type", ""))
     limit = config.get("max_position_embeddings")
     if limit is None and "t5" not in model_type:  # T5 writes n_positions too, but its positions are relative
@@ -147,7 +146,7 @@ def _positions(config: Mapping[str, Any]) -> int | None:
 
 
 def _token_ids(config: Any, shape: tuple[int, int]) -> torch.Tensor:
-    """Random ids of ordinary tokens: a padding or end token inside a text would mean something to some models."""
+    """Return random ids of ordinary tokens, since some models react to padding or end tokens inside a text."""
     import torch
 
     special: set[object] = set()
@@ -159,9 +158,9 @@ def _token_ids(config: Any, shape: tuple[int, int]) -> torch.Tensor:
 
 
 def _pixels(config: Any, batch: int) -> torch.Tensor:
-    """Standard normal pixels, as an image processor's normalisation leaves them."""
+    """Return standard normal pixels, as after an image processor's normalisation."""
     import torch
 
-    size = getattr(config, "image_size", None) or 224  # convolutional networks take any size and name none
+    size = getattr(config, "image_size", None) or 224  # convolutional networks take any size
     height, width = (size, size) if isinstance(size, int) else size
     return torch.randn(batch, getattr(config, "num_channels", 3), height, width)

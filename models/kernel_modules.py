@@ -1,4 +1,4 @@
-"""The modules of `models.kernel_workloads`, in torch's own operators. Imports torch."""
+"""The modules of `models.kernel_workloads` in torch's own operators. This file imports torch."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from torch import Tensor, nn
 
 
 class AddReluMul(nn.Module):
-    """x, y and z of one shape -> relu(x + y) * z."""
+    """Computes relu(x + y) * z for x, y and z of one shape."""
 
     def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
         return torch.relu(x + y) * z
 
 
 class Copy(nn.Module):
-    """A tensor -> one of its own with the same values."""
+    """Copies a tensor."""
 
     def forward(self, source: Tensor) -> Tensor:
         return source.clone()
 
 
 class Product(nn.Module):
-    """left (m, k) and right (n, k) -> left @ right.T (m, n)."""
+    """Multiplies left (m, k) and right (n, k) to left @ right.T (m, n)."""
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         return left @ right.t()
 
 
 class ScaledProduct(nn.Module):
-    """left (m, k) and right (n, k) in e4m3 -> left @ right.T times both scales (m, n), by the vendor's library.
+    """Multiplies left (m, k) and right (n, k) in e4m3 to left @ right.T times both scales, by the vendor's library.
 
-    The result has the type that the module was cast to; cast to float64, the product is exact. The scales stay float32
-    whatever it is cast to, which is the only type that the library takes.
+    The result has the type that the module was cast to, and in float64 the product is exact. The scales always stay
+    float32, the only type that the library takes.
     """
 
     scale_left: Tensor

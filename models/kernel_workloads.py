@@ -1,4 +1,4 @@
-"""Single operations that a hand-written kernel is held against: one pass over memory, a copy, and two products."""
+"""Single operations to compare hand-written kernels with: one pass over memory, a copy, and two products."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     import torch
 
 MULTIPLE = 16
-"""What sizes of a float8 product are multiples of; a tensor descriptor's rows are multiples of as many bytes."""
+"""Sizes of a float8 product, and the bytes of a tensor descriptor's rows, are multiples of this."""
 
 RANGE = 6.0
-"""Standard normal values up to here are quantised; what lies beyond (two in a thousand million) is clipped."""
+"""Standard normal values up to this are quantised. Larger ones, two in a billion, are clipped."""
 
 
 class Drawn(Family):
-    """A family of nothing but inputs, which are large: they are drawn where they are used, in the cell's precision."""
+    """A family that only has large inputs. They are drawn on the cell's device, in its precision."""
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         import torch
@@ -32,11 +32,11 @@ class Drawn(Family):
 
     @abstractmethod
     def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
-        """As `Family.load_on` says, and on every device."""
+        """Build the model on every device, never None."""
 
 
 class FusedAddReluMul(Drawn):
-    """x, y and z, each (elements,) -> relu(x + y) * z."""
+    """relu(x + y) * z of x, y and z, each (elements,)."""
 
     name = "fused_add_relu_mul"
     description = "relu(x + y) * z of long vectors: three kernels in eager, one pass over memory when fused"
@@ -50,7 +50,7 @@ class FusedAddReluMul(Drawn):
 
 
 class TmaCopy(Drawn):
-    """(rows, columns) -> a copy of it."""
+    """A copy of a matrix (rows, columns)."""
 
     name = "tma_copy"
     description = "a copy of a matrix: how fast do tiles come in by pointers, and by tensor descriptors (TMA)?"
@@ -70,7 +70,7 @@ class TmaCopy(Drawn):
 
 
 class MatmulFp16(Drawn):
-    """left (m, k) and right (n, k) -> left @ right.T (m, n)."""
+    """left @ right.T (m, n) of left (m, k) and right (n, k)."""
 
     name = "matmul_fp16"
     description = "a product of two matrices in float16; right is stored transposed, as a linear layer's weight is"
@@ -93,9 +93,9 @@ class MatmulFp16(Drawn):
 
 
 class MatmulFp8(Drawn):
-    """left (m, k) and right (n, k) in e4m3, with a scale each -> left @ right.T (m, n) in the cell's precision.
+    """left @ right.T (m, n), in the cell's precision, of left (m, k) and right (n, k) in e4m3 with a scale each.
 
-    Both are quantised beforehand, with scales that all input sets share: what is measured is the product alone.
+    Both are quantised beforehand, with scales that all input sets share, so that only the product is measured.
     """
 
     name = "matmul_fp8"

@@ -1,4 +1,4 @@
-"""The layers of `models.transformer_lm`. Imports torch, so only a child process imports it."""
+"""The layers of `models.transformer_lm`. This file imports torch, so only workers import it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from models.decoder_layers import ROPE_BASE, RMSNorm, SwiGLU
 
 
 class DecoderLM(nn.Module):
-    """Tokens (batch, length) -> logits (batch, length, vocabulary). No position sees a later one.
+    """Maps tokens (batch, length) to logits (batch, length, vocabulary). No position sees a later one.
 
-    Made on the meta device and filled by `draw`.
+    It is made on the meta device, and `draw` fills it.
     """
 
     cosines: Tensor
@@ -33,8 +33,8 @@ class DecoderLM(nn.Module):
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator, context: int) -> None:
-        """Fill weights and the tables of up to `context` positions. Seeded: the same bits on the same device."""
-        residual = 1 / math.sqrt(2 * len(self.layers))  # so that the sum of all layers stays of the size of one
+        """Fill the weights, and the tables for `context` positions. A seed gives the same bits on the same device."""
+        residual = 1 / math.sqrt(2 * len(self.layers))  # keeps the sum of all layers as large as one
         for name, weight in self.named_parameters():
             if weight.dim() == 1:
                 weight.normal_(1.0, 0.2, generator=generator)
@@ -85,14 +85,15 @@ class DecoderLayer(nn.Module):
 
 
 def turned(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Rotary embedding of (..., length, width) by tables (length, width). Source: Su et al., "RoFormer", 2021."""
+    """Apply a rotary embedding to (..., length, width) with tables (length, width). Source: Su et al., "RoFormer",
+    2021."""
     first, second = x.chunk(2, dim=-1)
     return x * cosines + torch.cat((-second, first), dim=-1) * sines
 
 
 def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Mean cross entropy of each position's next token, in float32 or what is wider."""
-    none = torch.full_like(tokens[:, :1], -100)  # the last one has no next
+    """Return the mean cross entropy of each position's next token, in float32 or wider."""
+    none = torch.full_like(tokens[:, :1], -100)  # the last position has no next token
     labels = torch.cat((tokens[:, 1:], none), dim=1)
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return functional.cross_entropy(precise.flatten(0, 1), labels.flatten(), ignore_index=-100)

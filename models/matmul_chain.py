@@ -1,4 +1,4 @@
-"""A chain of matrix products and nothing else: what a vendor's library already does best, so compiling gains little."""
+"""A chain of matrix products. Vendor libraries already do these best, so compiling gains little."""
 
 from __future__ import annotations
 

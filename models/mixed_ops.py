@@ -1,4 +1,4 @@
-"""Elementwise work, reductions, a normalisation and small matrix products in turn: what fusing compilers are for."""
+"""Elementwise work, reductions, a normalisation and small matrix products in turn, for compilers that fuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A perceptron so small that what a backend spends per call, not per multiplication, decides."""
+"""A perceptron so small that a backend's cost per call decides, and not its multiplications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rotary embedding of attention, alone: as many bytes as a layer's queries and keys, and hardly any arithmetic."""
+"""The rotary embedding of attention alone: the bytes of a layer's queries and keys, and hardly any arithmetic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Rope(Family):
-    """Queries and keys, each (batch, seq, heads, width) -> both, turned by their positions."""
+    """Queries and keys, each (batch, seq, heads, width), turned by their positions."""
 
     name = "rope"
     description = "rotary embedding (RoPE) of queries and keys"

@@ -1,4 +1,4 @@
-"""Random numbers that the same seed gives again, bit for bit, without disturbing anybody else's."""
+"""Random numbers that depend only on the seed, and leave other generators alone."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ if TYPE_CHECKING:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, torch's generator for the CPU starts at `seed`; on leaving, it continues as if nothing had happened."""
+    """Start torch's generator for the CPU at `seed` inside the context, and restore its state afterwards."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed: that also seeds the GPUs, which fork_rng(devices=[]) would not put back.
+        # torch.manual_seed would also seed the GPUs, which fork_rng(devices=[]) does not restore
         torch.default_generator.manual_seed(seed)
         yield
 
 
 def normal_inputs(*shape: int) -> tuple[Inputs, ...]:
-    """`INPUT_SETS` sets of one standard normal float32 tensor of `shape`. Call it inside `seeded`."""
+    """Return `INPUT_SETS` sets of one standard normal float32 tensor. Call this inside `seeded`."""
     import torch
 
     return tuple(Inputs((torch.randn(shape),)) for _ in range(INPUT_SETS))
 
 
 def normal_inputs_on(device: Device, dtype: torch.dtype, seed: int, *shapes: tuple[int, ...]) -> tuple[Inputs, ...]:
-    """`INPUT_SETS` sets of one standard normal tensor of each shape, drawn where and as they are used: for
-    `Family.load_on`, where a host would draw and cast hundreds of megabytes for every process."""
+    """Return `INPUT_SETS` sets of one standard normal tensor of each shape, drawn on `device` in `dtype`.
+
+    `Family.load_on` uses this where a host would draw and cast hundreds of megabytes for every worker."""
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The modules of matmul_chain, attention_block and mixed_ops. Imports torch: import it inside functions only."""
+"""The modules of matmul_chain, attention_block and mixed_ops. This file imports torch, so only workers import it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 class Chain(nn.Module):
-    """(batch, size) -> (batch, size). The matrices keep a unit variance, however many there are."""
+    """Multiplies (batch, size) by one matrix after another. The variance of the result stays near 1."""
 
     def __init__(self, size: int, length: int) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Chain(nn.Module):
 
 
 class WrittenOutAttention(nn.Module):
-    """(batch, seq, dim) -> (batch, seq, dim), by softmax(QKᵀ / √d)V and not by the fused operator."""
+    """Maps (batch, seq, dim) to the same shape by softmax(QKᵀ / √d)V, without the fused operator."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -38,13 +38,14 @@ class WrittenOutAttention(nn.Module):
         return attended.transpose(1, 2).reshape(positions.shape)
 
     def _by_head(self, projected: torch.Tensor) -> torch.Tensor:
-        """(batch, seq, dim) -> (batch, heads, seq, dim / heads)."""
+        """Reshape (batch, seq, dim) to (batch, heads, seq, dim / heads)."""
         batch, seq, dim = projected.shape
         return projected.view(batch, seq, self.heads, dim // self.heads).transpose(1, 2)
 
 
 class Mixed(nn.Module):
-    """(batch, features) -> (batch, features): a gate of two small products around a standardised, normalised row."""
+    """Mixes each row (batch, features) with its standardised form by a gate of two small products, and normalises
+    it."""
 
     def __init__(self, features: int, rank: int) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class Mixed(nn.Module):
 
 
 def _layer_norm(features: int) -> nn.LayerNorm:
-    """One with weights as after training: a fresh one's ones and zeros would hide that they were left out."""
+    """Return a layer normalisation with weights as after training. Leaving out fresh ones, 1 and 0, would not show."""
     norm = nn.LayerNorm(features)
     with torch.no_grad():
         norm.weight.uniform_(0.5, 1.5)

@@ -1,4 +1,4 @@
-"""A transformer encoder over embeddings: attention, layer normalisation and the two large matrix products between."""
+"""A transformer encoder over embeddings: attention, layer normalisation, and two large matrix products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decoder language model of the sizes that are trained and served: RoPE, RMSNorm, SwiGLU."""
+"""A decoder language model with RoPE, RMSNorm and SwiGLU, in sizes that people train and serve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOCABULARY = 10_000
 
 @dataclass(frozen=True)
 class Size:
-    """`dim` wide, `ffn` in the feed-forward block, `layers` deep, `heads` attention heads."""
+    """The widths, the number of layers and the number of heads of a model."""
 
     dim: int
     ffn: int
@@ -26,7 +26,7 @@ class Size:
 
     @property
     def parameters(self) -> int:
-        """Weights of all layers, of the embedding and of the output, which are not tied."""
+        """The number of weights of all layers, the embedding and the output, which are not tied."""
         layer = 4 * self.dim**2 + 3 * self.dim * self.ffn + 2 * self.dim
         return self.layers * layer + 2 * VOCABULARY * self.dim + self.dim
 
@@ -42,19 +42,19 @@ SIZES = {
     "10B": Size(4096, 14336, 41, 32),
     "40B": Size(8192, 22016, 49, 64),
 }
-"""`tiny` is for tests. Those named by their parameters have 3.41 (the name is the one it is known by; a gated block has
-more), 1.07, 10.06 and 39.83 thousand million."""
+"""`tiny` is for tests. The sizes named by their parameters have 3.41, 1.07, 10.06 and 39.83 billion. "2.7B" is the name
+that size is known by, and its gated block has more."""
 
 STREAM = 8
-"""Lengths in a stream, from an eighth of the context to all of it."""
+"""Number of lengths in a stream, from an eighth of the context to all of it."""
 
 
 class TransformerLM(Family):
     """Tokens (batch, context) -> logits (batch, context, 10000). The layers are in models/language_layers.py.
 
     The loss is the cross entropy of each position's next token, as Hugging Face computes it from labels that are the
-    tokens: the last position has none. Weights are drawn on the cell's device in its type, from the seed: the same bits
-    on the same device, others on another one.
+    tokens. The last position has no label. Weights are drawn from the seed on the cell's device in its type, so another
+    device gives other weights.
     """
 
     name = "transformer_lm"
@@ -95,7 +95,7 @@ class TransformerLM(Family):
 
 
 def lengths(context: int, kind: str) -> list[int]:
-    """The length of each input set. Those of a stream are no multiples of a power of two, and come in no order."""
+    """Return the length of each input set. A stream's lengths are unordered, and not multiples of a power of two."""
     if kind == "fixed":
         return [context] * INPUT_SETS
     step = max(1, context // STREAM)

@@ -5,18 +5,19 @@ The factory is a top-level function of the file that returns `(module, example_i
     def factory(batch: int = 8, seq: int = 128, activation: str = "gelu"):
         return Net(activation), torch.randn(batch, seq)
 
-- Its parameters are the model's named dimensions, so each has a default that is a whole number or a string, written
-  out. A parameter named `seed` is not a dimension: it receives the cell's seed and needs no default.
-- Torch's generator for the CPU is seeded before the file is imported, so a factory that only draws from it need not
-  care about seeds.
-- The module is put into eval mode, on the CPU; floating-point weights and inputs become float32.
-- The module's attribute `surgical_targets`, where it has one, is a list of patterns of its parts' names: what the mode
-  `surgical` of Inductor compiles.
-- The example inputs are a tensor, a tuple or list of positional arguments, or a dict of keyword arguments. Tensors may
-  sit in nested tuples, lists and dicts; numbers, booleans, strings and None are constants of the call.
-- The other sets of inputs are the example with the rows of every batched tensor rolled by 1, 2, ...: a tensor is
-  batched when its first dimension is as long as that of the first tensor that has one. Unbatched tensors keep their
-  values, and so does a batch of one; every set has memory of its own.
+- Its parameters are the model's named dimensions. Each needs a default that is written as a whole number or a string. A
+  parameter named `seed` is not a dimension: it receives the cell's seed and needs no default.
+- Torch's generator for the CPU is seeded before the file is imported. A factory that only draws from it can ignore
+seeds. - The module is put into eval mode, on the CPU. Floating-point weights and inputs become float32. - If the module
+has an attribute `surgical_targets`, it is a list of patterns of its parts' names. Inductor's mode
+  `surgical` compiles these parts.
+- The example inputs are a tensor, a tuple or list of positional arguments, or a dict of keyword arguments. Nested
+tuples,
+  lists and dicts may hold tensors. Numbers, booleans, strings and None are constants of the call.
+- For the other sets of inputs, the rows of every batched tensor are rolled by 1, 2, and so on. A tensor is batched if
+its
+  first dimension is as long as that of the first tensor that has one. Unbatched tensors keep their values, and so does
+  a batch of one. Every set has its own memory.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from records.errors import UsageError, unknown
 if TYPE_CHECKING:
     import torch
 
-OWN_PACKAGES = ("backends", "harness", "models", "reports", "runner")
-"""Names that are taken before a user's file is imported: its siblings of these names cannot be."""
+OWN_PACKAGES = ("backends", "doctor", "harness", "hotpath", "judging", "models", "records", "reports", "runner")
+"""Bakeoff's own names. A user's file cannot import siblings with these names."""
 
 
 class UserModel(Family):
-    """The model that a function of a user's file makes. The file is read here, and run only in `load`."""
+    """A model made by a function in a user's file. The file is only parsed at first, and runs in `load`."""
 
     def __init__(self, path: str, factory: str) -> None:
-        """Raises UsageError where the file or the function is missing, or cannot be a factory."""
+        """Parse the file. Raise UsageError if the file or the function is missing, or cannot be a factory."""
         self.name = f"{path}:{factory}"
         self.path = Path(path).expanduser()
         self.factory = factory
@@ -55,9 +56,9 @@ class UserModel(Family):
         self.takes_seed = "seed" in {parameter.arg for parameter, _ in _parameters(function)}
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
-        """Run the factory. Raises UsageError where it returns something else; its own exceptions pass through."""
+        """Run the factory. Raise UsageError if it does not return a model; its own exceptions pass through."""
         arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
-        # The factory, too, runs with its folder importable: it may import its siblings only when called.
+        # the factory runs with its folder importable, too, since it may import siblings only when called
         with seeded(seed), _importable(self.path.parent):
             returned = getattr(self._import(), self.factory)(**arguments)
         module, example = _unpack(self.name, returned)
@@ -67,9 +68,9 @@ class UserModel(Family):
     def _import(self) -> Any:
         module_name = f"bakeoff_user_{self.path.stem}"
         spec = importlib.util.spec_from_file_location(module_name, self.path)
-        assert spec is not None and spec.loader is not None  # it ends in .py and was read before
+        assert spec is not None and spec.loader is not None  # the path ends in .py and was read before
         module = importlib.util.module_from_spec(spec)
-        # As the import statement does it: dataclasses and pickle look a class's module up by its name.
+        # as an import does, because dataclasses and pickle look up a class's module by name
         sys.modules[module_name] = module
         try:
             spec.loader.exec_module(module)
@@ -82,14 +83,14 @@ class UserModel(Family):
 
 
 def _find_function(path: Path, name: str) -> ast.FunctionDef:
-    """The top-level function `name` of the file at `path`, which is parsed and not run."""
+    """Parse the file without running it, and return its top-level function `name`."""
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
     except FileNotFoundError:
         raise UsageError(f"no file {path}: a model of your own is path/to/file.py:FACTORY") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except (SyntaxError, ValueError) as error:  # ValueError: a null byte, before Python 3.12
+    except (SyntaxError, ValueError) as error:  # before Python 3.12 a null byte raises ValueError
         line = getattr(error, "lineno", None)
         raise UsageError(f"{path}{f', line {line}' if line else ''}: {getattr(error, 'msg', error)}") from None
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -99,7 +100,7 @@ def _find_function(path: Path, name: str) -> ast.FunctionDef:
 
 
 def _parameters(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:
-    """The parameters that can be given by keyword, each with its default."""
+    """Yield each parameter that can be given by keyword, with its default."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
@@ -125,11 +126,11 @@ def _dimension(model: str, parameter: str, default: ast.expr | None) -> Dimensio
         raise UsageError(f"{model}: parameter '{parameter}' has no default: {remedy}")
     try:
         value = ast.literal_eval(default)
-    except (ValueError, TypeError):  # TypeError: a set or dict of something unhashable
+    except (ValueError, TypeError):  # TypeError for a set or dict with unhashable items
         value = None
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise UsageError(f"{model}: parameter '{parameter}' has the default {ast.unparse(default)}: {remedy}")
-    # Sizes start at 1. A parameter whose own default is below that is not a size, and its author knows its range.
+    # sizes start at 1; a parameter with a default below that is not a size
     minimum = 1 if isinstance(value, str) or value >= 1 else -sys.maxsize
     return Dimension(value, "parameter of the factory", minimum)
 
@@ -153,7 +154,7 @@ def _unpack(model: str, returned: object) -> tuple[torch.nn.Module, object]:
 
 
 def _targets(model: str, module: torch.nn.Module) -> tuple[str, ...]:
-    """Raises UsageError where they are named in another way than as a list of patterns."""
+    """Return the module's `surgical_targets`. Raise UsageError if they are not a list of patterns."""
     named = getattr(module, "surgical_targets", ())
     if not isinstance(named, tuple | list) or not all(isinstance(pattern, str) for pattern in named):
         raise UsageError(f"{model}: surgical_targets is {_describe(named)}: expected names like ['layers.*.rope']")
@@ -161,7 +162,7 @@ def _targets(model: str, module: torch.nn.Module) -> tuple[str, ...]:
 
 
 def _inputs(model: str, example: object) -> Inputs:
-    """`example` as the arguments of one call: tensors on the CPU, floating-point ones in float32."""
+    """Return `example` as the arguments of one call, with tensors on the CPU and floating-point ones in float32."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -169,7 +170,7 @@ def _inputs(model: str, example: object) -> Inputs:
         inputs = Inputs((example,))
     elif isinstance(example, tuple | list):
         inputs = Inputs(tuple(example))
-    elif isinstance(example, Mapping) and all(isinstance(key, str) for key in example):  # a tokenizer's, too
+    elif isinstance(example, Mapping) and all(isinstance(key, str) for key in example):  # includes a tokenizer's result
         inputs = Inputs((), dict(example))
     else:
         raise UsageError(
@@ -192,7 +193,7 @@ def _to_float32_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _input_sets(inputs: Inputs) -> tuple[Inputs, ...]:
-    """`INPUT_SETS` sets: the rows of batched tensors rolled by 0, 1, ... together, so that they stay in step."""
+    """Return `INPUT_SETS` sets. The rows of all batched tensors are rolled together, by 0, 1 and so on."""
     rows = next((tensor.shape[0] for tensor in inputs.tensors() if tensor.dim()), None)
 
     def rolled(by: int) -> Inputs:
@@ -206,7 +207,7 @@ def _is_batched(tensor: torch.Tensor, rows: int | None) -> bool:
 
 
 def _describe(value: object) -> str:
-    """`value` in a few words: its type, and, for a tuple or list, the types in it."""
+    """Describe `value` by its type, and a tuple or list also by the types in it."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of ({', '.join(type(item).__name__ for item in value)})"
     return f"a value of type {type(value).__name__}"
