@@ -1,4 +1,4 @@
-"""A diagnosis as a person reads it on a terminal."""
+"""Prints a diagnosis on a terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STYLES = {
 
 
 def print_diagnosis(found: Diagnosis, console: Console) -> None:
-    """What each backend came to, the traps, and one line to end with."""
+    """Print what each backend came to, the traps that were found, and one line that counts."""
     console.print(_machine(found.facts), highlight=False)
     console.print(_trials(found))
     for finding in found.findings:
@@ -63,7 +63,7 @@ def _told(trial: Trial, facts: Facts) -> Iterable[RenderableType]:
 
 
 def _versions(trial: Trial, facts: Facts) -> Iterable[str]:
-    """`torch 2.13.0 (<2.14,>=2.8)`; a library that is not there is told where that may be why."""
+    """Yield `torch 2.13.0 (<2.14,>=2.8)`; a missing library is named unless the backend works without it."""
     for library in facts.libraries_of(trial.backend):
         needed = [library.needed] if library.needed else []
         wants = "; ".join([*needed, *(f"wants {text}" for text in library.requires)])
