@@ -10,10 +10,9 @@ from records.atomic_file import write_atomically
 from records.errors import UsageError
 from records.report_file import REPORT_JSON, write_json
 from records.schema import Report
-from reports.cells_csv import to_csv
+from reports.csv_files import sweep_tables, to_csv
 from reports.markdown import to_markdown
 from reports.page import to_page
-from reports.sweep_csv import sweep_tables
 
 
 def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:

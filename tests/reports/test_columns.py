@@ -12,7 +12,7 @@ from rich.console import Console
 
 from judging.judgement import Judgement
 from records.schema import Accuracy, Extent, Placement, Record, Status
-from reports.cells_csv import to_csv
+from reports.csv_files import to_csv
 from reports.markdown import to_markdown
 from reports.page import to_page
 from reports.terminal import print_report

@@ -14,7 +14,7 @@ from judging.judgement import judge
 from records.report_file import write_json
 from records.schema import Placement, Record, Report, Status
 from reports import comparison, history
-from reports.cells_csv import to_csv
+from reports.csv_files import to_csv
 from reports.markdown import escape, to_markdown
 from reports.page import comparison_to_page, to_page
 from reports.terminal import LiveTable, print_report

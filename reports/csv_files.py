@@ -1,66 +1,64 @@
-"""The tables of the two sweeps, with the columns that notebooks made for earlier benchmarks read. Pure.
-
-| file | one row for each |
-| --- | --- |
-| attention_sweep-VARIANT-DEVICE-PRECISION.csv | size of `attention`, eager and compiled, in task `forward_backward` |
-| transformer_sweep-DEVICE-PRECISION.csv | size and context of `transformer_lm`, over all three tasks |
-
-Its columns name neither a batch nor a kind of attention: of several, each has a file of its own, with both in the name.
-Compiled means Inductor's default mode. A cell without numbers leaves its columns empty.
-"""
+"""The CSV files of a report, for a spreadsheet or a data frame. What is not known of a cell is an empty field."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from judging.judgement import Judgement
 from records.schema import Record, Status
+from reports.columns import Raw, columns_of
 from reports.format import MEBIBYTE
 
-Value = str | int | float | None
+Row = dict[str, Raw]
 
-ATTENTION_COLUMNS = (
-    "batch_size", "seq_len", "d_model", "compiled", "forward_mean_ms", "forward_std_ms", "backward_mean_ms",
-    "backward_std_ms", "total_mean_ms", "peak_memory_mb", "status",
-)  # fmt: skip
-TRANSFORMER_COLUMNS = (
-    "model_size", "context_length", "num_params", "num_params_millions", "forward_vanilla_ms", "forward_compiled_ms",
-    "forward_speedup", "fwd_bwd_vanilla_ms", "fwd_bwd_compiled_ms", "fwd_bwd_speedup", "full_step_vanilla_ms",
-    "full_step_compiled_ms", "full_step_speedup",
-)  # fmt: skip
+TASK_OF_COLUMN = {"forward": "inference", "fwd_bwd": "forward_backward", "full_step": "train_step"}
 
-TASKS = {"forward": "inference", "fwd_bwd": "forward_backward", "full_step": "train_step"}
-"""Of the columns' names -> ours."""
+IS_COMPILED = {"eager": False, "inductor": True}
 
-COMPILED = {"eager": False, "inductor": True}
+
+def to_csv(judgement: Judgement) -> str:
+    """Return `cells.csv`: one row for each cell, contest by contest in the order of reading."""
+    columns = columns_of(judgement.contests)
+    cells = [cell for contest in judgement.contests for cell in contest.cells]
+    rows = [{name: value for column in columns for name, value in column.csv_of(cell).items()} for cell in cells]
+    return _csv(rows)
 
 
 def sweep_tables(judgement: Judgement) -> dict[str, str]:
-    """Name of each sweep's file -> its text; nothing for a report that holds neither."""
+    """Return the text of each sweep's file by its name; nothing for a report that holds neither sweep.
+
+    | file | one row for each |
+    | --- | --- |
+    | attention_sweep-VARIANT-DEVICE-PRECISION.csv | size of `attention`, eager and compiled, in `forward_backward` |
+    | transformer_sweep-DEVICE-PRECISION.csv | size and context of `transformer_lm`, over all three tasks |
+
+    Notebooks that were written for earlier benchmarks read these columns. None of them names a batch or a kind of
+    attention, so a report with several of those has a file for each, with both in its name. Compiled means Inductor's
+    default mode.
+    """
     files = {}
     for ((variant,), where), records in _groups(judgement.report.records, "attention", "variant").items():
-        trained = [record for record in records if record.cell.task == TASKS["fwd_bwd"]]
+        trained = [record for record in records if record.cell.task == TASK_OF_COLUMN["fwd_bwd"]]
         if trained:
             rows = [_attention_row(record) for record in trained]
-            files[f"attention_sweep-{variant}-{where}.csv"] = _csv(ATTENTION_COLUMNS, rows)
+            files[f"attention_sweep-{variant}-{where}.csv"] = _csv(rows)
     families = _groups(judgement.report.records, "transformer_lm", "lengths", "batch", "attention")
     models = {key: records for key, records in families.items() if key[0][0] == "fixed"}
     for ((_, batch, attention), where), records in models.items():
         is_alone = sum(other == where for _, other in models) == 1
         kind = "" if is_alone else f"batch{batch}-{attention}-"
-        files[f"transformer_sweep-{kind}{where}.csv"] = _csv(TRANSFORMER_COLUMNS, transformer_rows(records))
+        files[f"transformer_sweep-{kind}{where}.csv"] = _csv(_transformer_rows(records))
     return files
 
 
-def transformer_rows(records: Sequence[Record]) -> list[dict[str, Value]]:
-    """One row for each size and context, in the order of the records. Latencies are medians; a speed-up is the ratio of
-    the two beside it."""
+def _transformer_rows(records: Sequence[Record]) -> list[Row]:
+    """Return a row for each size and context. Latencies are medians; a speed-up is the ratio of the two beside it."""
     found: dict[tuple[str, int], dict[tuple[str, bool], Record]] = {}
     for record in records:
         size = (str(record.cell.dimensions["size"]), int(record.cell.dimensions["context"]))
-        found.setdefault(size, {})[record.cell.task, COMPILED[record.cell.backend]] = record
+        found.setdefault(size, {})[record.cell.task, IS_COMPILED[record.cell.backend]] = record
     parameters = {
         str(record.cell.dimensions["size"]): record.settings["parameters"]
         for record in records
@@ -69,17 +67,15 @@ def transformer_rows(records: Sequence[Record]) -> list[dict[str, Value]]:
     return [_transformer_row(size, context, parameters.get(size), cells) for (size, context), cells in found.items()]
 
 
-def _transformer_row(
-    size: str, context: int, parameters: object, cells: Mapping[tuple[str, bool], Record]
-) -> dict[str, Value]:
+def _transformer_row(size: str, context: int, parameters: object, cells: Mapping[tuple[str, bool], Record]) -> Row:
     count = parameters if isinstance(parameters, int) else None
-    row: dict[str, Value] = {
+    row: Row = {
         "model_size": size,
         "context_length": context,
         "num_params": count,
         "num_params_millions": None if count is None else count / 1e6,
     }
-    for column, task in TASKS.items():
+    for column, task in TASK_OF_COLUMN.items():
         vanilla, compiled = (_median_ms(cells.get((task, is_compiled))) for is_compiled in (False, True))
         row[f"{column}_vanilla_ms"] = vanilla
         row[f"{column}_compiled_ms"] = compiled
@@ -87,7 +83,7 @@ def _transformer_row(
     return row
 
 
-def _attention_row(record: Record) -> dict[str, Value]:
+def _attention_row(record: Record) -> Row:
     stages = {stage.name: stage for stage in record.stages}
     forward, backward = stages.get("forward"), stages.get("backward")
     latency, dimensions = record.latency, record.cell.dimensions
@@ -95,7 +91,7 @@ def _attention_row(record: Record) -> dict[str, Value]:
         "batch_size": dimensions["batch"],
         "seq_len": dimensions["seq"],
         "d_model": dimensions["d_model"],
-        "compiled": str(COMPILED[record.cell.backend]),
+        "compiled": str(IS_COMPILED[record.cell.backend]),
         "forward_mean_ms": forward.mean_ms if forward else None,
         "forward_std_ms": forward.std_ms if forward else None,
         "backward_mean_ms": backward.mean_ms if backward else None,
@@ -107,11 +103,11 @@ def _attention_row(record: Record) -> dict[str, Value]:
 
 
 def _groups(records: Sequence[Record], model: str, *dimensions: str) -> dict[tuple[tuple[str, ...], str], list[Record]]:
-    """The records of eager and of Inductor's default mode, by their `dimensions` and by device and precision."""
+    """Group the records of eager and of Inductor's default mode by these dimensions, and by device and precision."""
     found: dict[tuple[tuple[str, ...], str], list[Record]] = {}
     for record in records:
         cell = record.cell
-        if cell.model == model and cell.mode == "default" and cell.backend in COMPILED:
+        if cell.model == model and cell.mode == "default" and cell.backend in IS_COMPILED:
             where = f"{cell.device.slug}-{cell.precision}"
             values = tuple(str(cell.dimensions.get(name, "")) for name in dimensions)
             found.setdefault((values, where), []).append(record)
@@ -119,21 +115,22 @@ def _groups(records: Sequence[Record], model: str, *dimensions: str) -> dict[tup
 
 
 def _median_ms(record: Record | None) -> float | None:
-    """Of a cell whose outputs are right."""
+    """Return the median of a cell with right outputs."""
     return record.latency.median_ms if record and record.status is Status.OK and record.latency else None
 
 
 def _peak_mib(record: Record) -> float | None:
-    """On a GPU what the process had of its memory, PyTorch's own share and CUDA's; on a CPU what was resident."""
+    """Return the peak of the device's memory, which CUDA's own share is part of; on a CPU that of resident memory."""
     if record.memory is None:
         return None
     peak = record.memory.peak_resident_bytes if not record.cell.device.is_cuda else record.memory.peak_device_bytes
     return None if peak is None else peak / MEBIBYTE
 
 
-def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Value]]) -> str:
+def _csv(rows: Sequence[Row]) -> str:
+    """Return the rows below the names of their columns, which all of them share."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["model"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
