@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import config
 from harness import run as runs
-from harness.controller.contest_run import Measurement
-from harness.controller.launcher import Child, Launcher
+from harness.controller.cell_run import CellRun
+from harness.controller.launcher import Launcher, Worker
 from harness.plan import Request
 from records.schema import Cell, Record
 from records.store import Store
@@ -60,10 +60,10 @@ KINDS = {
 
 OWN_WORK = (
     (Launcher, "start"),
-    (Child, "end"),
+    (Worker, "end"),
     (Store, "keep"),
     (Store, "save"),
-    (Measurement, "_is_decided"),
+    (CellRun, "record"),
 )
 """What no phase announces: from its begin on, time is the harness's, until the next phase."""
 

@@ -13,7 +13,7 @@ from backends.base import Backend
 from doctor import facts, traps
 from doctor.diagnosis import Diagnosis, Finding, Outcome, Trial, Weight
 from harness.controller import groundwork
-from harness.controller.cell_run import Live, Over, Setting
+from harness.controller.cell_run import CellEnded, CellRun, ContestSetup
 from harness.controller.launcher import Launcher, Launchers
 from harness.controller.progress import Silent
 from harness.messages import ProbeTorch, TorchFacts, Tried, TryBackend
@@ -127,19 +127,19 @@ def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> li
     device = contest.cells[0].cell.device
     say(f"computing what is right, on {device}")
     try:
-        golden = groundwork.golden(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
-    except groundwork.NoGolden as error:
+        golden = groundwork.reference(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
+    except groundwork.NoReference as error:
         return [_without_golden(planned.cell, error, launcher) for planned in contest.cells]
     sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
-    setting = Setting(store, Silent(), sampling, TRIAL_LIMIT_S, golden, launcher.temporary / contest.id)
+    setup = ContestSetup(store, Silent(), sampling, TRIAL_LIMIT_S, golden, launcher.temporary / contest.id)
     trials = []
     for planned in contest.cells:
         say(f"trying {planned.cell.label} on {device}")
-        trials.append(_try(planned, setting, launcher))
+        trials.append(_try(planned, setup, launcher))
     return trials
 
 
-def _try(planned: PlannedCell, setting: Setting, launcher: Launcher) -> Trial:
+def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial:
     """Build the cell, call it, check it, in one process (two for what is built ahead of time)."""
     begun = time.monotonic()
     try:
@@ -148,24 +148,22 @@ def _try(planned: PlannedCell, setting: Setting, launcher: Launcher) -> Trial:
         return _trial(planned.cell, Outcome.FAIL, Status.ERROR, str(error), begun)
     if not supported:
         return _trial(planned.cell, Outcome.ABSENT, Status.UNSUPPORTED, supported.reason, begun)
-    live = Live(planned, setting)
+    cell_run = CellRun(planned, setup)
     try:
-        live.start(launcher, epoch=0)
-        assert live.ready is not None
-        accuracy = live.ready.accuracy
-    except Over as over:
-        record = over.record
+        accuracy = cell_run.start(launcher, epoch=0).accuracy
+    except CellEnded as ended:
+        record = ended.record
         outcome = Outcome.ABSENT if record.status.is_absence else Outcome.FAIL
         return _trial(planned.cell, outcome, record.status, record.reason, begun, record.log_tail)
     finally:
-        live.clear()
+        cell_run.clear()
     if not accuracy.passed:
         return _trial(planned.cell, Outcome.FAIL, Status.INCORRECT, f"wrong: {accuracy.rule}", begun)
     passed = _trial(planned.cell, Outcome.PASS, Status.OK, "", begun)
     return passed.model_copy(update={"relative_error": accuracy.relative_rmse})
 
 
-def _without_golden(cell: Cell, error: groundwork.NoGolden, launcher: Launcher) -> Trial:
+def _without_golden(cell: Cell, error: groundwork.NoReference, launcher: Launcher) -> Trial:
     begun = time.monotonic()
     try:
         missing = ask(launcher, TryBackend(backend=cell.backend, device=cell.device), Tried).reason

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -17,16 +16,17 @@ import backends
 import models
 from harness.controller import environment
 from harness.controller.contest_run import Measurement
-from harness.controller.launcher import CAN_FORK, CAN_PAUSE, ChildEnded, DeadlinePassed, Launcher, Launchers
+from harness.controller.launcher import CAN_FORK, CAN_PAUSE, DeadlinePassed, Launcher, Launchers, WorkerEnded
 from harness.controller.progress import Progress
 from harness.messages import Failed, Job, ProbeTorch, TorchFacts, Tried, TryBackend
 from harness.plan import Contest, Request, StartMethod, plan
 from harness.sampling_plan import SamplingPlan
 from judging.constraints import Requirements
 from judging.verdict import judge_contests, undecided
+from models.base import Family
 from records.device import CPU, Device
 from records.errors import BakeoffError, UsageError
-from records.schema import Cell, Report
+from records.schema import Report
 from records.store import Store
 
 PROBE_LIMIT_S = 300.0
@@ -137,14 +137,11 @@ def availability(devices: Sequence[str], start_method: StartMethod = "auto") -> 
 def ask(starter: Launcher, job: Job, answer: type[Answer]) -> Answer:
     """Start a worker for a short job, and return its answer. Raises BakeoffError, with the reason, without one."""
     log = starter.temporary / f"{job.kind}.log"
-    child = starter.start(job, log)
     try:
-        event = child.receive(time.monotonic() + PROBE_LIMIT_S)
-    except (ChildEnded, DeadlinePassed) as error:
+        event = starter.ask(job, log, PROBE_LIMIT_S)
+    except (WorkerEnded, DeadlinePassed) as error:
         said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
         raise BakeoffError(f"asking this machine ({job.kind}) failed: {error} {' '.join(said)}".strip()) from None
-    finally:
-        child.end()
     if isinstance(event, Failed):
         raise BakeoffError(f"asking this machine ({job.kind}) failed: {event.reason}")
     assert isinstance(event, answer)
@@ -156,7 +153,9 @@ def _measure(
 ) -> None:
     sampling = SamplingPlan.lasting(request.min_time_s, request.processes, Requirements.parse(request.require).calls)
     cells = [planned.cell for contest in contests for planned in contest.cells]
-    imports = _imports_of([cell for cell in cells if not store.has(cell.id)])
+    missing = [cell for cell in cells if not store.has(cell.id)]
+    families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
+    imports = shared_imports(families, [cell.device for cell in missing])
     if imports and launchers.first.start_method == "forkserver":
         progress.note(
             f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
@@ -187,12 +186,13 @@ def _measure(
             measurement.measure(contest, pending)
 
 
-def _imports_of(cells: Sequence[Cell]) -> list[str]:
-    """What fork servers may import for `cells`: what loading their models imports, if each of them does, so that nobody
-    begins with what is another's; nothing where CUDA is used.
+def shared_imports(families: Sequence[Family], devices: Iterable[Device]) -> list[str]:
+    """Return the modules that fork servers may import for models of these families.
+
+    There are none where CUDA is used, or where some family imports nothing: no cell may begin with what belongs to
+    another.
     """
-    families = [models.find(name) for name in dict.fromkeys(cell.model for cell in cells)]
-    if any(cell.device.is_cuda for cell in cells) or not all(family.imports for family in families):
+    if any(device.is_cuda for device in devices) or not all(family.imports for family in families):
         return []
     return list(dict.fromkeys(module for family in families for module in family.imports))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import bisect
 import shutil
 import signal
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,8 +14,8 @@ import backends
 import models
 from backends.base import AheadOfTime
 from harness.controller import roofline
-from harness.controller.launcher import Child, ChildEnded, DeadlinePassed, Launcher
-from harness.controller.placement import shortfall
+from harness.controller.environment import Machine
+from harness.controller.launcher import DeadlinePassed, Launcher, Worker, WorkerEnded
 from harness.controller.progress import Progress
 from harness.messages import (
     BurstTaken,
@@ -42,8 +41,11 @@ from records.schema import (
     Burst,
     Cell,
     Conditions,
+    Extent,
     Latency,
+    Memory,
     Phase,
+    Placement,
     Process,
     Record,
     Roofline,
@@ -53,14 +55,15 @@ from records.schema import (
 from records.store import Store
 
 LOG_TAIL_LINES = 30
+LOG_TAIL_CHARACTERS = 4000
+NAMED_FALLBACKS = 2
 TICK_S = 0.5
-
 
 Awaited = TypeVar("Awaited", Packaged, Ready, BurstTaken, Finished)
 
 
-class Over(Exception):
-    """A cell came to its end before its time."""
+class CellEnded(Exception):
+    """A cell came to its end early, with this record."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(record.reason)
@@ -68,42 +71,76 @@ class Over(Exception):
 
 
 @dataclass(frozen=True)
-class Setting:
+class ContestSetup:
     """What the cells of a contest have in common."""
 
     store: Store
     progress: Progress
     sampling: SamplingPlan
     time_limit_s: float
-    golden: Path
-    work_folder: Path  # every cell has a folder below it: its caches and its artefact, which its processes share
+    reference: Path
+    work_folder: Path  # every cell has a folder in it, for its caches and its artefact, which its workers share
+    machine: Machine = field(default_factory=Machine)
 
 
-class Live:
-    """One cell. In each epoch: `start`, bursts, `finish`; at last `record`. Each raises Over where the cell ends."""
+@dataclass
+class LiveProcess:
+    """One epoch of a cell while it lasts."""
 
-    def __init__(self, planned: PlannedCell, setting: Setting) -> None:
+    epoch: int
+    is_warm: bool  # it starts from what another process of the cell has left
+    worker: Worker
+    phase: str = "start"
+    phases: list[Phase] = field(default_factory=list)
+    ready: Ready | None = None
+    bursts: list[Burst] = field(default_factory=list)
+    waited_s: float = 0.0
+
+    def summary(self) -> Process:
+        latency = summarise(self.bursts)
+        return Process(
+            index=self.epoch,
+            warm=self.is_warm,
+            phases=self.phases,
+            calls=latency.calls if latency else 0,
+            median_ms=latency.median_ms if latency else None,
+            settling=self.ready.settling if self.ready else None,
+        )
+
+
+@dataclass(frozen=True)
+class MeasuredProcess:
+    """One epoch of a cell after it ended well."""
+
+    process: Process
+    ready: Ready
+    finished: Finished
+    bursts: list[Burst]
+    waited_s: float
+
+
+class CellRun:
+    """One cell. In each epoch come `start`, bursts and `finish`, and after the last one `record`.
+
+    Each of them raises CellEnded where the cell comes to its end instead.
+    """
+
+    def __init__(self, planned: PlannedCell, setup: ContestSetup) -> None:
         self.planned = planned
-        self.processes: list[Process] = []
-        self.bursts: list[Burst] = []
-        self._medians_ms: list[float] = []  # of the bursts, in order of size
-        self.ready: Ready | None = None  # what the latest worker said when it was ready
-        self.first_ready: Ready | None = None
-        self._first_finished: Finished | None = None
-        self._setting = setting
-        self._folder = setting.work_folder / planned.cell.id
-        self._log = setting.store.log(planned.cell.id)
+        self.peak_memory: Memory | None = None  # of its latest process that was ready
+        self._setup = setup
+        self._now_s = setup.machine.now_s
+        self._folder = setup.work_folder / planned.cell.id
+        self._log = setup.store.log(planned.cell.id)
         self._log.unlink(missing_ok=True)
-        self._budget_s = setting.time_limit_s
+        self._budget_s = setup.time_limit_s
         self._start_method = ""
-        self._child: Child | None = None
-        self._phase = "start"
-        self._phases: list[Phase] = []
-        self._checks: list[tuple[int, Accuracy]] = []
+        self._measured: list[MeasuredProcess] = []
+        self._live: LiveProcess | None = None
+        self._burst_medians_ms: list[float] = []  # in order of size
+        self._checks: list[tuple[int, Accuracy]] = []  # of each epoch, first when ready and then when finished
         self._doubts: dict[str, None] = {}  # each once, in order
-        self._epoch = 0
-        self._epoch_cost_s = 0.0
-        self._started = time.monotonic()
+        self._started_s = self._now_s()
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
 
     @property
@@ -111,105 +148,105 @@ class Live:
         return self.planned.cell
 
     @property
+    def bursts(self) -> list[Burst]:
+        """All bursts so far, of all processes."""
+        live = self._live.bursts if self._live else []
+        return [*(burst for measured in self._measured for burst in measured.bursts), *live]
+
+    @property
     def has_time_for_another(self) -> bool:
-        """Whether one more process, taking as long as the last one, fits into the cell's time limit."""
-        return self._budget_s > 2 * self._epoch_cost_s
+        """Return True when one more process that takes as long as the last one fits into the time limit."""
+        return self._budget_s > 2 * self._measured[-1].waited_s
 
     @property
     def has_time_to_spare(self) -> bool:
-        """Whether half of the cell's time limit is left."""
-        return self._budget_s > self._setting.time_limit_s / 2
+        """Return True when half of the time limit is left."""
+        return self._budget_s > self._setup.time_limit_s / 2
 
-    def start(self, launcher: Launcher, epoch: int) -> None:
+    def start(self, launcher: Launcher, epoch: int) -> Ready:
         """Build the cell in a fresh process, or start it warm from what the first one left, until it is ready."""
-        self._epoch, self._epoch_cost_s = epoch, 0.0
-        self._phases = []
         self._start_method = launcher.start_method
-        if not isinstance(backends.create(self.cell.backend), AheadOfTime):
-            self._child = self._fork(launcher, MeasureCell, self._folder)
+        is_warm = bool(self._measured)
+        ahead_of_time = isinstance(backends.create(self.cell.backend), AheadOfTime)
+        if ahead_of_time and not is_warm:
+            # this worker's caches go with it, because a deployment has the artefact only
+            live = self._live = LiveProcess(epoch, is_warm, self._start_worker(launcher, PackageCell, None))
+            self._await(live, Packaged)
+            live.worker.end()
+            live.worker = self._start_worker(launcher, MeasurePackagedCell, self._folder)
         else:
-            if not self.processes:
-                # it leaves nothing but the artefact: a deployment has none of its caches
-                self._child = self._fork(launcher, PackageCell, None)
-                self._await(Packaged)
-                self._child.end()
-            self._child = self._fork(launcher, MeasurePackagedCell, self._folder)
-        self.ready = self._await(Ready)
-        if not self.processes:
-            self.first_ready = self.ready
-            if doubt := doubt_of(self.ready.warm_up):
-                self._doubts[doubt] = None
-        self._checks.append((epoch, self.ready.accuracy))
-        self.processes.append(
-            Process(index=epoch, warm=bool(self.processes), phases=self._phases, settling=self.ready.settling)
-        )
+            job = MeasurePackagedCell if ahead_of_time else MeasureCell
+            live = self._live = LiveProcess(epoch, is_warm, self._start_worker(launcher, job, self._folder))
+        ready = self._await(live, Ready)
+        live.ready, self.peak_memory = ready, ready.memory
+        self._checks.append((epoch, ready.accuracy))
+        if not is_warm and (doubt := doubt_of(ready.warm_up)):
+            self._doubts[doubt] = None
+        return ready
 
     def pause(self) -> None:
-        if self._child is not None:
-            self._child.pause()
+        if self._live is not None:
+            self._live.worker.pause()
 
     def resume(self) -> None:
-        if self._child is not None:
-            self._child.resume()
+        if self._live is not None:
+            self._live.worker.resume()
 
     def take_burst(self, group: int, round_number: int, started_s: float, around: Conditions) -> None:
-        """One burst. `around` is what is known of its round beside what the process itself reads."""
-        if self._phase != "measure":
-            self._phase = "measure"
-            self._setting.progress.phase(self.cell, self._phase)
-        self._send(TakeBurst(core=around.core))
-        taken = self._await(BurstTaken)
+        """Take one burst. `around` holds the conditions of its round, which the worker does not read itself."""
+        live = self._alive()
+        if live.phase != "measure":
+            live.phase = "measure"
+            self._setup.progress.phase(self.cell, live.phase)
+        live.worker.send(TakeBurst(core=around.core))
+        taken = self._await(live, BurstTaken)
         known = {name: value for name, value in around.model_dump().items() if value not in (None, [])}
-        self.bursts.append(
-            Burst(
-                group=group,
-                round=round_number,
-                started_s=started_s,
-                samples_ns=taken.samples_ns,
-                process=self._epoch,
-                conditions=taken.conditions.model_copy(update=known),
-            )
+        burst = Burst(
+            group=group,
+            round=round_number,
+            started_s=started_s,
+            samples_ns=taken.samples_ns,
+            process=live.epoch,
+            conditions=taken.conditions.model_copy(update=known),
         )
-        bisect.insort(self._medians_ms, burst_ms(self.bursts[-1]))
-        self._setting.progress.measured(self.cell, self._medians_ms[len(self._medians_ms) // 2])
+        live.bursts.append(burst)
+        bisect.insort(self._burst_medians_ms, burst_ms(burst))
+        self._setup.progress.measured(self.cell, self._burst_medians_ms[len(self._burst_medians_ms) // 2])
 
     def finish(self) -> None:
         """Check once more, and let the process go.
 
-        Only the first one is asked for throughput, device time and energy, if anybody is, and its memory and placement
-        count: one process can tell for all, and a warm start's caches hide what was compiled."""
-        is_first = len(self.processes) == 1
-        self._send(Finish(in_full=is_first and not self._setting.sampling.latency_only))
-        finished = self._await(Finished)
-        self._end_child()
-        if is_first:
-            self._first_finished = finished
-        self._checks.append((self._epoch, finished.accuracy_after))
+        Only the first process measures throughput, device time and energy, where they are wanted, and only its memory
+        and placement count: one process can tell for all, and the caches of a warm start hide what was compiled.
+        """
+        live = self._alive()
+        live.worker.send(Finish(in_full=not live.is_warm and not self._setup.sampling.latency_only))
+        finished = self._await(live, Finished)
+        self._end_worker()
+        assert live.ready is not None
+        self._checks.append((live.epoch, finished.accuracy_after))
         if finished.recompilations:
             self._doubts[f"compiled {finished.recompilations} more time(s) while it was measured"] = None
-        own = [burst for burst in self.bursts if burst.process == self._epoch]
-        latency = summarise(own)
-        self.processes[-1] = self.processes[-1].model_copy(
-            update={"calls": latency.calls if latency else 0, "median_ms": latency.median_ms if latency else None}
-        )
+        self._measured.append(MeasuredProcess(live.summary(), live.ready, finished, live.bursts, live.waited_s))
+        self._live = None
 
     def leave(self) -> None:
-        """Take the process away, and forget it: the cell will be started again in this epoch."""
-        self._end_child()
-        self._forget_process()
-        self._checks = [(epoch, check) for epoch, check in self._checks if epoch != self._epoch]
-        if not self.processes:
+        """Take the process away and forget it: the cell will be started again in this epoch."""
+        self._end_worker()
+        if self._live is not None:
+            self._checks = [(epoch, check) for epoch, check in self._checks if epoch != self._live.epoch]
+        self._forget_live()
+        if not self._measured:
             shutil.rmtree(self._folder, ignore_errors=True)  # what it had begun to write is no artefact
 
     def record(self) -> Record:
-        """The record as it stands: of a cell whose processes so far have all come to their end."""
-        assert self.first_ready is not None and self._first_finished is not None
-        status, reason, accuracy = self._judged(self._first_finished)
-        caveat = [self.first_ready.caveat] if self.first_ready.caveat else []
-        if (computed_in := self.first_ready.reference_type) != "float64":
+        """Return the record as it stands, of a cell that has been measured in at least one process."""
+        first = self._measured[0]
+        status, reason, accuracy = self._judged(first.finished)
+        caveat = [first.ready.caveat] if first.ready.caveat else []
+        if (computed_in := first.ready.reference_type) != "float64":
             caveat.append(f"checked against eager in {computed_in}, since there was no memory for float64")
         latency = summarise(self.bursts)
-        finished = self._first_finished
         return self._record(
             status,
             reason,
@@ -217,27 +254,29 @@ class Live:
             roofline=self._roofline(latency),
             accuracy=accuracy,
             doubts=[*caveat, *self._doubts],
-            memory=finished.memory,
-            placement=finished.placement,
-            throughput=finished.throughput,
-            device_time=finished.device_time,
-            energy=finished.energy,
-            stages=finished.stages,
+            memory=first.finished.memory,
+            placement=first.finished.placement,
+            throughput=first.finished.throughput,
+            device_time=first.finished.device_time,
+            energy=first.finished.energy,
+            stages=first.finished.stages,
         )
 
     def clear(self) -> None:
-        """Remove what its processes shared. For a cell that has its record."""
-        self._end_child()
+        """Remove what its workers shared, once the cell has its record."""
+        self._end_worker()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _forget_process(self) -> None:
-        if self.processes and self.processes[-1].index == self._epoch:
-            self.processes.pop()
-        self.bursts = [burst for burst in self.bursts if burst.process != self._epoch]
-        self._medians_ms = sorted(burst_medians_ms(self.bursts))
+    def _alive(self) -> LiveProcess:
+        assert self._live is not None, "the cell has been started"
+        return self._live
+
+    def _forget_live(self) -> None:
+        self._live = None
+        self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
 
     def _judged(self, finished: Finished) -> tuple[Status, str, Accuracy]:
-        """Status, reason and accuracy by every check of every process; the first one that failed decides."""
+        """Return status, reason and accuracy by all checks of all processes. The first one that failed decides."""
         first, after = self._checks[0][1], self._checks[1][1]
         accuracy = first.model_copy(update={"rmse_after": after.rmse})
         failed = next(((epoch, check) for epoch, check in self._checks if not check.passed), None)
@@ -251,108 +290,107 @@ class Live:
             return Status.INCORRECT, first.rule, accuracy
         return Status.INCORRECT, f"right at first, wrong after measuring: {after.rule}", accuracy
 
-    def _fork(
+    def _start_worker(
         self, launcher: Launcher, kind: type[MeasureCell | PackageCell | MeasurePackagedCell], workspace: Path | None
-    ) -> Child:
+    ) -> Worker:
         job = kind(
             cell=self.cell,
-            reference=self._setting.golden.resolve(),
-            sampling=self._setting.sampling,
+            reference=self._setup.reference.resolve(),
+            sampling=self._setup.sampling,
             shared_folder=self._folder,
-            is_first=not self.processes,
+            is_first=not self._measured,
             surgical=self.planned.surgical,
         )
         return launcher.start(job, self._log, workspace)
 
-    def _send(self, command: TakeBurst | Finish) -> None:
-        assert self._child is not None
-        self._child.send(command)
+    def _end_worker(self) -> None:
+        if self._live is not None and not self._live.worker.is_over:
+            self._live.worker.end()
 
-    def _end_child(self) -> None:
-        if self._child is not None and not self._child.is_over:
-            self._child.end()
-        self._child = None
-
-    def _await(self, kind: type[Awaited]) -> Awaited:
-        """Wait for an event of `kind`, and note phases on the way. Raises Over when the cell ends instead."""
-        begun = time.monotonic()
-        deadline = begun + self._budget_s
+    def _await(self, live: LiveProcess, kind: type[Awaited]) -> Awaited:
+        """Wait for an event of `kind`, and note phases on the way. Raises CellEnded when the cell ends instead."""
+        begun_s = self._now_s()
+        deadline_s = begun_s + self._budget_s
         try:
             while True:
-                event = self._receive(deadline, may_tick=kind in (Ready, Packaged))
+                event = self._receive(live.worker, deadline_s, may_tick=kind in (Ready, Packaged))
                 if isinstance(event, kind):
                     return event
                 if isinstance(event, PhaseBegun):
-                    self._phase = event.name
-                    self._setting.progress.phase(self.cell, self._phase)
+                    live.phase = event.name
+                    self._setup.progress.phase(self.cell, live.phase)
                 elif isinstance(event, PhaseEnded):
-                    self._phases.append(Phase(name=event.name, seconds=event.seconds))
+                    live.phases.append(Phase(name=event.name, seconds=event.seconds))
                 elif isinstance(event, Failed):
-                    self._end_child()
-                    raise Over(self._record(event.status, event.reason))
-        except ChildEnded as ended:
-            self._end_child()
-            status, reason = cause_of_death(ended.status, self._phase, self._setting.store.kernel_killed())
+                    self._end_worker()
+                    raise CellEnded(self._record(event.status, event.reason))
+        except WorkerEnded as ended:
+            self._end_worker()
+            status, reason = cause_of_death(ended.status, live.phase, self._setup.store.kernel_killed())
             number = -ended.status if ended.status < 0 else None
-            raise Over(self._record(status, reason, died_in=self._phase, signal=number)) from None
+            raise CellEnded(self._record(status, reason, died_in=live.phase, signal=number)) from None
         except DeadlinePassed:
-            self._end_child()
-            raise Over(self._out_of_time()) from None
+            self._end_worker()
+            raise CellEnded(self._out_of_time(live.phase)) from None
         finally:
-            spent_s = time.monotonic() - begun
+            spent_s = self._now_s() - begun_s
             self._budget_s -= spent_s
-            self._epoch_cost_s += spent_s
+            live.waited_s += spent_s
 
-    def _out_of_time(self) -> Record:
-        reason = f"not done within {self._setting.time_limit_s:g} s, in {self._phase}: raise --time-limit"
-        if not self._first_finished:
-            return self._record(Status.TIMEOUT, reason, died_in=self._phase)
-        # that there was no time for a further process spoils nothing of those that have been measured
-        self._forget_process()
+    def _out_of_time(self, phase: str) -> Record:
+        reason = f"not done within {self._setup.time_limit_s:g} s, in {phase}: raise --time-limit"
+        if not self._measured:
+            return self._record(Status.TIMEOUT, reason, died_in=phase)
+        # what has been measured stays valid where there was no time for a further process
+        self._forget_live()
         self._doubts[f"a further process of it was {reason}"] = None
         return self.record()
 
-    def _receive(self, deadline: float, may_tick: bool) -> Event:
-        """The child's next message; elapsed times on the screen move on meanwhile, but not while it is measured."""
-        assert self._child is not None
+    def _receive(self, worker: Worker, deadline_s: float, may_tick: bool) -> Event:
+        """Return the next event. While a cell is built, elapsed times on the screen move on meanwhile."""
         while may_tick:
             try:
-                return self._child.receive(min(deadline, time.monotonic() + TICK_S))
+                return worker.receive(min(deadline_s, self._now_s() + TICK_S))
             except DeadlinePassed:
-                if time.monotonic() >= deadline:
+                if self._now_s() >= deadline_s:
                     raise
-                self._setting.progress.tick()
-        return self._child.receive(deadline)
+                self._setup.progress.tick()
+        return worker.receive(deadline_s)
 
     def _record(self, status: Status, reason: str, **fields: Any) -> Record:
-        ready = self.first_ready
+        processes = [measured.process for measured in self._measured]
+        ready = self._measured[0].ready if self._measured else None
+        if self._live is not None and self._live.ready is not None:
+            processes.append(self._live.summary())
+            ready = ready or self._live.ready
         known: dict[str, Any] = {}
         if ready is not None:
-            known = {name: getattr(ready, name) for name in ("accuracy", "warm_up", "placement", "memory")}
-            known |= {"precision_in_force": ready.precision_in_force, "versions": ready.versions}
+            told = ("accuracy", "warm_up", "placement", "memory", "precision_in_force", "versions")
+            known = {name: getattr(ready, name) for name in told}
+        unfinished = self._live.phases if self._live else []
         return Record(
             cell=self.cell,
             status=status,
             reason=reason,
-            phases=self.processes[0].phases if self.processes else self._phases,
-            processes=self.processes,
+            phases=processes[0].phases if processes else unfinished,
+            processes=processes,
             bursts=self.bursts,
             settings={"start_method": self._start_method, **(ready.settings if ready else {})},
             log_tail=_tail(self._log) if status.is_failure else "",
             started_at=self._started_at,
-            elapsed_s=time.monotonic() - self._started,
+            elapsed_s=self._now_s() - self._started_s,
             **common_fields(self.planned),
             **{**known, **fields},
         )
 
     def _roofline(self, latency: Latency | None) -> Roofline | None:
-        store, cell = self._setting.store, self.cell
+        store, cell = self._setup.store, self.cell
         work, ceilings = store.work(cell.contest_id), store.ceilings(cell.device, products_of(cell))
         return roofline.of(work, ceilings, latency) if work and ceilings and latency else None
 
 
 def common_fields(planned: PlannedCell) -> dict[str, Any]:
-    """Fields that every record has, whether or not the cell was ever started."""
+    """Return the fields that every record has, even if the cell was never started."""
     return {
         "asked_by_name": planned.asked_by_name,
         "command": command_for(planned.cell, planned.strict, planned.surgical, planned.options),
@@ -360,8 +398,21 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
 
 
 def products_of(cell: Cell) -> Precision:
-    """The precision that the cell's matrix products have: its own, unless its model has products of another."""
+    """Return the precision of the cell's matrix products: its own, unless its model has products of another."""
     return models.find(cell.model).products or cell.precision
+
+
+def shortfall(placement: Placement | None, backend: str) -> str:
+    """Return why a cell fails under --strict, or an empty string if it ran wholly where it was asked to."""
+    if placement is None:
+        return f"{backend} does not tell where it ran, and --strict asks for full"
+    if placement.extent is Extent.FULL:
+        return ""
+    reason = f"placement is {placement.extent}, and --strict asks for full"
+    if not placement.fallbacks:
+        return reason
+    named, unnamed = placement.fallbacks[:NAMED_FALLBACKS], placement.fallbacks[NAMED_FALLBACKS:]
+    return f"{reason}: {', '.join(named)}{f' and {len(unnamed)} more' if unnamed else ''}"
 
 
 def doubt_of(warm_up: WarmUp) -> str:
@@ -374,7 +425,7 @@ def doubt_of(warm_up: WarmUp) -> str:
 
 
 def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, str]:
-    """What the exit status of a child that died in `phase` means."""
+    """Return what the exit status of a worker that died in `phase` means."""
     if -status == signal.SIGKILL and kernel_killed:
         return Status.OOM, f"killed in {phase} by the kernel, which had no memory left"
     return Status.CRASH, f"{_how_it_died(status)} in {phase}"
@@ -391,9 +442,9 @@ def _how_it_died(status: int) -> str:
 
 
 def _tail(log: Path) -> str:
-    """The last lines of a log file, at most 4,000 characters."""
+    """Return the last lines of a log file."""
     try:
         text = log.read_text(errors="replace")
     except FileNotFoundError:
         return ""
-    return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])[-4000:]
+    return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])[-LOG_TAIL_CHARACTERS:]

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import math
-import random
-import time
+import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import backends
-from harness import nvml
 from harness.controller import groundwork
-from harness.controller.cell_run import Live, Over, Setting, common_fields
-from harness.controller.environment import available_bytes, calibrate_ms, usable_cores
+from harness.controller.cell_run import CellEnded, CellRun, ContestSetup, common_fields
+from harness.controller.environment import Machine
 from harness.controller.launcher import CAN_PAUSE, Launchers
 from harness.controller.progress import Progress
+from harness.controller.rounds import (
+    RoundsSoFar,
+    Undecided,
+    core_of_round,
+    next_epoch,
+    order_of_round,
+    round_rules,
+)
 from harness.plan import Contest, PlannedCell, unsupported_precision
-from harness.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
-from judging.estimate import are_precise, undisturbed_rounds
+from harness.sampling_plan import SamplingPlan
 from judging.verdict import BASELINE, undecided
 from records.errors import BakeoffError
-from records.schema import Burst, Conditions, Record, Status
+from records.schema import Conditions, Record, Status
 from records.store import Store
-
-CALM_ENOUGH = 0.75
-"""Of the rounds planned must have been undisturbed for a cell; what is missing is made up for."""
 
 MEMORY_RESERVE = 1.3
 """A further cell is started beside those alive only if this many times the largest one's peak is still free."""
 
 
 class Measurement:
-    """Measures the contests of one run. `group` counts the sets of cells that were alive together."""
+    """Measures the contests of one run."""
 
     def __init__(
         self,
@@ -41,55 +43,49 @@ class Measurement:
         sampling: SamplingPlan,
         time_limit_s: float,
         interleaved: bool,
-        undecided: Callable[[Sequence[Record]], Sequence[tuple[str, str]]] = undecided,
+        undecided: Undecided = undecided,
+        machine: Machine | None = None,
     ) -> None:
-        """`undecided` tells, from records, the pairs of labels for whose sake more processes are worth their time."""
-        self._launchers = launchers
-        self._store = store
-        self._progress = progress
-        self._sampling = sampling
-        self._time_limit_s = time_limit_s
-        self._interleaved = interleaved and CAN_PAUSE
-        self._undecided = undecided
-        self._group = store.next_group()
-        self._begun = time.monotonic()
-        self._gpu = nvml.GpuWatch(None)
-        self._holds_all = False
-        """Whether memory held all cells of the latest epoch at once."""
-        self._displaced: list[Live] = []
-        """Those that ran out of memory while others were alive: each is started again alone, at the epoch's end."""
+        self.launchers = launchers
+        self.store = store
+        self.progress = progress
+        self.sampling = sampling
+        self.time_limit_s = time_limit_s
+        self.interleaved = interleaved and CAN_PAUSE
+        self.undecided = undecided
+        self.machine = machine or Machine()
+        self.begun_s = self.machine.now_s()
+        self.group_numbers: Iterator[int] = itertools.count(store.next_group())
 
     def measure(self, contest: Contest, pending: Sequence[PlannedCell]) -> None:
         """Bring every pending cell of the contest to its record in the store."""
         sensible = self._refuse_senseless(pending)
         if not sensible:
             return
-        needed = (self._launchers.first, self._store, self._progress, self._time_limit_s)
+        needed = (self.launchers.first, self.store, self.progress, self.time_limit_s)
         try:
-            golden = groundwork.golden(contest, *needed)
-            if not self._launchers.are_serving:
-                self._progress.note("importing torch in the fork servers of further processes")
-            self._launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
-            groundwork.measure_ceilings(sensible[0].cell, *needed)
-        except groundwork.NoGolden as error:
+            reference = groundwork.reference(contest, *needed)
+        except groundwork.NoReference as error:
             for planned in sensible:
-                self._end(Record(cell=planned.cell, status=error.status, reason=str(error), **common_fields(planned)))
+                self.end(Record(cell=planned.cell, status=error.status, reason=str(error), **common_fields(planned)))
             return
-        folder = self._launchers.first.temporary / contest.id
-        setting = Setting(self._store, self._progress, self._sampling, self._time_limit_s, golden, folder)
-        cells = [Live(planned, setting) for planned in sensible]
-        # every group of an epoch holds the baseline, so it is built first
-        cells.sort(key=lambda live: live.cell.label != BASELINE)
-        self._gpu = nvml.GpuWatch(sensible[0].cell.device.cuda_index)
-        epoch = 0
-        while cells and not self._is_decided(epoch, cells):
-            cells = self._run_epoch(epoch, cells)
-            epoch += 1
-        for live in cells:
-            self._conclude(live, live.record())
+        if not self.launchers.are_serving:
+            self.progress.note("importing torch in the fork servers of further processes")
+        self.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
+        groundwork.measure_ceilings(sensible[0].cell, *needed)
+        folder = self.launchers.first.temporary / contest.id
+        setup = ContestSetup(
+            self.store, self.progress, self.sampling, self.time_limit_s, reference, folder, self.machine
+        )
+        ContestRun(self, [CellRun(planned, setup) for planned in sensible]).run()
+
+    def end(self, record: Record) -> None:
+        """Keep the record of a cell that has come to its end."""
+        self.store.save(record)
+        self.progress.ended(record)
 
     def _refuse_senseless(self, pending: Sequence[PlannedCell]) -> list[PlannedCell]:
-        """Those of `pending` that make sense; the others end here, without a process."""
+        """Return the cells that make sense. The others end here, without a process."""
         sensible = []
         for planned in pending:
             try:
@@ -99,213 +95,230 @@ class Measurement:
             except BakeoffError as error:
                 reason, status = str(error), Status.UNAVAILABLE
             if reason:
-                self._end(Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned)))
+                self.end(Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned)))
             else:
                 sensible.append(planned)
         return sensible
 
-    def _is_decided(self, epochs: int, cells: Sequence[Live]) -> bool:
-        """Whether so many epochs decide the verdict, or as much of it as the limits allow."""
-        if epochs < self._sampling.processes:
-            return False
-        open_pairs = self._undecided([live.record() for live in cells])
-        if not open_pairs or epochs >= self._sampling.most_processes:
-            return True
-        if not all(live.has_time_for_another for live in cells):
-            self._store.note(f"{cells[0].cell.contest_id}: --time-limit left no room for more processes per cell")
-            return True
-        try:
-            self._launchers.of_epoch(epochs)
-        except BakeoffError as error:  # as many as there are say more than none
-            self._store.note(f"{cells[0].cell.contest_id}: no fork server for a further process of each cell: {error}")
-            return True
-        pairs = ", ".join(f"{one} against {other}" for one, other in open_pairs)
-        self._progress.note(f"{epochs} processes of each cell do not decide {pairs}: one more of each")
-        return False
 
-    def _run_epoch(self, epoch: int, cells: Sequence[Live]) -> list[Live]:
-        """One process of each cell: built, measured in rounds, gone. Returns the cells that further epochs are for.
+@dataclass
+class Epoch:
+    """One epoch while it lasts: each cell of the contest in one process.
 
-        Where memory does not hold all of them, they come in groups, and the first cell, which the contest's ratios are
-        taken to, stays alive for all groups. Where it does not hold two, they come one by one. Where it held all in the
-        epoch before, they start in the reverse order in every other one: to have been there first is no merit of a
-        backend's. (If it no longer does then, another cell than the first one stays alive for all groups.)
-        """
-        waiting = deque(cells if epoch % 2 == 0 or not self._holds_all else reversed(cells))
-        going_on: list[Live] = []
-        kept: list[Live] = []  # the first cell, while there are groups to come
-        self._holds_all = True
-        while waiting or self._displaced:
-            if not waiting:  # and so nobody is kept: each of these is alone
-                waiting.append(self._displaced.pop(0))
-            group = self._start_group(epoch, waiting, kept)
-            self._holds_all &= not waiting
-            survivors = self._run_rounds([*kept, *group]) if group else kept
-            self._group += 1
-            stays = cells[0] if cells[0] in survivors else next(iter(survivors), None)
-            kept = [stays] if stays and waiting and len(survivors) > 1 else []
-            leaving = deque(live for live in survivors if live not in kept)
-            while leaving:
-                live = leaving.popleft()
-                going_on += [live] if self._finish(live, [*kept, *leaving]) else []
-            self._holds_all &= not self._displaced
-            if (waiting or self._displaced) and self._interleaved:
-                self._note_groups(cells[0].cell.contest_id, kept)
-        for live in going_on:
-            self._store.keep(live.record())
-        order = {live.cell.id: place for place, live in enumerate(cells)}
-        return sorted(going_on, key=lambda live: order[live.cell.id])
+    Where memory does not hold all cells at once, they come in groups. The first cell of the contest, which ratios are
+    taken to, stays alive for all groups.
+    """
 
-    def _start_group(self, epoch: int, waiting: deque[Live], kept: Sequence[Live]) -> list[Live]:
-        """Start cells until there are none left, or memory for no more beside those that are alive, `kept` among them.
+    number: int
+    waiting: deque[CellRun]  # not started yet
+    staying: tuple[CellRun, ...] = ()  # the cell that stays for the next group; at most one
+    displaced: deque[CellRun] = field(default_factory=deque)  # ran out of memory beside others; each starts again alone
+    finished: list[CellRun] = field(default_factory=list)  # further epochs are for these
+    holds_all: bool = True  # memory has held all cells at once so far
 
-        Nothing where the next one needs the memory of those kept.
-        """
-        group: list[Live] = []
-        launcher = self._launchers.of_epoch(epoch)
-        while waiting and (not (kept or group) or (self._interleaved and self._fits([*kept, *group], waiting[0]))):
-            live = waiting.popleft()
+    @property
+    def has_more_groups(self) -> bool:
+        return bool(self.waiting or self.displaced)
+
+
+class ContestRun:
+    """The cells of one contest on their way to their records."""
+
+    def __init__(self, measurement: Measurement, cells: Sequence[CellRun]) -> None:
+        self._run = measurement
+        self._machine = measurement.machine
+        self._launchers = measurement.launchers
+        self._contest_id = cells[0].cell.contest_id
+        self._device = cells[0].cell.device
+        # every group of an epoch holds the baseline, so it is built first
+        self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != BASELINE)
+
+    def run(self) -> None:
+        """Run epochs until the verdict is decided, or limits allow no more. Then save the records."""
+        epochs_done, held_all = 0, False
+        while self._cells and self._wants_epoch(epochs_done):
+            # to have been there first is no merit of a backend's
+            in_reverse = epochs_done % 2 == 1 and held_all
+            epoch = Epoch(epochs_done, deque(reversed(self._cells) if in_reverse else self._cells))
+            self._run_epoch(epoch)
+            self._cells = [cell_run for cell_run in self._cells if cell_run in epoch.finished]
+            epochs_done, held_all = epochs_done + 1, epoch.holds_all
+        for cell_run in self._cells:
+            self._conclude(cell_run, cell_run.record())
+
+    def _wants_epoch(self, done: int) -> bool:
+        """Return True when each cell gets another process, and say why or why not."""
+        plan = self._run.sampling
+        records = [cell_run.record() for cell_run in self._cells] if done >= plan.processes else []
+        open_pairs = self._run.undecided(records) if records else ()
+        has_time = done == 0 or all(cell_run.has_time_for_another for cell_run in self._cells)
+        decision = next_epoch(plan, done, open_pairs, has_time)
+        if decision.is_wanted and done >= plan.processes:
             try:
-                live.start(launcher, epoch)
-            except Over as over:
-                if self._makes_room(live, over, [*kept, *group]):
-                    waiting.appendleft(live)
+                self._launchers.of_epoch(done)
+            except BakeoffError as error:  # as many as there are say more than none
+                self._note(f"{self._contest_id}: no fork server for a further process of each cell: {error}")
+                return False
+            self._run.progress.note(decision.note)
+        elif decision.note:
+            self._note(f"{self._contest_id}: {decision.note}")
+        return decision.is_wanted
+
+    def _run_epoch(self, epoch: Epoch) -> None:
+        """Build one process of each cell, measure them in rounds, and let them go."""
+        while epoch.has_more_groups:
+            if not epoch.waiting:  # and so no cell stays: each of these is alone
+                epoch.waiting.append(epoch.displaced.popleft())
+            self._run_group(epoch)
+            if epoch.has_more_groups and self._run.interleaved:
+                self._note_groups(epoch)
+        for cell_run in epoch.finished:
+            self._run.store.keep(cell_run.record())
+
+    def _run_group(self, epoch: Epoch) -> None:
+        """Measure as many waiting cells as memory holds, beside the one that stays."""
+        number = next(self._run.group_numbers)
+        group = self._start_group(epoch)
+        epoch.holds_all &= not epoch.waiting
+        survivors = [*epoch.staying, *group]
+        if group:
+            survivors = self._run_rounds(epoch, number, survivors)
+        epoch.staying = ()
+        if epoch.waiting and len(survivors) > 1:
+            first = self._cells[0]
+            epoch.staying = (first if first in survivors else survivors[0],)
+        leaving = deque(cell_run for cell_run in survivors if cell_run not in epoch.staying)
+        while leaving:
+            self._finish(epoch, leaving.popleft(), [*epoch.staying, *leaving])
+        epoch.holds_all &= not epoch.displaced
+
+    def _start_group(self, epoch: Epoch) -> list[CellRun]:
+        """Start waiting cells until none is left, or memory holds no more beside those that are alive.
+
+        No cell is started where the next one needs the memory of the one that stays.
+        """
+        group: list[CellRun] = []
+        launcher = self._launchers.of_epoch(epoch.number)
+        while epoch.waiting:
+            alive = [*epoch.staying, *group]
+            if alive and not (self._run.interleaved and self._fits(alive, epoch.waiting[0])):
+                break
+            cell_run = epoch.waiting.popleft()
+            try:
+                cell_run.start(launcher, epoch.number)
+            except CellEnded as ended:
+                if self._makes_room(cell_run, ended, alive):
+                    epoch.waiting.appendleft(cell_run)
                     break
                 continue
-            self._pause(live)
-            group.append(live)
+            self._pause(cell_run)
+            group.append(cell_run)
         return group
 
-    def _note_groups(self, contest_id: str, kept: Sequence[Live]) -> None:
-        if kept:
-            how = f"in groups, and ratios between two groups go through {kept[0].cell.label}, which all of them hold"
-        else:
-            how = "some of them alone, so that the machine's drift is in their ratios"
-        self._store.note(f"memory did not hold all cells of {contest_id} at once: they were measured {how}")
+    def _fits(self, alive: Sequence[CellRun], following: CellRun) -> bool:
+        """Return True when there is room for one more cell.
 
-    def _makes_room(self, live: Live, over: Over, others: Sequence[Live]) -> bool:
-        """Whether a cell that came to its end is to be tried once more alone, since `others` held the memory that it
-        lacked. Else it has its record now."""
-        if over.record.status is not Status.OOM or not others:
-            self._conclude(live, over.record)
-            return False
-        self._store.note(f"{live.cell.id} ran out of memory beside others and was tried again alone")
-        live.leave()
-        return True
-
-    def _fits(self, alive: Sequence[Live], following: Live) -> bool:
-        """Whether one more cell has room: as large as it was itself, or as the largest alive where nobody knows."""
-        seen = [live.ready.memory for live in ([following] if following.ready else alive) if live.ready]
-        host = max(peaks.peak_resident_bytes or 0 for peaks in seen)
-        device = max(peaks.peak_device_bytes or 0 for peaks in seen)
-        index = alive[0].cell.device.cuda_index
-        free = nvml.device_free_bytes(index) if index is not None else None
-        return available_bytes() > MEMORY_RESERVE * host and (free is None or free > MEMORY_RESERVE * device)
-
-    def _run_rounds(self, group: Sequence[Live]) -> list[Live]:
-        """Bursts of all cells in changing order, every other one stopped. Returns those that lived through it.
-
-        Rounds that were visibly disturbed are made up for, by as many again at most. Where rounds differ by so much
-        that their median tells little, there are more, up to `MAX_ROUNDS_PER_EPOCH`, for `MAX_FURTHER_ROUNDS_S` and
-        as long as half of every cell's time limit is left: it is further processes that they save.
+        It is taken to be as large as it was itself, or as the largest one alive where it has not been ready yet.
         """
-        alive = list(group)
-        number = 0
-        planned_done = math.inf  # when, by the monotonic clock
-        while alive and (
-            number < self._sampling.rounds
-            or self._repeats(alive, number)
-            or (time.monotonic() - planned_done < MAX_FURTHER_ROUNDS_S and self._refines(alive, number))
-        ):
-            around = Conditions(
-                calibration_ms=calibrate_ms(), core=self._core(number), foreign_gpu_processes=self._foreign(alive)
-            )
-            for live in self._order(number, alive):
+        seen = [cell_run.peak_memory for cell_run in ([following] if following.peak_memory else alive)]
+        host_bytes = max(peak.peak_resident_bytes or 0 for peak in seen if peak)
+        device_bytes = max(peak.peak_device_bytes or 0 for peak in seen if peak)
+        free_bytes = self._machine.device_free_bytes(self._device)
+        return self._machine.available_bytes() > MEMORY_RESERVE * host_bytes and (
+            free_bytes is None or free_bytes > MEMORY_RESERVE * device_bytes
+        )
+
+    def _run_rounds(self, epoch: Epoch, group: int, cells: Sequence[CellRun]) -> list[CellRun]:
+        """Take bursts of all cells in changing order while every other one is stopped. Return the surviving cells."""
+        alive = list(cells)
+        done = 0
+        planned_done_s = self._machine.now_s()
+        rules = round_rules(self._run.sampling)
+        while alive:
+            seen = self._rounds_so_far(epoch, group, alive, done, planned_done_s)
+            if not any(rule.wants_another(seen) for rule in rules):
+                break
+            around = self._conditions_of_round(group, done, alive)
+            for cell_run in order_of_round(group, done, alive):
                 try:
-                    self._resume(live)
-                    live.take_burst(self._group, number, time.monotonic() - self._begun, around)
-                    self._pause(live)
-                except Over as over:
-                    alive.remove(live)
-                    if self._makes_room(live, over, alive):
-                        self._displaced.append(live)
-            number += 1
-            if number == self._sampling.rounds:
-                planned_done = time.monotonic()
+                    self._resume(cell_run)
+                    cell_run.take_burst(group, done, self._machine.now_s() - self._run.begun_s, around)
+                    self._pause(cell_run)
+                except CellEnded as ended:
+                    alive.remove(cell_run)
+                    if self._makes_room(cell_run, ended, alive):
+                        epoch.displaced.append(cell_run)
+            done += 1
+            if done <= self._run.sampling.rounds:
+                planned_done_s = self._machine.now_s()
         return alive
 
-    def _order(self, number: int, alive: Sequence[Live]) -> list[Live]:
-        """A random order, in which over as many rounds as there are cells each comes first once.
+    def _rounds_so_far(
+        self, epoch: Epoch, group: int, alive: Sequence[CellRun], done: int, planned_done_s: float
+    ) -> RoundsSoFar:
+        labels = [cell_run.cell.label for cell_run in alive]
+        return RoundsSoFar(
+            done=done,
+            bursts=[[burst for burst in cell_run.bursts if burst.group == group] for cell_run in alive],
+            further_s=self._machine.now_s() - planned_done_s,
+            has_time_to_spare=all(cell_run.has_time_to_spare for cell_run in alive),
+            # in groups all ratios go through the cell that every group holds
+            bridge=labels.index(BASELINE) if BASELINE in labels and not epoch.holds_all else None,
+        )
 
-        Whoever comes first finds a core that nobody has woken, and is slower by it. Seeded, so that a run can be
-        repeated.
-        """
-        cycle, turn = divmod(number, len(alive))
-        first = random.Random(f"{self._group}/{cycle}").sample(alive, len(alive))[turn]
-        others = [live for live in alive if live is not first]
-        return [first, *random.Random(f"{self._group}/{cycle}/{turn}").sample(others, len(others))]
+    def _conditions_of_round(self, group: int, number: int, alive: Sequence[CellRun]) -> Conditions:
+        on_gpu = self._machine.gpu_processes(self._device)
+        return Conditions(
+            calibration_ms=self._machine.calibrate_ms(),
+            core=core_of_round(group, number, self._machine.usable_cores()),
+            foreign_gpu_processes=None if on_gpu is None else max(0, on_gpu - len(alive)),
+        )
 
-    def _repeats(self, alive: Sequence[Live], number: int) -> bool:
-        """Whether one more round makes up for those, of `number` so far, that were visibly disturbed."""
-        planned = self._sampling.rounds
-        return number < 2 * planned and undisturbed_rounds(self._bursts_of(alive)) < CALM_ENOUGH * planned
-
-    def _refines(self, alive: Sequence[Live], number: int) -> bool:
-        """Whether more rounds than `number` are wanted for what they tell.
-
-        Asked after each dozen (what was planned) only: who asks after every round stops where some agree by chance.
-        """
-        plan = self._sampling
-        may_save_processes = plan.most_processes > plan.processes
-        has_time = all(live.has_time_to_spare for live in alive)
-        if number >= MAX_ROUNDS_PER_EPOCH or not may_save_processes or not has_time:
-            return False
-        # in groups all ratios go through the cell that every group holds
-        labels = [live.cell.label for live in alive]
-        bridge = labels.index(BASELINE) if BASELINE in labels and not self._holds_all else None
-        return number % plan.rounds != 0 or not are_precise(self._bursts_of(alive), bridge)
-
-    def _bursts_of(self, alive: Sequence[Live]) -> list[list[Burst]]:
-        """Of each cell, in the rounds that are under way."""
-        return [[burst for burst in live.bursts if burst.group == self._group] for live in alive]
-
-    def _core(self, number: int) -> int | None:
-        """Where calling threads begin this round: cells of a round alike, and rounds over all cores in turn."""
-        cores = usable_cores()
-        return random.Random(self._group).sample(cores, len(cores))[number % len(cores)] if cores else None
-
-    def _foreign(self, alive: Sequence[Live]) -> int | None:
-        """How many processes that are not ours use the GPU."""
-        found = self._gpu.processes()
-        return None if found is None else max(0, found - len(alive))
-
-    def _finish(self, live: Live, others: Sequence[Live]) -> bool:
-        """Let the cell's process go, beside `others`. Returns whether further processes of it make sense."""
-        self._resume(live)
+    def _finish(self, epoch: Epoch, cell_run: CellRun, others: Sequence[CellRun]) -> None:
+        """Let the cell's process go while `others` are alive. It is measured further only if it can be ranked."""
+        self._resume(cell_run)
         try:
-            live.finish()
-        except Over as over:
-            if self._makes_room(live, over, others):
-                self._displaced.append(live)
+            cell_run.finish()
+        except CellEnded as ended:
+            if self._makes_room(cell_run, ended, others):
+                epoch.displaced.append(cell_run)
+            return
+        record = cell_run.record()
+        if record.status is Status.OK:
+            epoch.finished.append(cell_run)
+        else:
+            self._conclude(cell_run, record)
+
+    def _makes_room(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
+        """Return True when a cell is to be tried again alone, because `others` held the memory that it lacked.
+
+        Otherwise it has its record now.
+        """
+        if ended.record.status is not Status.OOM or not others:
+            self._conclude(cell_run, ended.record)
             return False
-        record = live.record()
-        if record.status is not Status.OK:
-            self._conclude(live, record)  # it will not be ranked, however often it is measured
-            return False
+        self._note(f"{cell_run.cell.id} ran out of memory beside others and was tried again alone")
+        cell_run.leave()
         return True
 
-    def _conclude(self, live: Live, record: Record) -> None:
-        live.clear()
-        self._end(record)
+    def _note_groups(self, epoch: Epoch) -> None:
+        how = "some of them alone, so that the machine's drift is in their ratios"
+        if epoch.staying:
+            label = epoch.staying[0].cell.label
+            how = f"in groups, and ratios between two groups go through {label}, which all of them hold"
+        self._note(f"memory did not hold all cells of {self._contest_id} at once: they were measured {how}")
 
-    def _end(self, record: Record) -> None:
-        self._store.save(record)
-        self._progress.ended(record)
+    def _note(self, text: str) -> None:
+        self._run.store.note(text)
 
-    def _pause(self, live: Live) -> None:
-        if self._interleaved:
-            live.pause()
+    def _conclude(self, cell_run: CellRun, record: Record) -> None:
+        cell_run.clear()
+        self._run.end(record)
 
-    def _resume(self, live: Live) -> None:
-        if self._interleaved:
-            live.resume()
+    def _pause(self, cell_run: CellRun) -> None:
+        if self._run.interleaved:
+            cell_run.pause()
+
+    def _resume(self, cell_run: CellRun) -> None:
+        if self._run.interleaved:
+            cell_run.resume()

@@ -1,4 +1,7 @@
-"""The machine and the software of a run, read without torch and without touching the device. Unreadable is None."""
+"""What can be read of the machine and its software, without torch and without waking a GPU up.
+
+What cannot be read is None.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ import psutil
 from harness import isolation
 from harness.controller.launcher import ROOT
 from harness.messages import TorchFacts
-from harness.nvml import nvml
+from harness.nvml import GpuWatch, device_free_bytes, nvml
+from records.device import Device
 from records.schema import Environment, Gpu
 
 # fmt: off
@@ -63,7 +67,7 @@ def capture(torch: TorchFacts | None) -> Environment:
 
 
 def differences(old: Environment, new: Environment) -> list[str]:
-    """What changed between two captures that makes numbers taken under them incomparable."""
+    """Return the changes between two environments that keep their numbers from being compared."""
     compared = (
         "hostname",
         "cpu",
@@ -139,7 +143,7 @@ def _gpu(library: Any, index: int) -> Gpu:
 
 
 def _git() -> tuple[str | None, bool | None]:
-    """Commit of this checkout and whether tracked files differ from it; None in an exported tree."""
+    """Return the commit of this checkout, and whether tracked files differ from it. Both are None without git."""
     try:
         commit = _output("git", "rev-parse", "HEAD")
         return commit, bool(_output("git", "status", "--porcelain", "--untracked-files=no"))
@@ -153,10 +157,9 @@ def _output(*command: str) -> str:
 
 
 def calibrate_ms() -> float:
-    """Milliseconds that a fixed piece of work takes on one core: SHA-256 of two megabytes.
+    """Return the milliseconds that a fixed piece of work takes on one core: SHA-256 of two megabytes.
 
-    It needs next to no memory and no other thread, so it changes only with the core's speed and with what else the core
-    is made to do.
+    It hardly needs memory and no other thread. Only the core's speed and other work on the core change it.
     """
     begun_ns = time.perf_counter_ns()
     hashlib.sha256(CALIBRATION_DATA).digest()
@@ -164,22 +167,44 @@ def calibrate_ms() -> float:
 
 
 def usable_cores() -> list[int]:
-    """Cores that this process may run on; empty where a thread cannot be put on one."""
+    """Return the cores that this process may run on, or none where a thread cannot be put on a core."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def available_bytes() -> int:
-    """Memory of this machine that new processes may take without swapping."""
+    """Return the memory that new processes may take without swapping."""
     return int(psutil.virtual_memory().available)
 
 
+class Machine:
+    """What the controller reads of the machine while it measures. Tests pass a made-up one."""
+
+    now_s = staticmethod(time.monotonic)
+    calibrate_ms = staticmethod(calibrate_ms)
+    usable_cores = staticmethod(usable_cores)
+    available_bytes = staticmethod(available_bytes)
+
+    def __init__(self) -> None:
+        self._gpus: dict[Device, GpuWatch] = {}
+
+    def device_free_bytes(self, device: Device) -> int | None:
+        """Return the free memory of a GPU, or None for a CPU or without NVML."""
+        return None if device.cuda_index is None else device_free_bytes(device.cuda_index)
+
+    def gpu_processes(self, device: Device) -> int | None:
+        """Return how many processes use a GPU for computing, or None for a CPU or without NVML."""
+        if device not in self._gpus:
+            self._gpus[device] = GpuWatch(device.cuda_index)
+        return self._gpus[device].processes()
+
+
 def governor() -> str | None:
-    """What decides the CPU's clock."""
+    """Return the name of the policy that decides the CPU's clock."""
     return _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def container() -> str | None:
-    """The kind of container that this runs in."""
+    """Return the kind of container that this runs in."""
     return next((name for mark, name in CONTAINER_MARKS.items() if os.path.exists(mark)), None)
 
 

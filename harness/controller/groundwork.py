@@ -1,12 +1,11 @@
-"""What must be known before cells are measured: the golden they are checked against, and the machine's ceilings."""
+"""What must be known before cells are measured: the reference they are checked against, and the machine's ceilings."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from harness.controller.cell_run import cause_of_death, products_of
-from harness.controller.launcher import ChildEnded, DeadlinePassed, Launcher
+from harness.controller.launcher import DeadlinePassed, Launcher, WorkerEnded
 from harness.controller.progress import Progress
 from harness.messages import CeilingsMeasured, ComputeReference, Failed, MeasureCeilings, ReferenceComputed
 from harness.plan import Contest
@@ -14,34 +13,31 @@ from records.schema import Cell, Status
 from records.store import Store
 
 
-class NoGolden(Exception):
-    """There is nothing to check a contest's cells against; they end as its computation did."""
+class NoReference(Exception):
+    """There is nothing to check a contest's cells against. They end as its computation did."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
         self.status = status
 
 
-def golden(contest: Contest, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> Path:
-    """File with the contest's golden, computed if it is not there yet. Raises NoGolden if it cannot be had."""
+def reference(contest: Contest, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> Path:
+    """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference."""
     path = store.golden(contest.id)
     if path.exists():
         return path
-    cell = contest.cells[0].cell
     log = store.log(f"golden-{contest.id}")
     progress.note(f"computing the float64 golden of {contest.id}")
-    child = launcher.start(ComputeReference(cell=cell, reference=path.resolve()), log)
+    job = ComputeReference(cell=contest.cells[0].cell, reference=path.resolve())
     try:
-        event = child.receive(time.monotonic() + limit_s)
-    except ChildEnded as ended:
+        event = launcher.ask(job, log, limit_s)
+    except WorkerEnded as ended:
         status, reason = cause_of_death(ended.status, "float64", store.kernel_killed())
-        raise NoGolden(status, f"no golden: its process {reason} ({log})") from None
+        raise NoReference(status, f"no golden: its process {reason} ({log})") from None
     except DeadlinePassed:
-        raise NoGolden(Status.TIMEOUT, f"no golden within {limit_s:g} s: raise --time-limit") from None
-    finally:
-        child.end()
+        raise NoReference(Status.TIMEOUT, f"no golden within {limit_s:g} s: raise --time-limit") from None
     if isinstance(event, Failed):
-        raise NoGolden(event.status, f"no golden: {event.reason} ({log})")
+        raise NoReference(event.status, f"no golden: {event.reason} ({log})")
     assert isinstance(event, ReferenceComputed)
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
@@ -58,14 +54,11 @@ def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Pro
     where = f"on {cell.device} in {precision}"
     progress.note(f"measuring the machine's ceilings {where}")
     log = store.log(f"ceilings-{cell.device.slug}-{precision}")
-    child = launcher.start(MeasureCeilings(device=cell.device, precision=precision), log)
     try:
-        event = child.receive(time.monotonic() + limit_s)
-    except (ChildEnded, DeadlinePassed) as error:
+        event = launcher.ask(MeasureCeilings(device=cell.device, precision=precision), log, limit_s)
+    except (WorkerEnded, DeadlinePassed) as error:
         store.note(f"no roofline {where}: measuring the machine's ceilings failed: {error} ({log})")
         return
-    finally:
-        child.end()
     if isinstance(event, Failed):
         store.note(f"no roofline {where}: measuring the machine's ceilings failed: {event.reason}")
         return

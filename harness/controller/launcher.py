@@ -42,7 +42,7 @@ CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
 CAN_PAUSE = hasattr(signal, "SIGSTOP")
 
 
-class ChildEnded(Exception):
+class WorkerEnded(Exception):
     """The child is gone. `status` is its exit code, or minus the number of the signal that killed it."""
 
     def __init__(self, status: int) -> None:
@@ -58,7 +58,7 @@ class CannotPreload(Exception):
     """The fork server ended, or was not through in time, while it imported what it was asked to."""
 
 
-class Child(ABC):
+class Worker(ABC):
     """One child process. Its messages come through `receive`, in order."""
 
     def __init__(self, pid: int, connection: Connection, mark: str, workspace: Path, keeps: bool) -> None:
@@ -75,17 +75,17 @@ class Child(ABC):
             messages.send(self._connection, command)
 
     def receive(self, deadline: float) -> Event:
-        """Wait for the next event until `deadline` (time.monotonic). Raises ChildEnded or DeadlinePassed."""
+        """Wait for the next event until `deadline` (time.monotonic). Raises WorkerEnded or DeadlinePassed."""
         while True:
             remaining = deadline - time.monotonic()
             if self._connection.poll(max(0.0, min(WATCH_S, remaining))):
                 try:
                     return messages.receive_event(self._connection)
                 except (EOFError, OSError):
-                    raise ChildEnded(self._reap()) from None
+                    raise WorkerEnded(self._reap()) from None
             status = self._exit_status()
             if status is not None and not self._connection.poll(0):
-                raise ChildEnded(status)
+                raise WorkerEnded(status)
             if remaining <= 0:
                 raise DeadlinePassed
 
@@ -138,9 +138,9 @@ class Launcher(ABC):
     def __init__(self) -> None:
         # resolved: a socket or a compiler that sees the path through a link would take it for another
         self.temporary = Path(tempfile.mkdtemp(prefix="bakeoff-")).resolve()
-        self._children: list[Child] = []
+        self._children: list[Worker] = []
 
-    def start(self, job: Job, log: Path, workspace: Path | None = None) -> Child:
+    def start(self, job: Job, log: Path, workspace: Path | None = None) -> Worker:
         """Start a worker that does `job`, and send its output to the file `log`.
 
         A `workspace` that is given stays when the worker has ended. Otherwise it gets one that is removed with it.
@@ -164,6 +164,14 @@ class Launcher(ABC):
         self._children.append(child)
         return child
 
+    def ask(self, job: Job, log: Path, limit_s: float) -> Event:
+        """Start a worker for a short job, return its one event, and end it. Raises what `Worker.receive` raises."""
+        worker = self.start(job, log)
+        try:
+            return worker.receive(time.monotonic() + limit_s)
+        finally:
+            worker.end()
+
     def __enter__(self) -> Self:
         return self
 
@@ -183,7 +191,7 @@ class Launcher(ABC):
         """What a reader of the report should know of how children were started."""
 
     @abstractmethod
-    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Child: ...
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Worker: ...
 
     @abstractmethod
     def _close(self) -> None: ...
@@ -376,12 +384,12 @@ class ForkLauncher(Launcher):
     def _send(self, order: Order, *descriptors: int) -> None:
         messages.send_order(self._control, order, *descriptors)
 
-    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Child:
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Worker:
         self.await_serving()
         self._send(assignment, theirs.fileno())
         while not isinstance(notice := self._answer(), Forked):
             self._note(notice)
-        return ForkedChild(self, notice.pid, ours, assignment.mark, assignment.workspace, keeps)
+        return ForkedWorker(self, notice.pid, ours, assignment.mark, assignment.workspace, keeps)
 
     def exit_status(self, pid: int, wait: bool) -> int | None:
         while pid not in self._exited:
@@ -426,7 +434,7 @@ class ForkLauncher(Launcher):
             self._server.wait()
 
 
-class ForkedChild(Child):
+class ForkedWorker(Worker):
     def __init__(
         self, server: ForkLauncher, pid: int, connection: Connection, mark: str, workspace: Path, keeps: bool
     ) -> None:
@@ -452,7 +460,7 @@ class SpawnLauncher(Launcher):
             "a run is killed, what its children started and its temporary folder stay behind"
         )
 
-    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Child:
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Worker:
         command = [*_python(), "from harness.worker.main import spawned; spawned()", str(theirs.fileno())]
         environment = {**isolation.allowed(os.environ), isolation.MARK: assignment.mark}
         if sys.platform == "win32":
@@ -467,13 +475,13 @@ class SpawnLauncher(Launcher):
                 start_new_session=True,
             )
         messages.send(ours, assignment)
-        return SpawnedChild(process, ours, assignment.mark, assignment.workspace, keeps)
+        return SpawnedWorker(process, ours, assignment.mark, assignment.workspace, keeps)
 
     def _close(self) -> None:
         """Nothing outlives the children."""
 
 
-class SpawnedChild(Child):
+class SpawnedWorker(Worker):
     def __init__(
         self, process: subprocess.Popen[bytes], connection: Connection, mark: str, workspace: Path, keeps: bool
     ) -> None:

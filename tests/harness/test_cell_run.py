@@ -1,11 +1,65 @@
-"""What is said of a cell's warm-up, where no whole run is needed to see it."""
+"""What a cell's record holds, from workers that follow a script."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from harness.controller.cell_run import doubt_of
-from records.schema import WarmUp
+from harness.controller.cell_run import cause_of_death, doubt_of, shortfall
+from records.schema import Extent, Placement, Status, WarmUp
+from tests.harness.scripted import WRONG, Script, plan_of, run_contest
+
+
+def test_only_the_first_process_builds_cold_and_only_it_packages(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"null-packaged": Script()}, plan_of(3))
+    record = run.records["null-packaged"]
+    assert [(process.index, process.warm, process.calls) for process in record.processes] == [
+        (0, False, 12),
+        (1, True, 12),
+        (2, True, 12),
+    ]
+    assert [[phase.name for phase in process.phases] for process in record.processes] == [
+        ["compile", "load"],
+        ["load"],
+        ["load"],
+    ]
+    assert record.phases == record.processes[0].phases
+    assert record.latency is not None and record.latency.processes == 3
+    assert record.settings == {"start_method": "scripted", "threads": 2}
+
+
+@pytest.mark.parametrize(
+    ("number", "stage", "reason"),
+    [
+        (0, "start", "rmse is 7"),
+        (0, "finish", "right at first, wrong after measuring: rmse is 7"),
+        (1, "start", "wrong in its process 2: rmse is 7"),
+        (1, "finish", "wrong in its process 2: rmse is 7"),
+    ],
+)
+def test_a_wrong_answer_of_any_process_is_incorrect_and_keeps_its_numbers(
+    tmp_path: Path, number: int, stage: str, reason: str
+) -> None:
+    run = run_contest(tmp_path, {"null": Script(answers={(number, stage): WRONG})}, plan_of(3))
+    record = run.records["null"]
+    assert (record.status, record.reason) == (Status.INCORRECT, reason)
+    assert len(record.processes) == number + 1
+    assert record.latency is not None
+
+
+def test_what_is_compiled_while_it_is_measured_is_a_doubt(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"null": Script(recompilations=2)}, plan_of(2))
+    assert run.records["null"].doubts == ["compiled 2 more time(s) while it was measured"]
+
+
+@pytest.mark.parametrize(("stage", "processes"), [("start", 0), ("burst 3", 1)])
+def test_a_cell_that_fails_keeps_what_it_came_to(tmp_path: Path, stage: str, processes: int) -> None:
+    run = run_contest(tmp_path, {"null": Script(endings={(0, stage): Status.ERROR})})
+    record = run.records["null"]
+    assert (record.status, record.reason, record.latency) == (Status.ERROR, "scripted", None)
+    assert len(record.processes) == processes
+    assert len(record.bursts) == 3 * processes
 
 
 @pytest.mark.parametrize(
@@ -22,3 +76,25 @@ from records.schema import WarmUp
 )
 def test_a_warm_up_that_was_not_steady_is_a_doubt(steady: bool, trendless: bool, doubt: str) -> None:
     assert doubt_of(WarmUp(calls=120, seconds=30.2, steady=steady, trendless=trendless)) == doubt
+
+
+@pytest.mark.parametrize(
+    ("placement", "reason"),
+    [
+        (Placement(extent=Extent.FULL, fallbacks=["reshape on the host"]), ""),
+        (
+            Placement(extent=Extent.PARTIAL, fallbacks=["gelu", "sort", "topk"]),
+            "placement is partial, and --strict asks for full: gelu, sort and 1 more",
+        ),
+        (Placement(extent=Extent.FALLBACK), "placement is fallback, and --strict asks for full"),
+        (None, "onnx does not tell where it ran, and --strict asks for full"),
+    ],
+)
+def test_strict_asks_for_a_full_placement(placement: Placement | None, reason: str) -> None:
+    assert shortfall(placement, "onnx") == reason
+
+
+def test_a_cause_of_death_is_told_by_the_exit_status() -> None:
+    assert cause_of_death(-11, "load", False) == (Status.CRASH, "died of signal 11 (SIGSEGV) in load")
+    assert cause_of_death(3, "load", False) == (Status.CRASH, "left with exit status 3 in load")
+    assert cause_of_death(-9, "load", True) == (Status.OOM, "killed in load by the kernel, which had no memory left")

@@ -1,235 +1,226 @@
-"""How many rounds an epoch has: cells that are alive here are made up."""
+"""Contests of workers that follow a script: epochs, groups, memory and endings."""
 
 from __future__ import annotations
 
-import random
-from types import SimpleNamespace
-from typing import Any, cast
+from pathlib import Path
 
 import pytest
 
-from harness.controller import contest_run
-from harness.controller.cell_run import Over
-from harness.controller.contest_run import Measurement
-from harness.controller.launcher import Launchers
-from harness.controller.progress import Silent
-from harness.sampling_plan import MAX_ROUNDS_PER_EPOCH, SamplingPlan
-from records.schema import Burst, Cell, Conditions, Memory, Record, Status
-from records.store import Store
+from harness.sampling_plan import MAX_ROUNDS_PER_EPOCH
+from records.schema import Burst, Record, Status
+from tests.harness.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest
 
-PLAN = SamplingPlan(processes=3, most_processes=20, rounds=12, burst_s=0.0, burst_calls=3, warm_up_s=0.0)
+THREE = ("eager", "null", "null/double")
+FORWARDS = list(THREE)
+SAVES_PROCESSES = plan_of(1, 3)
 
 
-class Alive:
-    """A cell whose bursts vary by `sd` around `level_ms`, and had to wait for a core in `waited` of ten rounds."""
-
-    def __init__(self, level_ms: float, sd: float, waited: int = 0) -> None:
-        self.bursts: list[Burst] = []
-        self.cell = Cell(model="mlp", device="cpu", backend="eager")
-        self.has_time_to_spare = True
-        self.dies_in = -1
-        self.dies_of = Status.CRASH
-        self.ends_in_finish: Status | None = None
-        self.has_left = False
-        self.ready: Any = None
-        self._draw = random.Random(f"{level_ms} {sd}")
-        self._level_ms, self._sd, self._waited = level_ms, sd, waited
-
-    def leave(self) -> None:
-        self.has_left = True
-        self.bursts = []
-
-    def finish(self) -> None:
-        if self.ends_in_finish is not None:
-            raise Over(cast(Record, SimpleNamespace(reason="it ended", status=self.ends_in_finish)))
-
-    def take_burst(self, group: int, number: int, started_s: float, around: Conditions) -> None:
-        if number == self.dies_in:
-            raise Over(cast(Record, SimpleNamespace(reason="it died", status=self.dies_of)))
-        samples_ns = [round(1e6 * self._level_ms * self._draw.lognormvariate(0, self._sd))]
-        seen = Conditions(calibration_ms=1.0, wait_share=0.5 if number % 10 < self._waited else 0.0)
-        self.bursts.append(
-            Burst(group=group, round=number, started_s=started_s, samples_ns=samples_ns, conditions=seen)
-        )
+def rounds_of(record: Record, group: int | None = None) -> int:
+    return sum(group is None or burst.group == group for burst in record.bursts)
 
 
-class NoStore:
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def next_group(self) -> int:
-        return 0
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+def groups_of(record: Record) -> list[int]:
+    return sorted({burst.group for burst in record.bursts})
 
 
-@pytest.fixture
-def measurement(monkeypatch: pytest.MonkeyPatch) -> Measurement:
-    monkeypatch.setattr(contest_run, "calibrate_ms", lambda: 1.0)
-    made = Measurement(cast(Launchers, None), cast(Store, NoStore()), Silent(), PLAN, 600.0, interleaved=False)
-    made._holds_all = True
-    return made
+def keys_of(bursts: list[Burst]) -> set[tuple[int, int, int]]:
+    return {(burst.process, burst.group, burst.round) for burst in bursts}
 
 
-def rounds(measurement: Measurement, *cells: Alive) -> int:
-    measurement._run_rounds(cast(Any, cells))
-    return len(cells[0].bursts)
+def test_cells_of_one_epoch_share_its_rounds(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in THREE}, plan_of(2))
+    assert run.complete and {record.status for record in run.records.values()} == {Status.OK}
+    keys = [keys_of(run.records[label].bursts) for label in THREE]
+    assert keys[0] == keys[1] == keys[2]
+    assert keys[0] == {(process, process, number) for process in range(2) for number in range(12)}
 
 
-def test_rounds_that_agree_are_as_many_as_planned(measurement: Measurement) -> None:
-    assert rounds(measurement, Alive(1.0, 0.005), Alive(1.01, 0.005), Alive(3.0, 0.2)) == 12
+def test_cells_start_in_the_reverse_order_in_every_other_epoch_with_the_baseline_first(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in ("null", "null/double", "eager")}, plan_of(3))
+    assert [label for _, label in run.started] == [*FORWARDS, *reversed(FORWARDS), *FORWARDS]
 
 
-def test_rounds_that_differ_by_much_are_more_up_to_a_limit(measurement: Measurement) -> None:
-    assert 12 < rounds(measurement, Alive(1.0, 0.05), Alive(1.01, 0.05)) < MAX_ROUNDS_PER_EPOCH
-    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == MAX_ROUNDS_PER_EPOCH
+def test_imprecise_rounds_are_refined_up_to_a_limit(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script(spread=0.3) for label in THREE}, SAVES_PROCESSES)
+    assert rounds_of(run.records["null"]) == MAX_ROUNDS_PER_EPOCH
 
 
-def test_rounds_beyond_the_planned_ones_take_seconds_at_most(
-    measurement: Measurement, monkeypatch: pytest.MonkeyPatch
+def test_rounds_beyond_the_planned_ones_take_seconds_at_most(tmp_path: Path) -> None:
+    slow = {label: Script(spread=0.3, seconds_per_burst=1.0) for label in THREE}
+    run = run_contest(tmp_path, slow, SAVES_PROCESSES)
+    assert rounds_of(run.records["null"]) == 12 + 4, "ten seconds, at three a round"
+
+
+def test_rounds_beyond_the_planned_ones_leave_time_for_further_processes(tmp_path: Path) -> None:
+    hurried = {label: Script(spread=0.3, seconds_per_start=31.0) for label in THREE}
+    run = run_contest(tmp_path, hurried, SAVES_PROCESSES, time_limit_s=60.0)
+    assert rounds_of(run.records["null"]) == 12
+
+
+def test_disturbed_rounds_are_made_up_for(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script(disturbed_of_ten=5)})
+    assert rounds_of(run.records["eager"]) == 19
+
+
+def test_more_processes_are_started_while_pairs_are_undecided(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def undecided(records: list[Record]) -> list[tuple[str, str]]:
+        asked.append(len(records[0].processes))
+        return [("null", "eager")] if asked[-1] < 5 else []
+
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3, 20), undecided=undecided)
+    assert asked == [3, 4, 5]
+    assert [len(record.processes) for record in run.records.values()] == [5, 5]
+    assert "4 processes of each cell do not decide null against eager: one more of each" in run.said
+
+
+@pytest.mark.parametrize(
+    ("limits", "processes", "note"),
+    [
+        ({}, 6, ""),
+        ({"time_limit_s": 7.0}, 3, "--time-limit left no room for more processes per cell"),
+        ({"epochs": 4}, 4, "no fork server for a further process of each cell: the fork server ended"),
+    ],
+)
+def test_a_verdict_that_stays_open_ends_with_what_limits_allow(
+    tmp_path: Path, limits: dict[str, float], processes: int, note: str
 ) -> None:
-    monkeypatch.setattr(contest_run, "MAX_FURTHER_ROUNDS_S", 0.0)
-    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == 12
+    scripts = {"eager": Script(seconds_per_start=0.0), "null": Script(seconds_per_burst=0.15)}
+    run = run_contest(tmp_path, scripts, plan_of(3, 6), undecided=lambda records: [("null", "eager")], **limits)
+    assert [len(record.processes) for record in run.records.values()] == [processes, processes]
+    assert any(note in told for told in run.notes) or not note
 
 
-def test_rounds_beyond_the_planned_ones_leave_time_for_further_processes(measurement: Measurement) -> None:
-    hurried = Alive(1.0, 0.3)
-    hurried.has_time_to_spare = False
-    assert rounds(measurement, hurried, Alive(1.01, 0.3)) == 12
+@pytest.mark.parametrize("stage", ["start", "burst 3", "finish"])
+def test_a_cell_that_dies_has_its_record_and_leaves_the_others_to_their_rounds(tmp_path: Path, stage: str) -> None:
+    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(1, stage): SEGFAULT})}
+    run = run_contest(tmp_path, scripts, plan_of(2))
+    assert run.records["null"].status is Status.CRASH
+    assert "died of signal 11 (SIGSEGV)" in run.records["null"].reason
+    assert all(rounds_of(run.records[label]) == 24 for label in ("eager", "null/double"))
 
 
-def test_who_asks_for_two_processes_gets_the_rounds_planned(measurement: Measurement) -> None:
-    measurement._sampling = SamplingPlan.lasting(1.5, processes=2)
-    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == 12
+def test_a_cell_that_cannot_be_ranked_is_measured_in_one_process_only(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(answers={(0, "start"): WRONG})}
+    run = run_contest(tmp_path, scripts, plan_of(3))
+    assert run.records["null"].status is Status.INCORRECT
+    assert [len(record.processes) for record in run.records.values()] == [3, 1]
 
 
-def test_disturbed_rounds_are_made_up_for(measurement: Measurement) -> None:
-    measurement._sampling = SamplingPlan.lasting(1.5, processes=2)
-    assert rounds(measurement, Alive(1.0, 0.001, waited=5), Alive(1.01, 0.001)) == 19
-    assert rounds(measurement, Alive(1.0, 0.001, waited=6), Alive(1.01, 0.001)) == 24
+# --- memory
 
 
-def test_a_cell_by_itself_has_as_many_as_planned(measurement: Measurement) -> None:
-    assert rounds(measurement, Alive(1.0, 0.3)) == 12
-
-
-def test_long_runs_keep_their_rounds(measurement: Measurement) -> None:
-    measurement._sampling = SamplingPlan.lasting(18.0)
-    assert rounds(measurement, Alive(1.0, 0.3), Alive(1.01, 0.3)) == 60
-
-
-def test_a_cell_that_dies_leaves_the_others_to_their_rounds(
-    measurement: Measurement, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stage", ["start", "burst 3", "finish"])
+def test_a_cell_that_runs_out_of_memory_beside_others_is_measured_alone_in_the_same_epoch(
+    tmp_path: Path, stage: str
 ) -> None:
-    monkeypatch.setattr(measurement, "_conclude", lambda live, record: None)
-    mortal, one, other = Alive(0.5, 0.3), Alive(1.0, 0.005), Alive(1.01, 0.005)
-    mortal.dies_in = 3
-    survivors = measurement._run_rounds(cast(Any, [mortal, one, other]))
-    assert survivors == [one, other]
-    assert len(one.bursts) == len(other.bursts) == 12
+    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(0, stage): Status.OOM})}
+    run = run_contest(tmp_path, scripts)
+    assert [label for _, label in run.started].count("null") == 2
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    assert [rounds_of(run.records[label]) for label in THREE if label != "eager"] == [12, 12]
+    assert any("null" in note and "was tried again alone" in note for note in run.notes)
 
 
-@pytest.mark.parametrize("where", ["burst", "finish"])
-@pytest.mark.parametrize("beside_others", [True, False])
-def test_a_cell_that_runs_out_of_memory_beside_others_is_put_back_and_alone_it_ends(
-    measurement: Measurement, monkeypatch: pytest.MonkeyPatch, where: str, beside_others: bool
-) -> None:
-    concluded: list[object] = []
-    monkeypatch.setattr(measurement, "_conclude", lambda live, record: concluded.append(live))
-    large, other = Alive(1.0, 0.005), Alive(1.01, 0.005)
-    others = [other] if beside_others else []
-    if where == "burst":
-        large.dies_in, large.dies_of = 3, Status.OOM
-        assert measurement._run_rounds(cast(Any, [large, *others])) == others
-    else:
-        large.ends_in_finish = Status.OOM
-        assert not measurement._finish(cast(Any, large), cast(Any, others))
-    assert (measurement._displaced, large.has_left) == (([large], True) if beside_others else ([], False))
-    assert concluded == ([] if beside_others else [large])
-    assert len(cast(NoStore, measurement._store).notes) == int(beside_others)
+def test_a_cell_that_ran_out_of_memory_in_a_burst_shares_no_group_when_it_is_tried_again(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script(endings={(0, "burst 3"): Status.OOM})})
+    assert [groups_of(run.records[label]) for label in ("eager", "null")] == [[0], [1]]
+    assert any("some of them alone" in note for note in run.notes)
 
 
-def test_what_was_put_back_is_started_again_in_the_same_epoch(
-    measurement: Measurement, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    large, other = Alive(1.0, 0.005), Alive(1.01, 0.005)
-    large.dies_in, large.dies_of = 3, Status.OOM
-    large.cell = other.cell.model_copy(update={"backend": "onnx"})
-    groups: list[list[Alive]] = []
-
-    def start(epoch: int, waiting: Any, kept: Any) -> list[Alive]:
-        groups.append([*kept, *waiting])
-        if len(groups) > 1:
-            large.dies_in = -1
-        waiting.clear()
-        return groups[-1]
-
-    monkeypatch.setattr(measurement, "_start_group", start)
-    monkeypatch.setattr(measurement, "_conclude", lambda live, record: pytest.fail("it fits alone"))
-    monkeypatch.setattr(Alive, "record", lambda live: SimpleNamespace(status=Status.OK), raising=False)
-    monkeypatch.setattr(NoStore, "keep", lambda store, record: None, raising=False)
-    assert measurement._run_epoch(0, cast(Any, [large, other])) == [large, other]
-    assert groups == [[large, other], [large]]
-    assert not measurement._holds_all
+@pytest.mark.parametrize("stage", ["start", "burst 3", "finish"])
+def test_a_cell_that_runs_out_of_memory_alone_ends_so(tmp_path: Path, stage: str) -> None:
+    always = Script(endings={(number, stage): Status.OOM for number in range(9)})
+    run = run_contest(tmp_path, {label: Script() for label in THREE} | {"null": always})
+    assert run.records["null"].status is Status.OOM
+    assert [label for _, label in run.started].count("null") == 2
 
 
-def test_those_that_run_out_of_memory_beside_the_one_that_stays_are_not_started_beside_it_for_ever(
-    measurement: Measurement, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two fit at a time, and each of the two large ones needs more as it ends than it has beside the small one."""
-    small, *large = Alive(1.0, 0.005), Alive(1.01, 0.005), Alive(1.02, 0.005)
-    for number, live in enumerate(large):
-        live.cell = small.cell.model_copy(update={"backend": f"large-{number}"})
-        live.ends_in_finish = Status.OOM
-    groups: list[list[Alive]] = []
-    held_all: list[bool] = []
-
-    def start(epoch: int, waiting: Any, kept: Any) -> list[Alive]:
-        assert len(groups) < 9, "it never ends"
-        group = [waiting.popleft()] if kept or not waiting else [waiting.popleft() for _ in range(min(2, len(waiting)))]
-        groups.append([*kept, *group])
-        return group
-
-    def leave_room() -> None:
-        for live in large:
-            live.ends_in_finish = None
-
-    def run(alive: Any) -> list[Any]:
-        held_all.append(measurement._holds_all)
-        return list(alive)
-
-    monkeypatch.setattr(small, "finish", leave_room)
-    monkeypatch.setattr(measurement, "_start_group", start)
-    monkeypatch.setattr(measurement, "_run_rounds", run)
-    monkeypatch.setattr(measurement, "_conclude", lambda live, record: pytest.fail("it fits alone"))
-    monkeypatch.setattr(Alive, "record", lambda live: SimpleNamespace(status=Status.OK), raising=False)
-    monkeypatch.setattr(NoStore, "keep", lambda store, record: None, raising=False)
-    assert measurement._run_epoch(0, cast(Any, [small, *large])) == [small, *large]
-    assert groups == [[small, large[0]], [small, large[1]], [large[0]]]
-    assert held_all[0] is False, "known before rounds are judged by it"
-    assert large[0].has_left and not large[1].has_left
+def test_two_that_run_out_of_memory_beside_the_baseline_do_not_displace_one_another_for_ever(tmp_path: Path) -> None:
+    """Memory holds two cells at a time, and each large one needs more as it ends than it has beside another."""
+    large = Script(resident_bytes=10**10, endings={(0, "finish"): Status.OOM})
+    scripts = {"eager": Script(resident_bytes=10**10), "null": large, "null/double": large}
+    run = run_contest(tmp_path, scripts, available_bytes=lambda launcher: 10**10)
+    assert [label for _, label in run.started] == ["eager", "null", "null/double"]
+    assert {record.status for record in run.records.values()} == {Status.OK, Status.OOM}
 
 
-def test_a_cell_has_room_where_what_it_took_itself_is_free(
-    measurement: Measurement, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def of(resident_bytes: int) -> Alive:
-        made = Alive(1.0, 0.005)
-        made.ready = SimpleNamespace(memory=Memory(peak_resident_bytes=resident_bytes))
-        return made
-
-    small, large, new = of(10**9), of(10**10), Alive(1.0, 0.005)
-    monkeypatch.setattr(contest_run, "available_bytes", lambda: 5 * 10**9)
-    assert measurement._fits(cast(Any, [small]), cast(Any, new))
-    assert measurement._fits(cast(Any, [small]), cast(Any, small))
-    assert not measurement._fits(cast(Any, [small]), cast(Any, large))
-    assert not measurement._fits(cast(Any, [large]), cast(Any, new))
-    assert measurement._fits(cast(Any, [large]), cast(Any, small))
+def test_where_memory_does_not_hold_all_they_come_in_groups_with_the_baseline_in_each(tmp_path: Path) -> None:
+    # the baseline is small, so that a cell of unknown size is started beside it, and none beside a large one
+    large = Script(spread=0.3, resident_bytes=10**10)
+    scripts = {"eager": Script(spread=0.3), "null": large, "null/double": large}
+    run = run_contest(tmp_path, scripts, SAVES_PROCESSES, available_bytes=lambda launcher: 5 * 10**9)
+    assert [label for _, label in run.started] == FORWARDS
+    assert [groups_of(run.records[label]) for label in THREE] == [[0, 1], [0], [1]]
+    assert any("in groups, and ratios between two groups go through eager" in note for note in run.notes)
+    # the bursts of an earlier group do not count for a later one
+    assert [rounds_of(run.records["eager"], group) for group in (0, 1)] == [MAX_ROUNDS_PER_EPOCH] * 2
 
 
-def test_the_bursts_of_an_earlier_group_do_not_count(measurement: Measurement) -> None:
-    kept = Alive(1.0, 0.005)
-    assert rounds(measurement, kept, Alive(1.01, 0.3)) == MAX_ROUNDS_PER_EPOCH
-    measurement._group += 1
-    assert rounds(measurement, kept, Alive(1.02, 0.005)) == MAX_ROUNDS_PER_EPOCH + 12
+def groups_by_epoch(record: Record) -> list[list[int]]:
+    return [sorted({burst.group for burst in record.bursts if burst.process == epoch}) for epoch in range(3)]
+
+
+def test_where_memory_holds_two_cells_every_group_of_every_epoch_contains_the_baseline(tmp_path: Path) -> None:
+    run = run_contest(
+        tmp_path,
+        {label: Script() for label in THREE},
+        plan_of(3),
+        available_bytes=lambda launcher: 10**12 if launcher.alive() < 2 else 0,
+    )
+    assert {label: groups_by_epoch(record) for label, record in run.records.items()} == {
+        "eager": [[0, 1], [2, 3], [4, 5]],
+        "null": [[0], [2], [4]],
+        "null/double": [[1], [3], [5]],
+    }
+
+
+def test_where_memory_shrinks_between_two_epochs_another_cell_than_the_baseline_may_stay(tmp_path: Path) -> None:
+    run = run_contest(
+        tmp_path,
+        {label: Script() for label in THREE},
+        plan_of(3),
+        available_bytes=lambda launcher: 0 if launcher.epoch == 1 and launcher.alive() >= 2 else 10**12,
+    )
+    assert {label: groups_by_epoch(record) for label, record in run.records.items()} == {
+        "eager": [[0], [2], [3]],
+        "null": [[0], [1], [3]],
+        "null/double": [[0], [1, 2], [3]],
+    }
+
+
+def test_a_cell_that_is_known_to_be_small_has_room_in_later_epochs_and_a_large_one_has_not(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(), "null/double": Script(resident_bytes=10**10)}
+    run = run_contest(tmp_path, scripts, plan_of(2), available_bytes=lambda launcher: 5 * 10**9)
+    # in the first epoch nobody knows that it is large; then it comes alone with what stays
+    assert [label for _, label in run.started] == [*FORWARDS, "null/double", "null", "eager"]
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    assert len(groups_of(run.records["null/double"])) == 2
+
+
+def test_one_after_the_other_no_two_cells_share_a_group(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in THREE}, interleaved=False)
+    assert [groups_of(run.records[label]) for label in THREE] == [[0], [1], [2]]
+    assert run.notes == []
+
+
+# --- time
+
+
+def test_a_hang_ends_as_a_timeout_in_its_phase(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script(endings={(0, "start"): HANG})}, time_limit_s=30.0)
+    record = run.records["null"]
+    assert (record.status, record.died_in) == (Status.TIMEOUT, "load")
+    assert record.reason == "not done within 30 s, in load: raise --time-limit"
+
+
+@pytest.mark.parametrize("stage", ["start", "burst 3", "finish"])
+def test_a_cell_without_time_for_a_further_process_keeps_those_it_had(tmp_path: Path, stage: str) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(1, stage): HANG})}
+    run = run_contest(tmp_path, scripts, plan_of(3))
+    record = run.records["null"]
+    assert record.status is Status.OK
+    assert len(record.processes) == 1 and rounds_of(record) == 12
+    assert any("a further process of it was not done within 600 s" in doubt for doubt in record.doubts)
+    assert len(run.records["eager"].processes) == 3

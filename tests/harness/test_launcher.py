@@ -15,13 +15,13 @@ import pytest
 
 import harness.controller.launcher
 from harness.controller.launcher import (
-    Child,
-    ChildEnded,
     DeadlinePassed,
     ForkLauncher,
     Launcher,
     Launchers,
     SpawnLauncher,
+    Worker,
+    WorkerEnded,
 )
 from harness.messages import (
     BurstTaken,
@@ -76,13 +76,13 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(launcher: Launcher, mode: str, golden: Path, folder: Path) -> Child:
+def start(launcher: Launcher, mode: str, golden: Path, folder: Path) -> Worker:
     cell = Cell(model="mlp", dimensions=DIMENSIONS, backend="null", mode=mode)
     job = MeasureCell(cell=cell, reference=golden, sampling=SAMPLING, shared_folder=folder / "shared")
     return launcher.start(job, folder / "child.log")
 
 
-def until(child: Child, kind: type[Awaited], seconds: float = 60.0) -> Awaited:
+def until(child: Worker, kind: type[Awaited], seconds: float = 60.0) -> Awaited:
     while True:
         event = child.receive(time.monotonic() + seconds)
         if isinstance(event, kind):
@@ -90,7 +90,7 @@ def until(child: Child, kind: type[Awaited], seconds: float = 60.0) -> Awaited:
         assert not isinstance(event, Failed), event
 
 
-def processes_of(child: Child) -> list[psutil.Process]:
+def processes_of(child: Worker) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if _mark(process) == child.mark]
 
 
@@ -131,7 +131,7 @@ def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, go
 
 def test_a_segmentation_fault_is_known_by_its_signal(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
     child = start(launcher, "crash-in-load", golden, tmp_path)
-    with pytest.raises(ChildEnded) as ended:
+    with pytest.raises(WorkerEnded) as ended:
         until(child, Ready)
     assert ended.value.status == -11
     child.end()
@@ -164,7 +164,7 @@ def test_grandchildren_die_even_if_the_child_crashed(launcher: Launcher, golden:
     until(child, Ready)
     sleepers = [process for process in processes_of(child) if process.pid != child.pid]
     os.kill(child.pid, 11)
-    with pytest.raises(ChildEnded) as ended:
+    with pytest.raises(WorkerEnded) as ended:
         child.receive(time.monotonic() + 30)
     assert ended.value.status == -11
     child.end()

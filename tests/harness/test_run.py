@@ -5,20 +5,15 @@ from __future__ import annotations
 import resource
 import shutil
 import time
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import models
 from harness import run as runs
-from harness.controller import contest_run as contests
 from harness.controller.environment import usable_cores
-from harness.controller.launcher import Child, Launcher
-from harness.messages import Job, MeasureCeilings
 from harness.plan import Request
-from judging.constraints import Requirements
+from records.device import CPU, Device
 from records.schema import Cell, Record, Report, Status
 from records.store import Store
 from tests.harness import measuring
@@ -138,51 +133,6 @@ def test_spawned_children_measure_the_same_and_the_report_says_how(tmp_path: Pat
     assert any("spawned as fresh interpreters" in note for note in report.notes)
 
 
-def test_where_memory_holds_one_cell_at_a_time_they_share_no_rounds_and_the_report_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contests.memory, "available_bytes", lambda: 0)
-    report = measure(tmp_path / "run", "null", "null/double")
-    assert [record.status for record in report.records] == [Status.OK, Status.OK]
-    assert report.records[0].bursts[0].group != report.records[1].bursts[0].group
-    assert any("memory did not hold all cells" in note and "alone" in note for note in report.notes)
-
-
-def test_where_memory_holds_two_cells_every_group_contains_the_baseline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contests.Measurement, "_fits", lambda self, alive, following: len(alive) < 2)
-    report = measure(tmp_path / "run", "null", "null/double", "eager", processes=3)
-    groups = {
-        label: [sorted({burst.group for burst in record.bursts if burst.process == epoch}) for epoch in range(3)]
-        for label, record in by_label(report).items()
-    }
-    assert groups == {
-        "eager": [[0, 1], [2, 3], [4, 5]],  # the baseline is in every group
-        "null": [[0], [2], [4]],
-        "null/double": [[1], [3], [5]],
-    }
-    assert any("ratios between two groups go through eager" in note for note in report.notes)
-    assert all(standing.speedup_over_baseline.paired for standing in report.verdicts[0].standings)  # type: ignore[union-attr]
-
-
-@pytest.mark.slow
-def test_where_memory_shrinks_between_two_epochs_every_cell_is_measured_in_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        contests.Measurement,
-        "_fits",
-        lambda self, alive, following: alive[0].processes[-1].index != 1 or len(alive) < 2,
-    )
-    report = measure(tmp_path / "run", "null", "null/double", "eager", processes=3)
-    for record in report.records:
-        assert {burst.process for burst in record.bursts} >= {0, 1, 2}
-    shared = [{burst.group for burst in record.bursts if burst.process == 1} for record in report.records]
-    assert set.intersection(*shared) == set() and any(len(groups) == 2 for groups in shared)
-    assert any("memory did not hold all cells" in note for note in report.notes)
-
-
 def test_running_out_of_memory_beside_others_is_tried_again_alone(endings: Report) -> None:
     assert any("null.oom ran out of memory beside others and was tried again alone" in note for note in endings.notes)
 
@@ -251,15 +201,6 @@ def epochs(tmp_path_factory: pytest.TempPathFactory) -> Report:
     )
 
 
-def test_each_cell_lives_in_several_processes_and_only_the_first_one_builds_cold(epochs: Report) -> None:
-    record = by_label(epochs)["null-packaged"]
-    assert [(process.index, process.warm) for process in record.processes] == [(0, False), (1, True), (2, True)]
-    assert [phase.name for phase in record.phases] == ["compile", "load", "first_call"]
-    assert record.processes[0].phases == record.phases
-    assert record.warm_start is not None
-    assert [phase.name for phase in record.warm_start.phases] == ["load", "first_call"]
-
-
 def test_the_samples_of_each_process_are_kept_apart(epochs: Report) -> None:
     record = by_label(epochs)["null"]
     assert {burst.process for burst in record.bursts} == {0, 1, 2}
@@ -271,54 +212,6 @@ def test_the_samples_of_each_process_are_kept_apart(epochs: Report) -> None:
     assert record.latency is not None
     assert record.latency.processes == 3
     assert record.latency.process_spread is not None
-
-
-def test_cells_of_one_epoch_share_its_rounds(epochs: Report) -> None:
-    rounds = {
-        label: {(burst.process, burst.group, burst.round) for burst in by_label(epochs)[label].bursts}
-        for label in ("null", "null/double", "null-packaged", "eager")
-    }
-    assert len(set(map(frozenset, rounds.values()))) == 1
-
-
-def test_every_cell_comes_first_in_as_many_rounds_as_any_other(epochs: Report) -> None:
-    bursts = sorted(
-        (burst.started_s, burst.process, burst.round, record.cell.label)
-        for record in epochs.records
-        for burst in record.bursts
-        if burst.process > 0 and burst.round < 12  # four cells are left, and three cycles: what is made up for follows
-    )
-    firsts: Counter[tuple[int, str]] = Counter()
-    met: set[tuple[int, int]] = set()
-    for _, process, number, label in bursts:
-        if (process, number) not in met:
-            firsts[process, label] += 1
-        met.add((process, number))
-    labels = ("null", "null/double", "null-packaged", "eager")
-    assert firsts == {(process, label): 3 for process in (1, 2) for label in labels}
-
-
-def test_cells_start_in_the_reverse_order_in_every_other_epoch(tmp_path: Path) -> None:
-    started: list[str] = []
-
-    class Watching(Silent):
-        def phase(self, cell: Cell, name: str) -> None:
-            if name == "warm-up":
-                started.append(cell.label)
-
-    request = Request(
-        models=("mlp",), devices=("cpu",), set=SMALL, min_time_s=0.05, backends=("null", "null/double", "eager")
-    )
-    report, _ = runs.run(request, tmp_path / "run", "test", Watching())
-    assert len(report.records[0].processes) == 3
-    forwards = ["eager", "null", "null/double"]
-    assert started == [*forwards, *reversed(forwards), *forwards]
-
-
-def test_what_cannot_be_ranked_is_measured_in_one_process_only(epochs: Report) -> None:
-    records = by_label(epochs)
-    assert len(records["null/wrong"].processes) == 1
-    assert records["null/crash-in-run"].status is Status.CRASH
 
 
 def test_the_lead_is_over_processes(epochs: Report) -> None:
@@ -349,61 +242,16 @@ def test_cells_of_a_round_begin_on_the_same_core_and_rounds_on_all_of_them_in_tu
     assert set(begun[: len(cores)]) == set(cores[: len(begun)])
 
 
-def test_more_processes_are_added_while_the_verdict_is_open_and_no_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
+def test_between_two_epochs_what_was_measured_so_far_is_on_disk(tmp_path: Path) -> None:
+    class Interrupting(Silent):
+        def phase(self, cell: Cell, name: str) -> None:
+            if name == "probe" and runs.report_of(Store.open(tmp_path / "run")).records:
+                raise KeyboardInterrupt
 
-    def open_until_five(records: list[Record], requirements: Requirements) -> list[tuple[str, str]]:
-        assert not requirements
-        asked.append(len(records[0].processes))
-        return [("null", "null/again")] if asked[-1] < 5 else []
-
-    monkeypatch.setattr(runs, "undecided", open_until_five)
-    report = measure(tmp_path / "run", "null", "null/again", processes=3)
-    assert asked == [3, 4, 5]
-    assert [len(record.processes) for record in report.records] == [5, 5]
-
-
-@pytest.mark.slow
-def test_a_verdict_that_stays_open_ends_with_the_most_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runs, "undecided", lambda records, requirements: [("null", "null/again")])
-    monkeypatch.setattr("harness.sampling_plan.MAX_PROCESSES", 4)
-    report = measure(tmp_path / "run", "null", "null/again", processes=3)
-    assert [len(record.processes) for record in report.records] == [4, 4]
-
-
-@pytest.mark.slow
-def test_a_cell_without_time_for_another_process_keeps_those_it_had(tmp_path: Path) -> None:
-    report = measure(tmp_path / "run", "null", "null/slow-start", processes=3, time_limit_s=4.0)
-    record = by_label(report)["null/slow-start"]
-    assert record.status is Status.OK
-    assert len(record.processes) in (1, 2)
-    assert len({burst.process for burst in record.bursts}) == len(record.processes)
-    assert any("a further process of it was not done within 4 s" in doubt for doubt in record.doubts)
-    assert len(by_label(report)["null"].processes) == 3
-
-
-def test_between_two_epochs_what_was_measured_so_far_is_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Report] = []
-    keep = Store.keep
-
-    def interrupted(self: Store, record: Record) -> None:
-        keep(self, record)
-        seen.append(runs.report_of(self))
-        if len(record.processes) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Store, "keep", interrupted)
-    report = measure(tmp_path / "run", "null", processes=3)
-    assert len(seen[0].records[0].processes) == 1
+    request = Request(models=("mlp",), devices=("cpu",), set=SMALL, min_time_s=0.05, backends=("null",))
+    report, _ = runs.run(request, tmp_path / "run", "test", Interrupting())
     assert not report.complete
-    assert [len(record.processes) for record in report.records] == [2]
-    monkeypatch.undo()
+    assert [len(record.processes) for record in report.records] == [1]
     resumed, _ = runs.resume(tmp_path / "run", Silent())
     assert resumed.complete
     assert [len(record.processes) for record in resumed.records] == [3]
@@ -522,34 +370,8 @@ def test_a_model_whose_work_cannot_be_counted_is_measured_without_a_floor(tmp_pa
     assert any("counting its work failed: RuntimeError: not while you watch" in note for note in report.notes)
 
 
-def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
-    tmp_path: Path, measured_ceilings: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = Launcher.start
-
-    def elsewhere(self: Launcher, job: Job, log: Path, workspace: Path | None = None) -> Child:
-        return start(
-            self,
-            job.model_copy(update={"device": "cuda:99"}) if isinstance(job, MeasureCeilings) else job,
-            log,
-            workspace,
-        )
-
-    monkeypatch.setattr(Launcher, "start", elsewhere)
-    report = measure(tmp_path / "run", "null")
-    assert report.records[0].status is Status.OK
-    assert report.records[0].roofline is None
-    assert any("no roofline on cpu in fp32: measuring the machine's ceilings failed" in note for note in report.notes)
-
-
-def test_servers_import_for_models_of_one_kind_on_the_cpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    families = {"plain": (), "one": ("a.b", "a.c"), "other": ("a.b", "d")}
-    monkeypatch.setattr(models, "find", lambda name: SimpleNamespace(imports=families[name]))
-
-    def imports(*names: str, device: str = "cpu") -> list[str]:
-        cells = [Cell(model=name, dimensions={}, device=device, backend="eager") for name in names]
-        return runs._imports_of(cells)
-
-    assert imports("one", "other", "one") == ["a.b", "a.c", "d"]
-    assert imports("one", "plain") == imports("plain") == imports() == []
-    assert imports("one", device="cuda") == []
+def test_servers_import_for_models_of_one_kind_on_the_cpu_only() -> None:
+    plain, one, other = (SimpleNamespace(imports=names) for names in ((), ("a.b", "a.c"), ("a.b", "d")))
+    assert runs.shared_imports([one, other, one], [CPU]) == ["a.b", "a.c", "d"]
+    assert runs.shared_imports([one, plain], [CPU]) == runs.shared_imports([plain], [CPU]) == []
+    assert runs.shared_imports([one], [CPU, Device("cuda")]) == []

@@ -1,0 +1,120 @@
+"""How many rounds and processes a contest gets, and in which order its cells take turns: pure functions.
+
+This is the one place where the harness asks judging how far measuring has come: whether rounds were disturbed, whether
+they are precise, and which pairs are undecided.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from harness.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
+from judging.estimate import are_precise, undisturbed_rounds
+from records.schema import Burst, Record
+
+Pairs = Sequence[tuple[str, str]]
+Undecided = Callable[[Sequence[Record]], Pairs]
+"""Returns, from the records so far, the pairs of labels for which more processes are worth their time."""
+
+Cell = TypeVar("Cell")
+
+MIN_UNDISTURBED_SHARE = 0.75
+"""Minimum share of undisturbed rounds; below it, rounds are repeated."""
+
+
+@dataclass(frozen=True)
+class RoundsSoFar:
+    """What a group of cells has been through in one epoch."""
+
+    done: int
+    bursts: Sequence[Sequence[Burst]]  # of these rounds, cell by cell
+    further_s: float = 0.0  # seconds since the planned rounds were done
+    has_time_to_spare: bool = True  # every cell has half of its time limit left
+    bridge: int | None = None  # place of the cell that ratios between groups go through
+
+
+class RoundRule(Protocol):
+    def wants_another(self, seen: RoundsSoFar) -> bool:
+        """Return True when one more round is worth its time."""
+
+
+@dataclass(frozen=True)
+class PlannedRounds:
+    rounds: int
+
+    def wants_another(self, seen: RoundsSoFar) -> bool:
+        return seen.done < self.rounds
+
+
+@dataclass(frozen=True)
+class RepeatDisturbedRounds:
+    """Rounds that were disturbed are made up for, by as many again as were planned at most."""
+
+    planned: int
+
+    def wants_another(self, seen: RoundsSoFar) -> bool:
+        enough = MIN_UNDISTURBED_SHARE * self.planned
+        return seen.done < 2 * self.planned and undisturbed_rounds(seen.bursts) < enough
+
+
+@dataclass(frozen=True)
+class RefineImpreciseRounds:
+    """Where rounds differ so much that their median says little, more rounds save further processes.
+
+    The question is asked once in as many rounds as were planned. Asked after every round, it would stop where some
+    agree by chance.
+    """
+
+    planned: int
+
+    def wants_another(self, seen: RoundsSoFar) -> bool:
+        if seen.done >= MAX_ROUNDS_PER_EPOCH or seen.further_s >= MAX_FURTHER_ROUNDS_S or not seen.has_time_to_spare:
+            return False
+        return seen.done % self.planned != 0 or not are_precise(seen.bursts, seen.bridge)
+
+
+def round_rules(plan: SamplingPlan) -> tuple[RoundRule, ...]:
+    """Return the rules of an epoch. It goes on while one of them wants another round."""
+    rules = (PlannedRounds(plan.rounds), RepeatDisturbedRounds(plan.rounds))
+    may_save_processes = plan.most_processes > plan.processes
+    return (*rules, RefineImpreciseRounds(plan.rounds)) if may_save_processes else rules
+
+
+@dataclass(frozen=True)
+class NextEpoch:
+    """Whether there is another epoch, and what is to be said about that."""
+
+    is_wanted: bool
+    note: str = ""
+
+
+def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool) -> NextEpoch:
+    """Decide whether each cell gets another process, when `done` of them leave `open_pairs` undecided."""
+    if done < plan.processes:
+        return NextEpoch(True)
+    if not open_pairs or done >= plan.most_processes:
+        return NextEpoch(False)
+    if not has_time:
+        return NextEpoch(False, "--time-limit left no room for more processes per cell")
+    pairs = ", ".join(f"{one} against {other}" for one, other in open_pairs)
+    return NextEpoch(True, f"{done} processes of each cell do not decide {pairs}: one more of each")
+
+
+def order_of_round(group: int, number: int, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells in a random order. Over as many rounds as there are cells, each of them comes first once.
+
+    The first cell of a round finds a core that nobody has woken, and is slower for it. The order is seeded, so that a
+    run can be repeated.
+    """
+    cycle, turn = divmod(number, len(cells))
+    first = random.Random(f"{group}/{cycle}").sample(cells, len(cells))[turn]
+    others = [cell for cell in cells if cell is not first]
+    return [first, *random.Random(f"{group}/{cycle}/{turn}").sample(others, len(others))]
+
+
+def core_of_round(group: int, number: int, cores: Sequence[int]) -> int | None:
+    """Return the core on which the calling threads of a round begin. The rounds use all cores in turn."""
+    return random.Random(group).sample(cores, len(cores))[number % len(cores)] if cores else None

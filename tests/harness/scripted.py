@@ -1,0 +1,244 @@
+"""Workers, a launcher and a machine that follow a script: contests run in no time, without any process."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+from harness.controller.contest_run import Measurement
+from harness.controller.environment import Machine
+from harness.controller.launcher import DeadlinePassed, WorkerEnded
+from harness.messages import (
+    BurstTaken,
+    CeilingsMeasured,
+    CellJob,
+    ComputeReference,
+    Failed,
+    Finished,
+    MeasureCeilings,
+    PackageCell,
+    Packaged,
+    PhaseBegun,
+    PhaseEnded,
+    Ready,
+    ReferenceComputed,
+    TakeBurst,
+)
+from harness.plan import Contest, PlannedCell, Request
+from harness.sampling_plan import SamplingPlan
+from records.errors import BakeoffError
+from records.schema import Accuracy, Ceilings, Cell, Conditions, Memory, Record, Status, WarmUp, Work
+from records.store import Store
+from tests.harness.measuring import Silent
+
+RIGHT = Accuracy(
+    rmse=0, relative_rmse=0, max_abs_error=0, eager_rmse=0, allclose=True, rtol=0, atol=0, passed=True, rule="allclose"
+)
+WRONG = RIGHT.model_copy(update={"passed": False, "rule": "rmse is 7"})
+HANG = "hang"
+SEGFAULT = -11
+
+Ending = Status | int | str
+"""How a worker ends early: a status that it tells, an exit status, or a hang."""
+
+
+@dataclass
+class Script:
+    """What the workers of one cell do. Their bursts vary by `spread` around `level_ms`."""
+
+    level_ms: float = 1.0
+    spread: float = 0.001
+    disturbed_of_ten: int = 0  # so many of ten rounds had to wait for a core
+    seconds_per_start: float = 1.0
+    seconds_per_burst: float = 0.01
+    resident_bytes: int = 10**9
+    recompilations: int = 0
+    endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
+    """By number of the worker and stage: "start", "burst 3" or "finish"."""
+    answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
+
+
+class ScriptedMachine(Machine):
+    """A machine whose time passes as scripts say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time_s = 0.0
+        self.now_s = lambda: self.time_s
+        self.calibrate_ms = lambda: 1.0
+        self.usable_cores = lambda: [0, 1]
+        self.available_bytes = lambda: 10**12
+
+
+class ScriptedWorker:
+    def __init__(self, script: Script, number: int, job: CellJob, machine: ScriptedMachine) -> None:
+        self.is_over = False
+        self._script, self._number, self._job, self._machine = script, number, job, machine
+        self._random = random.Random(f"{job.cell.label} {number}")
+        self._bursts = 0
+        self._events: deque[object] = deque()
+        self._passing_s = script.seconds_per_start
+        if isinstance(job, PackageCell):
+            self._say("start", PhaseBegun(name="compile"), PhaseEnded(name="compile", seconds=2.0), Packaged())
+        else:
+            self._say(
+                "start",
+                PhaseBegun(name="load"),
+                PhaseEnded(name="load", seconds=0.5),
+                Ready(
+                    accuracy=script.answers.get((number, "start"), RIGHT),
+                    settling=None,
+                    warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
+                    placement=None,
+                    memory=Memory(peak_resident_bytes=script.resident_bytes),
+                    precision_in_force={},
+                    settings={"threads": 2},
+                    versions={},
+                    caveat="",
+                    reference_type="float64",
+                ),
+            )
+
+    def _say(self, stage: str, *events: object) -> None:
+        ending = self._script.endings.get((self._number, stage))
+        if ending is not None:
+            told = [event for event in events if isinstance(event, PhaseBegun)]
+            events = (*told, Failed(status=ending, reason="scripted") if isinstance(ending, Status) else ending)
+        self._events.extend(events)
+
+    def send(self, command: object) -> None:
+        if isinstance(command, TakeBurst):
+            self._passing_s = self._script.seconds_per_burst
+            factor = self._random.lognormvariate(0, self._script.spread)
+            waited = 0.5 if self._bursts % 10 < self._script.disturbed_of_ten else 0.0
+            taken = BurstTaken(
+                samples_ns=[round(1e6 * self._script.level_ms * factor)], conditions=Conditions(wait_share=waited)
+            )
+            self._say(f"burst {self._bursts}", taken)
+            self._bursts += 1
+        else:
+            answer = self._script.answers.get((self._number, "finish"), RIGHT)
+            finished = Finished(
+                accuracy_after=answer,
+                placement=None,
+                memory=Memory(),
+                recompilations=self._script.recompilations,
+            )
+            self._say("finish", PhaseBegun(name="finish"), finished)
+
+    def receive(self, deadline_s: float) -> object:
+        self._machine.time_s += self._passing_s
+        self._passing_s = 0.0
+        event = self._events[0]
+        if event == HANG:
+            self._machine.time_s = deadline_s
+            raise DeadlinePassed
+        self._events.popleft()
+        if isinstance(event, int):
+            raise WorkerEnded(event)
+        return event
+
+    def pause(self) -> None:
+        assert not self.is_over
+
+    def resume(self) -> None:
+        assert not self.is_over
+
+    def end(self) -> int:
+        self.is_over = True
+        return -9
+
+
+class ScriptedLauncher:
+    """Stands for the launchers of a run, and for each of them."""
+
+    start_method = "scripted"
+    are_serving = True
+
+    def __init__(self, folder: Path, scripts: Mapping[str, Script], machine: ScriptedMachine) -> None:
+        self.temporary = folder
+        self.first = self
+        self.started: list[tuple[int, str]] = []  # epoch and label, in order
+        self.epochs = 10**6  # so many have a fork server
+        self._scripts, self._machine = scripts, machine
+        self.answers: dict[type, object] = {
+            ComputeReference: ReferenceComputed(work=Work(flops=10, bytes_moved=10), uncounted=""),
+            MeasureCeilings: CeilingsMeasured(ceilings=Ceilings(flops_per_s=1e9, bytes_per_s=1e9)),
+        }
+        self.epoch = 0
+        self._workers: dict[str, list[ScriptedWorker]] = {}
+
+    def await_serving(self) -> None: ...
+
+    def of_epoch(self, epoch: int) -> ScriptedLauncher:
+        if epoch >= self.epochs:
+            raise BakeoffError("the fork server ended")
+        self.epoch = epoch
+        return self
+
+    def start(self, job: CellJob, log: Path, workspace: Path | None = None) -> ScriptedWorker:
+        label = job.cell.label
+        self.started.append((self.epoch, label))
+        before = self._workers.setdefault(label, [])
+        before.append(ScriptedWorker(self._scripts[label], len(before), job, self._machine))
+        return before[-1]
+
+    def alive(self) -> int:
+        """Return how many workers are alive."""
+        return sum(not worker.is_over for workers in self._workers.values() for worker in workers)
+
+    def ask(self, job: object, log: Path, limit_s: float) -> object:
+        answer = self.answers[type(job)]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def plan_of(processes: int = 1, most_processes: int | None = None, rounds: int = 12) -> SamplingPlan:
+    most = most_processes or processes
+    return SamplingPlan(processes, most, rounds, burst_s=0.0, burst_calls=1, warm_up_s=0.0)
+
+
+def contest_of(labels: Sequence[str]) -> Contest:
+    cells = []
+    for label in labels:
+        backend, _, mode = label.partition("/")
+        cell = Cell(model="mlp", backend=backend, mode=mode or "default")
+        cells.append(PlannedCell(cell, asked_by_name=True))
+    return Contest(cells[0].cell.contest_id, tuple(cells))
+
+
+def run_contest(
+    folder: Path,
+    scripts: Mapping[str, Script],
+    plan: SamplingPlan | None = None,
+    *,
+    undecided: Callable[[Sequence[Record]], Sequence[tuple[str, str]]] = lambda records: (),
+    available_bytes: Callable[[ScriptedLauncher], int] = lambda launcher: 10**12,
+    time_limit_s: float = 600.0,
+    epochs: int = 10**6,
+    interleaved: bool = True,
+) -> SimpleNamespace:
+    """Run a contest of cells that follow `scripts`, by label. Return its records by label, notes and what started."""
+    contest = contest_of(list(scripts))
+    store = Store.create(folder / "run", Request(), [planned.cell.id for planned in contest.cells], "test")
+    machine, progress = ScriptedMachine(), Silent()
+    launcher = ScriptedLauncher(folder, scripts, machine)
+    launcher.epochs = epochs
+    machine.available_bytes = lambda: available_bytes(launcher)
+    measurement = Measurement(
+        launcher, store, progress, plan or plan_of(), time_limit_s, interleaved, undecided, machine
+    )
+    measurement.measure(contest, contest.cells)
+    return SimpleNamespace(
+        records={record.cell.label: record for record in store.records()},
+        store=store,
+        notes=store.notes(),
+        said=progress.notes,
+        started=launcher.started,
+        complete=all(store.has(planned.cell.id) for planned in contest.cells),
+    )

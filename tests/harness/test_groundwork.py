@@ -1,0 +1,86 @@
+"""The reference and the ceilings, asked of a launcher that answers as told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.controller import groundwork
+from harness.controller.launcher import DeadlinePassed, WorkerEnded
+from harness.messages import ComputeReference, Failed, MeasureCeilings, ReferenceComputed
+from harness.plan import Request
+from records.schema import Status
+from records.store import Store
+from tests.harness.measuring import Silent
+from tests.harness.scripted import ScriptedLauncher, ScriptedMachine, contest_of
+
+CONTEST = contest_of(["eager", "null"])
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> ScriptedLauncher:
+    return ScriptedLauncher(tmp_path, {}, ScriptedMachine())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "run", Request(), [], "test")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "reason"),
+    [
+        (
+            Failed(status=Status.ERROR, reason="ValueError: no weights"),
+            Status.ERROR,
+            "no golden: ValueError: no weights",
+        ),
+        (WorkerEnded(-11), Status.CRASH, "no golden: its process died of signal 11 (SIGSEGV) in float64"),
+        (DeadlinePassed(), Status.TIMEOUT, "no golden within 30 s: raise --time-limit"),
+    ],
+    ids=["failed", "died", "out of time"],
+)
+def test_without_a_reference_there_is_a_reason(
+    launcher: ScriptedLauncher, store: Store, answer: object, status: Status, reason: str
+) -> None:
+    launcher.answers[ComputeReference] = answer
+    with pytest.raises(groundwork.NoReference) as error:
+        groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
+    assert error.value.status is status
+    assert reason in str(error.value)
+
+
+def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(launcher: ScriptedLauncher, store: Store) -> None:
+    path = groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
+    assert store.work(CONTEST.id) is not None
+    path.touch()
+    launcher.answers.clear()
+    assert groundwork.reference(CONTEST, launcher, store, Silent(), 30.0) == path
+
+
+def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLauncher, store: Store) -> None:
+    launcher.answers[ComputeReference] = ReferenceComputed(work=None, uncounted="RuntimeError: not now")
+    groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
+    assert store.notes() == [f"no roofline for {CONTEST.id}: counting its work failed: RuntimeError: not now"]
+
+
+@pytest.mark.parametrize(
+    "answer", [Failed(status=Status.ERROR, reason="no such device"), WorkerEnded(3), DeadlinePassed()]
+)
+def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
+    launcher: ScriptedLauncher, store: Store, answer: object, measured_ceilings: None
+) -> None:
+    launcher.answers[MeasureCeilings] = answer
+    cell = CONTEST.cells[0].cell
+    groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0)
+    assert store.ceilings(cell.device, cell.precision) is None
+    assert any("no roofline on cpu in fp32: measuring the machine's ceilings failed" in note for note in store.notes())
+
+
+def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, measured_ceilings: None) -> None:
+    cell = CONTEST.cells[0].cell
+    for _ in range(2):
+        groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0)
+        launcher.answers.clear()
+    assert store.ceilings(cell.device, cell.precision) is not None
