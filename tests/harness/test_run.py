@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from backends.null import Null
 from harness import run as runs
 from harness.controller.environment import usable_cores
 from harness.plan import Request
@@ -26,10 +27,13 @@ def measure(folder: Path, *backends: str, **fields: object) -> Report:
     return measuring.measure(folder, *backends, **{"set": SMALL, **fields})
 
 
+MODES = tuple(f"null/{mode}" for mode in Null.modes if mode not in ("default", "hang", "hang-in-run"))
+
+
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Every mode of the null backend beside eager, in one run."""
-    return measure(tmp_path_factory.mktemp("endings") / "run", "eager", "null/all", time_limit_s=4.0)
+    """Every mode of the null backend that does not hang, beside eager, in one run."""
+    return measure(tmp_path_factory.mktemp("endings") / "run", "eager", "null", *MODES)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,6 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> Report:
         ("null/oom", Status.OOM, "MemoryError: scripted: no memory left", None, None),
         ("null/crash-in-compile", Status.CRASH, "died of signal 11 (SIGSEGV) in compile", "compile", 11),
         ("null/crash-in-load", Status.CRASH, "died of signal 11 (SIGSEGV) in load", "load", 11),
-        ("null/hang", Status.TIMEOUT, "not done within 4 s, in compile: raise --time-limit", "compile", None),
         ("null/wrong", Status.INCORRECT, "output 0: rmse 1", None, None),
         ("null/nan", Status.INCORRECT, "value(s) not finite", None, None),
         ("null/missing-output", Status.INCORRECT, "0 output(s) where the model has 1", None, None),
@@ -66,11 +69,17 @@ def test_every_planned_cell_has_exactly_one_record(endings: Report) -> None:
     assert len(endings.records) == endings.planned == len(by_label(endings))
 
 
-def test_a_crash_in_run_and_a_hang_in_run_keep_their_phases(endings: Report) -> None:
-    for mode in ("null/crash-in-run", "null/hang-in-run"):
-        record = by_label(endings)[mode]
-        assert record.died_in in ("warm-up", "measure")
-        assert [phase.name for phase in record.phases] == ["export", "compile", "load", "first_call"]
+def test_a_crash_in_run_keeps_its_phases(endings: Report) -> None:
+    record = by_label(endings)["null/crash-in-run"]
+    assert record.died_in in ("warm-up", "measure")
+    assert [phase.name for phase in record.phases] == ["export", "compile", "load", "first_call"]
+
+
+def test_a_hang_costs_its_time_limit_and_one_row(tmp_path: Path) -> None:
+    records = by_label(measure(tmp_path / "run", "null", "null/hang", time_limit_s=8.0))
+    assert records["null"].status is Status.OK
+    assert (records["null/hang"].status, records["null/hang"].died_in) == (Status.TIMEOUT, "compile")
+    assert records["null/hang"].reason == "not done within 8 s, in compile: raise --time-limit"
 
 
 def test_an_incorrect_cell_keeps_its_numbers_and_is_never_ranked(endings: Report) -> None:
