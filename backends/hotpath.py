@@ -1,6 +1,6 @@
-"""Eager at first; what is hot is compiled beside the calls, and taken up once it is ready and faster.
+"""A model that starts eager, is compiled beside its calls, and switches when compiled code is ready and faster.
 
-The library is `hotpath/`, which a training loop uses without Bakeoff: docs/hot-paths.md.
+This file puts the library `hotpath/` behind the contract of a backend. docs/hot-paths.md tells how it is used alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HotPath(Backend):
     tasks = TASKS
 
     def available(self, device: Device) -> Availability:
-        # not by importing the compiler, as others do: this process is to know nothing of it
+        # other backends import the compiler to ask; this process must stay without it
         if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), *COMPILERS)):
             return Availability("hotpath compiles with a C++ compiler, and none was found: install g++ or set CXX")
         return torch_available(device)
@@ -50,7 +50,7 @@ class HotPath(Backend):
 
 
 class Hot(Wrapped):
-    """Calls of a model whose forward is eager's or a compiled one, whichever is faster by now."""
+    """A model that hot path detection follows."""
 
     def __init__(self, inner: Compiled, hot: HotPaths, threshold: int) -> None:
         super().__init__(inner)
@@ -67,7 +67,7 @@ class Hot(Wrapped):
         self._hot.settle()
 
     def placement(self) -> Placement:
-        """What runs now, and why. Eager by choice is no fallback; eager because compiling failed is one."""
+        """Return what runs now, and why. Eager is a fallback only if compiling failed."""
         found = self._hot.report()
         failures = [str(report) for report in found if report.has_failed]
         compiled = sum(report.runs == "compiled" for report in found)
@@ -82,7 +82,7 @@ class Hot(Wrapped):
         )
 
     def settings(self) -> Settings:
-        """As far as it has come: what was tried, and from which call on it was compiled."""
+        """Return what was tried so far, and the first call that was compiled."""
         settings = {**super().settings(), "hot_threshold": self._threshold, "watched_calls": 0}
         for report in self._hot.report():
             settings["watched_calls"] = report.watched_calls

@@ -1,4 +1,4 @@
-"""Start eager, watch what is executed, compile what is hot, switch when the compiled version is ready and faster.
+"""A model starts eager. What is hot is compiled beside the calls, and taken up when it is ready and faster.
 
     from hotpath import enable_hot_path_detection
 
@@ -7,8 +7,8 @@
         model(batch)
     print(hot.report())
 
-docs/hot-paths.md tells how it decides and what it costs. `HotPathDetector` alone counts iterations that take the same
-path, for a program that records its operations itself; it needs no torch.
+docs/hot-paths.md tells how this library decides and what it costs. It imports nothing else of this repository.
+`HotPathDetector` needs no torch: it counts iterations for a program that records its operations itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["HotPathDetector", "HotPaths", "enable_hot_path_detection"]
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch is imported when it is asked for."""
+    """Import what needs torch when somebody asks for it."""
     if name not in __all__:
         raise AttributeError(f"module 'hotpath' has no attribute '{name}'")
     from hotpath import enabling

@@ -1,8 +1,8 @@
 """The process that compiles a call: `python -m hotpath.child FOLDER`.
 
-FOLDER holds `task.pkl`; it gets `forward.pt2`, for training `backward.pt2`, and last `result.json`, whatever happened.
-It runs at a low priority, and ends with everything it started when its standard input is closed: its parent is gone, or
-has no more use for it.
+FOLDER holds `task.pkl` and `script.json`. The process writes `forward.pt2`, for training `backward.pt2`, and at last
+`result.json`, whatever happened. It runs at a low priority. When its standard input is closed, it ends with everything
+it started: its parent is gone, or has no more use for it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,12 @@ if TYPE_CHECKING:
     from hotpath.handover import Task
 
 TASK, SCRIPT, RESULT = "task.pkl", "script.json", "result.json"
-FORWARD, BACKWARD = "forward.pt2", "backward.pt2"
 NICENESS = 10
-TRIAL_S = 0.2
-"""Each version is called for so long, in turns with the other, to see which one is faster."""
+TIMED_S_PER_VERSION = 0.2
+MAX_REASON_CHARACTERS = 300
 
-PASSING = "out of memory", "No space left", "ALLOC_FAILED", "Killed"
-"""In the words of CUDA, of the system, of cuBLAS and of a compiler: it has failed for want of memory or disk."""
-
-ACCURACY = 0.02
-"""Relative error beyond which a compiled version has computed something else. 16-bit types lose up to a per cent."""
+FULL = "out of memory", "No space left", "ALLOC_FAILED", "Killed"
+"""The words by which CUDA, the system, cuBLAS and a compiler say that memory or disk was full."""
 
 
 def main(folder: Path) -> None:
@@ -52,27 +48,27 @@ def main(folder: Path) -> None:
     except Exception as error:
         traceback.print_exc()
         first_line = str(error).strip().partition("\n")[0]
-        reason = f"{type(error).__name__}: {first_line}"[:300]
-        result = {"ok": False, "reason": reason, "is_for_good": not _may_pass(error)}
+        reason = f"{type(error).__name__}: {first_line}"[:MAX_REASON_CHARACTERS]
+        result = {"ok": False, "reason": reason, "is_for_good": not may_pass(error)}
     write_atomically(folder / RESULT, json.dumps(result))
 
 
 @dataclass(frozen=True)
 class Graphs:
-    """What is compiled: functions of flat tensors. `backward` takes what `forward` saved, then gradients."""
+    """The functions of flat tensors to compile. `backward` takes what `forward` saved, then the outputs' gradients."""
 
     forward: ExportedProgram
-    outputs: int  # of the forward's results, which come first; the rest is saved for the backward
+    outputs: int  # how many of the forward's results are outputs; the others are saved for the backward
     backward: ExportedProgram | None = None
-    gradients: Sequence[int] = ()  # which of the forward's inputs each result of the backward belongs to
-    tangents: Sequence[Sequence[int]] = ()  # strides that the backward expects of the outputs' gradients
+    gradients: Sequence[int] = ()  # the input of the forward that each result of the backward belongs to
+    tangents: Sequence[Sequence[int]] = ()  # the strides of the outputs' gradients
 
 
 def _compile(folder: Path) -> dict[str, Any]:
     script = json.loads((folder / SCRIPT).read_text())
     if script:
         multiprocessing.spawn.prepare({"init_main_from_path": script})
-    from hotpath import handover, settings
+    from hotpath import handover, packages, settings
     from hotpath.flattening import Flat, Weights, tensors_in
 
     task = handover.read(folder / TASK)
@@ -82,22 +78,22 @@ def _compile(folder: Path) -> dict[str, Any]:
     tensors = [*(weights.current() or ()), *tensors_in(task.args, task.kwargs)]
     expected = _reference(flat, tensors, task.is_training)
     graphs = _training_graphs(flat, tensors) if task.is_training else _inference_graphs(flat, tensors)
-    _package(graphs.forward, folder / FORWARD)
+    _package(graphs.forward, folder / packages.FORWARD)
     if graphs.backward is not None:
-        _package(graphs.backward, folder / BACKWARD)
+        _package(graphs.backward, folder / packages.BACKWARD)
     account = {"outputs": graphs.outputs, "gradients": list(graphs.gradients), "tangents": list(graphs.tangents)}
     return {"account": account, **_try_out(folder, account, task, flat, tensors, expected)}
 
 
-def _may_pass(error: Exception) -> bool:
-    """Whether it may be another time that it does not happen: the disk or memory was full, or a compiler was killed."""
+def may_pass(error: Exception) -> bool:
+    """Return True if another run may succeed: the disk or memory was full, or a compiler was killed."""
     import torch
 
     if isinstance(error, (OSError, MemoryError, torch.OutOfMemoryError)):
         return True
     # Inductor wraps what a pass has raised, and CUDA has one class for all its errors
     inner = getattr(error, "inner_exception", None) or error.__cause__
-    return any(sign in str(error) for sign in PASSING) or (isinstance(inner, Exception) and _may_pass(inner))
+    return any(words in str(error) for words in FULL) or (isinstance(inner, Exception) and may_pass(inner))
 
 
 def _inference_graphs(flat: torch.nn.Module, tensors: list[torch.Tensor]) -> Graphs:
@@ -109,7 +105,7 @@ def _inference_graphs(flat: torch.nn.Module, tensors: list[torch.Tensor]) -> Gra
 
 
 def _training_graphs(flat: torch.nn.Module, tensors: list[torch.Tensor]) -> Graphs:
-    """Forward and backward as AOTAutograd splits them; it keeps what is cheaper to store than to compute again."""
+    """Return forward and backward as AOTAutograd splits them. It stores what is dear to compute again."""
     import torch
     from torch._functorch.aot_autograd import aot_function
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -166,7 +162,7 @@ def _keep_results(graph: torch.fx.GraphModule, kept: list[Any]) -> None:
 
 
 def _example_of(graph: torch.fx.GraphModule) -> tuple[torch.Tensor, ...]:
-    """Tensors of the kinds that a traced graph takes. Raises ValueError where it takes a number."""
+    """Return tensors of the kinds that a traced graph takes. Raises ValueError for a graph that takes a number."""
     import torch
 
     found = []
@@ -210,26 +206,14 @@ def _linker_options() -> dict[str, Any]:
 
 
 def _reference(flat: torch.nn.Module, tensors: list[torch.Tensor], is_training: bool) -> list[torch.Tensor]:
-    """Eager's outputs and, for training, gradients. Raises ValueError for a module that changes what it is given."""
+    """Return eager's outputs and gradients. Raises ValueError for a module that changes what it is given."""
+    from hotpath.packages import results_of
+
     before = [tensor._version for tensor in tensors]
-    found = answer(flat, tensors, is_training)
+    found = results_of(flat, tensors, is_training)
     if before != [tensor._version for tensor in tensors]:
         raise ValueError("its forward writes into its inputs or buffers")
     return found
-
-
-def answer(call: Callable[..., Any], tensors: list[torch.Tensor], is_training: bool) -> list[torch.Tensor]:
-    """The outputs of a function of flat tensors and, for training, their gradients."""
-    import torch
-
-    if not is_training:
-        with torch.no_grad():
-            return list(call(*tensors))
-    outputs = list(call(*tensors))
-    wanted = [tensor for tensor in tensors if tensor.requires_grad]
-    ones = [torch.ones_like(output) for output in outputs]
-    gradients = torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
-    return [*(output.detach() for output in outputs), *(each for each in gradients if each is not None)]
 
 
 def _try_out(
@@ -241,53 +225,31 @@ def _try_out(
     expected: list[torch.Tensor],
 ) -> dict[str, Any]:
     """Load the packages, check them against eager, and time both in turns. Raises ValueError for other numbers."""
-    from hotpath import packages
+    from hotpath.packages import difference, load, results_of
 
     begun = time.perf_counter()
-    loaded = packages.load(folder, account, tensors)
-    found = answer(lambda *given: loaded(list(given)), tensors, task.is_training)
+    loaded = load(folder, account, tensors)
+
+    def compiled() -> list[torch.Tensor]:
+        return results_of(lambda *given: loaded(list(given)), tensors, task.is_training)
+
+    found = compiled()
     load_s = time.perf_counter() - begun
     if error := difference(found, expected):
         raise ValueError(f"the compiled version computes something else: {error}")
-    eager_s, compiled_s = _in_turns(
-        lambda: answer(flat, tensors, task.is_training),
-        lambda: answer(lambda *given: loaded(list(given)), tensors, task.is_training),
-        tensors,
-    )
+    eager_s, compiled_s = _in_turns(lambda: results_of(flat, tensors, task.is_training), compiled, tensors)
     return {"load_s": load_s, "eager_s": eager_s, "compiled_s": compiled_s}
-
-
-def difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str:
-    """In what the tensors differ by more than rounding; empty where they do not."""
-    import torch
-
-    if len(found) != len(expected):
-        return f"{len(found)} tensors instead of {len(expected)}"
-    for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
-        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            return f"tensor {number} is {ours.dtype} {list(ours.shape)} instead of {theirs.dtype} {list(theirs.shape)}"
-        if not theirs.dtype.is_floating_point:
-            if not torch.equal(ours, theirs):
-                return f"tensor {number} has other values"
-            continue
-        exact, near = theirs.double(), ours.double()
-        error = torch.linalg.vector_norm(torch.nan_to_num(near - exact))
-        if error > ACCURACY * torch.linalg.vector_norm(torch.nan_to_num(exact)) + 1e-6:
-            return f"tensor {number} is off by {float(error):.2g} (norm)"
-        if not torch.equal(near.isnan(), exact.isnan()):
-            return f"tensor {number} has other NaNs"
-    return ""
 
 
 def _in_turns(
     one: Callable[[], object], other: Callable[[], object], tensors: list[torch.Tensor]
 ) -> tuple[float, float]:
-    """Median seconds of a call of either, the device's work included."""
+    """Return the median seconds of a call of each, the device's work included."""
     import torch
 
     devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
     seconds: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + 2 * TRIAL_S
+    end = time.perf_counter() + 2 * TIMED_S_PER_VERSION
     while time.perf_counter() < end or len(seconds[0]) < 5:
         for call, found in zip((one, other), seconds, strict=True):
             for device in devices:
@@ -307,6 +269,6 @@ def _leave_with_parent() -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    # no exit handlers: a compiler's worker that does not end must not keep the result waiting
+    # without exit handlers, which may wait for a compiler's worker that does not end
     sys.stdout.flush()
     os._exit(0)

@@ -1,8 +1,7 @@
 """Compiling a call in another process, beside the calls. Imports torch.
 
-Not in a thread: tracing and lowering are Python and would hold the interpreter's lock for seconds while eager wants it
-between any two operators; Dynamo saves and restores the global random state, which a training loop beside it uses; and
-a compiler that crashes would take the program with it.
+A thread would not do. Tracing and lowering hold the interpreter's lock for seconds. Dynamo saves and restores the
+global random state, which a training loop uses. And a compiler that crashes would take the program with it.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from hotpath import handover, packages
-from hotpath.child import RESULT, SCRIPT, TASK
+from hotpath.child import MAX_REASON_CHARACTERS, RESULT, SCRIPT, TASK
+from hotpath.knowledge import NOTHING_MEASURED, Measured
 
 LOG = "compiler.log"
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Call:
-    """What is to be compiled: one call of a module's forward."""
+    """One call of a module's forward, to be compiled."""
 
     module: torch.nn.Module
     args: tuple[Any, ...]
@@ -42,54 +42,52 @@ class Call:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a compilation ended; `reason` says why it failed, and is empty where it did not. Seconds as `Learned`'s."""
+    """How a compilation ended. The reason says why it failed, and is empty where it did not."""
 
     reason: str
-    is_for_good: bool = field(default=True, kw_only=True)
-    """Whether it would end so again: not where a process was killed, or memory or the disk was full."""
-    compile_s: float | None = None
-    load_s: float | None = None
-    eager_s: float | None = None
-    compiled_s: float | None = None
+    measured: Measured = NOTHING_MEASURED
+    is_for_good: bool = True
+    """False for a failure that another run may not have: a process was killed, or memory or the disk was full."""
 
 
 class Job(Protocol):
     """A compilation under way."""
 
     def poll(self) -> Outcome | None:
-        """How it ended; None while it has not."""
+        """Return how it ended, or None while it has not."""
 
     def cancel(self) -> None:
-        """Stop it, and whatever it started. Does nothing once it has ended."""
+        """Stop it with everything it started. This does nothing once it has ended."""
 
 
 class Compiler(Protocol):
-    """What compiles. Tests have one that compiles nothing."""
+    """The compiler that a switch uses. Tests have one that compiles nothing."""
 
     def start(self, call: Call, folder: Path) -> Job:
-        """Begin to compile `call` into `folder`, which comes to be when all is done.
+        """Begin to compile `call`, and return at once. `folder` appears when all is done.
 
-        Returns at once. Raises `handover.CannotHandOver`.
+        Raises OSError, and `handover.CannotHandOver` for a module that does not get into another process.
         """
 
     def is_free(self) -> bool:
-        """Whether one more compilation may start."""
+        """Return True if one more compilation may start."""
 
     def load(self, folder: Path, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
-        """What was compiled into `folder`, as a function of flat tensors (`hotpath.flattening`).
+        """Return what was compiled into `folder` as a function of flat tensors.
 
-        Raises OSError, ValueError or KeyError for a folder that does not hold all of it, else RuntimeError.
+        Raises OSError, ValueError or KeyError for an incomplete folder, and RuntimeError for any other failure.
         """
 
 
 class InductorBeside:
-    """Inductor, in a process of its own with a low priority; one compilation at a time."""
+    """Inductor in a process of its own, with a low priority. It runs one compilation at a time."""
 
     def __init__(self) -> None:
         self._latest: Compilation | None = None
 
     def is_free(self) -> bool:
-        return self._latest is None or self._latest.has_ended
+        # polled here too: the calls that the latest one was for may never come again
+        return self._latest is None or self._latest.poll() is not None
 
     def start(self, call: Call, folder: Path) -> Job:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -110,19 +108,19 @@ class InductorBeside:
 
 
 class Compilation:
-    """A process that compiles into `making`, which is renamed to `folder` when it is done."""
+    """A process that compiles into `making`, a folder that is renamed to `folder` at the end."""
 
     def __init__(self, making: Path, folder: Path) -> None:
         self._making = making
         self._folder = folder
         self._outcome: Outcome | None = None
         self._owner = os.getpid()
-        # as this process finds its modules: a user's own "models" stays the user's
+        # in the order of this process, so that a user's own module named as one of ours stays the user's
         paths = [*(path or os.getcwd() for path in sys.path), str(ROOT)]
         with (making / LOG).open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "hotpath.child", str(making)],
-                # it ends when this pipe is closed, however this process comes to its end
+                # the child ends when this pipe is closed, however this process ends
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -132,17 +130,11 @@ class Compilation:
         self._stop = weakref.finalize(self, _stop, self._process, making, self._owner)
 
     @property
-    def has_ended(self) -> bool:
-        """Also where nobody has asked how: the calls that it was for may never come again."""
-        return self._outcome is not None or not self._is_ours or self._process.poll() is not None
-
-    @property
-    def _is_ours(self) -> bool:
-        """Not in a fork of the process that started it, which is nobody's parent."""
-        return os.getpid() == self._owner
+    def pid(self) -> int:
+        return self._process.pid
 
     def poll(self) -> Outcome | None:
-        if not self._is_ours:
+        if os.getpid() != self._owner:
             return Outcome("it is compiled for the process that this one is a fork of", is_for_good=False)
         if self._outcome is None and self._process.poll() is not None:
             self._outcome = self._conclude()
@@ -162,22 +154,22 @@ class Compilation:
             return Outcome(reason, is_for_good=False)
         if not result["ok"]:
             return Outcome(result["reason"], is_for_good=result["is_for_good"])
-        # another program may have been quicker with the same path: its version is as good
+        # another program may have compiled the same path first; its version is as good
         with contextlib.suppress(OSError):
             self._making.rename(self._folder)
-        # by its own clock: it may have ended long before it was asked
-        return Outcome("", result["seconds"], result["load_s"], result["eager_s"], result["compiled_s"])
+        # by the child's own clock, since it may have ended long before this poll
+        return Outcome("", Measured(result["seconds"], result["load_s"], result["eager_s"], result["compiled_s"]))
 
     def _last_line(self) -> str:
         try:
             lines = (self._making / LOG).read_text(errors="replace").strip().splitlines()
-        except OSError as error:  # somebody removed the folder meanwhile
+        except OSError as error:  # somebody has removed the folder
             return f"{error.strerror}: {LOG}"
-        return lines[-1][:300] if lines else "it said nothing"
+        return lines[-1][:MAX_REASON_CHARACTERS] if lines else "it said nothing"
 
 
 def _stop(process: subprocess.Popen[bytes], making: Path, owner: int) -> None:
-    """End the process with all it started, and remove what it has left unfinished: in the process that started it."""
+    """End the process with everything it started, and remove its unfinished folder. A fork leaves both alone."""
     if os.getpid() != owner:
         return
     if process.poll() is None:

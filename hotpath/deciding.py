@@ -1,8 +1,7 @@
-"""When compiling, and switching, is worth what it costs: arithmetic on measured seconds, and nothing else.
+"""When compiling, and switching, is worth its cost: arithmetic on measured seconds, and nothing else.
 
-Nobody knows how many calls will come. The estimate is as many again as there have been, as for somebody who rents skis
-and wonders when to buy: who buys once the rent paid has reached the price never pays more than twice what the best
-choice would have cost.
+Nobody knows how many calls will come. The estimate is as many again as there have been. This is the ski rental problem:
+who buys once the rent paid has reached the price never pays more than twice the best choice.
 """
 
 from __future__ import annotations
@@ -13,136 +12,137 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-SAVED_IF_UNKNOWN = 0.4
-"""Share of an eager call that a compiled one is expected to save, before anything was compiled."""
+SAVED_SHARE_IF_UNKNOWN = 0.4
+"""The share of an eager call that a compiled one is expected to save before anything was compiled."""
 
 COMPILE_IF_UNKNOWN_S = 20.0
-"""What a compilation is expected to take before one was timed on this machine."""
+"""The expected time of a compilation before one was timed on this machine."""
 
-BURDEN_SPARE = 0.02
-"""Share of the compiler's time by which it delays the calls beside it, where it has cores of its own."""
+BURDEN_ON_SPARE_CORES = 0.02
+"""The share of a compilation's time by which it delays the calls beside it, where it has cores of its own."""
 
-BURDEN_SHARED = 1.0
-"""The same where it competes with the calls for every core: what it computes, they wait for. Measured on two cores,
-with calls of two threads: 0.72 and 0.96."""
+BURDEN_ON_SHARED_CORES = 1.0
+"""The same share where the compiler competes with the calls for every core. Two cores and calls of two threads gave
+0.72 and 0.96."""
 
-REGRET = 0.2
-"""No step may cost more than this share of what the calls have taken so far, however much it promises."""
+MAX_COST_SHARE = 0.2
+"""No step may cost more than this share of the time of the calls so far, however much it promises."""
 
-FASTER = 1.03
-"""A compiled version that is less than this many times as fast is not worth an exchange."""
+MIN_SPEEDUP = 1.03
+"""A compiled version with a smaller speed-up is not worth the exchange."""
 
 CLEARLY_SLOWER = 0.8
-"""What is less than this many times as fast, as the compiling process timed it, is not even tried. Anything between
-this and `FASTER` promises nothing either way, and the trial decides: that process times both versions beside the calls
-it works for, and where both wait for the same cores or the same GPU, the wait hides which one is faster."""
+"""A version with a smaller speed-up in the compiling process is not even tried. That process timed both versions beside
+the calls. Waiting for the same cores or GPU hides which one is faster, so the trial decides all other cases."""
 
-TRIAL_PAIRS = 10, 50
-"""A trial has so many pairs of calls, one of either version: the fewest, and the most where they do not decide it."""
+MIN_TRIAL_PAIRS, MAX_TRIAL_PAIRS = 10, 50
+"""A pair is one call of each version."""
 
 TRIAL_ERROR = 0.01
-"""A trial's interval misses the median in at most so many cases, each time it is looked at. As that is after each pair,
-up to four in a hundred trials of equals are misled (drawn: log-normal calls, 15 % of them twice as long)."""
+"""The share of cases in which a trial's interval misses the true median, each time it is computed. A trial computes it
+after each pair, so up to 4 % of trials between equals end wrongly (simulated: log-normal calls, 15 % of them slow)."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What is known of a path, in seconds."""
+    """The calls of a path so far, and the speed-up to expect from compiling it."""
 
     calls: int
-    eager_s: float
-    """Of one call."""
-    speedup: float | None = None
-    """Of the compiled version, as the compiling process or an earlier trial timed it; None where nobody has."""
+    eager_s: float  # of one call
+    speedup: float | None = None  # as the compiling process or an earlier trial measured it
 
     @property
     def spent_s(self) -> float:
-        """What the calls so far have taken."""
+        """The time of the calls so far."""
         return self.calls * self.eager_s
 
     @property
     def saving_s(self) -> float:
-        """What compiled calls would save over as many calls again."""
-        if self.speedup is None or self.speedup < FASTER:
-            return self.spent_s * SAVED_IF_UNKNOWN
+        """The time that compiled calls would save over as many calls again."""
+        if self.speedup is None or self.speedup < MIN_SPEEDUP:
+            return self.spent_s * SAVED_SHARE_IF_UNKNOWN
         return self.spent_s * (1 - 1 / self.speedup)
 
     def is_worth(self, delay_s: float) -> bool:
-        """Whether to accept that the calls are delayed by `delay_s` for the sake of the compiled version."""
+        """Return True if the compiled version is worth a delay of the calls by `delay_s`."""
         if self.speedup is not None and self.speedup < CLEARLY_SLOWER:
             return False
-        return self.saving_s >= delay_s and delay_s <= REGRET * self.spent_s
+        return self.saving_s >= delay_s and delay_s <= MAX_COST_SHARE * self.spent_s
 
 
 def delay_of_compiling_s(
     compile_s: float | None, start_s: float, has_spare_cores: bool, burden: float | None = None
 ) -> float:
-    """By how much calls are delayed by a compilation beside them, of `compile_s` and with `burden` (None: unknown).
+    """Return the time by which a compilation is expected to delay the calls beside it.
 
-    `start_s` is what starting it takes, during which no call is made.
+    No call is made during `start_s`. None for `compile_s` or `burden` means that nobody has measured it.
     """
     expected_s = COMPILE_IF_UNKNOWN_S if compile_s is None else compile_s
     if burden is None:
-        burden = BURDEN_SPARE if has_spare_cores else BURDEN_SHARED
+        burden = BURDEN_ON_SPARE_CORES if has_spare_cores else BURDEN_ON_SHARED_CORES
     return start_s + burden * expected_s
 
 
 def burden_of(before_s: float, meanwhile_s: float) -> float:
-    """The share of a compilation's time by which it delayed the calls beside it.
-
-    From what an eager call took before it, and meanwhile.
-    """
+    """Return the share of a compilation's time by which it delayed the calls, from eager's times before and beside."""
     return min(1.0, max(0.0, 1 - before_s / max(meanwhile_s, 1e-9)))
 
 
-def faster_by(eager_s: float, compiled_s: float) -> float:
-    """How many times as fast the compiled version is."""
+def has_spare_core(usable_cores: int, cores: int, load: float, wanted: int) -> bool:
+    """Return True if one core is left for a compiler beside a model that uses `wanted` of them.
+
+    `load` is that of all `cores` of the machine, of which this process may use `usable_cores`.
+    """
+    busy_share = min(1.0, load / cores)
+    # the calls themselves are part of the load
+    return usable_cores > wanted and usable_cores * (1 - busy_share) >= 1
+
+
+def speedup_of(eager_s: float, compiled_s: float) -> float:
     return eager_s / max(compiled_s, 1e-9)
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What pairs of calls that followed one another say: how many times as fast the compiled one was.
+class TrialResult:
+    """The speed-up of the compiled version, from pairs of neighbouring calls.
 
-    Ratios of neighbours, since the machine's speed may change from one second to the next and is in both.
+    Each pair gives a ratio. The machine's speed may change from one second to the next, and cancels in it.
     """
 
-    ratio: float
-    """The median over pairs."""
-    low: float
+    speedup: float  # the median over pairs
+    low: float  # the true median lies between low and high but for `TRIAL_ERROR` of cases, for any distribution
     high: float
-    """The true median lies between them but for `TRIAL_ERROR` of cases, however the ratios are distributed."""
-    is_over: bool
-    """Whether the pairs decide, or are as many as there may be."""
+    is_over: bool  # the pairs decide, or are as many as there may be
 
     @property
     def is_won(self) -> bool:
-        """By the compiled version: it is faster, and by enough for an exchange. What was not told apart stays eager."""
-        return self.low > 1 and self.ratio >= FASTER
+        """The compiled version is surely faster, and by enough for an exchange. Undecided trials stay eager."""
+        return self.low > 1 and self.speedup >= MIN_SPEEDUP
 
     @property
     def is_lost(self) -> bool:
-        return self.high < FASTER
+        return self.high < MIN_SPEEDUP
 
 
-def trial_of(eager_s: Sequence[float], compiled_s: Sequence[float]) -> Trial | None:
-    """What the seconds of calls in turns say, where `eager_s[i]` was beside `compiled_s[i]`; None before the fewest.
+def trial_result(eager_s: Sequence[float], compiled_s: Sequence[float]) -> TrialResult | None:
+    """Return what pairs of calls say, `eager_s[i]` beside `compiled_s[i]`. None for fewer than `MIN_TRIAL_PAIRS`.
 
-    The interval is between order statistics of the ratios (the sign test's; Conover, Practical Nonparametric
+    The interval lies between order statistics of the ratios (the sign test's; Conover, Practical Nonparametric
     Statistics, 1999, section 3.2).
     """
-    fewest, most = TRIAL_PAIRS
-    ratios = sorted(faster_by(eager, compiled) for eager, compiled in zip(eager_s, compiled_s, strict=False))
-    if len(ratios) < fewest:
+    ratios = sorted(speedup_of(eager, compiled) for eager, compiled in zip(eager_s, compiled_s, strict=False))
+    if len(ratios) < MIN_TRIAL_PAIRS:
         return None
     cut = _ratios_beyond(len(ratios))
-    trial = Trial(statistics.median(ratios), ratios[cut], ratios[-1 - cut], is_over=len(ratios) >= most)
-    return replace(trial, is_over=trial.is_over or trial.is_won or trial.is_lost)
+    result = TrialResult(
+        statistics.median(ratios), ratios[cut], ratios[-1 - cut], is_over=len(ratios) >= MAX_TRIAL_PAIRS
+    )
+    return replace(result, is_over=result.is_over or result.is_won or result.is_lost)
 
 
 @functools.cache
 def _ratios_beyond(count: int) -> int:
-    """So many of `count` sorted values lie outside of the interval of their median, on either side."""
+    """Return how many of `count` sorted values lie outside the interval of their median, on either side."""
     beyond, tail = 0, 0.5**count
     while 2 * (tail + math.comb(count, beyond + 1) * 0.5**count) <= TRIAL_ERROR:
         beyond += 1

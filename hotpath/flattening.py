@@ -1,4 +1,4 @@
-"""From a module's call to flat tensors: weights and buffers first, then the arguments' tensors. Imports torch."""
+"""A module's call as flat tensors: weights and buffers first, then the arguments' tensors. Imports torch."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import torch
 from torch.utils import _pytree as pytree
 
 REPEATABLE = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device)
-"""What a call may be given or return beside tensors: it is told by its value, and cannot change."""
+"""The types that a call may take or return beside tensors. Each is known by its value, and cannot change."""
 
 PLAIN = (bool, int, float, str)
-"""Types of attributes that a forward may compute with, and compiled code holds as constants."""
+"""The types of attributes that compiled code holds as constants."""
 
 
 _A_TENSOR = object()
 
 
 class Weights:
-    """A module's parameters and buffers, each once, in a fixed order, as they stand when they are asked for.
+    """A module's parameters and buffers, each once, in a fixed order.
 
-    Beside them it remembers what compiled code takes for granted: which submodules there are, which names share a
-    tensor, which are empty, and plain attributes, tensors among them, whose values are part of the code.
+    An object of this class also remembers what compiled code takes for granted: the submodules, the names that share a
+    tensor, the empty names, and the plain attributes, with tensors among them, that are constants of the code.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.modules = list(module.modules())
         self.names: list[str] = []
         self.are_fit = not any(isinstance(part, torch.jit.ScriptModule) for part in self.modules)
-        """Whether compiled code can take them at all."""
+        """False if compiled code cannot take these weights at all."""
         self._places: list[tuple[dict[str, Any], str]] = []
         self._known: list[tuple[torch.Tensor, int, bool, torch.Size, tuple[int, ...], torch.dtype]] = []
         self._kinds: list[tuple[Hashable, ...]] = []
         self._tied: list[tuple[dict[str, Any], str, int]] = []
         self._fixed: list[tuple[dict[str, Any], str, object]] = []
-        """Submodules, empty places, and tensors that are plain attributes."""
+        """The submodules, the empty places, and the tensors that are plain attributes."""
         self._children = [(part._modules, len(part._modules)) for part in self.modules]
         self._versions: list[tuple[torch.Tensor, int | None]] = []
         self._constants: list[tuple[dict[str, Any], str, object]] = []
@@ -56,11 +56,11 @@ class Weights:
                 if isinstance(value, torch.Tensor):
                     self._fixed.append((vars(part), name, value))
                     self._versions.append((value, _version_of(value)))
-                elif type(value) in PLAIN and name != "training":  # which is asked apart, since it may change back
+                elif type(value) in PLAIN and name != "training":  # `modes` tells that, since it may change back
                     self._constants.append((vars(part), name, value))
 
     def _add(self, prefix: str, owner: dict[str, Any], numbers: dict[int, int]) -> None:
-        """The tensors that `owner` holds; `numbers` are those of the ones added before, by their ids."""
+        """Add the tensors that `owner` holds. `numbers` holds those added before, by their ids."""
         for name, tensor in owner.items():
             if tensor is None:
                 self._fixed.append((owner, name, None))
@@ -79,14 +79,19 @@ class Weights:
             self._kinds.append(kind)
 
     @property
+    def modes(self) -> list[bool]:
+        """The modules in training mode, as they stand now."""
+        return [part.training for part in self.modules]
+
+    @property
     def kinds(self) -> list[tuple[str, Hashable]]:
-        """All that code compiled for them relies on, and whether gradients are asked of them, by their names."""
+        """By name, all that compiled code relies on, gradients included."""
         return list(zip(self.names, self._kinds, strict=True))
 
     def current(self) -> list[torch.Tensor] | None:
-        """The tensors; None when one of them, or what compiled code takes for granted, is not as in the beginning.
+        """Return the tensors, or None if one of them, or what compiled code takes for granted, has changed.
 
-        They may change in place (an optimiser's step) or be replaced by others of the same shape, type and device.
+        Tensors may change in place (an optimiser's step) or be replaced by others of the same shape, type and device.
         """
         if not self.are_fit or not self._is_as_found():
             return None
@@ -127,7 +132,7 @@ class Weights:
 
 
 class Flat(torch.nn.Module):
-    """`module` as a function of flat tensors, weights among them, to a tuple of tensors. It has no weights itself."""
+    """A module as a function of flat tensors, weights among them, to a tuple of tensors. It has no weights itself."""
 
     def __init__(
         self, module: torch.nn.Module, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -148,14 +153,14 @@ class Flat(torch.nn.Module):
 
 
 def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The arguments' tensors, flat, in the order in which `Flat` takes them."""
+    """Return the arguments' tensors in the order in which `Flat` takes them."""
     if not kwargs and all(type(arg) is torch.Tensor for arg in args):
-        return list(args)  # what a tree would give, in a tenth of the time
+        return list(args)  # the same as below, in a tenth of the time
     return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
 
 
 def rebuilder(outputs: Any) -> Callable[[list[torch.Tensor]], Any]:
-    """Puts flat tensors into the structure of `outputs`; what is no tensor there stays as it is."""
+    """Return a function that puts flat tensors into the structure of `outputs`. All other values stay."""
     if isinstance(outputs, torch.Tensor):
         return lambda tensors: tensors[0]
     leaves, structure = pytree.tree_flatten(outputs)
@@ -170,10 +175,10 @@ def rebuilder(outputs: Any) -> Callable[[list[torch.Tensor]], Any]:
 
 
 def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
-    """What tells two calls apart that must not share a compiled version: kinds of tensors, and every other argument.
+    """Return a key that differs for calls that must not share a compiled version: kinds of tensors, other arguments.
 
-    None for a call that has no compiled version at all: one with an argument that can neither be flattened nor told by
-    its value, and may change or hold whatever it likes, or with a tensor that has no kind.
+    It is None for a call without any compiled version: an argument is neither known by its value nor can be flattened,
+    or a tensor has no kind.
     """
     if not kwargs and len(args) == 1 and type(args[0]) is torch.Tensor:
         return kind_of(args[0])
@@ -197,7 +202,7 @@ def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
 
 
 def shapeless(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
-    """What is left of a call's key when tensors of any shape are the same; for calls that have one (`key_of`)."""
+    """Return a call's key with tensors of any shape taken as the same. The call must have a key (`key_of`)."""
     leaves, structure = pytree.tree_flatten((args, kwargs))
     kinds = tuple(
         (leaf.dim(), leaf.dtype, leaf.device, leaf.requires_grad)
@@ -209,9 +214,9 @@ def shapeless(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
 
 
 def kind_of(tensor: torch.Tensor) -> tuple[Hashable, ...] | None:
-    """All that code compiled for a tensor may rely on; None for a tensor that such code cannot take.
+    """Return all that compiled code may rely on, or None for a tensor that such code cannot take.
 
-    That is one of a class of its own, a sparse or nested one, or one without memory, as there are inside of
+    It cannot take a tensor of a class of its own, a sparse or nested one, or one without memory, as there are inside
     `torch.vmap` and on the device "meta".
     """
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
@@ -221,7 +226,7 @@ def kind_of(tensor: torch.Tensor) -> tuple[Hashable, ...] | None:
         if not address and tensor.numel():
             return None
         return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad, address % 16
-    except RuntimeError:  # torch has no way to ask first: "Cannot access data pointer", "doesn't support sizes"
+    except RuntimeError:  # torch offers no question to ask first: "Cannot access data pointer", "doesn't support sizes"
         return None
 
 
@@ -230,5 +235,5 @@ def _known(tensor: torch.Tensor) -> tuple[torch.Tensor, int, bool, torch.Size, t
 
 
 def _version_of(tensor: torch.Tensor) -> int | None:
-    """Counts what was written into it; None for a tensor of inference mode, which has no such counter."""
+    """Return the count of writes into a tensor, or None in inference mode, where tensors have none."""
     return None if tensor.is_inference() else tensor._version

@@ -1,4 +1,4 @@
-"""What earlier runs have learned, in a JSON file: what compiling a path cost, what it gained, and how it ended."""
+"""What earlier runs learned, in a JSON file: what compiling a path cost, what it gained, and how it ended."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ LOG = logging.getLogger("hotpath")
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What is known of one path on one machine. Seconds; None is what nobody has measured."""
+class Measured:
+    """The costs of one path. None stands for what nobody has measured."""
 
-    verdict: str  # "compiled", "eager" (which is faster), "failed", or "ready": compiled, and the trial to come
-    reason: str
-    compile_s: float | None = None  # of the process that compiled, from its start to its end
-    load_s: float | None = None  # that calls were held up when the compiled version was taken up
+    compile_s: float | None = None  # from the start of the compiling process to its end
+    load_s: float | None = None  # by which the compiled version held up a call when it was loaded
     eager_s: float | None = None  # of one call
-    compiled_s: float | None = None
-    burden: float | None = None  # share of compile_s by which the calls beside it were delayed
+    compiled_s: float | None = None  # of one call
+    burden: float | None = None  # the share of compile_s by which compiling delayed the calls beside it
 
     @property
     def speedup(self) -> float | None:
@@ -38,12 +36,23 @@ class Learned:
         return self.eager_s / self.compiled_s
 
 
-class Knowledge:
-    """The file `learned.json` in `folder`, and a folder for each path's artefacts beside it.
+NOTHING_MEASURED = Measured()
 
-    Written by an atomic rename after reading it again: readers never see half a file, and a program keeps what others
-    have written before. What another one writes in the milliseconds between reading and renaming is lost, of whatever
-    path, and is learned again. A file that cannot be read is as good as none, and replaced.
+
+@dataclass(frozen=True)
+class Learned:
+    """How one path ended on this machine."""
+
+    verdict: str  # "compiled", "eager" (which is faster), "failed", or "ready": compiled, and not yet tried
+    reason: str
+    measured: Measured = NOTHING_MEASURED
+
+
+class Knowledge:
+    """The file `learned.json` in `folder`, with a folder for each path's compiled version beside it.
+
+    A program reads the file again before it replaces it, so it keeps what other programs wrote. Two that write within
+    the same milliseconds may lose one entry, which a later run learns again. An unreadable file is replaced.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,36 +65,37 @@ class Knowledge:
             return self._paths().get(path)
 
     def artefact(self, path: str) -> Path:
-        """Where the compiled version of a path lies, if it was compiled."""
+        """Return the folder of a path's compiled version. It exists once the path was compiled."""
         return self.folder / path
 
     @property
     def usual_compile_s(self) -> float | None:
-        """What a compilation usually took on this machine: the median of those learned."""
-        return self._usual("compile_s")
+        """The median time of the compilations learned on this machine."""
+        return self._median("compile_s")
 
     @property
     def usual_burden(self) -> float | None:
-        """By which share of its time a compilation usually delayed the calls beside it."""
-        return self._usual("burden")
+        """The median share of a compilation's time by which it delayed the calls beside it."""
+        return self._median("burden")
 
     def learn(self, path: str, learned: Learned) -> None:
-        """Keep it for later runs, in place of what was known of the path. Raises OSError where it cannot be written."""
+        """Write down what was learned of a path, in place of what was known. Raises OSError."""
         with self._lock:
             self._known = {**self._read(), path: learned}
-            document = {"format": FORMAT, "paths": {key: dataclasses.asdict(one) for key, one in self._known.items()}}
+            paths = {key: _document(one) for key, one in self._known.items()}
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.folder / FILE, json.dumps(document, indent=1))
+            write_atomically(self.folder / FILE, json.dumps({"format": FORMAT, "paths": paths}, indent=1))
 
     def _paths(self) -> dict[str, Learned]:
-        """As they were when one was asked for first, and what was learned since."""
+        """Return the file's content as of the first question, with what this program has learned since."""
         if self._known is None:
             self._known = self._read()
         return self._known
 
-    def _usual(self, name: str) -> float | None:
+    def _median(self, name: str) -> float | None:
         with self._lock:
-            known = [value for learned in self._paths().values() if (value := getattr(learned, name)) is not None]
+            values = [getattr(learned.measured, name) for learned in self._paths().values()]
+        known = [value for value in values if value is not None]
         return statistics.median(known) if known else None
 
     def _read(self) -> dict[str, Learned]:
@@ -99,16 +109,20 @@ class Knowledge:
             return {}
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
             return {}
-        return _parse(file, document.get("paths"))
+        try:
+            return {key: _learned(**fields) for key, fields in document["paths"].items()}
+        except (AttributeError, KeyError, TypeError) as error:
+            LOG.warning("%s holds something else and is started anew: %s", file, error)
+            return {}
 
 
 def default_folder() -> Path:
-    """`hotpath` in the user's folder for caches (XDG Base Directory Specification)."""
+    """Return `hotpath` in the user's cache folder (XDG Base Directory Specification)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hotpath"
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Readers see the old text or the new one."""
+    """Write a file so that a reader sees the old text or the new one, and never a part."""
     with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", delete=False) as temporary:
         temporary.write(text)
     try:
@@ -118,9 +132,9 @@ def write_atomically(file: Path, text: str) -> None:
         raise
 
 
-def _parse(file: Path, paths: Any) -> dict[str, Learned]:
-    try:
-        return {key: Learned(**fields) for key, fields in paths.items()}
-    except (AttributeError, TypeError) as error:
-        LOG.warning("%s holds something else and is started anew: %s", file, error)
-        return {}
+def _document(learned: Learned) -> dict[str, Any]:
+    return {"verdict": learned.verdict, "reason": learned.reason, **dataclasses.asdict(learned.measured)}
+
+
+def _learned(verdict: str, reason: str, **measured: float | None) -> Learned:
+    return Learned(verdict, reason, Measured(**measured))

@@ -1,46 +1,47 @@
-"""Compiled packages as functions of flat tensors. Loading one takes milliseconds, and imports no compiler."""
+"""Compiled packages as functions of flat tensors, and how their results are compared. Imports torch, no compiler.
+
+Loading a package takes milliseconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from hotpath.child import BACKWARD, FORWARD
+FORWARD, BACKWARD = "forward.pt2", "backward.pt2"
+
+MAX_RELATIVE_ERROR = 0.02
+"""A version with a larger error has computed something else. 16-bit types lose up to one per cent."""
 
 Tensors = list[torch.Tensor]
 
 
 def load(folder: Path, account: dict[str, Any], tensors: Tensors) -> Callable[[Tensors], Tensors]:
-    """The compiled version in `folder`: flat tensors in, its outputs out. With gradients where it was compiled so.
+    """Return the compiled version in `folder` as a function of flat tensors, differentiable if it was compiled so.
 
-    `tensors` are those of a call, and tell the device. Raises FileNotFoundError for one that is gone, RuntimeError for
+    `tensors` are those of a call, and tell the device. Raises FileNotFoundError for a missing package, RuntimeError for
     one that does not load.
     """
     forward = _function(folder / FORWARD, tensors)
     if not account["gradients"]:
         return forward
-    backward = _function(folder / BACKWARD, tensors)
-    function = _differentiable(forward, backward, account)
-
-    def call(given: Tensors) -> Tensors:
-        return list(function(*given))
-
-    return call
+    function = differentiable(forward, _function(folder / BACKWARD, tensors), account)
+    return lambda given: list(function(*given))
 
 
 def _function(file: Path, tensors: Tensors) -> Callable[[Tensors], Tensors]:
-    if not file.is_file():  # of which the loader would say no more than that something went wrong
+    if not file.is_file():  # the loader would say no more than that something went wrong
         raise FileNotFoundError(f"{file} is gone")
     device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
     # the loader that aoti_load_package wraps: the wrapper's module imports the compiler, which takes seconds
     loader = torch._C._aoti.AOTIModelPackageLoader(
         str(file),
         "model",
-        True,  # single-threaded, as Python's lock is held in a call: else each waits for the one before it on the GPU
+        True,  # single-threaded, since a call holds Python's lock; otherwise each waits for the one before on the GPU
         1,  # runner
         -1 if device is None else device.index or 0,
     )
@@ -49,17 +50,17 @@ def _function(file: Path, tensors: Tensors) -> Callable[[Tensors], Tensors]:
         return run
 
     def run_on_device(given: Tensors) -> Tensors:
-        # it takes the current stream of the current device, which need not be the one that the tensors are on
+        # the loader takes the current stream of the current device, which may be another one than the tensors'
         with torch.cuda.device(device):
             return run(given)
 
     return run_on_device
 
 
-def _differentiable(
+def differentiable(
     forward: Callable[[Tensors], Tensors], backward: Callable[[Tensors], Tensors], account: dict[str, Any]
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """The two packages as one function that autograd differentiates, once."""
+    """Return two packages as one function that autograd differentiates, once."""
     outputs: int = account["outputs"]
     places: list[int] = account["gradients"]
     strides = [tuple(stride) for stride in account["tangents"]]
@@ -86,8 +87,40 @@ def _differentiable(
 
 
 def _laid_out(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """The same values in the strides that the code was compiled for."""
+    """Return the same values in the strides that the code was compiled for."""
     if tensor.stride() == stride:
         return tensor
     laid_out = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
     return laid_out.copy_(tensor)
+
+
+def results_of(call: Callable[..., Any], tensors: Tensors, is_training: bool) -> Tensors:
+    """Return the outputs of a function of flat tensors and, for training, their gradients."""
+    if not is_training:
+        with torch.no_grad():
+            return list(call(*tensors))
+    outputs = list(call(*tensors))
+    wanted = [tensor for tensor in tensors if tensor.requires_grad]
+    ones = [torch.ones_like(output) for output in outputs]
+    gradients = torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+    return [*(output.detach() for output in outputs), *(each for each in gradients if each is not None)]
+
+
+def difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str:
+    """Return how the tensors differ by more than rounding. The text is empty where they do not."""
+    if len(found) != len(expected):
+        return f"{len(found)} tensors instead of {len(expected)}"
+    for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            return f"tensor {number} is {ours.dtype} {list(ours.shape)} instead of {theirs.dtype} {list(theirs.shape)}"
+        if not theirs.dtype.is_floating_point:
+            if not torch.equal(ours, theirs):
+                return f"tensor {number} has other values"
+            continue
+        exact, near = theirs.double(), ours.double()
+        error = torch.linalg.vector_norm(torch.nan_to_num(near - exact))
+        if error > MAX_RELATIVE_ERROR * torch.linalg.vector_norm(torch.nan_to_num(exact)) + 1e-6:
+            return f"tensor {number} is off by {float(error):.2g} (norm)"
+        if not torch.equal(near.isnan(), exact.isnan()):
+            return f"tensor {number} has other NaNs"
+    return ""

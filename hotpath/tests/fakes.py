@@ -1,4 +1,4 @@
-"""A compiler that compiles nothing, ends when it is told to, and makes what a test wants it to make."""
+"""A compiler that compiles nothing: it ends when a test says so, and makes what a test gives it. And small modules."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import torch
 
 from hotpath.compiling import Call, Outcome
 from hotpath.flattening import Flat, Weights
+from hotpath.knowledge import Knowledge, Learned, Measured
 
 Tensors = list[torch.Tensor]
-FAST_S, SLOW_S = 0.0, 0.02
+EAGER_S, SLOW_S = 0.002, 0.02
+OTHER_PATH = "another path"
+DONE = Outcome("", Measured(compile_s=0.05, load_s=0.0))
 
 
 class Slowly(torch.nn.Module):
@@ -22,28 +25,44 @@ class Slowly(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(4))
+        # beside the module: a module is not compiled if its forward changes its own attributes
         self._count = SimpleNamespace(calls=0)
 
     @property
     def calls(self) -> int:
-        """Counted beside the module: one whose forward changes its own attributes is not compiled."""
         calls: int = self._count.calls
         return calls
 
-    @calls.setter
-    def calls(self, calls: int) -> None:
-        self._count.calls = calls
-
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        time.sleep(0.002)
+        self._count.calls += 1
+        time.sleep(EAGER_S)
         return 2 * rows + self.weight
 
 
+class Pointwise(torch.nn.Module):
+    """Many small operators, which Inductor fuses: compiled code is several times as fast on any machine."""
+
+    def __init__(self, features: int = 256) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.linspace(0.5, 1.5, features))
+        self.shift = torch.nn.Parameter(torch.linspace(-0.5, 0.5, features))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        for _ in range(8):
+            rows = torch.tanh(rows * self.scale + self.shift) + rows
+        return rows
+
+
 class FakeJob:
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.outcome: Outcome | None = None
         self.was_cancelled = False
+        self._folder = folder
+
+    def end(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        if not outcome.reason:
+            self._folder.mkdir(exist_ok=True)
 
     @property
     def has_ended(self) -> bool:
@@ -57,42 +76,67 @@ class FakeJob:
 
 
 class FakeCompiler:
-    """`made` is what its compiled version does instead of calling the module; `latency_s` is what that takes."""
+    """`made` stands for its compiled version, with latencies that take turns. The errors are raised where they say."""
 
-    def __init__(self, latency_s: float = FAST_S, made: Callable[[Tensors], Tensors] | None = None) -> None:
-        self.latency_s = latency_s
+    def __init__(
+        self,
+        *latencies_s: float,
+        made: Callable[[Tensors], Tensors] | None = None,
+        start_error: Exception | None = None,
+        load_error: Exception | None = None,
+        own_error: Exception | None = None,
+    ) -> None:
         self.started: list[Call] = []
         self.jobs: list[FakeJob] = []
         self.loaded: list[Path] = []
         self.compiled_calls = 0
-        self._made = made
+        self._latencies_s = latencies_s or (0.0,)
+        self._made = made or (lambda given: [2 * given[1] + given[0]])
+        self._start_error, self._load_error, self._own_error = start_error, load_error, own_error
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.jobs) and not self.jobs[-1].has_ended
 
     def is_free(self) -> bool:
-        return not self.jobs or self.jobs[-1].has_ended
+        if self._own_error:
+            raise self._own_error
+        return not self.is_running
 
     def start(self, call: Call, folder: Path) -> FakeJob:
+        if self._start_error:
+            raise self._start_error
         self.started.append(call)
-        folder.mkdir(parents=True)
-        self.jobs.append(FakeJob())
+        self.jobs.append(FakeJob(folder))
         return self.jobs[-1]
 
-    def end(self, outcome: Outcome | None = None) -> None:
-        """The latest compilation ends, well unless told otherwise."""
-        self.jobs[-1].outcome = outcome or Outcome("", compile_s=0.05, load_s=0.0)
+    def end(self, outcome: Outcome = DONE) -> None:
+        """End the latest compilation."""
+        self.jobs[-1].end(outcome)
 
     def load(self, folder: Path, tensors: Tensors) -> Callable[[Tensors], Tensors]:
         self.loaded.append(folder)
+        if self._load_error:
+            raise self._load_error
 
         def run(given: Tensors) -> Tensors:
+            latency_s = self._latencies_s[self.compiled_calls % len(self._latencies_s)]
             self.compiled_calls += 1
-            time.sleep(self.latency_s)
-            return self._made(given) if self._made else [2 * given[1] + given[0]]
+            if latency_s:  # even a sleep of no time gives the core away, on a busy machine for long
+                time.sleep(latency_s)
+            return self._made(given)
 
         return run
 
 
+def make_compiling_cheap(folder: Path) -> Path:
+    """Write into `folder` that compiling takes 50 ms here, so that it pays after a few calls. Return `folder`."""
+    Knowledge(folder).learn(OTHER_PATH, Learned("eager", "slower", Measured(compile_s=0.05)))
+    return folder
+
+
 def flat_of(module: torch.nn.Module, *args: torch.Tensor) -> tuple[Flat, Tensors]:
-    """`module` as a function of flat tensors, and those of a call."""
+    """Return `module` as a function of flat tensors, and those of a call."""
     weights = Weights(module)
     current = weights.current()
     assert current is not None

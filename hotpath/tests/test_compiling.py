@@ -9,113 +9,123 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
+from torch._inductor.exc import InductorError
 
-import hotpath.deciding
-import models
-from hotpath import enable_hot_path_detection
-from hotpath.child import RESULT, _may_pass, difference
-from hotpath.compiling import Call, Compilation, InductorBeside, Job, Outcome
+from hotpath import child, enable_hot_path_detection
+from hotpath.child import RESULT
+from hotpath.compiling import Call, Compilation, InductorBeside, Outcome
 from hotpath.enabling import HotPaths
-from hotpath.packages import _differentiable
+from hotpath.knowledge import Measured
+from hotpath.packages import difference, differentiable
+from hotpath.tests.fakes import Pointwise, make_compiling_cheap
 
 ROOT = Path(__file__).parents[2]
+LINEAR = Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False)
 
 
 class Unreadable(torch.nn.Module):
-    """Pickled without complaint, and refuses to be read."""
+    """It is pickled without complaint, and refuses to be read."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         raise ValueError("it was written here and is read there")
 
 
-def outcome_of(job: Job, seconds: float = 120) -> Outcome:
-    end = time.monotonic() + seconds
-    while (outcome := job.poll()) is None:
+class Unwritable(torch.nn.Module):
+    def __getstate__(self) -> dict[str, Any]:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "path"
+
+
+@pytest.fixture
+def job(folder: Path) -> Iterator[Compilation]:
+    """A compilation that has begun, and is far from its end."""
+    job = InductorBeside().start(LINEAR, folder)
+    assert isinstance(job, Compilation)
+    yield job
+    job.cancel()
+
+
+def making(folder: Path) -> Path:
+    """Return the unfinished folder of the only compilation."""
+    (found,) = folder.parent.iterdir()
+    return found
+
+
+def outcome_of(poll: Callable[[], Outcome | None]) -> Outcome:
+    end = time.monotonic() + 120
+    while (outcome := poll()) is None:
         assert time.monotonic() < end, "it goes on"
         time.sleep(0.02)
     return outcome
 
 
-def test_what_fails_there_is_told_here(tmp_path: Path) -> None:
+def test_a_failure_in_the_compiling_process_is_told_here(folder: Path) -> None:
     compiler = InductorBeside()
-    job = compiler.start(Call(Unreadable(), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
+    job = compiler.start(Call(Unreadable(), (torch.ones(2),), {}, is_training=False), folder)
     assert not compiler.is_free()
-    outcome = outcome_of(job)
+    outcome = outcome_of(job.poll)
     assert outcome.reason == "ValueError: it was written here and is read there" and outcome.is_for_good
-    assert compiler.is_free() and list(tmp_path.iterdir()) == []
+    assert compiler.is_free() and list(folder.parent.iterdir()) == []
 
 
-def test_a_compiler_that_dies_leaves_a_reason(tmp_path: Path) -> None:
-    compiler = InductorBeside()
-    job = compiler.start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
-    assert isinstance(job, Compilation)
-    os.kill(job._process.pid, 11)
-    outcome = outcome_of(job)
-    assert outcome.reason.startswith("the compiler died with status -11")
+@pytest.mark.parametrize(("signal", "is_removed"), [(11, False), (9, True)])
+def test_a_compiler_that_dies_leaves_a_reason(signal: int, is_removed: bool, job: Compilation, folder: Path) -> None:
+    if is_removed:
+        shutil.rmtree(making(folder))
+    os.kill(job.pid, signal)
+    outcome = outcome_of(job.poll)
+    assert outcome.reason.startswith(f"the compiler died with status -{signal}")
     assert not outcome.is_for_good, "another run may do better"
+    assert list(folder.parent.iterdir()) == []
 
 
-def test_whoever_has_ended_keeps_nobody_waiting_and_is_timed_by_its_own_clock(tmp_path: Path) -> None:
+def test_a_compilation_that_has_ended_keeps_nobody_waiting_and_is_timed_by_its_own_clock(folder: Path) -> None:
     compiler = InductorBeside()
-    job = compiler.start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
+    job = compiler.start(LINEAR, folder)
     assert isinstance(job, Compilation)
     result = {"ok": True, "seconds": 20.0, "load_s": 0.1, "eager_s": 2.0, "compiled_s": 1.0}
-    os.kill(job._process.pid, 9)
-    job._process.wait()
-    (job._making / RESULT).write_text(json.dumps(result))
-    assert compiler.is_free(), "though nobody has asked how it ended"
-    assert job.poll() == Outcome("", compile_s=20.0, load_s=0.1, eager_s=2.0, compiled_s=1.0)
+    (making(folder) / RESULT).write_text(json.dumps(result))
+    os.kill(job.pid, 9)
+    end = time.monotonic() + 20
+    while not compiler.is_free():
+        assert time.monotonic() < end, "though it has ended"
+        time.sleep(0.02)
+    assert job.poll() == Outcome("", Measured(compile_s=20.0, load_s=0.1, eager_s=2.0, compiled_s=1.0))
+    assert (folder / RESULT).is_file()
 
 
-def wrapping(error: Exception) -> Exception:
-    from torch._inductor.exc import InductorError
-
-    return InductorError(error, None)
-
-
-def test_a_folder_that_is_removed_meanwhile_is_told_and_raises_nothing(tmp_path: Path) -> None:
-    compiler = InductorBeside()
-    job = compiler.start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
-    assert isinstance(job, Compilation)
-    shutil.rmtree(job._making)
-    os.kill(job._process.pid, 9)
-    outcome = outcome_of(job)
-    assert "died with status -9" in outcome.reason and not outcome.is_for_good
-
-
-def test_a_fork_of_the_program_neither_ends_nor_removes_what_it_has_not_started(tmp_path: Path) -> None:
-    compiler = InductorBeside()
-    job = compiler.start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
-    assert isinstance(job, Compilation)
-    if (fork := os.fork()) == 0:  # in the child everything must be over before pytest could get there
+def test_a_fork_of_the_program_neither_ends_nor_removes_what_it_has_not_started(job: Compilation, folder: Path) -> None:
+    if (fork := os.fork()) == 0:  # the fork must end before pytest can go on in it
         outcome = job.poll()
         is_told = outcome is not None and "a fork of" in outcome.reason and not outcome.is_for_good
-        os._exit(0 if is_told and job.has_ended and _stops_nothing(job) else 1)
+        job.cancel()
+        os._exit(0 if is_told else 1)
     _, status = os.waitpid(fork, 0)
-    assert status == 0 and job._making.is_dir() and job._process.poll() is None
+    assert status == 0 and making(folder).is_dir() and psutil.pid_exists(job.pid) and job.poll() is None
+
+
+def test_a_cancelled_compilation_leaves_nothing_behind(job: Compilation, folder: Path) -> None:
+    process = psutil.Process(job.pid)
     job.cancel()
-    assert list(tmp_path.iterdir()) == []
+    assert not process.is_running() and list(folder.parent.iterdir()) == []
+    assert outcome_of(job.poll).reason == "it was called off"
 
 
-def _stops_nothing(job: Compilation) -> bool:
-    job._stop()
-    return job._making.is_dir()
-
-
-def test_what_cannot_be_started_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(subprocess, "Popen", full)
+def test_a_compilation_that_cannot_be_started_leaves_nothing_behind(folder: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
-        InductorBeside().start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
-    assert list(tmp_path.iterdir()) == []
+        InductorBeside().start(Call(Unwritable(), (torch.ones(2),), {}, is_training=False), folder)
+    assert list(folder.parent.iterdir()) == []
 
 
 USERS_PROGRAM = f"""
@@ -132,7 +142,7 @@ print(outcome.reason)
 """
 
 
-def test_a_users_module_of_the_same_name_as_one_of_ours_is_the_users(tmp_path: Path) -> None:
+def test_a_users_module_with_the_name_of_one_of_this_repository_is_the_users(tmp_path: Path) -> None:
     program, elsewhere = tmp_path / "program", tmp_path / "elsewhere"
     (program / "models").mkdir(parents=True)
     elsewhere.mkdir()
@@ -148,10 +158,10 @@ def test_a_users_module_of_the_same_name_as_one_of_ours_is_the_users(tmp_path: P
     assert done.stdout.strip() == "ValueError: the users own is read", done.stdout + done.stderr
 
 
-def test_compiling_imports_nothing_of_the_rest() -> None:
+def test_the_library_imports_nothing_else_of_this_repository() -> None:
     sources = [file.read_text() for file in (ROOT / "hotpath").glob("*.py")]
-    ours = re.compile(r"^\s*(from|import) (backends|harness|models|reports|benchmarks)\b", re.MULTILINE)
-    assert sources and not any(ours.search(source) for source in sources)
+    others = re.compile(r"^\s*(from|import) (backends|harness|models|records|judging|reports|doctor)\b", re.MULTILINE)
+    assert sources and not any(others.search(source) for source in sources)
 
 
 @pytest.mark.parametrize(
@@ -161,26 +171,14 @@ def test_compiling_imports_nothing_of_the_rest() -> None:
         (torch.OutOfMemoryError("CUDA out of memory"), True),
         (RuntimeError("CUDA error: out of memory"), True),  # AcceleratorError, which says so in its words alone
         (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), True),
-        (wrapping(OSError(28, "No space left on device")), True),
-        (wrapping(RuntimeError("no kernel")), False),
-        (RuntimeError("no kernel"), False),
+        (InductorError(OSError(28, "No space left on device"), None), True),
+        (InductorError(RuntimeError("no kernel"), None), False),
         (ModuleNotFoundError("No module named 'mine'"), False),
         (ValueError("it has outputs without gradients"), False),
     ],
 )
-def test_what_was_full_may_be_free_another_time(error: Exception, may_pass: bool) -> None:
-    assert _may_pass(error) is may_pass
-
-
-def test_calling_it_off_leaves_nothing_behind(tmp_path: Path) -> None:
-    compiler = InductorBeside()
-    job = compiler.start(Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False), tmp_path / "path")
-    assert isinstance(job, Compilation)
-    process = psutil.Process(job._process.pid)
-    job.cancel()
-    assert not process.is_running() and list(tmp_path.iterdir()) == []
-    assert compiler.is_free() and outcome_of(job).reason == "it was called off"
-    job.cancel()
+def test_a_failure_may_pass_where_memory_or_disk_was_full(error: Exception, may_pass: bool) -> None:
+    assert child.may_pass(error) is may_pass
 
 
 def test_rounding_is_no_difference_and_anything_else_is() -> None:
@@ -195,20 +193,19 @@ def test_rounding_is_no_difference_and_anything_else_is() -> None:
 
 
 def test_two_packages_are_one_function_with_a_gradient() -> None:
-    """x * w: the forward saves both, the backward returns a gradient for w alone."""
+    """The function is x * w: the forward saves both, the backward returns a gradient for w alone."""
+    seen: list[torch.Tensor] = []
 
     def forward(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         w, x = tensors
         return [w * x, x]
-
-    seen: list[torch.Tensor] = []
 
     def backward(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         saved, tangent = tensors
         seen.append(tangent)
         return [saved * tangent]
 
-    function = _differentiable(forward, backward, {"outputs": 1, "gradients": [0], "tangents": [[1]]})
+    function = differentiable(forward, backward, {"outputs": 1, "gradients": [0], "tangents": [[1]]})
     w, x = torch.ones(3, requires_grad=True), torch.arange(3.0)
     (output,) = function(w, x)
     output.sum().backward()
@@ -217,54 +214,44 @@ def test_two_packages_are_one_function_with_a_gradient() -> None:
 
 
 @pytest.fixture
-def cheap_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """So that it is compiled at once, and taken up whatever it gains on a busy machine."""
-    for bound in ("CLEARLY_SLOWER", "FASTER"):
-        monkeypatch.setattr(hotpath.deciding, bound, 0.0)
-    monkeypatch.setattr(hotpath.deciding.Trial, "is_won", True)
-    monkeypatch.setattr(hotpath.deciding.Expectation, "is_worth", lambda expectation, delay_s: True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    return tmp_path / "learned"
+    return make_compiling_cheap(tmp_path / "learned")
 
 
-def until_settled(hot: HotPaths, step: Any) -> None:
+def until_compiled(hot: HotPaths, step: Callable[[], object]) -> None:
     end = time.monotonic() + 240
     while not hot.is_settled:
         assert time.monotonic() < end, hot.report()
         step()
+    assert [report.runs for report in hot.report()] == ["compiled"], hot.report()
 
 
 @pytest.mark.slow
-def test_inference_is_compiled_and_computes_the_same(cheap_to_compile: Path) -> None:
-    family = models.find("mixed_ops")
-    loaded = family.load(family.resolve({"layers": 1}), 0)
-    module, (rows,) = loaded.module, loaded.inputs[0].args
-    with torch.no_grad(), enable_hot_path_detection(module, cache=cheap_to_compile) as hot:
+def test_inference_is_compiled_and_computes_the_same(cache: Path) -> None:
+    module, rows = Pointwise(), torch.randn(16, 256)
+    with torch.no_grad(), enable_hot_path_detection(module, cache=cache) as hot:
         expected = module(rows)
-        until_settled(hot, lambda: module(rows))
-        assert [report.runs for report in hot.report()] == ["compiled"], hot.report()
+        until_compiled(hot, lambda: module(rows))
         torch.testing.assert_close(module(rows), expected)
-        for parameter in module.parameters():
-            parameter.mul_(1.5)
+        module.scale.mul_(1.5)
         changed = module(rows)
     with torch.no_grad():
         torch.testing.assert_close(changed, module(rows))
 
 
 @pytest.mark.slow
-def test_training_is_compiled_forward_and_backward(cheap_to_compile: Path) -> None:
-    family = models.find("mlp")
-    loaded = family.load(family.resolve({}), 0)
-    module, (rows,) = loaded.module, loaded.inputs[0].args
+def test_training_is_compiled_forward_and_backward(cache: Path) -> None:
+    module, rows = Pointwise(), torch.randn(16, 256)
 
     def step() -> list[torch.Tensor]:
         module.zero_grad()
         module(rows).square().mean().backward()
         return [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
 
-    with enable_hot_path_detection(module, cache=cheap_to_compile) as hot:
+    with enable_hot_path_detection(module, cache=cache) as hot:
         expected = step()
-        until_settled(hot, step)
-        assert [(report.runs, report.is_training) for report in hot.report()] == [("compiled", True)], hot.report()
+        until_compiled(hot, step)
+        assert hot.report()[0].is_training
         for ours, theirs in zip(step(), expected, strict=True):
             torch.testing.assert_close(ours, theirs)

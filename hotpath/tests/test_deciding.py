@@ -10,45 +10,45 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hotpath import deciding
-from hotpath.deciding import Expectation, Trial, delay_of_compiling_s, trial_of
+from hotpath.deciding import (
+    COMPILE_IF_UNKNOWN_S,
+    MAX_TRIAL_PAIRS,
+    MIN_TRIAL_PAIRS,
+    Expectation,
+    TrialResult,
+    delay_of_compiling_s,
+    trial_result,
+)
 
 
-def test_a_step_waits_until_as_many_calls_again_would_pay_for_it() -> None:
-    # at 3x, two thirds of each millisecond are saved: 1 s is paid for by 1500 calls, and a fifth of what 5000 take
-    assert not Expectation(4_999, 1e-3, speedup=3.0).is_worth(1.0)
-    assert Expectation(5_001, 1e-3, speedup=3.0).is_worth(1.0)
-    # at 1.1x the saving is what decides: an eleventh of what has been spent
-    assert not Expectation(10_900, 1e-3, speedup=1.1).is_worth(1.0)
-    assert Expectation(11_100, 1e-3, speedup=1.1).is_worth(1.0)
+@pytest.mark.parametrize(
+    ("speedup", "too_few_calls", "enough_calls"),
+    [
+        (3.0, 4_999, 5_001),  # the delay of 1 s may be a fifth of the 5 s that the calls took
+        (1.1, 10_900, 11_100),  # an eleventh of the time of the calls is saved
+        (None, 4_999, 5_001),
+        (0.8, 4_999, 5_001),  # about equal beside the calls, so that nothing is known
+        (0.79, 10**9, None),
+    ],
+)
+def test_a_step_waits_until_as_many_calls_again_would_pay_for_it(
+    speedup: float | None, too_few_calls: int, enough_calls: int | None
+) -> None:
+    assert not Expectation(too_few_calls, 1e-3, speedup).is_worth(1.0)
+    assert enough_calls is None or Expectation(enough_calls, 1e-3, speedup).is_worth(1.0)
 
 
-def test_what_is_known_to_be_clearly_slower_is_never_worth_anything() -> None:
-    assert not Expectation(10**9, 1.0, speedup=0.79).is_worth(0.0)
+def test_unknown_costs_are_assumed() -> None:
+    assert Expectation(1000, 1e-3).saving_s == Expectation(1000, 1e-3, 1.02).saving_s == pytest.approx(0.4)
+    assert delay_of_compiling_s(None, 0.0, has_spare_cores=False) == COMPILE_IF_UNKNOWN_S
+    assert delay_of_compiling_s(20.0, 0.01, has_spare_cores=True) == pytest.approx(0.41)
+    assert delay_of_compiling_s(20.0, 0.01, has_spare_cores=False, burden=0.2) == pytest.approx(4.01)
+    assert delay_of_compiling_s(20.0, 0.01, has_spare_cores=False, burden=0.0) == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize("speedup", [0.8, 1.0, 1.02])
-def test_what_was_hardly_told_apart_beside_the_calls_is_as_good_as_unknown(speedup: float) -> None:
-    assert Expectation(1000, 1e-3, speedup).saving_s == Expectation(1000, 1e-3).saving_s
-    assert Expectation(1000, 1e-3, speedup).is_worth(0.2)
-    assert not Expectation(1000, 1e-3, speedup).is_worth(0.21)
-
-
-def test_what_nobody_knows_is_assumed() -> None:
-    assert Expectation(1000, 1e-3).saving_s == pytest.approx(deciding.SAVED_IF_UNKNOWN)
-    assert delay_of_compiling_s(None, 0.0, False) == deciding.BURDEN_SHARED * deciding.COMPILE_IF_UNKNOWN_S
-
-
-def test_a_compiler_with_cores_of_its_own_starts_earlier() -> None:
-    busy, spare = (delay_of_compiling_s(20.0, 0.01, has_spare_cores) for has_spare_cores in (False, True))
-    path = Expectation(5_000, 1e-3)
-    assert path.is_worth(spare) and not path.is_worth(busy)
-
-
-def test_how_much_a_compilation_disturbs_is_measured() -> None:
-    assert deciding.burden_of(1e-3, 1.25e-3) == pytest.approx(0.2)
+def test_the_burden_is_the_share_of_time_that_the_calls_lost() -> None:
+    assert deciding.burden_of(1e-3, 2e-3) == pytest.approx(0.5)
     assert deciding.burden_of(1e-3, 0.9e-3) == 0.0
-    assert delay_of_compiling_s(20.0, 0.01, False, burden=0.2) == pytest.approx(4.01)
-    assert delay_of_compiling_s(20.0, 0.01, False, burden=0.0) == pytest.approx(0.01)
 
 
 @given(
@@ -57,16 +57,31 @@ def test_how_much_a_compilation_disturbs_is_measured() -> None:
     speedup=st.none() | st.floats(0.1, 100.0),
     delay_s=st.floats(0.0, 1e3),
 )
-def test_no_step_costs_more_than_a_share_of_what_was_spent(
+def test_no_step_costs_more_than_a_fifth_of_the_time_of_the_calls(
     calls: int, eager_s: float, speedup: float | None, delay_s: float
 ) -> None:
-    path = Expectation(calls, eager_s, speedup)
-    if path.is_worth(delay_s):
-        assert path.spent_s + delay_s <= (1 + deciding.REGRET) * path.spent_s + 1e-9
+    if Expectation(calls, eager_s, speedup).is_worth(delay_s):
+        assert delay_s <= 0.2 * calls * eager_s + 1e-9
 
 
-def drawn_trial(times_as_fast: float, noise: float, draw: random.Random) -> tuple[Trial, int]:
-    """A trial to its end, and its pairs: the machine is twice as slow for half of it, and 15 % of the calls are."""
+@pytest.mark.parametrize(
+    ("usable_cores", "cores", "load", "wanted", "is_spare"),
+    [
+        (2, 2, 0.1, 2, False),  # the model uses every core
+        (2, 2, 0.9, 1, True),
+        (2, 2, 1.9, 1, False),  # another program uses the second core
+        (16, 128, 60.0, 4, True),  # the load is that of the whole machine
+        (16, 128, 125.0, 4, False),
+    ],
+)
+def test_a_spare_core_is_one_that_nobody_else_uses(
+    usable_cores: int, cores: int, load: float, wanted: int, is_spare: bool
+) -> None:
+    assert deciding.has_spare_core(usable_cores, cores, load, wanted) is is_spare
+
+
+def drawn_trial(speedup: float, noise: float, draw: random.Random) -> tuple[TrialResult, int]:
+    """Return the result of a trial, and its pairs. The machine changes its speed, and 15 % of the calls are slow."""
     eager_s: list[float] = []
     compiled_s: list[float] = []
 
@@ -75,41 +90,41 @@ def drawn_trial(times_as_fast: float, noise: float, draw: random.Random) -> tupl
 
     while True:
         pace = 1e-3 * (1 + (len(eager_s) // 10) % 2)
-        eager_s.append(times_as_fast * call(pace))
+        eager_s.append(speedup * call(pace))
         compiled_s.append(call(pace))
-        trial = trial_of(eager_s, compiled_s)
-        if trial is not None and trial.is_over:
-            return trial, len(eager_s)
+        result = trial_result(eager_s, compiled_s)
+        if result is not None and result.is_over:
+            return result, len(eager_s)
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1])
 def test_a_trial_of_equals_stays_eager(noise: float) -> None:
     draw = random.Random(0)
-    trials = [drawn_trial(1.0, noise, draw)[0] for _ in range(300)]
-    assert sum(trial.is_won for trial in trials) <= 0.05 * len(trials)
+    results = [drawn_trial(1.0, noise, draw)[0] for _ in range(300)]
+    assert sum(result.is_won for result in results) <= 0.05 * len(results)
 
 
-def test_a_lead_is_found_and_soon_where_it_is_large() -> None:
+def test_a_trial_finds_a_lead_and_is_short_where_the_lead_is_large() -> None:
     draw = random.Random(0)
     trials = [drawn_trial(2.0, 0.1, draw) for _ in range(100)]
-    assert all(trial.is_won for trial, _ in trials)
+    assert all(result.is_won for result, _ in trials)
     assert sum(pairs for _, pairs in trials) < 15 * len(trials)
     assert all(drawn_trial(0.7, 0.1, draw)[0].is_lost for _ in range(100))
     assert sum(drawn_trial(1.1, 0.05, draw)[0].is_won for _ in range(100)) >= 90
 
 
-def test_fewer_pairs_than_the_fewest_say_nothing() -> None:
-    fewest, most = deciding.TRIAL_PAIRS
-    assert trial_of([2.0] * (fewest - 1), [1.0] * most) is None
-    trial = trial_of([1.02] * most, [1.0] * most)
-    assert trial is not None and trial.is_over and trial.is_lost and not trial.is_won
+def test_too_few_pairs_say_nothing() -> None:
+    assert trial_result([2.0] * (MIN_TRIAL_PAIRS - 1), [1.0] * MAX_TRIAL_PAIRS) is None
+    result = trial_result([1.02] * MAX_TRIAL_PAIRS, [1.0] * MAX_TRIAL_PAIRS)
+    assert result is not None and result.is_over and result.is_lost and not result.is_won
 
 
-@pytest.mark.parametrize("count", range(deciding.TRIAL_PAIRS[0], deciding.TRIAL_PAIRS[1] + 1))
-def test_the_interval_is_the_narrowest_that_keeps_its_word(count: int) -> None:
-    ratios = [1 + number / 100 for number in range(count)]
-    trial = trial_of(ratios, [1.0] * count)
-    assert trial is not None
-    beyond = ratios.index(trial.low)
-    assert trial.high == ratios[-1 - beyond]
-    assert 2 * stats.binom.cdf(beyond, count, 0.5) <= deciding.TRIAL_ERROR < 2 * stats.binom.cdf(beyond + 1, count, 0.5)
+def test_the_interval_is_the_narrowest_that_misses_in_one_of_a_hundred_cases() -> None:
+    for count in range(MIN_TRIAL_PAIRS, MAX_TRIAL_PAIRS + 1):
+        ratios = [1 + number / 100 for number in range(count)]
+        result = trial_result(ratios, [1.0] * count)
+        assert result is not None
+        beyond = ratios.index(result.low)
+        assert result.high == ratios[-1 - beyond]
+        binomial = stats.binom(count, 0.5)
+        assert 2 * binomial.cdf(beyond) <= deciding.TRIAL_ERROR < 2 * binomial.cdf(beyond + 1)

@@ -1,4 +1,4 @@
-"""What is one path, and when it is hot."""
+"""Which iterations take the same path, and when a path is hot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def iterate(detector: HotPathDetector, *operations: tuple[str, tuple[int, ...]])
     return detector.end_iteration()
 
 
-def test_it_becomes_hot_once_and_at_the_threshold() -> None:
+def test_a_path_becomes_hot_once_and_at_the_threshold() -> None:
     detector = HotPathDetector(hot_threshold=10)
     assert [iterate(detector, LINEAR, RELU) for _ in range(12)] == [False] * 9 + [True] + [False] * 2
     assert detector.signature is not None and detector.count(detector.signature) == 12
@@ -40,7 +40,7 @@ def test_iterations_that_differ_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize(("shapes", "is_same"), [("exact", False), ("any", True)])
-def test_other_shapes_are_another_path_unless_any_will_do(shapes: str, is_same: bool) -> None:
+def test_other_shapes_are_another_path_unless_any_shape_is_the_same(shapes: str, is_same: bool) -> None:
     detector = HotPathDetector(2, shapes)  # type: ignore[arg-type]
     iterate(detector, ("linear", (4, 8)))
     assert iterate(detector, ("linear", (5, 8))) is is_same
@@ -67,7 +67,7 @@ def test_signatures_are_the_same_in_every_process() -> None:
     assert elsewhere.stdout == detector.signature
 
 
-def test_iterations_that_nobody_recorded_count_too() -> None:
+def test_iterations_that_were_not_recorded_count_too() -> None:
     detector = HotPathDetector(hot_threshold=10)
     iterate(detector, LINEAR)
     assert detector.signature is not None
@@ -95,7 +95,7 @@ def test_threads_have_iterations_of_their_own_and_counts_in_common() -> None:
     assert became_hot.count(True) == 1
 
 
-def test_misuse_is_named() -> None:
+def test_a_wrong_use_is_named() -> None:
     detector = HotPathDetector()
     with pytest.raises(RuntimeError, match="record_operation outside of an iteration"):
         detector.record_operation("linear")

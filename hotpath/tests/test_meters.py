@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from hotpath.meters import HostMeter, Sample, meter_for
+import pytest
+
+from hotpath.meters import CallTimer, HostMeter, Sample, meter_for
 
 
-class Slow:
+class Device:
     """A device that has come as far as `reached`."""
 
     def __init__(self) -> None:
@@ -18,19 +20,19 @@ class Slow:
         return end - begin if end <= self.reached else None
 
 
-def test_times_count_from_when_the_device_has_reached_them() -> None:
-    meter = Slow()
+def test_times_count_once_the_device_has_reached_them() -> None:
+    meter = Device()
     sample = Sample(meter)
     sample.add(0.0, 1.0)
     sample.add(1.0, 5.0, calls=2)
-    sample.settle()
-    assert sample.median_s is None and len(sample) == 0
+    sample.collect()
+    assert sample.median_s is None and sample.mean_s is None
     meter.reached = 2.0
-    sample.settle()
-    assert sample.median_s == 1.0
+    sample.collect()
+    assert sample.seconds == (1.0,)
     meter.reached = 9.0
-    sample.settle()
-    assert len(sample) == 2 and sample.median_s == 1.5 and sample.mean_s == 1.5
+    sample.collect()
+    assert sample.seconds == (1.0, 2.0) and sample.median_s == sample.mean_s == 1.5
 
 
 def test_the_host_owes_nothing() -> None:
@@ -38,5 +40,19 @@ def test_the_host_owes_nothing() -> None:
     assert isinstance(meter, HostMeter)
     sample = Sample(meter)
     sample.add(meter.mark(), meter.mark())
-    sample.settle()
+    sample.collect()
     assert sample.median_s is not None and 0 <= sample.median_s < 1
+
+
+@pytest.mark.parametrize(("is_training", "seconds"), [(False, (1.0, 1.0)), (True, (3.0,))])
+def test_a_training_step_lasts_until_the_next_forward_begins(is_training: bool, seconds: tuple[float, ...]) -> None:
+    meter = Device()
+    meter.reached = 100.0
+    sample, timer = Sample(meter), CallTimer(meter, is_training)
+    for _ in range(2):
+        begin = timer.begin()
+        meter.now += 1.0
+        timer.end(begin, sample)
+        meter.now += 2.0
+    sample.collect()
+    assert sample.seconds == seconds

@@ -48,7 +48,7 @@ def in_a_process(program: str, given: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_changed_is_read_and_can_be_set_again(name: str) -> None:
+def test_a_changed_setting_is_read_and_can_be_set_again(name: str) -> None:
     before = settings.read()
     try:
         CHANGES[name]()
@@ -60,7 +60,7 @@ def test_what_is_changed_is_read_and_can_be_set_again(name: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9 has no others")
-def test_where_the_newer_switches_were_set_they_are_carried_over() -> None:
+def test_torchs_newer_switches_are_carried_over() -> None:
     told = in_a_process(NEWER)
     if not told:
         pytest.skip("this torch reads the older switches all the same")
