@@ -1,4 +1,4 @@
-"""What is wrong with this machine: each backend builds and runs a tiny model, and known traps are looked for."""
+"""Find out what is wrong with this machine: try each backend with a tiny model, and look for known traps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from records.schema import Cell, Status
 from records.store import Store
 
 TRIAL_S = 0.02
-"""Of calls: a trial asks whether it works, not how fast it is."""
+"""The seconds of calls in a trial. It tests that a backend works, not how fast it is."""
 
 TRIAL_LIMIT_S = 600.0
 
@@ -36,12 +36,12 @@ Say = Callable[[str], None]
 def examine(
     backends_asked: Sequence[str], devices_asked: Sequence[str], say: Say, start_method: StartMethod = "auto"
 ) -> Diagnosis:
-    """Try backends on devices and look for known traps. `say` is told what is under way.
+    """Try backends on devices and look for known traps. Each step is told to `say`.
 
-    Without `backends_asked` every backend is tried; without `devices_asked` the CPU, and CUDA where torch sees one.
-    Raises UsageError for a name that is no backend's, mode's or device's.
+    By default, every backend is tried on the CPU, and on CUDA where torch sees a GPU. Raises UsageError for a backend,
+    mode or device that does not exist.
     """
-    contests = _plan(backends_asked, devices_asked or ("cpu",))  # bad names cost no process
+    contests = _plan(backends_asked, devices_asked or ("cpu",))  # wrong names are found before any process starts
     with Launchers(start_method) as launchers:
         say("asking torch")
         probed = ask(launchers.first, ProbeTorch(), TorchFacts)
@@ -67,8 +67,7 @@ def examine(
 
 
 def explained(trial: Trial, findings: Sequence[Finding]) -> Trial:
-    """The trial with what is known of its cause. What a trap keeps from working is a failure, though its library is the
-    one that says so: absent is only what is not there."""
+    """Return the trial with the remedy of its cause. A backend that a trap keeps from working is broken, not absent."""
     causes = [finding for finding in findings if _keeps(finding, trial)]
     if trial.outcome is Outcome.PASS or not causes:
         return trial
@@ -77,10 +76,10 @@ def explained(trial: Trial, findings: Sequence[Finding]) -> Trial:
 
 
 def broken(trials: Sequence[Trial], planned: Sequence[PlannedCell], devices_asked: Sequence[str]) -> list[str]:
-    """What was asked for by name and does not work, a phrase each.
+    """Return a phrase for each thing that the user named and that does not work.
 
-    A backend that was named must pass: on every device that was named too, else on one, and fail on none. A device
-    that was named must have a backend that passes on it.
+    A named backend must pass on every named device, or on one device and fail on none if no device was named. A named
+    device must have a backend that passes on it.
     """
     found = []
     for label in dict.fromkeys(one.cell.label for one in planned if one.asked_by_name):
@@ -96,7 +95,7 @@ def broken(trials: Sequence[Trial], planned: Sequence[PlannedCell], devices_aske
 
 
 def _keeps(finding: Finding, trial: Trial) -> bool:
-    """Whether what was found keeps the trial's backend from working on its device."""
+    """Return True when the trap keeps the trial's backend from working on its device."""
     if finding.weight is not Weight.PROBLEM:
         return False
     concerned = trial.backend in finding.backends if finding.backends else bool(finding.devices)
@@ -104,7 +103,7 @@ def _keeps(finding: Finding, trial: Trial) -> bool:
 
 
 def _plan(backends_asked: Sequence[str], device_names: Sequence[str]) -> list[Contest]:
-    """A cell for each backend on each device, of the model that the backend is tried with."""
+    """Return a cell for each backend on each device, with the model that the backend is tried with."""
     devices = [Device(name) for name in device_names]
     contests: dict[str, list[PlannedCell]] = {}
     for device, (name, mode, by_name) in itertools.product(devices, expand_backends(backends_asked or [ALL])):
@@ -118,20 +117,20 @@ def _plan(backends_asked: Sequence[str], device_names: Sequence[str]) -> list[Co
 def _model_for(backend: str) -> tuple[str, Mapping[str, str]]:
     try:
         return backends.create(backend).trial
-    except BakeoffError:  # its trial says why it does not load
+    except BakeoffError:  # the trial says why it does not load
         return Backend.trial
 
 
 def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> list[Trial]:
-    """A trial of every cell; where not even the golden can be had, what each backend says of the device."""
+    """Try every cell. If not even the reference can be computed, ask each backend what it says of the device."""
     device = contest.cells[0].cell.device
-    say(f"computing what is right, on {device}")
+    say(f"computing the reference on {device}")
     try:
-        golden = groundwork.reference(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
+        reference = groundwork.reference(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
     except groundwork.NoReference as error:
-        return [_without_golden(planned.cell, error, launcher) for planned in contest.cells]
+        return [_without_reference(planned.cell, error, launcher) for planned in contest.cells]
     sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
-    setup = ContestSetup(store, Silent(), sampling, TRIAL_LIMIT_S, golden, launcher.temporary / contest.id)
+    setup = ContestSetup(store, Silent(), sampling, TRIAL_LIMIT_S, reference, launcher.temporary / contest.id)
     trials = []
     for planned in contest.cells:
         say(f"trying {planned.cell.label} on {device}")
@@ -140,7 +139,7 @@ def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> li
 
 
 def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial:
-    """Build the cell, call it, check it, in one process (two for what is built ahead of time)."""
+    """Build, call and check the cell in one process, or in two where it is built ahead of time."""
     begun = time.monotonic()
     try:
         supported = backends.create(planned.cell.backend).supports(planned.cell)
@@ -163,7 +162,7 @@ def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial
     return passed.model_copy(update={"relative_error": accuracy.relative_rmse})
 
 
-def _without_golden(cell: Cell, error: groundwork.NoReference, launcher: Launcher) -> Trial:
+def _without_reference(cell: Cell, error: groundwork.NoReference, launcher: Launcher) -> Trial:
     begun = time.monotonic()
     try:
         missing = ask(launcher, TryBackend(backend=cell.backend, device=cell.device), Tried).reason
@@ -183,7 +182,7 @@ def _trial(cell: Cell, outcome: Outcome, status: Status, reason: str, begun: flo
         outcome=outcome,
         status=status,
         reason=reason,
-        remedy=f"its log says more: {command} keeps it" if outcome is Outcome.FAIL else "",
+        remedy=f"read its log, which this command keeps: {command}" if outcome is Outcome.FAIL else "",
         seconds=time.monotonic() - begun,
         log_tail=log_tail,
     )

@@ -1,6 +1,6 @@
-"""What the doctor reads of a machine: files, packages' metadata, NVML, and in children what only torch can tell.
+"""What the doctor reads of a machine: files, the metadata of packages, NVML, and what torch tells in a worker.
 
-Nothing here imports a compiler or torch. What cannot be read is None.
+Nothing here imports a compiler or torch. Values that cannot be read are None.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ MODULES = {
     "onnxruntime-openvino": "onnxruntime",
     "torch-tensorrt": "torch_tensorrt",
 }
-"""What a distribution is imported as, where that is not its own name."""
+"""The module of a package, where it has another name than the package."""
 
 PROVIDERS = {
     "CUDA": ("libonnxruntime_providers_cuda.so", "libcudart.so"),
     "TensorRT": ("libonnxruntime_providers_tensorrt.so", "libnvinfer.so"),
 }
-"""Of ONNX Runtime: a provider's library, and the library whose major version tells what it was linked against."""
+"""ONNX Runtime's providers: the file, and the library that shows which major version it is linked against."""
 
 COMPILERS = ("g++", "clang++", "c++")
 NVIDIA, DISPLAY = "0x10de", "0x03"
-"""PCI's number of the vendor, and of the class that holds VGA and 3D controllers."""
+"""PCI's numbers for the vendor and for the class of VGA and 3D controllers."""
 
 
 def gather(names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher) -> Facts:
-    """Everything the traps ask for. The libraries of the backends `names` are tried; `torch_facts` are the probe's."""
+    """Read everything that the traps look at. The packages of the backends `names` are imported in a worker."""
     asked = set(names)
     return Facts(
         python=platform.python_version(),
@@ -78,12 +78,12 @@ def gather(names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher) ->
 
 
 def libraries(names: Iterable[str]) -> dict[str, Library]:
-    """The distributions that these backends name, by canonical name, from their metadata alone."""
+    """Return the packages that these backends need, by canonical name, from their metadata."""
     used: dict[str, list[str]] = {}
     for name in names:
         try:
             listed = backends.create(name).libraries
-        except BakeoffError:  # its trial says why
+        except BakeoffError:  # the trial says why
             continue
         for library in listed:
             used.setdefault(canonicalize_name(library), []).append(name)
@@ -101,7 +101,7 @@ def libraries(names: Iterable[str]) -> dict[str, Library]:
 
 
 def import_error(module: str, launcher: Launcher) -> str:
-    """Why `module` does not import, or nothing; tried in a child, since one that crashes takes its process along."""
+    """Return why `module` does not import, or an empty string. A worker tries it, because an import can crash."""
     try:
         return ask(launcher, TryImport(module=module), Tried).reason
     except BakeoffError as error:
@@ -109,16 +109,16 @@ def import_error(module: str, launcher: Launcher) -> str:
 
 
 def compiler(variables: Mapping[str, str]) -> str | None:
-    """Path of the C++ compiler that Inductor would find, or None."""
+    """Return the path of the C++ compiler that Inductor would find, or None."""
     named = variables.get("CXX")
     found = (shutil.which(name, path=variables.get("PATH")) for name in ([named] if named else COMPILERS))
     return next((path for path in found if path), None)
 
 
 def quota_cores(control_groups: Path, membership: Path) -> float | None:
-    """Cores' worth of time that this process' control groups grant, in version 2 or 1; None where none sets a limit.
+    """Return the cores' worth of time that the control groups (version 2 or 1) of this process allow, or None.
 
-    `membership` is the kernel's list of them, /proc/self/cgroup: the narrowest one above the process decides.
+    `membership` is the kernel's list of groups, /proc/self/cgroup. The narrowest group decides.
     """
     granted = [_quota_v2(folder) for folder in _own_groups(control_groups, membership)]
     granted.append(_quota_v1(control_groups / "cpu"))
@@ -126,7 +126,7 @@ def quota_cores(control_groups: Path, membership: Path) -> float | None:
 
 
 def linked_by_onnxruntime() -> dict[str, int]:
-    """Major versions of CUDA and TensorRT that the providers of onnxruntime-gpu ask for; empty without it."""
+    """Return the major versions of CUDA and TensorRT that onnxruntime-gpu is linked against: none without it."""
     try:
         distribution = metadata.distribution("onnxruntime-gpu")
     except metadata.PackageNotFoundError:
@@ -137,11 +137,11 @@ def linked_by_onnxruntime() -> dict[str, int]:
 
 
 def linked_major(library: Path, name: str) -> int | None:
-    """The major version of `name` (`libnvinfer.so`) that an ELF file asks for; None where it asks for none."""
+    """Return the major version of a library such as `libnvinfer.so` that an ELF file is linked against, or None."""
     try:
         from elftools.common.exceptions import ELFError
         from elftools.elf.elffile import ELFFile
-    except ImportError:  # run straight from a checkout, the rest of the program does without it
+    except ImportError:  # the rest of the program works without it
         return None
     try:
         with library.open("rb") as file:
@@ -154,7 +154,7 @@ def linked_major(library: Path, name: str) -> int | None:
 
 
 def nvidia_cards(bus: Path) -> int:
-    """Cards on the PCI bus, whether or not a driver has taken them."""
+    """Return the number of NVIDIA cards on the PCI bus, with a driver or without."""
     found = 0
     for device in bus.glob("*"):
         with contextlib.suppress(OSError):
@@ -164,7 +164,7 @@ def nvidia_cards(bus: Path) -> int:
 
 
 def _own_groups(control_groups: Path, membership: Path) -> list[Path]:
-    """The folder of the process' own group and those above it; of version 1, the mounted one alone."""
+    """Return the folders of the process' own group and of those above it. In version 1 it is the mounted one."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -189,7 +189,7 @@ def _quota_v1(group: Path) -> float | None:
 
 
 def _tried(library: Library, launcher: Launcher) -> Library:
-    """The library with whether it imports."""
+    """Return the library with the result of importing it."""
     if library.version is None:
         return library
     reason = import_error(MODULES.get(library.name, library.name.replace("-", "_")), launcher)
@@ -204,7 +204,7 @@ def _installed(library: str) -> str | None:
 
 
 def _requires(library: str) -> list[str]:
-    """What a distribution says that it needs here, `name specifier` each; extras left out."""
+    """Return what a package needs on this machine, as `name` and specifier, without its extras."""
     try:
         texts = metadata.requires(library) or []
     except metadata.PackageNotFoundError:
@@ -218,7 +218,7 @@ def _requires(library: str) -> list[str]:
 
 
 def _needed_by_bakeoff() -> dict[str, str]:
-    """By canonical name, the versions that pyproject.toml asks for."""
+    """Return the versions that pyproject.toml asks for, by canonical name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
     wanted = [Requirement(text) for text in [*project["dependencies"], *(text for extra in extras for text in extra)]]

@@ -1,4 +1,4 @@
-"""Prints a diagnosis on a terminal."""
+"""Print a diagnosis on a terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STYLES = {
 
 
 def print_diagnosis(found: Diagnosis, console: Console) -> None:
-    """Print what each backend came to, the traps that were found, and one line that counts."""
+    """Print the trials, the traps, and one line at the end."""
     console.print(_machine(found.facts), highlight=False)
     console.print(_trials(found))
     for finding in found.findings:
@@ -41,7 +41,7 @@ def _machine(facts: Facts) -> Text:
 
 
 def _trials(found: Diagnosis) -> Table:
-    table = Table("", "backend", "device", "s", "versions, and those needed", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table("", "backend", "device", "s", "versions (and what is needed)", box=box.SIMPLE_HEAD, pad_edge=False)
     table.columns[3].justify = "right"
     for trial in found.trials:
         table.add_row(
@@ -63,7 +63,7 @@ def _told(trial: Trial, facts: Facts) -> Iterable[RenderableType]:
 
 
 def _versions(trial: Trial, facts: Facts) -> Iterable[str]:
-    """Yield `torch 2.13.0 (<2.14,>=2.8)`; a missing library is named unless the backend works without it."""
+    """Return texts such as `torch 2.13.0 (<2.14,>=2.8)`. A missing library is named if the trial did not pass."""
     for library in facts.libraries_of(trial.backend):
         needed = [library.needed] if library.needed else []
         wants = "; ".join([*needed, *(f"wants {text}" for text in library.requires)])
@@ -85,5 +85,5 @@ def _conclusion(found: Diagnosis) -> str:
     absent = len(found.trials) - passed - failed
     counted = f"{passed} passed, {failed} failed, {absent} absent"
     if found.broken:
-        return f"{counted}. Asked for, and does not work: {', '.join(found.broken)}"
+        return f"{counted}. You asked for these, and they do not work: {', '.join(found.broken)}"
     return counted

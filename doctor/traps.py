@@ -1,6 +1,6 @@
-"""Known traps: each a function from what is known of a machine to a finding, or None where it is not in that one.
+"""Known traps: each is a pure function from the facts of a machine to findings.
 
-Pure. `TRAPS` is the order in which they are told; docs/troubleshooting.md has a section for each, under its name.
+`TRAPS` is the order in which they are printed. docs/troubleshooting.md has a section for each, under its name.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from packaging.version import InvalidVersion, Version
 
 from doctor.diagnosis import Facts, Finding, Weight
 
-ENOUGH_SHARED_MEMORY_BYTES = 2**30
-CPU_LEAST_CORES = 0.99
-"""Of the machine's cores: a quota of 31.9 of 32 is nobody's limit."""
+MIN_SHARED_MEMORY_BYTES = 2**30
+MIN_QUOTA_SHARE = 0.99
+"""A quota of 31.9 of 32 cores limits nobody."""
 
 NEEDS_DRIVER = ("tensorrt", "torch-tensorrt")
-"""Libraries that need not import where there is no GPU."""
+"""Packages that do not import without a GPU."""
 
 WRITE_CXX = ["inductor", "aotinductor", "hotpath"]
 OVERRIDES = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "torch multiplies float32 matrices in TF32",
-    "NVIDIA_TF32_OVERRIDE": "every CUDA library takes TF32 or leaves it, whatever a program asks for",
+    "NVIDIA_TF32_OVERRIDE": "every CUDA library uses TF32, or does not, whatever a program asks for",
 }
 
 
 def find_all(facts: Facts) -> list[Finding]:
-    """The traps that this machine is in."""
+    """Return what every trap finds on this machine."""
     return [finding for trap in TRAPS for finding in trap(facts)]
 
 
@@ -38,14 +38,14 @@ def name_of(trap: Callable[[Facts], Iterator[Finding]]) -> str:
 
 
 def several_onnxruntimes(facts: Facts) -> Iterator[Finding]:
-    """Builds of ONNX Runtime are distributions of different names that install the same folder."""
+    """The builds of ONNX Runtime are packages with different names that install the same folder."""
     installed = _onnxruntimes(facts)
     if len(installed) > 1:
         wanted = "onnxruntime-gpu" if "onnxruntime-gpu" in installed and _has_gpu(facts) else installed[0]
         yield Finding(
             trap=name_of(several_onnxruntimes),
             weight=Weight.PROBLEM,
-            text=f"{' and '.join(installed)} are installed over one another: which one's files are there is chance",
+            text=f"{' and '.join(installed)} are installed over one another, and chance decides which files are left",
             remedy=f"pip uninstall -y {' '.join(installed)} && pip install {wanted}",
             backends=["onnx"],
         )
@@ -79,9 +79,9 @@ def no_driver(facts: Facts) -> Iterator[Finding]:
         where = "in a container, give it the GPU: docker run --gpus all, or compose's service `bench`"
         yield Finding(
             trap=name_of(no_driver),
-            weight=Weight.NOTE if facts.container else Weight.PROBLEM,  # there, somebody may well have meant it
-            text=f"{facts.nvidia_cards} NVIDIA card(s) on the bus, and no driver that answers here",
-            remedy=where if facts.container else f"install NVIDIA's driver, and see that nvidia-smi answers; {where}",
+            weight=Weight.NOTE if facts.container else Weight.PROBLEM,  # in a container it may be on purpose
+            text=f"{facts.nvidia_cards} NVIDIA card(s) on the bus, but no driver answers here",
+            remedy=where if facts.container else f"install NVIDIA's driver until nvidia-smi answers; {where}",
             devices=["cuda"],
         )
 
@@ -91,19 +91,19 @@ def nvml_not_installed(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             trap=name_of(nvml_not_installed),
             weight=Weight.WARNING,
-            text="nvidia-ml-py is not installed: no device memory, clocks, throttling or energy in the reports",
+            text="nvidia-ml-py is not installed: reports have no device memory, clocks, throttling or energy",
             remedy="pip install nvidia-ml-py",
         )
 
 
 def driver_too_old(facts: Facts) -> Iterator[Finding]:
-    """Within one major version of CUDA an older driver runs what a newer minor version built; across, it does not."""
+    """A driver runs builds for newer minor versions of its CUDA, but not for a newer major version."""
     if facts.torch_cuda and facts.driver_cuda and _major(facts.torch_cuda) > _major(facts.driver_cuda):
         yield Finding(
             trap=name_of(driver_too_old),
             weight=Weight.PROBLEM,
             text=f"torch {facts.torch} is built for CUDA {facts.torch_cuda}, and the driver runs {facts.driver_cuda}",
-            remedy=f"renew the driver, or install torch for CUDA {_major(facts.driver_cuda)}",
+            remedy=f"update the driver, or install torch for CUDA {_major(facts.driver_cuda)}",
             devices=["cuda"],
         )
 
@@ -123,7 +123,7 @@ def torch_tensorrt_of_another_minor(facts: Facts) -> Iterator[Finding]:
 
 
 def library_does_not_import(facts: Facts) -> Iterator[Finding]:
-    """Installed, and of no use: mostly because it was compiled against other versions of its neighbours."""
+    """Mostly such a library was compiled against other versions of the libraries beside it."""
     for library in facts.libraries.values():
         on_gpu = library.name in NEEDS_DRIVER
         if library.imports is False and (_has_gpu(facts) or not on_gpu):
@@ -138,7 +138,7 @@ def library_does_not_import(facts: Facts) -> Iterator[Finding]:
 
 
 def requirement_not_met(facts: Facts) -> Iterator[Finding]:
-    """What an installed library says that it needs of another one, and what Bakeoff needs of each."""
+    """Check what each installed library needs of the others, and what Bakeoff needs of each."""
     for library in facts.libraries.values():
         if library.version and not _satisfies(library.version, library.needed):
             yield _unmet("Bakeoff", library.name, library.needed, library.version, [])
@@ -148,13 +148,13 @@ def requirement_not_met(facts: Facts) -> Iterator[Finding]:
             told_already = {library.name, canonicalize_name(wanted.name)} == {"torch", "torch-tensorrt"}
             if found and not told_already and not _satisfies(found, str(wanted.specifier)):
                 asking = f"{library.name} {library.version}"
-                # what several backends stand on keeps none of them from trying
+                # a library of several backends keeps none of them from trying
                 alone = library.backends if len(library.backends) == 1 else []
                 yield _unmet(asking, wanted.name, str(wanted.specifier), found, alone)
 
 
 def onnxruntime_of_another_cuda(facts: Facts) -> Iterator[Finding]:
-    """Its CUDA provider links one major version of CUDA, whose libraries it finds in torch's wheels."""
+    """The CUDA provider is linked against one major version of CUDA and finds its libraries in torch's wheels."""
     linked, version = facts.linked.get("CUDA"), facts.version("onnxruntime-gpu")
     if linked and version and facts.torch_cuda and linked != _major(facts.torch_cuda):
         yield Finding(
@@ -168,7 +168,7 @@ def onnxruntime_of_another_cuda(facts: Facts) -> Iterator[Finding]:
 
 
 def onnxruntime_of_another_tensorrt(facts: Facts) -> Iterator[Finding]:
-    """Its TensorRT provider links one major version of TensorRT; `onnx` itself does not need that provider."""
+    """The TensorRT provider is linked against one major version of TensorRT. `onnx` works without that provider."""
     linked, installed = facts.linked.get("TensorRT"), facts.version("tensorrt")
     if linked and installed and linked != Version(installed).major:
         yield Finding(
@@ -178,7 +178,7 @@ def onnxruntime_of_another_tensorrt(facts: Facts) -> Iterator[Finding]:
                 f"onnxruntime-gpu {facts.version('onnxruntime-gpu')} links TensorRT {linked} (libnvinfer.so.{linked}), "
                 f"and TensorRT {installed} is installed: onnx/tensorrt-ep cannot start"
             ),
-            remedy=f"for onnx/tensorrt-ep, an environment of its own: pip install 'tensorrt=={linked}.*'",
+            remedy=f"give onnx/tensorrt-ep an environment of its own: pip install 'tensorrt=={linked}.*'",
         )
 
 
@@ -194,7 +194,7 @@ def no_cxx_compiler(facts: Facts) -> Iterator[Finding]:
 
 
 def little_shared_memory(facts: Facts) -> Iterator[Finding]:
-    if facts.shared_memory_bytes is not None and facts.shared_memory_bytes < ENOUGH_SHARED_MEMORY_BYTES:
+    if facts.shared_memory_bytes is not None and facts.shared_memory_bytes < MIN_SHARED_MEMORY_BYTES:
         yield Finding(
             trap=name_of(little_shared_memory),
             weight=Weight.WARNING,
@@ -210,8 +210,8 @@ def tf32_overridden(facts: Facts) -> Iterator[Finding]:
                 trap=name_of(tf32_overridden),
                 weight=Weight.WARNING,
                 text=(
-                    f"{name}={value}: {effect}. Bakeoff's children do not see it, so its numbers are of the precision "
-                    "they say; a service that is started here computes in another"
+                    f"{name}={value}: {effect}. Bakeoff's workers do not see it, so the precision of its numbers is "
+                    "right. A service that is started here computes in another precision"
                 ),
                 remedy=f"unset {name} where you deploy, or compare with --precision tf32",
             )
@@ -238,8 +238,8 @@ def clock_held_down(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 trap=name_of(clock_held_down),
                 weight=Weight.WARNING,
-                text=f"GPU {gpu.index} ({gpu.name}) does not run at its clock: {', '.join(why)}",
-                remedy="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER shows it; nvidia-smi -rac undoes an application clock",
+                text=f"GPU {gpu.index} ({gpu.name}) does not run at its full clock: {', '.join(why)}",
+                remedy="see nvidia-smi -q -d CLOCK,PERFORMANCE,POWER; nvidia-smi -rac resets an application clock",
             )
 
 
@@ -250,7 +250,7 @@ def gpu_in_use(facts: Facts) -> Iterator[Finding]:
                 trap=name_of(gpu_in_use),
                 weight=Weight.WARNING,
                 text=f"{gpu.processes} other process(es) compute on GPU {gpu.index}: latencies and memory are shared",
-                remedy="measure on an idle GPU: nvidia-smi shows who is there, CUDA_VISIBLE_DEVICES chooses another",
+                remedy="measure on an idle GPU: nvidia-smi shows who uses which, CUDA_VISIBLE_DEVICES chooses one",
             )
 
 
@@ -265,24 +265,24 @@ def governor_saves_power(facts: Facts) -> Iterator[Finding]:
 
 
 def fewer_cores_than_the_machine(facts: Facts) -> Iterator[Finding]:
-    """A quota is worse than an affinity: torch starts a thread for each core it sees, and the kernel stops them all."""
+    """A quota is worse than fewer cores: torch starts a thread for each core, and all are stopped."""
     seen = facts.affinity_cores or facts.cores
-    if facts.quota_cores and seen and facts.quota_cores < CPU_LEAST_CORES * seen:
+    if facts.quota_cores and seen and facts.quota_cores < MIN_QUOTA_SHARE * seen:
         yield Finding(
             trap=name_of(fewer_cores_than_the_machine),
             weight=Weight.WARNING,
             text=(
-                f"the control group grants {facts.quota_cores:g} cores' time, and {seen} are seen: as many threads are "
-                "started, and all are stopped when the time is used up"
+                f"the control group allows the time of {facts.quota_cores:g} cores, and {seen} are visible: torch "
+                "starts a thread for each, and all are stopped when the time is used up"
             ),
-            remedy=f"OMP_NUM_THREADS={max(1, int(facts.quota_cores))}, or cores of its own: docker run --cpuset-cpus",
+            remedy=f"OMP_NUM_THREADS={max(1, int(facts.quota_cores))}, or whole cores: docker run --cpuset-cpus",
         )
     elif facts.cores and facts.affinity_cores and facts.affinity_cores < facts.cores:
         yield Finding(
             trap=name_of(fewer_cores_than_the_machine),
             weight=Weight.NOTE,
-            text=f"{facts.affinity_cores} of the machine's {facts.cores} cores may be used: numbers are of those",
-            remedy="taskset -p $$ shows which; if you want all, start without taskset or --cpuset-cpus",
+            text=f"{facts.affinity_cores} of the machine's {facts.cores} cores may be used, and numbers are for these",
+            remedy="taskset -p $$ shows which; to use all, start without taskset or --cpuset-cpus",
         )
 
 
@@ -328,11 +328,11 @@ def _has_gpu(facts: Facts) -> bool:
 
 
 def _satisfies(version: str, specifier: str) -> bool:
-    """Whether a release meets `specifier`. NVIDIA's containers carry 2.8.0a0+nv25.8, which is 2.8 for our purposes."""
+    """Return True when a version meets `specifier`. NVIDIA's 2.8.0a0+nv25.8 counts as 2.8."""
     try:
         return SpecifierSet(specifier).contains(Version(version).base_version, prereleases=True)
     except InvalidVersion:
-        return True  # a build that numbers itself in its own way cannot be judged by its number
+        return True  # such a build cannot be judged by its number
 
 
 def _minor(version: str) -> str:

@@ -1,4 +1,4 @@
-"""From what a user typed, on the command line or in a TOML file, to a Request."""
+"""Turn the options of the command line and of TOML files into a Request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCALARS = {
 }
 FLAGS = {"strict": "strict"}
 OF_A_RUN = ("model", "models", "backends", "precision", "task", "set")
-"""Keys that a `[[run]]` may have; all others are the whole file's."""
+"""The keys that a `[[run]]` may have. All others belong to the whole file."""
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets"
 OPTION_OF = {target: option for option, target in (LISTS | SCALARS | FLAGS).items()}
@@ -42,14 +42,14 @@ OPTION_OF = {target: option for option, target in (LISTS | SCALARS | FLAGS).item
 
 @dataclass
 class Options:
-    """What was typed: request fields by name, and where and how loudly to run."""
+    """The options that were given: fields of the request, the folder, and whether to be quiet."""
 
     request: dict[str, Any] = field(default_factory=dict)
     out: Path | None = None
     quiet: bool = False
 
     def over(self, other: Options) -> Options:
-        """These options with `other`'s where these say nothing."""
+        """Return these options, with those of `other` where these say nothing."""
         dimensions = other.request.get("set", {}) | self.request.get("set", {})
         request = other.request | self.request | ({"set": dimensions} if dimensions else {})
         if "runs" in other.request and "runs" not in self.request:
@@ -57,13 +57,13 @@ class Options:
         return Options(request, self.out or other.out, self.quiet or other.quiet)
 
     def _over_run(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """What is left of one run of several: what is said here is said for all of them."""
+        """Return what is left of one run of several: options given here apply to all of them."""
         typed = self.request.get("set", {})
         left = {name: value for name, value in run.items() if name not in self.request or name == "set"}
         return left | {"set": {key: values for key, values in run.get("set", {}).items() if key not in typed}}
 
     def to_request(self) -> Request:
-        """Raises UsageError, in one line, for a value that is not of its option's kind or range."""
+        """Raise UsageError, in one line, for a value of the wrong type or out of range."""
         try:
             return Request(**self.request)
         except ValidationError as error:
@@ -73,9 +73,9 @@ class Options:
 
 
 def read_config(path: Path) -> Options:
-    """The options in a TOML file, whose keys are those of the command line.
+    """Read the options in a TOML file, which has the keys of the command line.
 
-    Raises UsageError for a file that cannot be read, is not TOML, or has a key that is no option.
+    Raises UsageError for a file that cannot be read, is not TOML, or has an unknown key.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -91,7 +91,7 @@ def read_config(path: Path) -> Options:
 
 
 def read_preset(name: str) -> Options:
-    """The options of one of `PRESETS`. Raises UsageError for a name that none of its files has."""
+    """Read the options of a preset. Raises UsageError for an unknown name."""
     known = sorted(path.stem for path in PRESETS.glob("*.toml"))
     if name not in known:
         raise unknown("preset", name, known, "or --config FILE for one of your own")
@@ -99,7 +99,7 @@ def read_preset(name: str) -> Options:
 
 
 def _runs(tables: Any, path: Path) -> tuple[dict[str, Any], ...]:
-    """What each `[[run]]` says of its own. Raises UsageError for a key that is one of the whole only."""
+    """Return the options of each `[[run]]`. Raises UsageError for a key that belongs to the whole file."""
     if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables) or not tables:
         raise UsageError(f"--config {path}: 'run' is a list of tables: write [[run]] above each")
     for table in tables:
@@ -115,7 +115,7 @@ def _options_of(document: Mapping[str, Any], path: Path) -> Options:
         name = key.replace("_", "-")
         if name in LISTS:
             options.request[LISTS[name]] = split(_texts(path, key, value))
-        elif name in SCALARS and not isinstance(value, bool):  # which Python takes for a number
+        elif name in SCALARS and not isinstance(value, bool):  # Python counts a bool as a number
             options.request[SCALARS[name]] = value
         elif name in FLAGS and isinstance(value, bool):
             options.request[FLAGS[name]] = value
@@ -133,12 +133,12 @@ def _options_of(document: Mapping[str, Any], path: Path) -> Options:
 
 
 def split(entries: Iterable[str]) -> tuple[str, ...]:
-    """Comma-separated and repeated names, in order, each once."""
+    """Return comma-separated and repeated names in order, each once."""
     return tuple(dict.fromkeys(name.strip() for entry in entries for name in entry.split(",")))
 
 
 def parse_dimensions(entries: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """`KEY=VALUE[,VALUE...]` as given to --set. Raises UsageError for one that is not of that form."""
+    """Parse the `KEY=VALUE[,VALUE...]` of --set. Raises UsageError for any other form."""
     dimensions: dict[str, tuple[str, ...]] = {}
     for entry in entries:
         key, equals, values = entry.partition("=")

@@ -1,4 +1,4 @@
-"""What a child may see of its surroundings, and how to be sure that nothing of it stays behind. Linux first."""
+"""What a worker sees of its surroundings, and how everything that it starts is found and ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 MARK = "BAKEOFF_CELL"
-"""Variable that every process a cell starts inherits, and is found by."""
+"""Environment variable that every process of a cell inherits and is found by."""
 
 # fmt: off
 PASSED_ON = frozenset({
@@ -26,11 +26,11 @@ PASSED_ON = frozenset({
 })
 # fmt: on
 PASSED_ON_PREFIXES = ("LC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_")
-"""Everything else is left out: TF32 overrides, compiler options and caches of the user's shell would decide results."""
+"""Other variables are not passed on: TF32 overrides, compiler options and caches of the user would affect results."""
 
 
 def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> dict[str, str]:
-    """The variables a cell runs under: the allow-listed ones of `given`, and private, empty caches in `workspace`."""
+    """Return a worker's variables: the allowed ones of `given`, and private, empty caches in `workspace`."""
     caches = workspace / "cache"
     return {
         **allowed(given),
@@ -47,24 +47,24 @@ def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> d
 
 
 def allowed(given: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `given` that a child may see."""
+    """Return the variables of `given` that a worker may see."""
     return {name: value for name, value in given.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)}
 
 
 def make_workspace(folder: Path) -> Path:
-    """Create a cell's own empty folder: `tmp` and `cache` for what it must not share, `artifact` for what it builds."""
+    """Create a worker's folder, with `tmp` and `cache` for itself and `artifact` for what it builds."""
     for name in ("tmp", "cache", "artifact"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies (Linux; elsewhere the parent's pipe tells)."""
+    """Have the kernel kill this process when its parent dies. Elsewhere than on Linux the closed pipe ends it."""
     _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every orphaned descendant, so that it can be found (Linux)."""
+    """Become the parent of every orphaned descendant, so that it can be found. This works on Linux only."""
     _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 
@@ -76,7 +76,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def kill_tree(pid: int, mark: str) -> None:
-    """Kill the process group that `pid` leads, its descendants, and whatever else carries `mark`."""
+    """Kill the process group that `pid` leads, its descendants, and every other process with `mark`."""
     victims = descendants(pid)
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -88,7 +88,7 @@ def kill_tree(pid: int, mark: str) -> None:
 
 
 def _marked(mark: str) -> list[psutil.Process]:
-    """Processes started with `mark` in their environment: those that left both the group and the tree."""
+    """Return processes with `mark` in their environment: some have left both the group and the tree."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

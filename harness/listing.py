@@ -1,4 +1,4 @@
-"""What `runner.py list` shows."""
+"""The tables of `runner.py list` and `runner.py selfcheck`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.selfcheck import Summary
 
 
 def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
-    """Backends with their modes; `availability` has the reason of absence (or "") per backend and device."""
+    """Return a table of backends and devices. `availability` has the reason of an absence, or an empty string."""
     devices = list(dict.fromkeys(device for _, device in availability))
     table = Table("backend", "modes", *devices, title="Backends", box=box.SIMPLE_HEAD, title_justify="left")
     for name in backends.names():
@@ -34,7 +34,7 @@ def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
 
 
 def models_table() -> Table:
-    """Models with their dimensions and defaults."""
+    """Return a table of models, dimensions and defaults."""
     table = Table("model", "dimensions (default)", title="Models", box=box.SIMPLE_HEAD, title_justify="left")
     for name in models.TABLE:
         family = models.find(name)
@@ -46,7 +46,7 @@ def models_table() -> Table:
 
 
 def selfcheck_table(rows: Sequence[Summary]) -> Table:
-    """What trials of eager against itself came to, one row for each planted slowdown."""
+    """Return a table of trials of eager against itself, with a row for each planted slowdown."""
     table = Table(
         "model",
         "the copy is",

@@ -1,8 +1,8 @@
-"""One cell of a report as a script of its own: a page that needs torch and the cell's library, and nothing of ours.
+"""Write one cell of a report as a script of one page that needs torch and the cell's library, and nothing of ours.
 
-The scripts are made of the templates in harness/scripts. They say what a user of the library would write, so each
-backend's set-up stands there once more; tests/harness/test_reproduce.py and benchmarks/reproduces.py hold them against
-the backends. Neither torch nor any compiler is imported here: a script can be written where it could not run.
+The templates lie in harness/scripts. They contain what a user of the library would write, so they repeat the set-up of
+each backend; tests/harness/test_reproduce.py and benchmarks/reproduces.py compare them with the backends. Neither torch
+nor a compiler is imported here: a script can be written on a machine that cannot run it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from records.text import one_line
 from reports.format import median, percent
 
 WIDTH = 120
-NAMED_AT_MOST = 6
+MAX_CELLS_NAMED = 6
 
 
 def find_record(report: Report, name: str) -> Record:
-    """The record of the cell that `name` stands for: its id, its label, or the beginning of one.
+    """Return the record of the cell with this id or label, or with one that begins so.
 
-    Raises UsageError for a name that nothing or more than one cell has; it tells the near or the competing ones.
+    Raises UsageError when no cell or several cells match, and names those that are near or match.
     """
     ids = {record.cell.id: record for record in report.records}
     if name in ids:
@@ -64,11 +64,10 @@ def find_record(report: Report, name: str) -> Record:
 
 
 def script_for(report: Report, record: Record) -> str:
-    """A Python script that builds the record's cell, measures it, and prints its median latency beside the record's.
+    """Return a Python script that builds and measures the record's cell and prints its median beside the record's.
 
-    Paths of models are made absolute, from the folder that this is called in.
-
-    Raises UsageError for what no script covers, or where the cell's own model is not found from here.
+    Paths of models become absolute, relative to the current folder. Raises UsageError for a cell that no script covers,
+    and for a model that is not found from here.
     """
     cell = record.cell
     _check_covered(record)
@@ -81,7 +80,7 @@ def script_for(report: Report, record: Record) -> str:
     backend = BACKENDS[cell.backend]
     cuda = cell.device.is_cuda
     graph = cell.mode == cuda_graph.MODE
-    # LD_PRELOAD works only on a process that is yet to start: it stands in the heading
+    # LD_PRELOAD only works before a process starts, so the heading names it
     variables = {name: value for name, value in report.environment.variables.items() if name != "LD_PRELOAD"}
     imports = [*COMMON_IMPORTS, *model.imports, *backend.imports]
     placed_on_cores = report.environment.os.startswith("Linux")  # elsewhere a thread cannot be put on a core
@@ -127,7 +126,7 @@ def script_for(report: Report, record: Record) -> str:
 
 
 def write(script: str, path: Path) -> None:
-    """Write `script` to `path`. Raises UsageError for a name under which the script would import itself."""
+    """Write `script` to `path`. Raises UsageError for a file name under which the script would import itself."""
     nodes = list(ast.walk(ast.parse(script)))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
@@ -138,7 +137,7 @@ def write(script: str, path: Path) -> None:
 
 @dataclass(frozen=True)
 class ModelPart:
-    """What a script says of a model. `structured`: an input set is (args, kwargs); else it is a tuple of one tensor."""
+    """The part of a script for a model. A `structured` input set is (args, kwargs); others are tuples of one tensor."""
 
     template: str
     imports: Sequence[str]
@@ -148,7 +147,7 @@ class ModelPart:
 
 @dataclass(frozen=True)
 class BackendPart:
-    """What a script says of a backend. `flat`: its graphs take tensors only, by position."""
+    """The part of a script for a backend. The graphs of a `flat` one take only tensors, by position."""
 
     imports: Sequence[str]
     flat: bool
@@ -168,19 +167,19 @@ BACKENDS = {
     ),
     "openvino": BackendPart(("import openvino",), flat=True),
 }
-"""Those that have a template in harness/scripts/backends."""
+"""The backends with a template in harness/scripts/backends."""
 
 MODELS = ("mlp", "conv", "transformer")
-"""Those of ours that have a template in harness/scripts/models."""
+"""Our models with a template in harness/scripts/models."""
 
 UNCOVERED_MODES = (BUCKETS, SURGICAL)
 
 ONNX_PROVIDERS = ("cpu", "cuda")
-"""Those of ONNX Runtime's that the template sets up."""
+"""ONNX Runtime's providers that the template sets up."""
 
 
 def _check_covered(record: Record) -> None:
-    """Raises UsageError, with the reason, for a cell that no script is made for."""
+    """Raise UsageError with the reason if no script is made for the record's cell."""
     cell = record.cell
     if record.status.is_absence:
         raise UsageError(f"{cell.id} has nothing to reproduce: it was {record.status}: {one_line(record.reason)}")
@@ -228,14 +227,14 @@ def _model_part(cell: Cell, family: Family, dimensions: dict[str, int | str]) ->
 
 
 def _layers_source() -> str:
-    """The classes and functions of models/encoder.py, without what it imports. The file is read and not run."""
+    """Return the classes and functions of models/encoder.py without its imports. The file is not run."""
     text = Path(models.__file__).with_name("encoder.py").read_text(encoding="utf-8")
     first = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
     return "\n".join(text.splitlines()[first.lineno - 1 :])
 
 
 def _options(cell: Cell) -> dict[str, Any]:
-    """What the backend's mode sets, under the names that its template has for it."""
+    """Return what the backend's mode sets, under the names in its template."""
     if cell.backend == "inductor":
         return {"options": Inductor.modes[cell.mode]}
     if cell.backend == "aotinductor":
@@ -258,12 +257,12 @@ def _options(cell: Cell) -> dict[str, Any]:
 
 
 def _provider(cell: Cell) -> str:
-    """Key of ONNX Runtime's provider in `PROVIDERS`; the default mode's is the device's own."""
+    """Return the key of ONNX Runtime's provider in `PROVIDERS`. The default mode takes the device's own."""
     return str(Onnx.modes[cell.mode].get("provider", cell.device.kind))
 
 
 def _threads(report: Report, record: Record) -> int:
-    """Those that the cell had; a cell that died before it told had the run's."""
+    """Return the threads of the cell, or those of the run if the cell died before it told."""
     told = record.settings.get("threads", report.environment.torch_threads)
     if not isinstance(told, int):
         raise UsageError(f"{report.run_id} does not say how many threads {record.cell.id} had: measure it again")
@@ -271,7 +270,7 @@ def _threads(report: Report, record: Record) -> int:
 
 
 def _heading(report: Report, record: Record) -> list[str]:
-    """Where the number comes from, as lines of text."""
+    """Return lines of text that say where the number comes from."""
     machine = report.environment
     preload = machine.variables.get("LD_PRELOAD")
     gpus = [f"{gpu.name}, driver {gpu.driver}" for gpu in machine.gpus]
@@ -311,7 +310,7 @@ def _pairs(facts: dict[str, Any]) -> str:
 
 
 def _imports(lines: Iterable[str], standard: bool) -> str:
-    """Those of the standard library, or the others, as isort would have them: `import` first, then `from`."""
+    """Return the imports of the standard library, or the others, with `import` before `from`."""
     chosen = {line for line in lines if (line.split()[1].partition(".")[0] in sys.stdlib_module_names) == standard}
     return "\n".join(sorted(chosen, key=lambda line: (line.startswith("from "), line)))
 
@@ -330,7 +329,7 @@ def _render(template: str, facts: dict[str, Any]) -> str:
 
 
 def _literal(value: object) -> str:
-    """`value` as Python source: a report may come from anybody, and none of its text may become code."""
+    """Return `value` as Python source. Reports come from anywhere, and none of their text may become code."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_literal(key)}: {_literal(one)}" for key, one in value.items()) + "}"
     return json.dumps(value) if isinstance(value, str) else repr(value)
@@ -342,5 +341,5 @@ def _begins(cell: Cell, name: str) -> bool:
 
 def _some(ids: Iterable[str]) -> str:
     names = list(ids)
-    more = f" and {len(names) - NAMED_AT_MOST} more" if len(names) > NAMED_AT_MOST else ""
-    return ", ".join(names[:NAMED_AT_MOST]) + more
+    more = f" and {len(names) - MAX_CELLS_NAMED} more" if len(names) > MAX_CELLS_NAMED else ""
+    return ", ".join(names[:MAX_CELLS_NAMED]) + more

@@ -1,9 +1,9 @@
-"""Does the harness tell equal things equal, and different ones different, on this machine?
+"""Check that the harness calls equal things equal and different things different on this machine.
 
-A trial is a contest of eager with itself, entered twice. What it would have found had the second copy been slower is
-told from the same samples, multiplied: so many per cent more, with all the noise that the machine has. Each question is
-answered by as many processes as it would have been given: a trial goes on until all of them are decided. Or the second
-copy is slower by itself: each of its calls spins for so many per cent of its own time.
+A trial is a contest of eager with itself, entered twice. The samples of the second copy are multiplied by a planted
+slowdown, which keeps all the noise of the machine, and the contest is judged again. A trial goes on until each planted
+slowdown is decided, and each is judged with as many processes as it would have got. The second copy can also really be
+slower: then each of its calls spins for some per cent of its time.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from records.store import Store
 
 FIRST, AGAIN = "eager", "eager-again"
 PLANTED = (1.0, 1.03, 1.05)
-"""How many times slower the second copy is made: equal, and the slowdowns that must be found."""
+"""How many times slower the second copy is made. 1.0 must be called equal, and the others must be found."""
 
 SLOWER_BY_ITSELF = {1.03: "3-percent-slower", 1.05: "5-percent-slower"}
-"""Modes of the second copy."""
+"""The modes in which the second copy is really slower."""
 
 USUAL_CALLS = 100
 USUAL_MARGIN = 0.02
-"""The usual method: each side in a process of its own, one after the other, medians of so many calls; a gap of more
-than this is taken for a difference."""
+"""The usual method measures each side in one process, one after the other, and compares medians of this many calls. A
+gap over this margin counts as a difference."""
 
 USUAL_LIMIT_S = 120.0
 
 
 class Answer(Frozen):
-    """What one trial says of one planted slowdown."""
+    """What one trial finds for one planted slowdown."""
 
     planted: float
-    winner: str | None  # label; None: a tie, or not decided
+    winner: str | None  # its label; None for a tie, or if it is not decided
     unstable: bool
-    ratio: Ratio  # first over again: above 1, the first copy is faster
+    ratio: Ratio  # above 1 the first copy is faster
     processes: int
     seconds: float
 
@@ -64,7 +64,7 @@ class Answer(Frozen):
 
 
 class Trial(Frozen):
-    """A contest of eager with itself, and what it says of each of `PLANTED`."""
+    """A contest of eager with itself, and its answer for each of `PLANTED`."""
 
     answers: tuple[Answer, ...]
     records: tuple[Record, Record]
@@ -72,7 +72,7 @@ class Trial(Frozen):
 
 @dataclass(frozen=True)
 class Summary:
-    """What trials of one model and one planted slowdown came to."""
+    """The result of all trials of one model and one planted slowdown."""
 
     model: str
     mode: str
@@ -98,10 +98,10 @@ def run(
     by_itself: float = 1.0,
     schedule: Schedule = "interleaved",
 ) -> Iterator[Trial]:
-    """Yield `trials` trials, or as many as begin within `limit_s` seconds, each in servers and processes of its own.
+    """Yield `trials` trials, or as many as begin within `limit_s` seconds. Each has its own servers and processes.
 
-    `by_itself`: how many times slower the second copy really is, 1.03 or 1.05 in mode `default`. Samples are multiplied
-    by what is missing to `planted`. ValueError for another one, or in another mode.
+    `by_itself` is how many times slower the second copy really is: 1.03 or 1.05 in mode `default`. Samples are
+    multiplied by the rest. Raises ValueError for any other value or mode.
     """
     if by_itself != 1.0 and (mode != "default" or by_itself not in SLOWER_BY_ITSELF):
         raise ValueError(f"no copy in mode {mode} is {by_itself} times slower by itself")
@@ -118,7 +118,7 @@ def run(
 
 
 def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[Answer]]) -> list[Summary]:
-    """One line for each planted slowdown, from the answers of each trial."""
+    """Return a summary of all trials for each planted slowdown."""
     by_planted: dict[float, list[Answer]] = {}
     for answers in trials:
         for answer in answers:
@@ -145,15 +145,14 @@ def _summary(model: str, mode: str, answers: Sequence[Answer]) -> Summary:
 
 @dataclass(frozen=True)
 class UsualTrial:
-    """Two copies measured as most scripts do it."""
+    """Two copies that were measured as most scripts do it."""
 
     gap: float  # slower median / faster median - 1
     seconds: float
 
 
 def usual_method(model: str, device: str, mode: str, trials: int, limit_s: float = float("inf")) -> list[UsualTrial]:
-    """The usual method on the same two copies: each in a process of its own, one after the other, medians of 100 calls
-    after the same warm-up."""
+    """Measure the same two copies by the usual method: one process each, one after the other, medians of 100 calls."""
     cells = [_cell(model, device, backend, mode) for backend in (FIRST, AGAIN)]
     begun = time.monotonic()
     found: list[UsualTrial] = []
@@ -183,7 +182,7 @@ def _usual_median_ns(cell: Cell, golden: Path, folder: Path) -> float:
 
 
 def to_json(trial: Trial) -> str:
-    """A trial on one line, with what its bursts looked like: enough to try other statistics on."""
+    """Return a trial as one line of JSON, with enough of its bursts to try other statistics on."""
     answers = [answer.model_dump(mode="json") for answer in trial.answers]
     return json.dumps(
         {"answers": answers, "bursts": [[_condensed(one) for one in each.bursts] for each in trial.records]}
@@ -191,7 +190,7 @@ def to_json(trial: Trial) -> str:
 
 
 def answers_of(line: str) -> list[Answer]:
-    """The answers in what `to_json` wrote."""
+    """Return the answers in a line that `to_json` has made."""
     return [Answer.model_validate(answer) for answer in json.loads(line)["answers"]]
 
 
@@ -231,7 +230,7 @@ def _trial(
     ids = [planned.cell.id for planned in contest.cells]
     store = Store.create(folder, request, ids, "selfcheck")
     cell = contest.cells[0].cell
-    # one trial's golden serves all, and nobody looks at a floor, or at anything but latencies
+    # all trials share one reference, and only latencies are looked at
     store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1.0, bytes_per_s=1.0))
     if golden.exists():
         shutil.copy(golden, store.golden(contest.id))
@@ -256,7 +255,7 @@ def _trial(
 def _answer(
     records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int, by_itself: float = 1.0
 ) -> Answer:
-    """The verdict at the moment at which a contest with this slowdown would have stopped."""
+    """Return the verdict at the time when a contest with this slowdown would have stopped."""
     slowed = _slowed(records, planted / by_itself)
     for number, end_s in enumerate(ends_s):
         processes = fewest + number
@@ -275,7 +274,7 @@ def _answer(
 
 
 def _slowed(records: Sequence[Record], factor: float) -> list[Record]:
-    """The records with the second copy's calls made `factor` times as long."""
+    """Return the records with the second copy's calls `factor` times as long."""
     return [
         record if record.cell.backend == FIRST else _with_bursts(record, _multiplied(record.bursts, factor))
         for record in records
@@ -310,5 +309,5 @@ def _half_width(ratio: Ratio) -> float:
 
 
 def _upper_bound(hits: int, trials: int) -> float:
-    """Clopper and Pearson's one-sided 95 % upper bound of a rate."""
+    """Return Clopper and Pearson's one-sided 95 % upper bound of a rate."""
     return 1.0 if hits == trials else float(special.betaincinv(hits + 1, trials - hits, 0.95))

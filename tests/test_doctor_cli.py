@@ -49,7 +49,7 @@ def test_what_was_named_and_is_broken_decides_the_exit_status(
 ) -> None:
     assert call(monkeypatch, "--backends", "eager,onnx", "--devices", "cpu") == 1
     assert examined == [(("eager", "onnx"), ("cpu",))]
-    assert capsys.readouterr().out.splitlines()[-1].endswith("Asked for, and does not work: onnx on cpu")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("You asked for these, and they do not work: onnx on cpu")
 
 
 def test_json_and_nothing_else(

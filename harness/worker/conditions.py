@@ -1,4 +1,4 @@
-"""What the machine did while a burst was taken: read before and after it, never during it."""
+"""What the machine did during a burst. It is read before and after the burst, never in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STAT = Path("/proc/stat")
 
 
 class Watch:
-    """Reads what bears on this process' speed. `begin` before a burst, `end` after it."""
+    """Reads what affects the speed of this process: call `begin` before a burst and `end` after it."""
 
     def __init__(self, device: Device) -> None:
         self._gpu = GpuWatch(device.cuda_index)
@@ -32,7 +32,7 @@ class Watch:
         self._begun = time.perf_counter()
 
     def end(self) -> Conditions:
-        """What has happened since `begin`."""
+        """Return what has happened since `begin`."""
         seconds = time.perf_counter() - self._begun
         waited, stolen, switches = waited_ns(), stolen_s(), involuntary_switches()
         return Conditions(
@@ -46,14 +46,11 @@ class Watch:
 
 @contextlib.contextmanager
 def beginning_on(core: int | None) -> Iterator[None]:
-    """Inside it the calling thread runs on `core`, and the other threads of its process on others; afterwards all of
-    them where they like again, which at first is there.
+    """Keep the calling thread on `core` and the process' other threads elsewhere inside the block; then free them.
 
-    Where the threads of a process happen to lie decides, for as long as nobody moves them, whether two-threaded calls
-    of 150 µs take 250: left alone, processes differ by that for seconds. And one that is woken on the caller's core
-    waits for as long as the caller spins for it: 15 to 20 ms, in the first call after the process was stopped.
-
-    Threads that a runtime has bound to cores of its choice before stay there.
+    After the block they may run anywhere, and usually stay for a while. Without this, threads keep chance places for
+    seconds: two-threaded calls of 150 µs can take 250 µs. A thread that is woken on the caller's core waits 15 to 20 ms
+    while the caller spins for it. Threads that a runtime has bound to cores stay where they are.
     """
     if core is None:
         yield
@@ -63,14 +60,14 @@ def beginning_on(core: int | None) -> Iterator[None]:
     bound = {thread for thread in _threads() if _cores_of(thread) != usual}
     try:
         os.sched_setaffinity(0, {core})
-    except OSError:  # it was taken from us since it was asked for
+    except OSError:  # this core was taken from us in the meantime
         yield
         return
     _move((thread for thread in _threads() - bound if _cores_of(thread) == usual), others)
     try:
         yield
     finally:
-        # with those begun meanwhile, which have inherited what their creator was bound to
+        # threads that were started in the block have inherited where their creator was bound to
         _move((thread for thread in _threads() - bound if _cores_of(thread) in ({core}, others)), usual)
 
 
@@ -79,7 +76,7 @@ def _threads() -> set[int]:
 
 
 def _cores_of(thread: int) -> set[int]:
-    """Where a thread may run; nowhere if it has just ended."""
+    """Return the cores that a thread may run on: none if it has just ended."""
     try:
         return os.sched_getaffinity(thread)
     except OSError:
@@ -93,20 +90,20 @@ def _move(threads: Iterable[int], cores: set[int]) -> None:
 
 
 def waited_ns() -> int | None:
-    """Nanoseconds that threads of this process were ready to run and had no core, by the scheduler's own account."""
+    """Return the nanoseconds that threads of this process were ready and had no core, as the scheduler counts them."""
     if not TASKS.exists():
         return None
     total = 0
     for task in TASKS.iterdir():
         try:
             total += int((task / "schedstat").read_text().split()[1])
-        except (OSError, IndexError):  # a thread that has just ended, or a kernel without this account
+        except (OSError, IndexError):  # the thread has just ended, or the kernel does not count
             continue
     return total
 
 
 def stolen_s() -> float | None:
-    """Seconds, over all cores, that the hypervisor gave to others while we had work."""
+    """Return the seconds, over all cores, in which the hypervisor ran others while this machine had work."""
     if not STAT.exists():
         return None
     fields = STAT.read_text().partition("\n")[0].split()
@@ -114,7 +111,7 @@ def stolen_s() -> float | None:
 
 
 def involuntary_switches() -> int | None:
-    """How often a thread of this process was taken off its core before it wanted to wait."""
+    """Return how often a thread of this process was taken off its core while it had work."""
     try:
         import resource
     except ImportError:  # Windows

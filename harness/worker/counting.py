@@ -28,31 +28,30 @@ ATTENTION = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-"""Torch's counter does not know the first and the last one, and refuses heads that share keys in the others."""
+"""Torch's counter does not know the first and the last one, and the others only where no heads share keys."""
 
 LOOKUPS = ("embedding", "index_select", "index", "gather")
-"""Operators whose output is what they read of their table."""
+"""Operators that read as much of their table as they return."""
 
 
 def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Training | None = None) -> Work:
-    """What one eager call takes, which is made here. Raises whatever that call raises.
+    """Make one eager call and return its work. Raises what the call raises.
 
-    Operations: those of matrix products, convolutions and attention, where a multiplication and an addition are two and
-    a mask saves nothing. What else a model does (activations, norms, sums) does not count.
+    Operations are those of matrix products, convolutions and attention. A multiplication and an addition are two, and a
+    mask saves nothing. Activations, norms and sums do not count.
 
-    Bytes: the weights (parameters and buffers) that the call uses, its inputs and its outputs, each once. Of a table
-    only what is looked up counts. In int8 and fp8 a floating-point weight has one byte per element, whatever it has
-    here.
+    Bytes are those of the used weights (parameters and buffers), the inputs and the outputs, each once. Of a table only
+    what is looked up counts. In int8 and fp8 a floating-point weight has one byte per element.
 
-    Of a training task forward and backward are called. They write each gradient once; with an optimiser's step, which
-    is not called, each parameter and both its moments are read and written instead: gradients need not leave the chip.
+    A training task is called forward and backward and writes each gradient once. An optimiser's step is not called: it
+    reads and writes each parameter and its two moments, and then gradients need not leave the chip.
     """
     aten = torch.ops.aten
     attention = {getattr(aten, name): _attention_flops for name in ATTENTION if hasattr(aten, name)}
     backward = [f"{name}_backward" for name in ATTENTION if hasattr(aten, f"{name}_backward")]
     attention |= {getattr(aten, name): _attention_backward_flops for name in backward}
     reads = _Reads(module, weight_bytes=1 if precision.is_quantised else None)
-    # the counter is the inner one: it takes composite operators apart before `reads` sees them
+    # the counter is inside, because it takes composite operators apart before `reads` sees them
     with (
         _one_operator_at_a_time(module),
         reads,
@@ -64,13 +63,13 @@ def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Tra
 
 
 def total(parts: Iterable[Work]) -> Work:
-    """What several calls take, one after the other: weights are read in each of them."""
+    """Return the work of several calls, one after the other. Each of them reads the weights."""
     known = list(parts)
     return Work(flops=sum(one.flops for one in known), bytes_moved=sum(one.bytes_moved for one in known))
 
 
 def _train(training: Training, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    """Forward and backward. Returns tensors as large as what a step writes."""
+    """Call forward and backward. Return tensors as large as what a step writes."""
     training.forget_gradients(inputs)
     loss = training.forward(*inputs.args, **inputs.kwargs)
     training.backward(loss)
@@ -85,12 +84,12 @@ def _train(training: Training, inputs: Inputs) -> tuple[torch.Tensor, ...]:
 
 
 class _Reads(TorchDispatchMode):
-    """Watches which weights the operators within it read, and how much of each."""
+    """Watches which weights the operators inside it read, and how much of each."""
 
     def __init__(self, module: nn.Module, weight_bytes: int | None) -> None:
         super().__init__()
         self._weight_bytes = weight_bytes
-        self._left: dict[int, int] = {}  # address of a weight's storage -> elements that no operator has read yet
+        self._left: dict[int, int] = {}  # elements that no operator has read yet, by address of the weight's storage
         self._seen: set[tuple[int, int, int]] = set()  # parts of weights that some operator has read
         self.bytes_read = 0
         for weight in (*module.parameters(), *module.buffers()):
@@ -104,7 +103,7 @@ class _Reads(TorchDispatchMode):
             if not isinstance(tensor, torch.Tensor) or _address(tensor) not in self._left:
                 continue
             if _address(tensor) in made:
-                continue  # a view: whoever reads it will come by
+                continue  # a view, which another operator reads
             part = (_address(tensor), int(tensor.storage_offset()), tensor.numel())
             if func.overloadpacket.__name__ in LOOKUPS and tensor is args[0]:
                 self._read(tensor, results[0].numel())
@@ -114,7 +113,7 @@ class _Reads(TorchDispatchMode):
         return result
 
     def _read(self, weight: torch.Tensor, elements: int) -> None:
-        """Note that `elements` of the weight were read; what was read before does not have to move again."""
+        """Count `elements` of the weight as read. Elements that were read before do not move again."""
         new = min(elements, self._left[_address(weight)])
         self._left[_address(weight)] -= new
         width = self._weight_bytes if weight.is_floating_point() else None
@@ -123,15 +122,16 @@ class _Reads(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _one_operator_at_a_time(module: nn.Module) -> Iterator[None]:
-    """No operator stands for a whole layer: neither transformer layers' fast path nor fused recurrent layers, which
-    torch's counter knows nothing of."""
+    """Switch off the fused kernels of transformer and recurrent layers, which torch's counter does not know."""
     was_fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with contextlib.ExitStack() as stack:
             if any(isinstance(part, nn.RNNBase) for part in module.modules()):
                 stack.enter_context(warnings.catch_warnings())
-                warnings.simplefilter("ignore")  # switching oneDNN off says that its TF32 is for other devices
+                warnings.simplefilter(
+                    "ignore"
+                )  # oneDNN warns when it is switched off that its TF32 is for other devices
                 stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             yield
@@ -140,15 +140,17 @@ def _one_operator_at_a_time(module: nn.Module) -> Iterator[None]:
 
 
 def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Of the two matrix products of attention. Shapes: (batch, heads, queries, width), (batch, heads, keys, width);
-    several heads of the query may share one of the keys'."""
+    """Count both products of attention over (batch, heads, queries, width) and (batch, heads, keys, width).
+
+    Several heads of the query may share one head of the keys.
+    """
     batch, heads, queries, width = query
     *_rest, keys, value_width = value
     return int(2 * batch * heads * queries * keys * (width + value_width))
 
 
 def _attention_backward_flops(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> int:
-    """Five products where the forward has two: the scores again, and the gradients of value, scores, query and key."""
+    """Count five products: the scores once more, and the gradients of value, scores, query and key."""
     batch, heads, queries, width = query
     *_rest, keys, value_width = value
     return int(2 * batch * heads * queries * keys * (3 * width + 2 * value_width))

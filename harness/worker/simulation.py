@@ -1,8 +1,8 @@
-"""What quantisation costs a model whatever library does it: eager, with what its layers multiply rounded beforehand.
+"""The error that quantisation costs a model with any library: eager, with the operands of its layers rounded before.
 
-The yardstick for int8 and fp8. Eager itself cannot be one: which layers torch has kernels for differs from device to
-device (no int8 convolution on CUDA), and a contest needs its yardstick on all. Rounding before a product in floating
-point gives what a kernel gives that accumulates exactly, up to the rounding of that product.
+int8 and fp8 cells are compared with it. Torch's own quantised kernels do not exist for all layers on all devices (there
+is no int8 convolution on CUDA). Rounding operands and multiplying in floating point gives the same result as a kernel
+that accumulates exactly, up to the rounding of that product.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ LARGEST_INT8 = 127
 LARGEST_E4M3 = 448.0
 
 SMALLEST = 1e-12
-"""A range of zero still has to be divided by."""
+"""The lower limit of a scale, so that a range of zero can be divided by."""
 
 
 @contextmanager
 def rounded(precision: Precision, module: torch.nn.Module, sets: Iterable[Inputs]) -> Iterator[None]:
-    """Inside, eager calls of `module` compute as if its layers were quantised; nothing changes for other precisions.
+    """Make eager calls of `module` in the block compute as if its layers were quantised to int8 or fp8.
 
-    Layers are linear layers, convolutions and products with a parameter, whichever module or function calls them. int8
-    rounds weights per output channel and inputs per tensor, both symmetrically, the range of inputs fixed by a run over
-    `sets` first. fp8 rounds weights per output channel and inputs per row, to e4m3, of all layers but convolutions.
-    Products are computed in the type that module and inputs have.
+    Layers are linear layers, convolutions and products with a parameter. int8 rounds weights per output channel and
+    inputs per tensor, both symmetrically; a first run over `sets` fixes the range of inputs. fp8 rounds weights per
+    output channel and inputs per row to e4m3, except in convolutions. Products are computed in the module's type.
     """
     import torch
 
     if not precision.is_quantised:
         yield
         return
-    # its fused kernel would hide the layers inside
+    # the fused kernel would hide the layers inside
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -75,12 +74,12 @@ def _replaced(
     of_fed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     convolutions: bool = True,
 ) -> Any:
-    """A context in which every layer multiplies `of_fed(fed, weight)` by `of_weight(weight, channel dimension)`."""
+    """Return a context in which layers multiply `of_fed(fed, weight)` by `of_weight(weight, channel dimension)`."""
     import torch
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
 
-    # function -> (position of what is fed, position of the weight, the weight's output channels)
+    # for each function: the positions of the input and of the weight, and the weight's dimension of output channels
     layers: dict[Any, tuple[int, int, int]] = {
         functional.linear: (0, 1, 0),
         torch.matmul: (0, 1, -1),
@@ -110,7 +109,7 @@ def _replaced(
 
 
 def _peak(tensor: torch.Tensor, kept: int) -> torch.Tensor:
-    """The largest absolute value along all dimensions but `kept`, ready to divide by."""
+    """Return the largest absolute value along all dimensions but `kept`, in a shape to divide by."""
     return tensor.abs().amax([d for d in range(tensor.dim()) if d != kept % tensor.dim()], keepdim=True)
 
 

@@ -59,7 +59,7 @@ def test_the_machine_the_trials_the_traps_and_what_it_comes_to() -> None:
     assert "onnxruntime not installed" in text and "openvino" not in text
     assert "do: pip install torch" in text
     assert "WARNING the driver is [old]" in text and "docs/troubleshooting.md#driver-too-old" in text
-    assert rest[-1] == "1 passed, 1 failed, 0 absent. Asked for, and does not work: onnx on cuda"
+    assert rest[-1] == "1 passed, 1 failed, 0 absent. You asked for these, and they do not work: onnx on cuda"
 
 
 def test_what_came_from_outside_is_shown_and_not_obeyed() -> None:
