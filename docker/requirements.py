@@ -13,8 +13,7 @@ import tomllib
 from pathlib import Path
 
 MATCHED = frozenset({"torch", "triton", "pytorch-triton", "tensorrt", "torch-tensorrt", "torchao"})
-"""The image brings these, built for one another. Their versions (2.8.0a0+nv25.8) match no release: pip must not see
-them."""
+"""The image brings these. Their versions (2.8.0a0+nv25.8) match no release, so pip must not see them."""
 
 
 def requirements(pyproject: str, extras: list[str]) -> list[str]:

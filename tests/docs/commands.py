@@ -1,9 +1,10 @@
-"""The shell commands in the documents, and how a test runs each of them, or why none can."""
+"""The shell commands in the documents: how a test runs each of them, or why none can."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from harness.controller.launcher import ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(?:console|bash|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^`([\w./-]+)`:\n\n```(?:python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TABLE_STARTS = "TABLE: dict[str, str] = {\n"
 COMMENT = re.compile(r"\s+#\s.*$")
 
 
@@ -25,9 +27,9 @@ class Command:
 
 
 NOT_RUN = {
-    r"^(\. \.venv/bin/activate|make )": "sets up an environment of its own; CI itself is `make test`",
+    r"^(\. \.venv/bin/activate|make )": "sets up its own environment; CI itself is `make test`",
     r"^docker ": "needs Docker; tests/container builds the image and runs the same arguments in it",
-    r"^printf .* > \.env$": "is read by Docker Compose alone",
+    r"^printf .* > \.env$": "only Docker Compose reads it",
     r"^pip ": "changes what is installed",
     r"^apt-get ": "changes the machine",
     r"^git ": "reads the history, which a copy of the checkout has not got",
@@ -35,23 +37,23 @@ NOT_RUN = {
     r"^nvidia-smi ": "needs an NVIDIA GPU",
     r"--devices cuda": "needs an NVIDIA GPU",
     r"^python runner\.py list$": "asks every backend; tests/test_runner.py runs it",
-    r"--model examples/minilm\.py:factory$": "is on every backend, which takes minutes; tests/models has this model",
-    r'--calls 1000 --require "p99_ms<5, build_s<60"$': "is on every backend and model; recipes.md has it small",
-    r"^python runner\.py doctor( --json > doctor\.json)?$": "takes a minute a backend; named ones are run",
-    r"^python runner\.py --model mlp --set batch=1,8,64$": "is on every backend; recipes.md has a sweep of two",
-    r"^python -m pytest -m container": "is what it names",
+    r"--model examples/minilm\.py:factory$": "runs every backend, which takes minutes; tests/models has this model",
+    r'--calls 1000 --require "p99_ms<5, build_s<60"$': "runs every backend and model; recipes.md has a small one",
+    r"^python runner\.py doctor( --json > doctor\.json)?$": "takes minutes; commands that name backends are run",
+    r"^python runner\.py --model mlp --set batch=1,8,64$": "runs every backend; recipes.md has a sweep of two",
+    r"^python -m pytest -m container": "is the test that it names",
 }
-"""Commands that no test here runs, by what they look like, and why. Those of the runner are planned all the same."""
+"""Patterns of commands that no test runs, and why. Commands of the runner are planned all the same."""
 
 FOLLOWED = {
     "docs/how-to-add-a-backend.md": "tests/docs/test_how_to_add_a_backend.py follows the page",
     "docs/adding-a-model.md": "tests/docs/test_adding_a_model.py follows the page",
 }
-"""Pages whose commands only make sense in a copy of the checkout, and the test that makes one."""
+"""Pages that another test follows, in a copy of the checkout."""
 
 
 def commands(page: Path) -> Iterator[Command]:
-    """The page's commands in order: what stands after `$ ` in console blocks, else each line; comments left out."""
+    """Yield the page's commands in order, without comments: what follows `$ ` in console blocks, else each line."""
     name = page.relative_to(ROOT).as_posix()
     for block in BLOCK.findall(page.read_text(encoding="utf-8")):
         lines = block.replace("\\\n", " ").splitlines()
@@ -62,15 +64,29 @@ def commands(page: Path) -> Iterator[Command]:
 
 
 def files(page: Path) -> dict[str, str]:
-    """Files that the page has its reader write: a name between backticks and a colon, then its text in a block."""
+    """Return the files that the page has its reader write: a name in backticks and a colon, then a block of text."""
     return dict(FILE.findall(page.read_text(encoding="utf-8")))
 
 
 def reason(command: Command) -> str:
-    """Why no test runs the command, or nothing."""
+    """Return why no test runs the command, or an empty string."""
     if command.page in FOLLOWED:
         return FOLLOWED[command.page]
     return next((why for pattern, why in NOT_RUN.items() if re.search(pattern, command.text)), "")
 
 
 ALL = [command for page in PAGES for command in commands(page)]
+
+
+def copy_checkout(folder: Path, files: Mapping[str, str], table: str, row: str) -> Path:
+    """Copy the code into `folder`, add `files`, and add `row` to the table in the file `table`."""
+    for room in ("backends", "doctor", "examples", "harness", "hotpath", "judging", "models", "records", "reports"):
+        shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("runner.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder / name)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    text = (folder / table).read_text(encoding="utf-8")
+    assert text.count(TABLE_STARTS) == 1
+    (folder / table).write_text(text.replace(TABLE_STARTS, TABLE_STARTS + row), encoding="utf-8")
+    return folder

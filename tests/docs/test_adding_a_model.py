@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,26 +14,14 @@ from records.schema import Status
 from tests.docs import commands
 
 PAGE = ROOT / "docs/adding-a-model.md"
-TABLE_STARTS = "TABLE: dict[str, str] = {\n"
 (ROW,) = (line for line in PAGE.read_text().splitlines(keepends=True) if line.startswith('    "gated": '))
 LIST, RUN = (command.text.split() for command in commands.commands(PAGE))
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of this one with the page's file and row added."""
-    copy = tmp_path_factory.mktemp("checkout")
-    for folder in ("backends", "doctor", "harness", "judging", "models", "records", "reports"):
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("runner.py", "pyproject.toml"):
-        shutil.copy(ROOT / file, copy / file)
-    for name, text in commands.files(PAGE).items():
-        (copy / name).write_text(text)
-    table = copy / "models/__init__.py"
-    text = table.read_text()
-    assert text.count(TABLE_STARTS) == 1
-    table.write_text(text.replace(TABLE_STARTS, TABLE_STARTS + ROW))
-    return copy
+    """Copy the checkout and add the page's file and row."""
+    return commands.copy_checkout(tmp_path_factory.mktemp("checkout"), commands.files(PAGE), "models/__init__.py", ROW)
 
 
 def follow(command: list[str], folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -58,4 +45,5 @@ def test_the_run_measures_the_new_model(checkout: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_is_listed(checkout: Path) -> None:
     done = follow(LIST, checkout)
-    assert done.returncode == 0 and "a gated linear unit between two linear layers" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert " gated " in done.stdout and "gated linear unit" in done.stdout

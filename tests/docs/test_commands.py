@@ -1,7 +1,7 @@
 """Every command in the documents is run, in the order of its page, or there is a reason why not.
 
-A page's commands run in a folder that looks like a checkout and holds the files that the page has its reader write.
-They are as they stand there, but for the time that is measured: `BRIEF` is typed behind those that measure.
+The commands run in a folder that looks like a checkout and holds the files that the page has its reader write. `BRIEF`
+is added to those that measure, so that they take little time.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tests.docs.commands import Command
 BRIEF = "--min-time 0.02 --processes 1"
 FEW_TRIALS = "--trials 1"
 GIVEN = {"docs/gate.md": {"results/base": "docs/showcase/cpu", "results/new": "docs/showcase/cpu"}}
-"""Reports that a page takes for granted."""
+"""Reports that a page expects to exist."""
 
 QUICK = {"docs/gate.md"}
-"""Pages that take seconds; the others are slow tests."""
+"""Pages that take seconds. The others are slow tests."""
 
 SHOWN_ONLY = {"README.md"}
-"""Its one real run takes minutes and stands there as it came out: `test_what_measures_can_be_planned` covers it."""
+"""Pages whose runs take minutes. `test_what_measures_can_be_planned` covers their commands."""
 
 
 class Planned(Exception):
-    """A run would begin now."""
+    """Raised in place of the run that would begin now."""
 
 
 def pages() -> list[Any]:
@@ -47,7 +47,7 @@ def pages() -> list[Any]:
 
 
 def measures(command: Command) -> bool:
-    """Whether it is the runner's default command."""
+    """Return whether this is the runner's default command, which measures."""
     words = command.text.split()
     return "runner.py" in words[:3] and (len(words) == 2 or words[words.index("runner.py") + 1].startswith("--"))
 
@@ -70,7 +70,7 @@ CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 900
 
 
 def looks_like_a_checkout(folder: Path) -> Path:
-    """A folder with this checkout's code in it, and nothing of its results."""
+    """Make a folder with this checkout's code and none of its results."""
     folder.mkdir()
     for name in ("runner.py", "examples", "docs", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
@@ -78,7 +78,7 @@ def looks_like_a_checkout(folder: Path) -> Path:
 
 
 def environment() -> dict[str, str]:
-    """`python` is the one that runs this test."""
+    """Return an environment in which `python` is the one that runs this test."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -95,7 +95,7 @@ def test_what_measures_can_be_planned(
     monkeypatch: pytest.MonkeyPatch,
     restored_signals: None,
 ) -> None:
-    """By the runner itself, up to the moment at which it would start the first process."""
+    """The runner reads the command, up to the moment at which it would start the first process."""
     monkeypatch.chdir(looks_like_a_checkout(tmp_path / "checkout"))
     for name, text in commands.files(ROOT / command.page).items():
         Path(name).parent.mkdir(exist_ok=True)
@@ -113,7 +113,7 @@ def test_what_measures_can_be_planned(
         runner.main()
     (request,) = given
     if "exported" in command.text or "gated" in command.text or "hf:" in command.text:
-        return  # of what the page adds, or of a folder that is not there: the request could be read
+        return  # the model or backend is the page's own, or a folder that is missing: reading the request is enough
     assert plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))
 
 

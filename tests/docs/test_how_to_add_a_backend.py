@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import backends
+from harness.controller.launcher import ROOT
 from records import report_file
 from records.schema import Status
+from tests.docs import commands
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to-add-a-backend.md").read_text()
-TABLE_STARTS = "TABLE: dict[str, str] = {\n"
 
 
 def blocks(language: str) -> list[str]:
@@ -34,28 +34,10 @@ RUN, SUITE = (shlex.split(command) for command in COMMANDS.splitlines())
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of this one with the page's file and row added."""
-    copy = tmp_path_factory.mktemp("checkout")
-    for folder in (
-        "backends",
-        "examples",
-        "doctor",
-        "harness",
-        "hotpath",
-        "judging",
-        "models",
-        "records",
-        "reports",
-        "tests/backends",
-    ):
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("runner.py", "pyproject.toml"):
-        shutil.copy(ROOT / file, copy / file)
-    (copy / "backends/exported.py").write_text(FILE)
-    table = copy / "backends/__init__.py"
-    text = table.read_text()
-    assert text.count(TABLE_STARTS) == 1
-    table.write_text(text.replace(TABLE_STARTS, TABLE_STARTS + ROW))
+    """Copy the checkout and add the page's file and row."""
+    files = {"backends/exported.py": FILE}
+    copy = commands.copy_checkout(tmp_path_factory.mktemp("checkout"), files, "backends/__init__.py", ROW)
+    shutil.copytree(ROOT / "tests/backends", copy / "tests/backends", ignore=shutil.ignore_patterns("__pycache__"))
     return copy
 
 
@@ -108,11 +90,3 @@ def test_the_suite_covers_it_as_a_distribution_of_its_own(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) > 10, done.stdout
-
-
-def test_the_page_names_what_there_is() -> None:
-    """Every path in it exists, but the file that it adds and the test that it suggests."""
-    paths = re.findall(r"`((?:backends|tests)/[\w./]+)`", PAGE)
-    added = {"backends/exported.py", "tests/backends/test_NAME.py"}
-    assert "backends/inductor.py" in paths
-    assert [path for path in paths if path not in added and not (ROOT / path).exists()] == []
