@@ -22,14 +22,13 @@ from harness.config import Options
 from harness.controller.progress import Silent
 from judging import compare as comparing
 from judging.judgement import judge, judged_anew
-from judging.verdict import spell_ratio
 from records import report_file
 from records.atomic_file import write_atomically
 from records.errors import BakeoffError, UsageError, unknown
 from records.schema import Report
 from records.store import Store
 from reports import history as histories
-from reports import writer
+from reports import sentences, writer
 from reports.comparison import to_markdown
 from reports.page import comparison_to_page
 from reports.terminal import LiveTable, print_report
@@ -176,12 +175,12 @@ def _tell(found: Report, folder: Path, quiet: bool = False) -> None:
 
     The numbers are on disk before anything is said, and the figures are drawn after the verdict was said.
     """
-    report_file.write_json(found, folder)
     judgement = judge(found)
+    report_file.write_json(sentences.with_verdicts(judgement), folder)
     try:
         if quiet:
             for contest in judgement.contests:
-                _say(contest.verdict.sentence)
+                _say(sentences.verdict(contest))
         else:
             print_report(judgement, stdout)
     finally:  # also where nobody reads on: `| head` closes the pipe
@@ -257,7 +256,7 @@ def check_itself(
             answers.append(trial.answers)
             equal = trial.answers[0]
             said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
-            stdout.print(f"{model} {number}/{trials}: {said}, {spell_ratio(equal.ratio)}", highlight=False)
+            stdout.print(f"{model} {number}/{trials}: {said}, {sentences.ratio(equal.ratio)}", highlight=False)
         rows += selfcheck.summarise_trials(model, mode, answers)
     stdout.print(listing.selfcheck_table(rows))
     return int(any(row.winners for row in rows if row.planted == 1.0))

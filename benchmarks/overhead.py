@@ -37,7 +37,7 @@ from harness.controller.launcher import Launcher, Worker
 from harness.plan import Request
 from records.schema import Cell, Record
 from records.store import Store
-from reports import writer
+from reports import sentences, writer
 
 BEGUN = time.monotonic() - time.process_time()
 """When this process was started, but for what it waited for until now."""
@@ -133,18 +133,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         report, store = runs.run(request, options.out or Path(folder) / "run", "benchmarks/overhead.py", timeline)
         timeline.turn_to("harness")
-        report_file.write_json(report, store.root)  # what the command does before it says its verdict
+        judgement = judge(report)
+        report_file.write_json(
+            sentences.with_verdicts(judgement), store.root
+        )  # what the command does before it says its verdict
         timeline.turn_to("harness")
         said = time.monotonic()
-        writer.render(judge(report), store.root)
+        writer.render(judgement, store.root)
         drawing_s = time.monotonic() - said
     total_s = sum(timeline.seconds.values())
     _say(f"| {options.model} | {len(report.records)} cells, {timeline.processes} processes | {total_s:.0f} s |")
     for kind, seconds in sorted(timeline.seconds.items(), key=lambda item: -item[1]):
         _say(f"| | {kind} | {seconds:.1f} s, {seconds / total_s:.1%} |")
     _say(f"| | figures and pages, after the verdict | {drawing_s:.1f} s |")
-    for verdict in report.verdicts:
-        _say(f"{'unstable: ' if verdict.unstable else ''}{verdict.sentence}")
+    for contest in judgement.contests:
+        _say(sentences.verdict(contest))
 
 
 def _say(line: str) -> None:

@@ -27,8 +27,8 @@ from records.schema import (
     Energy,
     Frozen,
     Memory,
+    Phase,
     Placement,
-    Settling,
     Stage,
     Status,
     Throughput,
@@ -175,7 +175,7 @@ class Ready(Frozen):
 
     kind: Literal["ready"] = "ready"
     accuracy: Accuracy
-    settling: Settling | None
+    settle: Phase | None
     warm_up: WarmUp
     placement: Placement | None
     memory: Memory

@@ -27,7 +27,6 @@ from backends.inductor import BUCKETS, Inductor
 from backends.linking import LINKED
 from backends.onnx import PROVIDERS, Onnx
 from backends.openvino import PRECISION_HINTS, OpenVINO
-from judging.verdict import spell_ms, title_of
 from models.base import INPUT_SETS, Family
 from models.huggingface import HuggingFace
 from models.user import UserModel
@@ -35,7 +34,7 @@ from records.atomic_file import write_atomically
 from records.errors import UsageError, unknown
 from records.precision import Precision
 from records.schema import INFERENCE, Cell, Record, Report
-from records.text import one_line
+from records.text import one_line, spell_ms
 from reports.format import median, percent
 
 WIDTH = 120
@@ -286,7 +285,7 @@ def _heading(report: Report, record: Record) -> list[str]:
         "Result": _result(record),
         "Preload": f"LD_PRELOAD={preload} was set; set it before Python starts" if preload else "",
     }
-    title = f"{record.cell.label}: {title_of(record.cell)}. One cell of a Bakeoff report, standing alone."
+    title = f"{record.cell.label}: {record.cell.title}. One cell of a Bakeoff report, standing alone."
     lines = textwrap.wrap(one_line(title), WIDTH - 2)
     for name, text in facts.items():
         if text:

@@ -22,7 +22,7 @@ from harness.messages import Failed, Job, ProbeTorch, TorchFacts, Tried, TryBack
 from harness.plan import Contest, Request, StartMethod, plan
 from harness.sampling_plan import SamplingPlan
 from judging.constraints import Requirements
-from judging.verdict import judge_contests, undecided
+from judging.ranking import undecided
 from models.base import Family
 from records.device import CPU, Device
 from records.errors import BakeoffError, UsageError
@@ -98,7 +98,6 @@ def report_of(store: Store) -> Report:
         request=store.request(),
         environment=captured,
         records=records,
-        verdicts=judge_contests(records, Requirements.parse(request_of(store).require)),
         notes=store.notes(),
         elapsed_s=store.elapsed_s,
     )

@@ -26,8 +26,9 @@ from harness.controller.progress import Progress
 from harness.messages import BurstTaken, ComputeReference, Failed, MeasureCell, Ready, TakeBurst
 from harness.plan import Contest, PlannedCell, Request, Schedule
 from harness.sampling_plan import SamplingPlan
+from judging.contest import judge_contest
 from judging.estimate import speedup, summarise
-from judging.verdict import judge_contest, undecided
+from judging.ranking import undecided
 from records.device import Device
 from records.errors import BakeoffError
 from records.schema import Burst, Ceilings, Cell, Frozen, Ratio, Record

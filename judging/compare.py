@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from judging import environments
 from judging.environments import Bearing, Difference
 from judging.estimate import burst_ms, process_medians_ms, welch_interval
-from judging.verdict import BASELINE
+from judging.ranking import BASELINE
 from records.errors import UsageError
 from records.schema import Burst, Cell, Interval, Record, Report, Status
 

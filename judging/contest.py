@@ -1,85 +1,166 @@
-"""What is known of one contest and of each of its cells, in the order of reading."""
+"""Judges one contest: its ranked cells, its winner, and the doubts about both."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-from judging.costs import Costs
+from judging.constraints import Requirements
+from judging.costs import BreakEven, Costs
+from judging.doubts import doubts_of
 from judging.pareto import Front, front_of
-from judging.verdict import BASELINE
-from records.schema import Cell, Record, Roofline, Standing, Status, Verdict
+from judging.ranking import Ranking
+from records.schema import Cell, Doubt, Latency, Ratio, Record, Roofline, Status
 
 
 @dataclass(frozen=True)
 class CellJudgement:
-    """One cell of a contest. `standing` is None where it is not ranked, whether or not it has numbers."""
+    """What is known of one cell of a contest.
+
+    `rank` is None for a cell that is not ranked, with or without numbers. Cells that share the first place have rank 1.
+    """
 
     record: Record
-    standing: Standing | None
+    rank: int | None = None
+    speedup: Ratio | None = None  # over the contest's baseline
+    break_even: BreakEven | None = None  # against the baseline, from a cold start
+    is_baseline: bool = False
+    unmet: tuple[Doubt, ...] = ()  # requirements that it does not meet
+
+    @property
+    def cell(self) -> Cell:
+        return self.record.cell
 
     @property
     def label(self) -> str:
         return self.record.cell.label
 
+    @property
+    def latency(self) -> Latency | None:
+        return self.record.latency
+
 
 @dataclass(frozen=True)
 class ContestJudgement:
-    """The rows of one contest in the order of reading, and the verdict on them."""
+    """What is known of one contest. `cells` are in the order of reading: ranked cells first, then the others."""
 
-    cells: Sequence[CellJudgement]
-    verdict: Verdict
-    calls: int | None = None  # over which each configuration is compared with the baseline, if that was asked for
+    cells: tuple[CellJudgement, ...]
+    baseline: str | None  # label of the cell that speed-ups and costs are taken to, if it has sound numbers
+    winner: str | None  # None if no cell is ranked, or if the best ones tie
+    tied: tuple[str, ...]  # labels that share the first place, if there are several
+    runner_up: str | None  # the first label after those that share the first place
+    leads: dict[str, Ratio]  # the best cell over every other ranked one, by label
+    open_labels: tuple[str, ...]  # measuring ended before the best cell's leads over these were decided
+    doubts: tuple[Doubt, ...]  # in order of weight
+    costs: Costs  # of all cells that ended well
+    front: Front  # the ranked cells that no other one dominates
+    calls: int | None = None  # over which each cell is compared with the baseline, if the user asked for that
+    run_id: str | None = None  # set if several reports are shown together and hold the same contest
 
     @property
     def cell(self) -> Cell:
-        """Any of its cells: good for what all of them share."""
-        return self.cells[0].record.cell
+        """Return any of the cells. Use it for what all of them share."""
+        return self.cells[0].cell
+
+    @property
+    def contest_id(self) -> str:
+        return self.cell.contest_id
 
     @property
     def title(self) -> str:
-        return self.verdict.title
+        """Return a title such as `conv (batch 4, size 128) on cpu, fp32`."""
+        return f"{self.cell.title}, {self.run_id}" if self.run_id else self.cell.title
+
+    @property
+    def unstable(self) -> bool:
+        """Return True if measuring ended before the verdict was decided."""
+        return bool(self.open_labels)
+
+    @property
+    def lead(self) -> Ratio | None:
+        """Return the ratio of the best cell to the runner-up."""
+        return self.leads[self.runner_up] if self.runner_up else None
 
     @property
     def ranked(self) -> list[CellJudgement]:
-        return [row for row in self.cells if row.standing]
+        return [cell for cell in self.cells if cell.rank is not None]
 
     @property
     def unranked(self) -> list[CellJudgement]:
-        return [row for row in self.cells if not row.standing]
+        return [cell for cell in self.cells if cell.rank is None]
 
     @property
     def roofline(self) -> Roofline | None:
-        """Any of its cells': the same for all of them but for the share."""
-        return next((row.record.roofline for row in self.cells if row.record.roofline), None)
+        """Return the roofline of any cell: it is the same for all of them, except for the share."""
+        return next((cell.record.roofline for cell in self.cells if cell.record.roofline), None)
 
     @property
     def best(self) -> CellJudgement | None:
-        """The first of the ranked rows: the winner, or the fastest of those that tie."""
-        return self.cells[0] if self.cells[0].standing else None
+        """Return the winner, or the first of those that tie."""
+        return self.cells[0] if self.cells[0].rank is not None else None
 
     @property
     def contenders(self) -> list[str]:
-        """Labels of those that may win."""
-        return [row.label for row in self.ranked]
+        """Return the labels of the cells that may win."""
+        return [cell.label for cell in self.ranked]
 
-    @property
-    def baseline(self) -> str | None:
-        """The label that costs are compared with, whether or not it may win; None where it has no sound numbers."""
-        label = self.verdict.baseline or BASELINE
-        return next((row.label for row in self._sound if row.label == label), None)
 
-    @cached_property
-    def costs(self) -> Costs:
-        """Of all cells that ended well."""
-        return Costs([row.record for row in self._sound], self.baseline)
+def judge_contest(
+    records: Sequence[Record],
+    requirements: Requirements | None = None,
+    calls: int | None = None,
+    run_id: str | None = None,
+) -> ContestJudgement:
+    """Judge the cells of one contest. Raises ValueError without records, or with those of two contests."""
+    if not records:
+        raise ValueError("there is no record to judge")
+    ranking = Ranking(records, requirements)
+    costs = Costs(ranking)
+    tied = ranking.sharing_first_place()
+    behind = ranking.ranked[len(tied) :]
+    ranked = [_ranked_cell(record, ranking, tied, costs) for record in ranking.ranked]
+    unranked = [record for record in records if record not in ranking.ranked]
+    return ContestJudgement(
+        # sorting is stable: failures stay in the order in which they were asked for
+        cells=(*ranked, *(_unranked_cell(record, ranking) for record in sorted(unranked, key=_distance_from_success))),
+        baseline=_label(ranking.baseline),
+        winner=tied[0].cell.label if len(tied) == 1 else None,
+        tied=tuple(record.cell.label for record in tied) if len(tied) > 1 else (),
+        runner_up=behind[0].cell.label if behind else None,
+        leads={other.cell.label: ratio for other, ratio in ranking.leads()},
+        open_labels=tuple(other.cell.label for other, _ in ranking.open_pairs()),
+        doubts=tuple(doubts_of(ranking, records)),
+        costs=costs,
+        front=front_of(ranking.ranked),
+        calls=calls,
+        run_id=run_id,
+    )
 
-    @cached_property
-    def front(self) -> Front:
-        """Those of the contenders that none of them dominates."""
-        return front_of([row.record for row in self.ranked])
 
-    @property
-    def _sound(self) -> list[CellJudgement]:
-        return [row for row in self.cells if row.record.status is Status.OK and row.record.latency]
+def _ranked_cell(record: Record, ranking: Ranking, tied: Sequence[Record], costs: Costs) -> CellJudgement:
+    baseline = ranking.baseline
+    is_baseline = record is baseline
+    pays = costs.break_even(record.cell.label, baseline.cell.label, "cold") if baseline and not is_baseline else None
+    return CellJudgement(
+        record,
+        rank=1 if record in tied else 1 + ranking.ranked.index(record),
+        speedup=ranking.ratio(record, baseline) if baseline else None,
+        break_even=BreakEven(0, 0, 0, is_established=True) if is_baseline else pays,
+        is_baseline=is_baseline,
+    )
+
+
+def _unranked_cell(record: Record, ranking: Ranking) -> CellJudgement:
+    unmet = tuple(ranking.unmet.get(record.cell.label, ()))
+    return CellJudgement(record, unmet=unmet, is_baseline=record is ranking.baseline)
+
+
+def _label(record: Record | None) -> str | None:
+    return record.cell.label if record else None
+
+
+def _distance_from_success(record: Record) -> int:
+    """Return a low number for a cell with numbers, a high one for a cell that was never tried."""
+    if record.status.is_absence:
+        return 4
+    return {Status.OK: 0, Status.FALLBACK: 1, Status.INCORRECT: 2}.get(record.status, 3)

@@ -1,22 +1,20 @@
-"""What a deployment costs over its life, in seconds: from records to totals and crossings, pure functions.
+"""Computes what a deployment costs over its life, in seconds: the totals over n calls, and where they cross.
 
-A cell's total over n calls is a straight line: building, the first call, and n - 1 calls at the steady latency. The
-first call is one of the n. It starts `cold`, from empty caches, or `warm`, from the caches and the artefact of an
-earlier process. A cell that went on choosing while it answered calls has two straight pieces: until it had settled its
-calls took what they took on average, and those after them the steady latency.
+The total of a cell over n calls is a straight line: what starting takes, then n - 1 calls at the steady latency. The
+first call is one of the n. A cell starts `cold`, from empty caches, or `warm`, from the caches and the artefact of an
+earlier process. If a build needs some calls until it is final, what they take beyond as many steady calls belongs to
+starting.
 
-Building, the first call and the calls of a settling were timed once per start, in one process and in no round shared
-with anybody: they count within `TIMED_ONCE_MARGIN`. Whoever is said to cost least leads even if they had been longer
-for it and shorter for the other by that. When one has paid is told by building and the first call as they were timed:
-that interval is one of the steady latencies' ratio and of a settling's calls alone, and a lead that may be chance is
-none until settling has ended.
+Starting was timed once, in one process and in no round with others: it is known within `TIMED_ONCE_MARGIN`. A cell is
+named as the one that costs least only if that holds for starts longer and shorter by this margin. Break-even takes
+starting as it was timed: its interval is that of the ratio of the steady latencies alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Literal
@@ -32,110 +30,60 @@ from judging.decision import (
     Relation,
     relation,
 )
-from judging.estimate import Series, interval_at, ratio_of, series_of
-from records.schema import Interval, Phase, Ratio, Record
+from judging.estimate import interval_at
+from judging.ranking import Ranking
+from records.schema import FIRST_CALL, SETTLE, Interval, Phase, Ratio, Record
 
 Start = Literal["cold", "warm"]
 STARTS: tuple[Start, ...] = ("cold", "warm")
 
 HORIZON = tuple(10**power for power in range(8))
-"""Numbers of calls that tables have a row for: 1 to ten million."""
+"""Tables have a row for each of these numbers of calls: 1 to ten million."""
 
 TIMED_ONCE_MARGIN = MARGIN_UNPAIRED
-"""By so much building, a first call and the calls of a settling may have been longer or shorter by chance alone."""
-
-
-@dataclass(frozen=True)
-class Unsettled:
-    """The calls, after the first one, that a cell answers until how it runs is final."""
-
-    calls: int  # at least one
-    start_s: float  # building and the first call, before them
-    call_s: float  # each of them, on average
+"""The share by which starting may be longer or shorter by chance."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """What a cell costs over its calls, in seconds: straight, but for a bend where it has settled."""
+    """The total of a cell over its calls, in seconds."""
 
     label: str
-    setup_s: float  # building and the first call; what settling took beyond as many steady calls, too
-    steady_s: float  # each further call, once it has settled
-    unsettled: Unsettled | None = None  # what holds until then; None: it runs from its first call on as it always will
-
-    @property
-    def settled_at(self) -> int:
-        """The number of calls, the first included, with which it has settled."""
-        return 1 + self.unsettled.calls if self.unsettled else 1
+    setup_s: float  # building, the first call, and what calls until the build was final took beyond steady ones
+    steady_s: float  # each further call
 
     def total_s(self, calls: float) -> float:
-        """Of `calls` >= 1 calls, the first included."""
+        """Return the seconds of `calls` calls, the first included. `calls` is at least 1."""
         return float(self.exact_total_s(calls))
 
     def exact_total_s(self, calls: float) -> Fraction:
-        early = self._unsettled_at(calls)
-        setup_s, call_s = (early.start_s, early.call_s) if early else (self.setup_s, self.steady_s)
-        return Fraction(setup_s) + Fraction(calls - 1) * Fraction(call_s)
+        return Fraction(self.setup_s) + Fraction(calls - 1) * Fraction(self.steady_s)
 
     def break_even(self, other: Line) -> int | None:
-        """The number of calls, the first included, from which on this never costs more than `other`.
+        """Return the number of calls, the first included, from which on this never costs more than `other`.
 
-        0: it does so from the start; None: it never does. Exact for the numbers given.
+        0 means from the start, None means never. The answer is exact for the numbers given.
         """
-        found = self.ahead_of(other)
-        if not found or found[-1][1] is not None:
+        behind_s = Fraction(self.setup_s) - Fraction(other.setup_s)
+        gained_s = Fraction(other.steady_s) - Fraction(self.steady_s)
+        if gained_s < 0:
             return None
-        first = found[-1][0]
-        return 0 if first == 1 else first
+        if behind_s <= 0:
+            return 0
+        return 1 + math.ceil(behind_s / gained_s) if gained_s else None
 
-    def ahead_of(self, other: Line) -> list[tuple[int, int | None]]:
-        """The stretches, by first and last number of calls, over which this costs no more than `other`.
-
-        None: without end. Exact for the numbers given.
-        """
-        ends = sorted({line.settled_at for line in (self, other) if line.unsettled})
-        found: list[tuple[int, int | None]] = []
-        for first, last in zip([1, *(end + 1 for end in ends)], [*ends, None], strict=True):
-            behind_s = self.exact_total_s(first) - other.exact_total_s(first)
-            gained_s = Fraction(other._call_s(first)) - Fraction(self._call_s(first))
-            stretch = _at_most_zero(behind_s, gained_s, first, last)
-            if stretch and found and found[-1][1] == stretch[0] - 1:
-                found[-1] = (found[-1][0], stretch[1])
-            elif stretch:
-                found.append(stretch)
-        return found
-
-    def at(self, factor: float, settling_factor: float = 1.0, start_factor: float = 1.0) -> Line:
-        """The same with a steady latency `factor` times as long.
-
-        Calls until it has settled take `settling_factor`, building and the first call `start_factor` times as long.
-        """
-        steady_s = self.steady_s * factor
-        if self.unsettled is None:
-            return Line(self.label, self.setup_s * start_factor, steady_s)
-        start_s, call_s = self.unsettled.start_s * start_factor, self.unsettled.call_s * settling_factor
-        return settling_line(self.label, replace(self.unsettled, start_s=start_s, call_s=call_s), steady_s)
-
-    def _call_s(self, calls: int) -> float:
-        early = self._unsettled_at(calls)
-        return early.call_s if early else self.steady_s
-
-    def _unsettled_at(self, calls: float) -> Unsettled | None:
-        return self.unsettled if calls <= self.settled_at else None
-
-
-def settling_line(label: str, early: Unsettled, steady_s: float) -> Line:
-    """The line of a cell whose calls take `steady_s` each after those of `early`."""
-    return Line(label, early.start_s + early.calls * (early.call_s - steady_s), steady_s, early)
+    def at(self, factor: float, start_factor: float = 1.0) -> Line:
+        """Return the same line with its steady latency and its start longer by these factors."""
+        return Line(self.label, self.setup_s * start_factor, self.steady_s * factor)
 
 
 @dataclass(frozen=True)
 class BreakEven:
-    """From which call on one cell has paid against another.
+    """The number of calls from which on one cell has paid against another.
 
-    `calls` is 0 where it was never behind, None where it never pays. Where `is_established` is False, the difference of
-    the steady latencies is not, and `calls` is no more than where the two lines cross. `low` and `high` are where they
-    cross at either end of the 95 % interval of that difference; None where there is no crossing.
+    `calls` is 0 if it was never behind, and None if it never pays. If `is_established` is False, the difference of the
+    steady latencies is not, and `calls` only says where the two lines cross. `low` and `high` are the crossings at the
+    two ends of the 95 % interval of that difference, or None if there is no crossing.
     """
 
     calls: int | None
@@ -148,19 +96,19 @@ class BreakEven:
 class Leg:
     """A stretch of the lower envelope: `line` is the cheapest from call number `first_call` on.
 
-    `rivals` are those whose totals cannot be told from its own: on the first leg at a single call, on the last one
-    anywhere in `HORIZON`, and on others at both ends, but for the leg before and the one after where they cross it.
+    `rivals` are the lines with totals that cannot be told from its own: on the first leg at a single call, on the last
+    one anywhere in `HORIZON`, and on others at both ends. There, the legs before and after it are no rivals.
     """
 
     line: Line
     first_call: int
-    crossing: BreakEven | None  # against the one before it; None for the first
+    crossing: BreakEven | None  # against the leg before it; None for the first leg
     rivals: Sequence[Line]
 
 
 @dataclass(frozen=True)
 class Cheapest:
-    """Who costs least over `calls` calls, and whose total cannot be told from that."""
+    """The cell that costs least over `calls` calls, and the rivals with totals that cannot be told from its own."""
 
     calls: int
     line: Line
@@ -174,18 +122,16 @@ class Outcome:
     label: str
     baseline: str
     calls: int
-    overhead_s: float  # of building, the first call, and those of `calls` that it settled in, beyond as many of theirs
+    overhead_s: float  # of starting, beyond the baseline's
     steady: Ratio
     total_speedup: float  # the baseline's total / the cell's
-    total_speedup_ci95: Interval | None  # from the steady latencies' interval and a settling's margin alone
-    total_speedup_believed: Interval | None  # what a winner may be named by: with the margin of all that was timed once
+    total_speedup_ci95: Interval | None  # from the steady latencies' interval alone
+    total_speedup_believed: Interval | None  # with the margin of starting; a winner is named by this one
     break_even: BreakEven
-    settling_calls: int = 0  # that it takes to settle, after the first one
-    settled_overhead_s: float = 0.0  # what the overhead is once all of them were made
 
     @property
     def winner(self) -> str | None:
-        """The one that costs less, or None where that cannot be told, or by less than `TIE_MARGIN`."""
+        """Return the label that costs less, or None if that cannot be told, or if it is less by under `TIE_MARGIN`."""
         if self.total_speedup_believed is None:
             return None
         if self.total_speedup >= 1 + TIE_MARGIN and self.total_speedup_believed.low > 1:
@@ -196,51 +142,43 @@ class Outcome:
 
 
 class Costs:
-    """What the cells of one contest cost, for each way to start.
+    """The costs of the measured cells of one contest, for each way to start.
 
-    Only records with samples and a timed first call have a line; the warm ones only where a second process started
-    from the caches of the first. `baseline` bridges cells that shared no rounds.
+    Only a cell with a timed first call has a line, and a warm one only if a further process started from its caches.
     """
 
-    def __init__(self, records: Sequence[Record], baseline: str | None = None) -> None:
-        series = {record.cell.label: series_of(record.bursts) for record in records}
-        self._series: dict[str, Series] = {label: turns for label, turns in series.items() if turns}
-        self._baseline = self._series.get(baseline or "")
-        measured = [record for record in records if record.cell.label in self._series]
-        self._lines = {start: _lines(measured, start) for start in STARTS}
-        self._ratios: dict[tuple[str, str], Ratio] = {}
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking = ranking
+        self._records = {record.cell.label: record for record in ranking.measured}
+        self._lines = {start: _lines(ranking.measured, start) for start in STARTS}
+        self._legs: dict[tuple[Start, tuple[str, ...]], list[Leg]] = {}
 
     def lines(self, start: Start) -> list[Line]:
-        """Of all cells that have one."""
+        """Return the lines of all cells that have one."""
         return list(self._lines[start].values())
 
     def steady(self, ours: str, theirs: str) -> Ratio:
-        """How many times faster a steady call of `ours` is than one of `theirs`. Raises KeyError for unknown labels."""
-        if (ours, theirs) not in self._ratios:
-            self._ratios[ours, theirs] = ratio_of(self._series[ours], self._series[theirs], self._baseline)
-        return self._ratios[ours, theirs]
+        """Return how many times faster a steady call of `ours` is. Raises KeyError for unknown labels."""
+        return self._ranking.ratio(self._records[ours], self._records[theirs])
 
     def break_even(self, ours: str, theirs: str, start: Start) -> BreakEven | None:
-        """From which call on `ours` has paid against `theirs`; None where one has no line, or they are the same."""
+        """Return from which call on `ours` has paid against `theirs`; None if one has no line, or they are the same."""
         lines = self._lines[start]
         if ours == theirs or ours not in lines or theirs not in lines:
             return None
         return break_even(lines[ours], lines[theirs], self.steady(ours, theirs))
 
     def legs(self, start: Start, among: Collection[str]) -> list[Leg]:
-        """The lower envelope over 1 to the last of `HORIZON` calls, of those labels `among` that have a line."""
-        lines = [line for line in self.lines(start) if line.label in among]
-        legs: list[Leg] = []
-        stretches = envelope(lines, HORIZON[-1])
-        for place, (line, first_call) in enumerate(stretches):
-            crossing = self.break_even(line.label, legs[-1].line.label, start) if legs else None
-            if crossing and crossing.calls != first_call:  # as while the one before settles, which is ahead in the end
-                crossing = BreakEven(first_call, None, None, is_established=False)
-            legs.append(Leg(line, first_call, crossing, self._rivals_on(stretches, place, lines)))
-        return legs
+        """Return the lower envelope over 1 to the last of `HORIZON` calls, of the labels `among` that have a line."""
+        key = (start, tuple(among))
+        if key not in self._legs:
+            lines = [line for line in self.lines(start) if line.label in among]
+            stretches = envelope(lines, HORIZON[-1])
+            self._legs[key] = [self._leg(stretches, place, lines, start) for place in range(len(stretches))]
+        return self._legs[key]
 
     def cheapest(self, calls: int, start: Start, among: Collection[str]) -> Cheapest | None:
-        """Who costs least over `calls` calls, of those labels `among` that have a line; None where none has."""
+        """Return which cell costs least over `calls` calls, of the labels `among` that have a line, or None."""
         lines = [line for line in self.lines(start) if line.label in among]
         if not lines:
             return None
@@ -248,16 +186,13 @@ class Costs:
         return Cheapest(calls, best, self._rivals_at(calls, best, lines))
 
     def outcome(self, label: str, baseline: str, calls: int, start: Start) -> Outcome | None:
-        """`label` against `baseline` over `calls` calls; None where one has no line, or they are the same."""
-        lines = self._lines[start]
+        """Compare `label` with `baseline` over `calls` calls. None if one has no line, or they are the same."""
         crossing = self.break_even(label, baseline, start)
         if crossing is None:
             return None
-        ours, theirs, steady = lines[label], lines[baseline], self.steady(label, baseline)
+        ours, theirs = self._lines[start][label], self._lines[start][baseline]
+        steady = self.steady(label, baseline)
         total_speedup = theirs.total_s(calls) / ours.total_s(calls)
-
-        def overhead_s(calls: int) -> float:
-            return ours.total_s(calls) - theirs.total_s(calls)
 
         def total_of(ratio: Ratio, start_margin: float = 0.0) -> Interval | None:
             ends = _ends(ours, theirs, ratio, start_margin)
@@ -272,84 +207,75 @@ class Costs:
             label=label,
             baseline=baseline,
             calls=calls,
-            overhead_s=overhead_s(min(calls, ours.settled_at)),
+            overhead_s=ours.setup_s - theirs.setup_s,
             steady=steady,
             total_speedup=total_speedup,
             total_speedup_ci95=total_of(steady),
             total_speedup_believed=total_of(believed, TIMED_ONCE_MARGIN),
             break_even=crossing,
-            settling_calls=ours.settled_at - 1,
-            settled_overhead_s=overhead_s(ours.settled_at),
         )
 
+    def _leg(self, stretches: Sequence[tuple[Line, int]], place: int, lines: Sequence[Line], start: Start) -> Leg:
+        line, first_call = stretches[place]
+        crossing = self.break_even(line.label, stretches[place - 1][0].label, start) if place else None
+        return Leg(line, first_call, crossing, self._rivals_on(stretches, place, lines))
+
     def _rivals_on(self, stretches: Sequence[tuple[Line, int]], place: int, lines: Sequence[Line]) -> list[Line]:
-        """Of the `lines`, the `rivals` of that leg."""
+        """Return the `rivals` of the leg at `place`."""
         line, first = stretches[place]
         if place + 1 == len(stretches):
-            rows = [self._rivals_at(calls, line, lines) for calls in HORIZON if calls >= first]
-            return list(dict.fromkeys(rival for row in rows for rival in row))
+            found = [self._rivals_at(calls, line, lines) for calls in HORIZON if calls >= first]
+            return list(dict.fromkeys(rival for rivals in found for rival in rivals))
         if place == 0:
             return self._rivals_at(first, line, lines)
         (before, _), (after, end) = stretches[place - 1], stretches[place + 1]
         as_cheap_first, as_cheap_last = (self._rivals_at(calls, line, lines) for calls in (first, end - 1))
-        as_cheap = [rival for rival in as_cheap_first if rival in as_cheap_last]
-        return [rival for rival in as_cheap if rival not in (before, after)]
+        return [rival for rival in as_cheap_first if rival in as_cheap_last and rival not in (before, after)]
 
     def _rivals_at(self, calls: int, best: Line, lines: Sequence[Line]) -> list[Line]:
-        """Of the `lines`, those that may be as cheap as `best` over `calls` calls, the cheapest first."""
+        """Return the `lines` that may be as cheap as `best` over `calls` calls, the cheapest first."""
         others = sorted((line for line in lines if line is not best), key=lambda line: line.total_s(calls))
         return [line for line in others if self._may_be_as_cheap(line, best, calls)]
 
     def _may_be_as_cheap(self, line: Line, best: Line, calls: int) -> bool:
-        """Whether its total may be within a tie of the cheapest's, at the ends that favour it.
+        """Return True if its total may be within a tie of the best one's.
 
-        Those of the interval, and of the margin of what was timed once. With no interval nothing is known of its
-        steady latency.
+        It is compared at the ends of the interval and of the starts' margin that favour it. Without an interval,
+        nothing is known of its steady latency.
         """
         steady = _believed(self.steady(line.label, best.label), WIDE_LEAD_CONFIDENCE)
         ends = _ends(line, best, steady, TIMED_ONCE_MARGIN)
-        fastest, slowest_best = ends[1] if ends else (line.at(0.0, _SHORTER, _SHORTER), best.at(1.0, _LONGER, _LONGER))
+        longer = 1 + TIMED_ONCE_MARGIN
+        fastest, slowest_best = ends[1] if ends else (line.at(0.0, 1 / longer), best.at(1.0, longer))
         return fastest.total_s(calls) < slowest_best.total_s(calls) * (1 + TIE_MARGIN)
 
 
 def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:
-    """From which call on `ours` has paid against `theirs`.
+    """Return from which call on `ours` has paid against `theirs`.
 
-    `steady` is how many times faster a steady call of `ours` is, and gives the interval. Established only if a
-    verdict would call one of the two faster by that ratio, and both ends of its interval agree on whether it ever pays.
+    `steady` is how many times faster a steady call of `ours` is, and gives the interval. The answer is established only
+    if a verdict would call one of the two faster, and both ends of the interval agree on whether it ever pays.
     """
-    lead_counts_from = _lead_counts_from(ours, theirs)
-
-    def pays_from(one: Line, other: Line) -> int | None:
-        found = one.break_even(other)
-        return found if found is None or lead_counts_from == 1 else max(found, lead_counts_from)
-
-    calls = pays_from(ours, theirs)
+    calls = ours.break_even(theirs)
     ends = _ends(ours, theirs, steady)
     if ends is None:
         return BreakEven(calls, None, None, is_established=False)
-    slowest, fastest = (pays_from(*end) for end in ends)
+    slowest, fastest = (one.break_even(other) for one, other in ends)
     agree = (slowest is None) == (calls is None) == (fastest is None)
     differ = relation(steady) in (Relation.FASTER, Relation.SLOWER)
     return BreakEven(calls, fastest, slowest, is_established=differ and agree)
 
 
 def envelope(lines: Sequence[Line], last_call: int) -> list[tuple[Line, int]]:
-    """The lower envelope of `lines` over 1 to `last_call` calls: who is cheapest, and from which call on.
+    """Return the lower envelope over 1 to `last_call` calls: the cheapest lines, and from which call on each is.
 
-    Exact: it goes from crossing to crossing. Of equal totals, the line with the shorter next call is taken. One that
-    takes the lead while it settles, over somebody by no more than chance may give it, has it from where it has settled.
+    It is exact, since it goes from crossing to crossing. Of equal totals, the line with the shorter next call is taken.
     """
-    lead_counts_from = [max(_lead_counts_from(line, other) for other in lines) for line in lines]
     found: list[tuple[Line, int]] = []
-    current, first_call = min(lines, key=_order_at_first, default=None), 1
+    current, first_call = min(lines, key=partial(_order_at, calls=1), default=None), 1
     while current is not None and first_call <= last_call:
         found.append((current, first_call))
-        takes_over = [
-            (calls, line)
-            for line, counts_from in zip(lines, lead_counts_from, strict=True)
-            if (calls := _overtakes(line, current, max(first_call + 1, counts_from)))
-        ]
+        takes_over = [(calls, line) for line in lines if (calls := _overtakes(line, current)) and calls > first_call]
         first_call = min((calls for calls, _ in takes_over), default=last_call + 1)
         those = [line for calls, line in takes_over if calls == first_call]
         current = min(those, key=partial(_order_at, calls=first_call), default=None)
@@ -357,101 +283,57 @@ def envelope(lines: Sequence[Line], last_call: int) -> list[tuple[Line, int]]:
 
 
 def line_of(record: Record, start: Start) -> Line | None:
-    """The cell's line, or None where it has no latency, or no start of this kind whose first call was timed."""
+    """Return the line of a cell, or None without a latency or a start of this kind with a timed first call."""
     warm = record.warm_start
-    setup_s = _setup_s(record.phases if start == "cold" else warm.phases if warm else [])
-    if setup_s is None or record.latency is None:
+    phases = record.phases if start == "cold" else warm.phases if warm else []
+    if record.latency is None or not any(phase.name == FIRST_CALL and phase.seconds for phase in phases):
         return None
-    label, steady_s = record.cell.label, record.latency.median_ms / 1e3
-    settling = record.settling if start == "cold" else warm.settling if warm else None
-    if not settling or not settling.calls or settling.seconds <= settling.calls * steady_s:  # choosing is never a gain
-        return Line(label, setup_s, steady_s)
-    return settling_line(label, Unsettled(settling.calls, setup_s, settling.seconds / settling.calls), steady_s)
+    steady_s = record.latency.median_ms / 1e3
+    return Line(record.cell.label, sum(_seconds_beyond_calls(phase, steady_s) for phase in phases), steady_s)
 
 
-def _lines(records: Iterable[Record], start: Start) -> dict[str, Line]:
+def _lines(records: Sequence[Record], start: Start) -> dict[str, Line]:
     return {line.label: line for record in records if (line := line_of(record, start))}
 
 
-def _setup_s(phases: Sequence[Phase]) -> float | None:
-    """All of them together, or None where the first call was not timed."""
-    if not any(phase.name == "first_call" and phase.seconds for phase in phases):
-        return None
-    return sum(phase.seconds for phase in phases)
+def _seconds_beyond_calls(phase: Phase, steady_s: float) -> float:
+    """Return what a phase took beyond the calls that it answered. Settling never counts as a gain."""
+    return max(0.0, phase.seconds - phase.calls * steady_s) if phase.name == SETTLE else phase.seconds
 
 
 def _order_at(line: Line, calls: int) -> tuple[Fraction, Fraction]:
-    return line.exact_total_s(calls), line.exact_total_s(calls + 1)
+    return line.exact_total_s(calls), Fraction(line.steady_s)
 
 
-def _order_at_first(line: Line) -> tuple[Fraction, int, Fraction]:
-    """Of equal first calls, that of a line which has nothing to settle."""
-    return line.exact_total_s(1), line.settled_at, line.exact_total_s(2)
-
-
-def _overtakes(line: Line, current: Line, from_call: int) -> int | None:
-    """The first number of calls, not below `from_call`, at which `line` is to be taken instead of `current`."""
-    bends = {line.settled_at, current.settled_at}
-    for first, last in line.ahead_of(current):
-        # of two that are equal for a while, one may take the lead where either bends
-        for calls in sorted({max(first, from_call), *(bend for bend in bends if bend > max(first, from_call))}):
-            if (last is None or calls <= last) and _order_at(line, calls) < _order_at(current, calls):
-                return calls
-    return None
-
-
-def _lead_counts_from(ours: Line, theirs: Line) -> int:
-    """The number of calls from which on a lead of `ours` is one: 1, or where it has settled.
-
-    Before that it has to be more than chance may give to the calls of its settling: over the margin with the first
-    call, or still there in the end if those calls had been longer by the margin.
-    """
-    if ours.unsettled is None or ours == theirs or ours.total_s(1) * _LONGER <= theirs.total_s(1):
-        return 1
-    slow, quick = ours.at(1.0, _LONGER), theirs.at(1.0, _SHORTER)
-    return 1 if slow.exact_total_s(ours.settled_at) <= quick.exact_total_s(ours.settled_at) else ours.settled_at
-
-
-def _at_most_zero(value: Fraction, fall: Fraction, first: int, last: int | None) -> tuple[int, int | None] | None:
-    """Where, from `first` to `last`, what is `value` at `first` and falls by `fall` a call is at most zero."""
-    if value <= 0 <= fall:
-        return first, last
-    if value <= 0:
-        turns = first + math.floor(value / fall)
-        return first, turns if last is None else min(turns, last)
-    if fall <= 0:
+def _overtakes(line: Line, current: Line) -> int | None:
+    """Return the number of calls from which on `line` is to be taken instead of `current`, which leads before."""
+    if line.steady_s >= current.steady_s:
         return None
-    turns = first + math.ceil(value / fall)
-    return (turns, last) if last is None or turns <= last else None
-
-
-_LONGER = 1 + TIMED_ONCE_MARGIN
-_SHORTER = 1 / _LONGER
+    return line.break_even(current)
 
 
 def _ends(
     ours: Line, theirs: Line, steady: Ratio, start_margin: float = 0.0
 ) -> tuple[tuple[Line, Line], tuple[Line, Line]] | None:
-    """Both lines at the end of the ratio's interval that is worst for `ours`, and at the best; None without one.
+    """Return both lines at the end of the ratio's interval that is worst for `ours`, and at the best; None without one.
 
-    The steady latency that varies is that of `ours`, around the cell's median: the paired ratio is free of drift, and
-    says how wide the interval is. Where it cannot see what lies between processes, or between rounds, the margins that
-    a verdict asks for are added. So they are to the calls in which either settled, which share no rounds. Building and
-    the first call are longer and shorter by `start_margin`.
+    Only the steady latency of `ours` varies, around the cell's median: the paired ratio is free of drift, and says how
+    wide the interval is. If the interval cannot contain the differences between processes or between rounds, the margin
+    that a verdict asks for is added. Starting is longer and shorter by `start_margin`.
     """
     if steady.ci95 is None:
         return None
     slack, longer, shorter = 1 + _unseen(steady), 1 + start_margin, 1 / (1 + start_margin)
-    worst = ours.at(slack * steady.value / steady.ci95.low, _LONGER, longer), theirs.at(1.0, _SHORTER, shorter)
-    best = ours.at(steady.value / steady.ci95.high / slack, _SHORTER, shorter), theirs.at(1.0, _LONGER, longer)
+    worst = ours.at(slack * steady.value / steady.ci95.low, longer), theirs.at(1.0, shorter)
+    best = ours.at(steady.value / steady.ci95.high / slack, shorter), theirs.at(1.0, longer)
     return worst, best
 
 
 def _believed(steady: Ratio, confidence: float) -> Ratio:
-    """`steady` with the interval by which a winner over so many calls may be named.
+    """Return `steady` with the interval by which a winner over so many calls may be named.
 
-    The 95 % one where a verdict would call one of the two faster. Else the steady latencies may well be equal, and a
-    winner has to be one by its setup: the interval is that of `confidence`, as a verdict asks for it, and holds 1.
+    It is the 95 % interval if a verdict would call one of the two faster. Otherwise the steady latencies may be equal,
+    and a winner must win by its start: the interval has this `confidence`, as for a verdict, and contains 1.
     """
     if steady.ci95 is None or relation(steady) in (Relation.FASTER, Relation.SLOWER):
         return steady
@@ -461,6 +343,7 @@ def _believed(steady: Ratio, confidence: float) -> Ratio:
 
 
 def _unseen(ratio: Ratio) -> float:
+    """Return the margin for differences that the interval cannot contain."""
     if not ratio.paired:
         return MARGIN_UNPAIRED
     return MARGIN if ratio.processes < FEWEST_PROCESSES else 0.0

@@ -1,40 +1,40 @@
-"""What disturbed a measurement, seen from the conditions that each burst carries: pure functions."""
+"""Finds what disturbed a measurement, from the conditions that each burst carries."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from records.schema import Burst, Conditions, Record
+from records.schema import Burst, Conditions, Doubt, DoubtKind, Record
 
 WAIT_SHARE = 0.02
-"""A burst is disturbed if its threads waited for a core for this much of its time beyond what is usual for the cell.
-Not beyond nothing: a cell with more threads than cores keeps itself waiting, in every burst alike."""
+"""A burst is disturbed if its threads waited for a core this much more of its time than is usual for the cell.
+A cell with more threads than cores waits for itself in every burst, which is usual for it."""
 
 STEAL_SHARE = 0.02
-"""The same of the cores' time that the hypervisor gave to others."""
+"""A burst is disturbed if the hypervisor gave this much more of the cores' time to others than is usual."""
 
 CALIBRATION_EXCESS = 0.10
-"""A round is disturbed if the calibrating work at its start took this much longer than it usually does."""
+"""A round is disturbed if the calibration at its start took this much longer than usual."""
 
 THROTTLED_CLOCK = 0.75
-"""A burst is disturbed if the SM clock after it is below this part of what is usual for the cell."""
+"""A burst is disturbed if the SM clock after it is below this share of the usual clock."""
 
 DRIFT = 0.05
-"""A drift of the machine's speed over the run is named from here on."""
+"""A drift of the machine's speed over the run is a doubt if it is more than this."""
 
 DRIFT_WINDOW = 5
-"""Rounds whose median calibration stands for the machine's speed at that time."""
+"""The machine's speed at a time is the median calibration of this many rounds."""
 
 NAMED_SHARE = 0.05
-"""What befell a smaller part of the bursts is not named: a median over rounds does not feel it."""
+"""What disturbed a smaller share of the bursts is no doubt: it does not move a median over rounds."""
 
 
 @dataclass(frozen=True)
 class Usual:
-    """What is usual for the bursts of one cell. None where the platform does not tell."""
+    """The usual conditions of one cell's bursts. A value that the platform does not tell is None."""
 
     calibration_ms: float | None
     sm_clock_mhz: float | None
@@ -43,8 +43,10 @@ class Usual:
 
 
 def usual_of(bursts: Iterable[Burst]) -> Usual:
-    """The median of calibrations and clocks; of waiting and steal the lower quartile, since a neighbour that is busy
-    half of the time would lift their median."""
+    """Return the median of calibrations and clocks, and the lower quartile of waiting and stolen time.
+
+    A neighbour that is busy half of the time would lift the median of the latter two.
+    """
     conditions = _conditions(bursts)
     return Usual(
         calibration_ms=_quantile([seen.calibration_ms for seen in conditions], 2),
@@ -55,34 +57,30 @@ def usual_of(bursts: Iterable[Burst]) -> Usual:
 
 
 def disturbed(burst: Burst, usual: Usual) -> bool:
-    """Whether something that is not of the cell's own making slowed this burst down, `usual` being of its cell."""
+    """Return True if something else than the cell slowed this burst down. `usual` is that of its cell."""
     seen = burst.conditions
     return seen is not None and (
         _waited(seen, usual) or _was_robbed(seen, usual) or _began_slowly(seen, usual) or _was_throttled(seen, usual)
     )
 
 
-def conditions_doubts(records: Iterable[Record]) -> list[str]:
-    """What went wrong while these records' bursts were taken, in one sentence for each kind of thing."""
-    measured = [record.bursts for record in records if _conditions(record.bursts)]
-    if not measured:
-        return []
+def doubts_of_conditions(records: Iterable[Record]) -> list[Doubt]:
+    """Return one doubt for each kind of thing that disturbed the bursts of these records."""
+    by_label = {record.cell.label: record.bursts for record in records if _conditions(record.bursts)}
+    measured = list(by_label.values())
     everything = [seen for bursts in measured for seen in _conditions(bursts)]
-    doubts = [
-        _clock_doubt(measured, everything),
-        _throttling_doubt(everything),
-        _waiting_doubt(measured, everything),
-        _own_waiting_doubt(records),
-        _steal_doubt(measured, everything),
-        _drift_doubt(measured),
-        _neighbours_doubt(everything),
+    if not everything:
+        return []
+    found = [
+        _clock_fell(measured, everything),
+        _clock_held_down(everything),
+        _threads_waited(measured, everything),
+        _threads_always_waited(by_label),
+        _cores_stolen(measured, everything),
+        _speed_drifted(measured),
+        _gpu_shared(everything),
     ]
-    return [doubt for doubt in doubts if doubt]
-
-
-def percent(share: float) -> str:
-    """`12 %`."""
-    return f"{100 * share:.0f} %"
+    return [doubt for doubt in found if doubt]
 
 
 def _waited(seen: Conditions, usual: Usual) -> bool:
@@ -110,7 +108,7 @@ def _exceeds(share: float | None, usual: float | None, threshold: float) -> bool
 
 
 def _those(measured: Iterable[Sequence[Burst]], test: Callable[[Conditions, Usual], bool]) -> list[Conditions]:
-    """The conditions of all bursts that `test` holds of, each against what is usual for its cell."""
+    """Return the conditions of all bursts that `test` holds for, each compared with what is usual for its cell."""
     found = []
     for bursts in measured:
         usual = usual_of(bursts)
@@ -118,8 +116,8 @@ def _those(measured: Iterable[Sequence[Burst]], test: Callable[[Conditions, Usua
     return found
 
 
-def _clock_doubt(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> str | None:
-    """Against each cell's highest clock, since one that was low for most of the time has a low median."""
+def _clock_fell(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> Doubt | None:
+    """Compare with each cell's highest clock, since a clock that was low most of the time has a low median."""
     slow = []
     for bursts in measured:
         clocks_mhz = [(seen, seen.sm_clock_mhz) for seen in _conditions(bursts) if seen.sm_clock_mhz is not None]
@@ -128,54 +126,53 @@ def _clock_doubt(measured: Iterable[Sequence[Burst]], everything: Sequence[Condi
     if not slow:
         return None
     lowest_mhz = min(seen.sm_clock_mhz for seen in slow if seen.sm_clock_mhz is not None)
-    return f"SM clock fell to {lowest_mhz:,} MHz in {_share(slow, everything)} of the bursts{_reasons(slow)}"
+    return _gpu_clock_doubt(DoubtKind.CLOCK_FELL, slow, everything, {"lowest_mhz": lowest_mhz})
 
 
-def _throttling_doubt(everything: Sequence[Conditions]) -> str | None:
+def _clock_held_down(everything: Sequence[Conditions]) -> Doubt | None:
     held = [seen for seen in everything if seen.throttle_reasons]
     if len(held) < NAMED_SHARE * len(everything):
         return None
-    return f"the GPU's clock was held down in {_share(held, everything)} of the bursts{_reasons(held)}"
+    return _gpu_clock_doubt(DoubtKind.CLOCK_HELD_DOWN, held, everything, {})
 
 
-def _reasons(held: Sequence[Conditions]) -> str:
-    """Why the clock was held down, in NVML's words, and how hot the GPU was meanwhile."""
-    reasons = sorted({reason for seen in held for reason in seen.throttle_reasons})
+def _gpu_clock_doubt(
+    kind: DoubtKind, held: Sequence[Conditions], everything: Sequence[Conditions], values: dict[str, float]
+) -> Doubt:
     temperatures = [seen.temperature_c for seen in held if seen.temperature_c is not None]
-    named = ", ".join([*reasons, *([f"at up to {max(temperatures)} °C"] if temperatures else [])])
-    return f" ({named})" if named else ""
+    if temperatures:
+        values = values | {"temperature_c": max(temperatures)}
+    reasons = sorted({reason for seen in held for reason in seen.throttle_reasons})
+    return Doubt(kind=kind, values=values | {"share": len(held) / len(everything)}, details=reasons)
 
 
-def _waiting_doubt(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> str | None:
+def _threads_waited(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> Doubt | None:
     waiting = _those(measured, _waited)
-    if len(waiting) < NAMED_SHARE * len(everything) or not waiting:
+    if not waiting or len(waiting) < NAMED_SHARE * len(everything):
         return None
+    values = {"share": len(waiting) / len(everything)}
     switches = [seen.involuntary_switches for seen in waiting if seen.involuntary_switches is not None]
-    counted = f" (involuntary context switches: {statistics.median(switches):,.0f} a burst)" if switches else ""
-    return f"other processes kept our threads waiting in {_share(waiting, everything)} of the bursts{counted}"
+    if switches:
+        values["involuntary_switches"] = statistics.median(switches)
+    return Doubt(kind=DoubtKind.WAITED, values=values)
 
 
-def _own_waiting_doubt(records: Iterable[Record]) -> str | None:
-    """Of cells whose threads never all had a core: more threads than cores, or a neighbour that never rests."""
-    always = {record.cell.label: usual_of(record.bursts).wait_share or 0.0 for record in records}
-    named = [f"{label} {percent(share)}" for label, share in always.items() if share > WAIT_SHARE]
-    if not named:
+def _threads_always_waited(by_label: Mapping[str, Sequence[Burst]]) -> Doubt | None:
+    """Find cells that never had a core for each thread: they have too many threads, or a neighbour never rests."""
+    shares = {label: usual_of(bursts).wait_share or 0.0 for label, bursts in by_label.items()}
+    named = {label: share for label, share in shares.items() if share > WAIT_SHARE}
+    return Doubt(kind=DoubtKind.ALWAYS_WAITED, labels=list(named), values=named) if named else None
+
+
+def _cores_stolen(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> Doubt | None:
+    stolen = _those(measured, _was_robbed)
+    if not stolen or len(stolen) < NAMED_SHARE * len(everything):
         return None
-    return (
-        f"threads waited for a core even in the best bursts ({', '.join(named)} of the time, summed over threads): "
-        "they are more than the cores, or a neighbour never rests"
-    )
+    return Doubt(kind=DoubtKind.STOLEN, values={"share": len(stolen) / len(everything)})
 
 
-def _steal_doubt(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> str | None:
-    robbed = _those(measured, _was_robbed)
-    if len(robbed) < NAMED_SHARE * len(everything) or not robbed:
-        return None
-    return f"the hypervisor gave our cores to others in {_share(robbed, everything)} of the bursts"
-
-
-def _drift_doubt(measured: Iterable[Sequence[Burst]]) -> str | None:
-    """From one calibration per round, by medians of windows: a single slow one is a disturbance and no drift."""
+def _speed_drifted(measured: Iterable[Sequence[Burst]]) -> Doubt | None:
+    """Compare medians of windows of calibrations, one for each round: a single slow one is no drift."""
     calibrations: dict[tuple[int, int, int], tuple[float, float]] = {}
     for burst in itertools.chain.from_iterable(measured):
         if burst.conditions is not None and burst.conditions.calibration_ms is not None:
@@ -187,17 +184,13 @@ def _drift_doubt(measured: Iterable[Sequence[Burst]]) -> str | None:
     if len(levels_ms) < 2 or max(levels_ms) <= (1 + DRIFT) * min(levels_ms):
         return None
     fastest_ms, slowest_ms = min(levels_ms), max(levels_ms)
-    return (
-        f"the machine's speed drifted by {percent(slowest_ms / fastest_ms - 1)} over the run "
-        f"(calibration {fastest_ms:.3g} to {slowest_ms:.3g} ms)"
-    )
+    values = {"share": slowest_ms / fastest_ms - 1, "fastest_ms": fastest_ms, "slowest_ms": slowest_ms}
+    return Doubt(kind=DoubtKind.DRIFT, values=values)
 
 
-def _neighbours_doubt(everything: Iterable[Conditions]) -> str | None:
+def _gpu_shared(everything: Iterable[Conditions]) -> Doubt | None:
     most = max((seen.foreign_gpu_processes or 0 for seen in everything), default=0)
-    if not most:
-        return None
-    return f"{most} other process{'es' if most > 1 else ''} used the GPU meanwhile"
+    return Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": most}) if most else None
 
 
 def _conditions(bursts: Iterable[Burst]) -> list[Conditions]:
@@ -205,12 +198,8 @@ def _conditions(bursts: Iterable[Burst]) -> list[Conditions]:
 
 
 def _quantile(values: Iterable[float | None], quarter: int) -> float | None:
-    """The `quarter`-th quartile of the known values, or None where none is known."""
+    """Return the `quarter`-th quartile of the known values, or None if none is known."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return known[0] if known else None
     return statistics.quantiles(known, n=4, method="inclusive")[quarter - 1]
-
-
-def _share(some: Sequence[Conditions], everything: Sequence[Conditions]) -> str:
-    return percent(max(0.01, len(some) / len(everything)))

@@ -33,7 +33,7 @@ def latency(row: CellJudgement) -> Value | None:
 
 def speedup(row: CellJudgement) -> Value | None:
     """Over the baseline of its contest."""
-    ratio = row.standing.speedup_over_baseline if row.standing else None
+    ratio = row.speedup
     if ratio is None:
         return None
     return Value(ratio.value, (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value))
@@ -89,9 +89,7 @@ class Sweep:
     def has_ratio(self) -> bool:
         """Whether it has anything but a baseline over itself."""
         return any(
-            speedup(row) and row.label != contest.verdict.baseline
-            for contest in self.contests
-            for row in contest.ranked
+            speedup(row) and row.label != contest.baseline for contest in self.contests for row in contest.ranked
         )
 
     @property
@@ -99,8 +97,7 @@ class Sweep:
         """Who is fastest over which sizes, from the smallest size on."""
         found: list[Stretch] = []
         for contest in self.contests:
-            verdict = contest.verdict
-            leader = verdict.winner, bool(verdict.tied), verdict.unstable
+            leader = contest.winner, bool(contest.tied), contest.unstable
             if not found or (found[-1].winner, found[-1].is_tie, found[-1].is_open) != leader:
                 found.append(Stretch(_size(contest.cell, self.dimension), *leader))
         return found

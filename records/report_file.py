@@ -1,4 +1,4 @@
-"""A report on disk: `report.json` is the truth, and everything beside it can be rendered from it again."""
+"""Reads and writes `report.json`, from which everything else of a run's output can be rendered again."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from pydantic_core import core_schema
 from records.atomic_file import write_atomically
 from records.errors import UsageError
 from records.schema import SCHEMA_VERSION, Report
+from records.upgrade import upgrade_report
 
 REPORT_JSON = "report.json"
+READABLE_MAJORS = ("1", "2")
 
 
 def write_json(report: Report, folder: Path) -> Path:
-    """Writes `report.json` alone: all there is to know, before anything is rendered from it."""
+    """Write only `report.json` into `folder`, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     return write_atomically(folder / REPORT_JSON, to_json(report))
 
 
 def has_report(folder: Path) -> bool:
-    """Whether `read` would find one in it."""
+    """Return True if `folder` holds a report that `read` would find."""
     return any((folder / name).exists() for name in (REPORT_JSON, f"{REPORT_JSON}.gz"))
 
 
 def read(path: Path) -> Report:
-    """The report in `path`: a `report.json`, gzipped or not, or a folder that holds one.
+    """Read the report at `path`: a `report.json`, gzipped or not, or a folder that holds one.
 
-    Raises UsageError, in one line, if there is none or it cannot be read.
-
-    A report of a newer minor version is read; the fields that this version does not know are left out.
+    A report of schema 1 is upgraded. One of a newer minor version is read without the fields that we do not know.
+    Raises UsageError, in one line, if there is no report or it is not valid.
     """
     file = path / REPORT_JSON if path.is_dir() else path
     packed = file.with_name(f"{file.name}.gz")
@@ -53,7 +54,7 @@ def read(path: Path) -> Report:
         raise UsageError(f"{file} is JSON but no report: it has no schema_version")
     _check_version(file, document["schema_version"])
     try:
-        return _validated(document)
+        return _validated(upgrade_report(document))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -61,33 +62,33 @@ def read(path: Path) -> Report:
 
 
 def to_json(report: Report) -> str:
-    """The report as JSON: what holds for the run on the first line, then one record a line, so that diffs are short."""
+    """Return the report as JSON. Each record is one line, so that diffs are short."""
     head = report.model_dump_json(exclude={"records"})
     records = ",\n".join(record.model_dump_json() for record in report.records)
     return f'{head[:-1]},"records":[\n{records}\n]}}\n'
 
 
 def json_schema() -> str:
-    """JSON Schema of what `write` puts into `report.json`."""
+    """Return the JSON Schema of `report.json`."""
     schema = Report.model_json_schema(mode="serialization", schema_generator=_Schema)
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 class _Schema(GenerateJsonSchema):
-    """Not every float is a JSON number: `Frozen` writes NaN and the infinities as strings."""
+    """A JSON Schema in which a float may be a string: `Frozen` writes NaN and the infinities that way."""
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
         return {"anyOf": [super().float_schema(schema), {"enum": ["NaN", "Infinity", "-Infinity"]}]}
 
 
 def _check_version(file: Path, version: object) -> None:
-    ours = SCHEMA_VERSION.split(".")[0]
-    if not isinstance(version, str) or version.split(".")[0] != ours:
-        raise UsageError(f"{file} has schema {version}, this Bakeoff reads {ours}.x: use the one that made it")
+    if not isinstance(version, str) or version.split(".")[0] not in READABLE_MAJORS:
+        readable = " and ".join(f"{major}.x" for major in READABLE_MAJORS)
+        raise UsageError(f"{file} has schema {version}, this Bakeoff reads {readable}: use the one that made it")
 
 
 def _validated(document: dict[str, Any]) -> Report:
-    """Validates, and leaves out unknown fields only where a newer minor version may have added them."""
+    """Validate the report. Unknown fields are left out only if a newer minor version may have added them."""
     try:
         return Report.model_validate(document)
     except ValidationError as error:

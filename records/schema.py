@@ -1,15 +1,16 @@
-"""The records a run leaves behind: every requested cell ends as exactly one `Record`.
+"""The format of a report: every requested cell ends as exactly one `Record`.
 
-A record is immutable and keeps its raw samples; the summaries beside them (`Latency`, ...) are computed from those by
-`judging.estimate` and stored so that a reader of the JSON needs none of our code. Nothing here imports torch.
+A record is immutable and keeps its raw samples. The summaries beside them, such as `Latency`, are stored too, so that a
+reader of the JSON needs none of our code.
 
-Version of the format: `SCHEMA_VERSION`, semantic. A minor step adds fields, a major one changes the meaning of one.
+`SCHEMA_VERSION` is semantic: a minor step adds fields, a major step changes the meaning of a field.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated
 
@@ -18,14 +19,17 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from records.device import CPU, Device
 from records.precision import Precision
 
-SCHEMA_VERSION = "1.5.0"
+SCHEMA_VERSION = "2.0.0"
 
 Dimension = int | str
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Nanoseconds = Annotated[int, Field(gt=0)]
+Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MillisecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Frozen(BaseModel):
-    """Base of everything in a report: immutable, and a field nobody knows is an error, not ignored."""
+    """Base of everything in a report. It is immutable, and an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
 
@@ -45,11 +49,12 @@ class Status(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether a cell that ended so counts as failed, whoever asked for it."""
+        """Return True if a cell that ended like this has failed."""
         return self is not Status.OK and not self.is_absence
 
     @property
     def is_absence(self) -> bool:
+        """Return True if the cell was never tried: this machine or this backend cannot do it."""
         return self in (Status.UNAVAILABLE, Status.UNSUPPORTED)
 
 
@@ -71,27 +76,42 @@ class Cell(Frozen):
 
     @property
     def label(self) -> str:
-        """The configuration's name within its contest: `inductor`, `inductor/max-autotune`."""
+        """Return the name of the cell within its contest, such as `inductor` or `inductor/max-autotune`."""
         return self.backend if self.mode == "default" else f"{self.backend}/{self.mode}"
 
     @property
+    def title(self) -> str:
+        """Return the name of its contest in words, such as `conv (batch 4, size 128) on cpu, fp32`."""
+        sizes = ", ".join(f"{name} {value}" for name, value in self.dimensions.items())
+        task = "" if self.task == "inference" else f", {self.task}"
+        return f"{self.model}{f' ({sizes})' if sizes else ''} on {self.device}, {self.precision}{task}"
+
+    @property
     def contest_id(self) -> str:
-        """Stable slug of everything but backend and mode: cells that share it are ranked against each other."""
+        """Return a stable slug of all but backend and mode. Cells with the same one are ranked against each other."""
         sizes = [f"{key}{_text_slug(str(value))}" for key, value in sorted(self.dimensions.items())]
         seed = [f"seed{self.seed}"] if self.seed else []
         return _slug("_".join([_model_slug(self.model), *sizes, self.task, self.device, self.precision, *seed]))
 
     @property
     def id(self) -> str:
-        """Stable slug of the cell, usable as a file name."""
+        """Return a stable slug of the cell, which is also a file name."""
         return _slug(f"{self.contest_id}_{self.backend}.{self.mode}")
 
 
 class Phase(Frozen):
-    """A named, timed stage of building: `export`, `compile`, `load`, `first_call`."""
+    """A named and timed stage of starting: `export`, `compile`, `load`, `first_call`, `settle`.
+
+    Some builds need more calls than the first one until they are final. These calls are the phase `settle`.
+    """
 
     name: str
     seconds: Seconds
+    calls: int = 0  # that were answered during this phase, apart from the first call
+
+
+FIRST_CALL = "first_call"
+SETTLE = "settle"
 
 
 class Interval(Frozen):
@@ -100,7 +120,7 @@ class Interval(Frozen):
 
 
 class Conditions(Frozen):
-    """What the machine did while a burst was taken. What a platform does not tell is None."""
+    """The state of the machine while a burst was taken. A value that the platform does not tell is None."""
 
     calibration_ms: float | None = None  # a fixed piece of work on one core, timed at the start of the burst's round
     wait_share: float | None = None  # time its threads were ready and had no core / the burst's time; may exceed 1
@@ -115,72 +135,71 @@ class Conditions(Frozen):
 
 
 class Burst(Frozen):
-    """One turn of one cell. Cells whose bursts share `group` were alive together; those that share `round` too were
-    measured within the same few seconds, so their ratio is free of drift."""
+    """One turn of one cell.
+
+    Cells with the same `group` were alive together. Those with the same `round` as well were measured within the same
+    few seconds, so that a drift of the machine does not change their ratio.
+    """
 
     group: int
     round: int
     started_s: float  # since the start of the run
-    samples_ns: list[int]  # end-to-end latency of each call
+    samples_ns: list[Nanoseconds]  # end-to-end latency of each call
     process: int = 0  # which of the cell's processes took it: `Process.index`
     conditions: Conditions | None = None
 
 
-class Settling(Frozen):
-    """The calls of a configuration that goes on choosing, until how it runs was final. They answered all the same."""
-
-    calls: int  # after the first one
-    seconds: Seconds  # in these calls
-
-
 class Process(Frozen):
-    """One of the processes that a cell was measured in. The first one builds cold; the others start warm, from its
-    caches and its artefact."""
+    """One of the processes that a cell was measured in.
+
+    The first process builds cold. The others start warm, from its caches and its artefact.
+    """
 
     index: int  # the epoch: cells' processes of one epoch were alive together
     warm: bool
     phases: list[Phase]
     calls: int = 0
-    median_ms: float | None = None  # median over its bursts of the burst's median
-    settling: Settling | None = None  # where it was not what it is now from its first call on
+    median_ms: Milliseconds | None = None  # median over its bursts of the burst's median
 
     @property
     def build_s(self) -> float:
-        """Seconds from the model in memory, or from the artefact on disk, to a compiled one."""
-        return sum(phase.seconds for phase in self.phases if phase.name != "first_call")
+        """Return the seconds from the model in memory, or the artefact on disk, to a compiled model."""
+        return build_seconds(self.phases)
 
     @property
     def first_answer_s(self) -> float:
-        """Seconds from the model in memory, or from the artefact on disk, to the first call's outputs."""
-        return sum(phase.seconds for phase in self.phases)
+        """Return the seconds from the model in memory, or the artefact on disk, to the first call's outputs."""
+        return sum(phase.seconds for phase in self.phases if phase.name != SETTLE)
 
 
 class Latency(Frozen):
-    """Summary of `Record.bursts`; see `judging.estimate.summarise`. Percentiles the sample cannot hold are None."""
+    """Summary of `Record.bursts`. A percentile is None if the sample is too small for it."""
 
     calls: int
-    median_ms: float  # median over processes of the median over bursts of the burst's median
+    median_ms: Milliseconds  # median over processes of the median over bursts of the burst's median
     median_ci95_ms: Interval | None  # over processes, or over the bursts of a single one; never over calls
-    mean_ms: float
-    std_ms: float
-    min_ms: float
-    p90_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
-    p999_ms: float | None
+    mean_ms: Milliseconds
+    std_ms: MillisecondsOrZero
+    min_ms: Milliseconds
+    p90_ms: Milliseconds | None
+    p95_ms: Milliseconds | None
+    p99_ms: Milliseconds | None
+    p999_ms: Milliseconds | None
     processes: int = 1
     process_spread: float | None = None  # slowest process / fastest process - 1; None for a single one
 
 
 class WarmUp(Frozen):
+    """The untimed calls before the first burst."""
+
     calls: int
     seconds: Seconds
     steady: bool  # three consecutive windows agreed within 2 %
-    trendless: bool = False  # not steady: at its end latencies differed without getting faster or slower
+    trendless: bool = False  # it was not steady, but calls became neither faster nor slower at its end
 
 
 class Throughput(Frozen):
-    """Calls back to back with one synchronisation per block."""
+    """The rate of calls back to back, with one synchronisation per block."""
 
     calls_per_s: float
     blocks: int
@@ -188,25 +207,27 @@ class Throughput(Frozen):
 
 
 class DeviceTime(Frozen):
-    """Time between two CUDA events around one call, on the cell's own stream."""
+    """The time between two CUDA events around one call, on the cell's own stream."""
 
-    median_ms: float
+    median_ms: MillisecondsOrZero
     calls: int
 
 
 class Stage(Frozen):
-    """One part of a call, timed apart: synchronise, read, run the part, synchronise, read. The parts of a call together
-    take longer than the call, which synchronises once."""
+    """One part of a call, timed apart, with a synchronisation before and after it.
+
+    The parts together take longer than the call, which synchronises once.
+    """
 
     name: str  # "forward", "backward", "optimizer"
     calls: int
-    median_ms: float
-    mean_ms: float
-    std_ms: float
+    median_ms: MillisecondsOrZero
+    mean_ms: MillisecondsOrZero
+    std_ms: MillisecondsOrZero
 
 
 class Energy(Frozen):
-    """What a call takes beyond an idle machine, from a counter read before and after calls back to back."""
+    """The energy of a call beyond that of an idle machine, from a counter read before and after many calls."""
 
     joules_per_call: float
     idle_w: float  # power while nothing ran, already subtracted
@@ -216,10 +237,10 @@ class Energy(Frozen):
 
 
 class Accuracy(Frozen):
-    """Error against the golden (the model's outputs in float64), over every input set and all outputs."""
+    """The error against the reference, which is the model's outputs in float64, over all inputs and outputs."""
 
     rmse: float
-    relative_rmse: float  # rmse / root mean square of the golden; without the changes that are unheld
+    relative_rmse: float  # rmse / root mean square of the reference; without the changes that are unheld
     max_abs_error: float
     eager_rmse: float | None  # eager's in the same precision on the same device
     allclose: bool
@@ -229,7 +250,7 @@ class Accuracy(Frozen):
     rule: str  # what decided: "allclose", "rmse <= 2x eager", or what failed
     rmse_after: float | None = None  # checked once more after the last burst
     changes: int = 0  # parameters whose change by a training step was checked
-    changes_unheld: int = 0  # of these: eager's is as far off as no change at all, so that nobody's can be judged
+    changes_unheld: int = 0  # of these: the precision is too coarse to hold the change, even eager's
 
 
 class Memory(Frozen):
@@ -240,7 +261,7 @@ class Memory(Frozen):
 
 
 class Extent(StrEnum):
-    """How much of the work ran where it was asked to."""
+    """How much of the work ran where the cell asked for it."""
 
     FULL = "full"
     PARTIAL = "partial"
@@ -248,7 +269,7 @@ class Extent(StrEnum):
 
 
 class Placement(Frozen):
-    """Where the work really ran."""
+    """Where the work of a cell really ran."""
 
     extent: Extent
     engines: dict[str, int] = Field(default_factory=dict)  # engine or provider -> number of operators, or of graphs
@@ -258,21 +279,21 @@ class Placement(Frozen):
 
 
 class TensorCores(Frozen):
-    """What a GPU's matrix units do at most in one precision, without sparsity, by their maker's figures."""
+    """The highest rate of a GPU's matrix units in one precision, without sparsity, from the maker's figures."""
 
     flops_per_s: float  # operations per clock and multiprocessor x multiprocessors x sm_clock_mhz
     sm_clock_mhz: int  # the highest one that the GPU has, which it seldom holds at this work
 
 
 class Work(Frozen):
-    """What one call of a model takes, whoever computes it. Counted by `harness.worker.counting`."""
+    """The work of one call of a model, independent of the backend."""
 
     flops: int
     bytes_moved: int
 
 
 class Ceilings(Frozen):
-    """What this machine can do at best, in one precision."""
+    """The highest rates that this machine reaches in one precision."""
 
     flops_per_s: float
     bytes_per_s: float
@@ -280,9 +301,9 @@ class Ceilings(Frozen):
 
 
 class Roofline(Frozen):
-    """The least time that the machine's two ceilings leave for a call, and how near the cell came to it.
+    """The shortest time that the machine's two ceilings allow for a call, and how near the cell came to it.
 
-    Source of the model: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
+    The source of this model is Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
     multicore architectures", CACM 52(4), 2009.
     """
 
@@ -296,8 +317,57 @@ class Roofline(Frozen):
     tensor_cores: TensorCores | None = None  # None: none do this precision, or it is not known what they do
 
 
+class Ratio(Frozen):
+    """How many times faster one cell is than another: above 1, the first one is faster."""
+
+    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    ci95: Interval | None
+    paired: bool  # from bursts of the same rounds; otherwise drift between the two is not divided out
+    processes: int = 1  # of each side that the interval is over; 1: it is over the rounds of one process
+
+
+class DoubtKind(StrEnum):
+    """The kinds of doubts, in order of weight. The comments say what the fields of a `Doubt` hold."""
+
+    UNDECIDED = "undecided"  # measuring ended early; labels: the best and others, ratios: to each; values: processes
+    NOT_TOLD_APART = "not told apart"  # labels: the winner and others behind the runner-up, ratios: to each of them
+    NARROW_LEAD = "narrow lead"  # labels: the winner; values: processes
+    LOWER_MEDIAN = "lower median"  # labels: the lowest median, the best; values: median_ms; ratios: best over lowest
+    NO_BASELINE = "no baseline"  # labels: the name of the baseline
+    UNPAIRED = "unpaired"  # some cells shared no rounds
+    REQUIREMENT = "requirement"  # details: quantity, comparison, limit as written; values: value, if it is known
+    CAVEAT = "caveat"  # details: what is true of every number of this backend
+    NOTED = "noted"  # details: a text, from a report of schema 1
+    REFERENCE = "reference"  # the reference was not computed in float64; details: in what
+    RECOMPILED = "recompiled"  # compiled again while it was measured; values: count
+    WARM_UP = "warm-up"  # it did not become steady; values: seconds
+    WARM_UP_NOISE = "warm-up noise"  # it did not become steady, but no trend was left
+    PROCESS_LOST = "process lost"  # a further process could not be measured; details: why
+    SETTLED_LATE = "settled late"  # calls were needed until the build was final; values: calls, seconds
+    PLACEMENT = "placement"  # part of it ran elsewhere; details: the extent, then what ran elsewhere
+    PROCESS_SPREAD = "process spread"  # equal processes differ; values: slowest / fastest - 1 by label
+    CLOCK_FELL = "clock fell"  # of the GPU; values: share, lowest_mhz, temperature_c; details: NVML's reasons
+    CLOCK_HELD_DOWN = "clock held down"  # of the GPU; values: share, temperature_c; details: NVML's reasons
+    WAITED = "waited"  # other processes took the cores; values: share, involuntary_switches
+    ALWAYS_WAITED = "always waited"  # threads never all had a core; values: share of time by label
+    STOLEN = "stolen"  # the hypervisor took the cores; values: share
+    DRIFT = "drift"  # of the machine's speed; values: share, fastest_ms, slowest_ms
+    GPU_SHARED = "gpu shared"  # values: processes
+    NOT_RANKED = "not ranked"  # details: status, reason
+
+
+class Doubt(Frozen):
+    """One reason to believe a number, or a verdict, less. `reports.sentences` turns it into words."""
+
+    kind: DoubtKind
+    labels: list[str] = Field(default_factory=list)  # of the cells it is about; empty in a record: its own
+    values: dict[str, float] = Field(default_factory=dict)
+    ratios: list[Ratio] = Field(default_factory=list)
+    details: list[str] = Field(default_factory=list)
+
+
 class Record(Frozen):
-    """What a cell ends as. A cell without numbers has a `reason`."""
+    """The end of one cell. A cell without numbers has a `reason`."""
 
     cell: Cell
     status: Status
@@ -321,7 +391,7 @@ class Record(Frozen):
     precision_in_force: dict[str, JsonValue] = Field(default_factory=dict)  # every switch that bears on it, as it stood
     settings: dict[str, JsonValue] = Field(default_factory=dict)  # what else was in force: threads, options
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries this backend used
-    doubts: list[str] = Field(default_factory=list)  # what makes this record's numbers less sure
+    doubts: list[Doubt] = Field(default_factory=list)  # about this record's numbers
     command: str = ""  # measures this cell again
     log_tail: str = ""  # last lines the child printed, kept when it failed
     started_at: str = ""  # ISO 8601, UTC
@@ -329,31 +399,17 @@ class Record(Frozen):
 
     @property
     def build_s(self) -> float:
-        """Seconds from the model in memory to a compiled one: every phase but the first call."""
-        return sum(phase.seconds for phase in self.phases if phase.name != "first_call")
+        """Return the seconds from the model in memory to a compiled model."""
+        return build_seconds(self.phases)
 
     @property
     def first_call_s(self) -> float | None:
-        return next((phase.seconds for phase in self.phases if phase.name == "first_call"), None)
-
-    @property
-    def settling(self) -> Settling | None:
-        """Of the first process, which started cold."""
-        return self.processes[0].settling if self.processes else None
+        return next((phase.seconds for phase in self.phases if phase.name == FIRST_CALL), None)
 
     @property
     def warm_start(self) -> Process | None:
-        """The first process that started from the caches and the artefact of another."""
+        """Return the first process that started from the caches and the artefact of another one."""
         return next((process for process in self.processes if process.warm), None)
-
-
-class Ratio(Frozen):
-    """How many times faster one cell is than another: above 1, the first one wins."""
-
-    value: float
-    ci95: Interval | None
-    paired: bool  # from bursts of the same rounds; otherwise drift between the two is not divided out
-    processes: int = 1  # of each side that the interval is over; 1: it is over the rounds of one process
 
 
 class Standing(Frozen):
@@ -362,14 +418,14 @@ class Standing(Frozen):
     cell_id: str
     label: str
     rank: int  # 1 is the best; cells tied with the best share rank 1
-    median_ms: float
+    median_ms: Milliseconds
     speedup_over_baseline: Ratio | None
     break_even_calls: int | None  # the call from which building has paid against the baseline; 0: at once; None: never
     break_even_established: bool = True  # False: the latencies' difference is not, and break_even_calls is None
 
 
 class Verdict(Frozen):
-    """Who wins a contest, by how much, and why one might doubt it."""
+    """Who wins a contest, by how much, and the doubts in words. It is for readers of the JSON: we judge the records."""
 
     contest_id: str
     title: str  # "conv on cpu, fp32"
@@ -399,7 +455,7 @@ class Gpu(Frozen):
 
 
 class Environment(Frozen):
-    """The machine and the software a run was made on. Unreadable things are None, never guessed."""
+    """The machine and the software of a run. A value that could not be read is None."""
 
     hostname: str
     os: str
@@ -432,13 +488,18 @@ class Report(Frozen):
     request: dict[str, JsonValue]
     environment: Environment
     records: list[Record]
-    verdicts: list[Verdict]
+    verdicts: list[Verdict] = Field(default_factory=list)  # filled when a report is written
     notes: list[str] = Field(default_factory=list)  # what holds for the whole run: start method, splits, interruptions
     elapsed_s: Seconds = 0.0
 
 
+def build_seconds(phases: Iterable[Phase]) -> float:
+    """Return the seconds of building: those of all phases that answer no call."""
+    return sum(phase.seconds for phase in phases if phase.name not in (FIRST_CALL, SETTLE))
+
+
 def _slug(text: str) -> str:
-    """`text` as a file name: the characters that are safe everywhere, at most 150, made unique by a hash when cut."""
+    """Turn `text` into a file name of at most 150 characters. A hash keeps it unique if it had to be cut."""
     safe = re.sub(r"[^A-Za-z0-9._=-]+", "-", text).strip("-.")
     if len(safe) <= 150:
         return safe
@@ -446,12 +507,12 @@ def _slug(text: str) -> str:
 
 
 def _text_slug(text: str) -> str:
-    """`text` if it is safe in a file name as it is, else its safe part and a hash that keeps two apart."""
+    """Return `text` if it is a safe file name, else its safe part and a hash."""
     return text if _slug(text) == text else f"{_slug(text)}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 def _model_slug(model: str) -> str:
-    """A path in a model's name is shortened to its last part, and a hash of the whole keeps two apart."""
+    """Shorten a path in a model's name to its last part and a hash of the whole."""
     if "/" not in model and ":" not in model:
         return model
     last = re.split(r"[/\\]", model)[-1]

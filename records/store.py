@@ -16,6 +16,7 @@ from records.device import Device
 from records.errors import UsageError
 from records.precision import Precision
 from records.schema import Ceilings, Environment, Frozen, Record, Work
+from records.upgrade import upgrade_record
 
 
 class Store:
@@ -96,7 +97,7 @@ class Store:
             if not path.exists():
                 path = self._kept(cell_id)
             if path.exists():
-                found.append(Record.model_validate_json(path.read_text()))
+                found.append(Record.model_validate(upgrade_record(json.loads(path.read_text()))))
         return found
 
     def has(self, cell_id: str) -> bool:

@@ -70,7 +70,7 @@ def until_first_call_s(record: Record) -> float:
 
 
 def ratio_over_baseline(row: CellJudgement) -> Ratio | None:
-    return row.standing.speedup_over_baseline if row.standing else None
+    return row.speedup
 
 
 def ends(ratio: Ratio) -> tuple[float, float]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, Generic, TypeVar
 
+from judging.costs import BreakEven
 from judging.judgement import CellJudgement, ContestJudgement
-from judging.verdict import BASELINE
+from judging.ranking import BASELINE
 from records.schema import Extent, Phase, Placement, Ratio, Record
 from records.text import one_line, visible
-from reports import format
+from reports import format, sentences
 from reports.format import NONE
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
     records = [row.record for contest in contests for row in contest.cells]
     dimensions = dict.fromkeys(name for record in records for name in record.cell.dimensions)
     return [
-        Column("rank", _standing("rank"), outputs=Output.ALL, terminal_heading="#", csv="rank"),
+        Column("rank", lambda row: row.rank, outputs=Output.ALL, terminal_heading="#", csv="rank"),
         BACKEND,
         Column("model", _known("cell.model"), csv="model"),
         *(_dimension(name) for name in dimensions),
@@ -117,7 +118,8 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         Column("died in", _known("died_in"), csv="died_in"),
         Column("signal", _known("signal"), csv="signal"),
         Column("reason", lambda row: visible(row.record.reason), csv="reason"),
-        Column("doubts", lambda row: "; ".join(map(one_line, row.record.doubts)), csv="doubts"),
+        Column("doubts", lambda row: "; ".join(one_line(sentences.doubt(each)) for each in row.record.doubts),
+               csv="doubts"),
         Column("contest", _known("cell.contest_id"), csv="contest_id"),
         Column("cell", _known("cell.id"), csv="cell_id"),
     ]  # fmt: skip
@@ -181,16 +183,16 @@ def _floor() -> list[Column[CellJudgement]]:
 
 
 def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
-    baselines = ", ".join({contest.verdict.baseline or BASELINE: None for contest in contests})
-    break_evens = {
-        row.record.cell.id: contest.costs.break_even(row.label, contest.baseline, "cold")
-        for contest in contests
-        for row in contest.ranked
-        if contest.baseline
-    }
+    baselines = ", ".join({contest.baseline or BASELINE: None for contest in contests})
 
     def ratio(row: CellJudgement) -> Ratio | None:
-        return row.standing.speedup_over_baseline if row.standing else None
+        return row.speedup
+
+    def pays(row: CellJudgement) -> BreakEven | None:
+        return None if row.is_baseline else row.break_even
+
+    def pays_from(row: CellJudgement) -> int | None:
+        return row.break_even.calls if row.break_even and row.break_even.is_established else None
 
     def ends(row: CellJudgement) -> Ends | None:
         found = ratio(row)
@@ -201,12 +203,12 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
                format.ratio, interval=ends, outputs=Output.ALL, terminal_heading=f"x\u00a0{one_line(baselines, 20)}",
                csv="speedup", csv_interval=("speedup_ci95_low", "speedup_ci95_high")),
         Column("paired", lambda row: found.paired if (found := ratio(row)) else None, csv="speedup_paired"),
-        Column("break-even", _standing("break_even_calls"), "calls", format.count,
-               text=lambda row: format.break_even(break_evens.get(row.record.cell.id)),
-               interval=lambda row: format.break_even_ends(break_evens.get(row.record.cell.id)),
+        Column("break-even", pays_from, "calls", format.count,
+               text=lambda row: format.break_even(pays(row)),
+               interval=lambda row: format.break_even_ends(pays(row)),
                outputs=Output.MARKDOWN | Output.PAGE, csv="break_even_calls"),
-        Column("break-even established", _standing("break_even_established"),
-               csv="break_even_established"),
+        Column("break-even established", lambda row: None if row.rank is None else bool(row.break_even and
+               row.break_even.is_established), csv="break_even_established"),
         Column("throughput", _known("throughput.calls_per_s"), write=lambda rate: format.quantity(rate, "calls/s"),
                details=BESIDE, csv="throughput_calls_per_s"),
         Column("device time", _known("device_time.median_ms"), "ms", format.milliseconds, details=BESIDE,
@@ -350,10 +352,6 @@ def _known(path: str) -> Callable[[CellJudgement], Any]:
         return found
 
     return read
-
-
-def _standing(name: str) -> Callable[[CellJudgement], Any]:
-    return lambda row: getattr(row.standing, name) if row.standing else None
 
 
 def _ends(path: str) -> Callable[[CellJudgement], Ends | None]:

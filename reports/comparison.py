@@ -11,7 +11,8 @@ from typing import Any
 
 from judging.compare import CellChange, Change, Comparison, Control, Outcome
 from judging.environments import Bearing, Difference
-from judging.verdict import BASELINE, title_of
+from judging.judgement import contests_of
+from judging.ranking import BASELINE
 from records.schema import Record, Report
 from records.text import one_line
 from reports import format
@@ -55,7 +56,7 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
     return [
         OUTCOME,
         CELL,
-        Column("contest", lambda change: title_of(change.cell), is_text=True,
+        Column("contest", lambda change: change.cell.title, is_text=True,
                outputs=Output.NONE if is_one_contest else Output.MARKDOWN),
         Column("base", lambda change: _median_ms(change.base), "ms", format.milliseconds, outputs=both),
         Column("new", lambda change: _median_ms(change.new), "ms", format.milliseconds, outputs=both),
@@ -121,7 +122,7 @@ def _table_per_contest(cells: Sequence[CellChange]) -> list[str]:
     contests: dict[str, list[CellChange]] = {}
     for change in cells:
         contests.setdefault(change.cell.contest_id, []).append(change)
-    return [_under_heading(title_of(members[0].cell), _table(members)) for members in contests.values()]
+    return [_under_heading(members[0].cell.title, _table(members)) for members in contests.values()]
 
 
 def _table(cells: Sequence[CellChange]) -> str:
@@ -178,9 +179,9 @@ def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tu
         if not report.complete:
             ended = f"{len(report.records)} of {report.planned} cells have ended"
             yield "", f"The {name} run was interrupted before all was measured: {ended}."
-        for verdict in report.verdicts:
-            if verdict.unstable:
-                title = outside(verdict.title)
+        for judged in contests_of(report):
+            if judged.unstable:
+                title = outside(judged.title)
                 yield "", f"In the {name} run measuring ended before its intervals were decided: {title}."
 
 
@@ -210,14 +211,14 @@ def spell_share(share: float) -> str:
 
 
 def _spell_regression(cell: CellChange) -> str:
-    name = f"{cell.cell.label} on {title_of(cell.cell)}"
+    name = f"{cell.cell.label} on {cell.cell.title}"
     if cell.outcome is Outcome.BROKEN or cell.raw is None:
         return f"{name}: {one_line(cell.reason, REASON_LIMIT)}"
     return f"{name} is slower, {spell_change(cell.raw)}"
 
 
 def _moved(comparison: Comparison, contest_id: str, control: Control, outside: Outside) -> tuple[str, str]:
-    title = next(title_of(cell.cell) for cell in comparison.cells if cell.cell.contest_id == contest_id)
+    title = next(cell.cell.title for cell in comparison.cells if cell.cell.contest_id == contest_id)
     direction = "slower" if control.change.log > 0 else "faster"
     return f"{BASELINE} itself became {direction}", (
         f", {spell_change(control.change)}, on {outside(title)}: the machine or torch changed. Latencies "

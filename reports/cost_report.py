@@ -46,8 +46,8 @@ def tables(contest: ContestJudgement) -> list[Table]:
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
-    """Who is the cheapest from which call on, who settles when, what nothing dominates, and what energy was counted."""
-    found = [*(_who_is_cheapest(contest, start) for start in _starts(contest)), *_who_settles(contest)]
+    """Say which cell is the cheapest from which call on, what nothing dominates, and what energy was counted."""
+    found = [_who_is_cheapest(contest, start) for start in _starts(contest)]
     if len(contest.contenders) > 1:
         found.append(_what_nothing_dominates(contest))
     sources = {row.record.energy.source for row in contest.cells if row.record.energy}
@@ -175,18 +175,14 @@ def _spent_table(contest: ContestJudgement, calls: int) -> Table:
     """What becomes of the time, in seconds; empty where there is nobody to compare."""
     starts = _starts(contest) if _each_outcome(contest, calls) else []
     lines = [(start, line) for start in starts for line in contest.costs.lines(start)]
-    may_settle = any(line.unsettled for _, line in lines)
     rows = []
     for start, line in lines:
-        warm_up, settling, *rest = _parts_s(line, calls)
-        parts = [warm_up, *([settling if line.unsettled else None] if may_settle else []), *rest]
         pays = "-" if contest.baseline in (None, line.label) else _pays_from(contest, line.label, start)
-        rows.append([line.label, start, *map(format.seconds, parts), pays])
-    parts_named = ["warm-up, building included (s)", *(["settling (s)"] if may_settle else []), "steady (s)"]
+        rows.append([line.label, start, *map(format.seconds, _parts_s(line, calls)), pays])
     return Table(
         title=f"What {_number_of_calls(calls)} take, {min(calls, WARM_UP_CALLS)} of them warm-up",
         text_columns=["backend", "start"],
-        number_columns=[*parts_named, "total (s)", "break-even (calls)"],
+        number_columns=["warm-up, building included (s)", "steady (s)", "total (s)", "break-even (calls)"],
         rows=rows,
     )
 
@@ -196,19 +192,16 @@ def _pays_from(contest: ContestJudgement, label: str, start: Start) -> str:
     return spell_break_even(contest.costs.break_even(label, contest.baseline, start))
 
 
-def _parts_s(line: Line, calls: int) -> tuple[float, float, float, float]:
-    """Warm-up, calls after that until it has settled, steady ones, and the total, in seconds."""
-    warm_up_calls = min(calls, WARM_UP_CALLS)
-    warm_up_s, total_s = line.total_s(warm_up_calls), line.total_s(calls)
-    until_settled_s = line.total_s(max(warm_up_calls, min(calls, line.settled_at)))
-    return warm_up_s, until_settled_s - warm_up_s, total_s - until_settled_s, total_s
+def _parts_s(line: Line, calls: int) -> tuple[float, float, float]:
+    """Return the seconds of warm-up, of steady calls, and in total."""
+    warm_up_s, total_s = line.total_s(min(calls, WARM_UP_CALLS)), line.total_s(calls)
+    return warm_up_s, total_s - warm_up_s, total_s
 
 
 def _spent(line: Line, calls: int) -> str:
     """`1.9 s (1.8 warm-up, 0.1 steady)`."""
-    warm_up, settling, steady, total = map(format.seconds, _parts_s(line, calls))
-    until_settled = f", {settling} settling" if line.unsettled else ""
-    return f"{total} s ({warm_up} warm-up{until_settled}, {steady} steady)"
+    warm_up, steady, total = map(format.seconds, _parts_s(line, calls))
+    return f"{total} s ({warm_up} warm-up, {steady} steady)"
 
 
 def _each_outcome(contest: ContestJudgement, calls: int) -> list[tuple[Start, Outcome]]:
@@ -223,25 +216,10 @@ def _each_outcome(contest: ContestJudgement, calls: int) -> list[tuple[Start, Ou
 def _outcome_numbers(outcome: Outcome) -> list[str]:
     steady = outcome.steady
     return [
-        _overhead(outcome),
+        _signed_seconds(outcome.overhead_s),
         f"{format.ratio(steady.value)}x {format.ratio_interval(steady.ci95)}".rstrip(),
         f"{format.ratio(outcome.total_speedup)}x",
     ]
-
-
-def _overhead(outcome: Outcome) -> str:
-    """`0.5`; of one that settles `0.024 (with 99 settling calls beyond eager's; with all 498,805: 4.1)`.
-
-    Calls in which it settles are calls that the baseline answers, too: only what they take beyond its is overhead.
-    """
-    text = _signed_seconds(outcome.overhead_s)
-    if not outcome.settling_calls:
-        return text
-    made = min(outcome.calls - 1, outcome.settling_calls)
-    text += f" (with {made:,} settling call{'' if made == 1 else 's'} beyond {outcome.baseline}'s"
-    if made == outcome.settling_calls:
-        return f"{text})"
-    return f"{text}; with all {outcome.settling_calls:,}: {_signed_seconds(outcome.settled_overhead_s)})"
 
 
 def _signed_seconds(value_s: float) -> str:
@@ -260,19 +238,11 @@ def _break_even_tables(contest: ContestJudgement) -> list[Table]:
 
 
 def _one_against_another(contest: ContestJudgement, ours: str, theirs: str, start: Start) -> str:
-    """As `spell_break_even`, but for one that is overtaken it says up to which call it is ahead, and from which on."""
+    """Return the break-even; for a cell that is ahead at first and then overtaken, up to which call it is ahead."""
     found, reverse = contest.costs.break_even(ours, theirs, start), contest.costs.break_even(theirs, ours, start)
     if found and found.is_established and found.calls is None and reverse and reverse.calls:
-        first = _last_lead(contest, ours, theirs, start)
-        return f"{'up' if first == 1 else f'{first:,}'} to {reverse.calls - 1:,}" if first else spell_break_even(found)
+        return f"up to {reverse.calls - 1:,}"
     return spell_break_even(found)
-
-
-def _last_lead(contest: ContestJudgement, ours: str, theirs: str, start: Start) -> int | None:
-    """The number of calls with which it begins; None where `ours` is never ahead."""
-    lines = {line.label: line for line in contest.costs.lines(start)}
-    leads = lines[ours].ahead_of(lines[theirs])
-    return leads[-1][0] if leads else None
 
 
 def _who_is_cheapest(contest: ContestJudgement, start: Start) -> str:
@@ -291,18 +261,6 @@ def _from_when(leg: Leg) -> str:
     if leg.crossing is None or not leg.crossing.is_established:
         return f"from about call {leg.first_call:,} on"
     return f"from call {_calls(leg.crossing)} on"
-
-
-def _who_settles(contest: ContestJudgement) -> list[str]:
-    """One sentence for each that has to: its calls until then are in the totals as they were."""
-    found: dict[str, list[str]] = {}
-    for start in _starts(contest):
-        for line in contest.costs.lines(start):
-            if early := line.unsettled:
-                text = f"{early.calls:,} calls of {format.milliseconds(1e3 * early.call_s)} ms from a {start} start"
-                found.setdefault(line.label, []).append(text)
-    counted = f"they count as such, timed once and known within {_WITHIN}"
-    return [f"{label} settles in {' and '.join(texts)}: {counted}." for label, texts in found.items()]
 
 
 def _what_nothing_dominates(contest: ContestJudgement) -> str:

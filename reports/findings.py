@@ -21,7 +21,7 @@ NAME_CHARACTERS = 36
 
 
 def latency_over_all(contests: Sequence[ContestJudgement]) -> str:
-    winners = Counter(contest.verdict.winner for contest in contests if contest.verdict.winner)
+    winners = Counter(contest.winner for contest in contests if contest.winner)
     won = [f"{short(label, NAME_CHARACTERS)} on {number}" for label, number in winners.most_common(3)]
     return f"Fastest: {', '.join(won)} of {len(contests)} contests" if won else "Latency: no contest has a winner"
 
@@ -34,18 +34,18 @@ def speedup_over_all(contests: Sequence[ContestJudgement]) -> str:
 
 
 def latency(contest: ContestJudgement) -> str:
-    verdict, best = contest.verdict, contest.best
+    best = contest.best
     model = short(contest.cell.model, NAME_CHARACTERS)
     if best is None:
         return f"nothing could be ranked on {model}"
-    if verdict.tied:
-        return f"{listed(verdict.tied)} {'are not decided' if verdict.unstable else 'tie'} on {model}"
-    ratio = best.standing.speedup_over_baseline if best.standing else None
-    fastest = f"{name(best)} is fastest {'so far ' if verdict.unstable else ''}on {model}"
-    if ratio and best.label != verdict.baseline:
-        return f"{fastest}: {format.ratio(ratio.value)}x {verdict.baseline}"
-    if verdict.lead:
-        return f"{fastest}: {format.ratio(verdict.lead.value)}x {short(verdict.runner_up or '', 22)}"
+    if contest.tied:
+        return f"{listed(contest.tied)} {'are not decided' if contest.unstable else 'tie'} on {model}"
+    ratio = best.speedup
+    fastest = f"{name(best)} is fastest {'so far ' if contest.unstable else ''}on {model}"
+    if ratio and best.label != contest.baseline:
+        return f"{fastest}: {format.ratio(ratio.value)}x {contest.baseline}"
+    if contest.lead:
+        return f"{fastest}: {format.ratio(contest.lead.value)}x {short(contest.runner_up or '', 22)}"
     return f"only {name(best)} could be ranked on {model}"
 
 
@@ -53,7 +53,7 @@ def speedup(contest: ContestJudgement) -> str:
     faster = [
         row for row in contest.ranked if (ratio := ratio_over_baseline(row)) and relation(ratio) is Relation.FASTER
     ]
-    others = [row for row in contest.ranked if row.label != contest.verdict.baseline]
+    others = [row for row in contest.ranked if row.label != contest.baseline]
     if not others:
         return "nothing to compare with eager"
     return f"{len(faster) or 'none'} of {len(others)} faster than eager"
@@ -62,7 +62,7 @@ def speedup(contest: ContestJudgement) -> str:
 def building(contest: ContestJudgement) -> str:
     best = contest.best
     ratio = ratio_over_baseline(best) if best else None
-    if best is None or ratio is None or best.label == contest.verdict.baseline:
+    if best is None or ratio is None or best.label == contest.baseline:
         return "no build pays: eager is the fastest"
     return f"{name(best)} is {format.ratio(ratio.value)}x for {format.seconds(best.record.build_s)} s of building"
 
@@ -104,7 +104,7 @@ def has_latency(contest: ContestJudgement) -> bool:
 
 
 def has_ratio(contest: ContestJudgement) -> bool:
-    return any(ratio_over_baseline(row) for row in contest.ranked if row.label != contest.verdict.baseline)
+    return any(ratio_over_baseline(row) for row in contest.ranked if row.label != contest.baseline)
 
 
 def has_costs(contest: ContestJudgement, start: Start) -> bool:

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from judging.costs import BreakEven
-from judging.verdict import spell_ms
 from records.schema import Interval, Latency, Record, Roofline
-from records.text import one_line
+from records.text import one_line, spell_ms
 
 MEBIBYTE = 2**20
 NOT_ESTABLISHED = "not established"

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from judging import environments
 from judging.environments import Difference
-from judging.verdict import title_of
 from records import report_file
 from records.atomic_file import write_atomically
 from records.errors import UsageError
@@ -111,7 +110,7 @@ def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
         "lies between two runs: `runner.py compare` judges two of them."
     )
     for records in history.contests.values():
-        sections += [f"## {escape(title_of(records[0].cell))}", _contest_table(history, records)]
+        sections += [f"## {escape(records[0].cell.title)}", _contest_table(history, records)]
     sections += ["## Runs", _runs_table(history)]
     if history.skipped:
         skipped = "\n".join(f"- {escape(reason)}" for reason in history.skipped)

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from judging.verdict import title_of
 from records.schema import Latency, Record, Status
 from records.text import one_line
 from reports import format
@@ -94,7 +93,7 @@ def _scale(axes: Axes, runs: int, lowest_ms: float, highest_ms: float) -> None:
 
 
 def _caption(axes: Axes, history: History, records: Sequence[Record], width: int) -> None:
-    title = one_line(f"{_finding(history, records)}: {title_of(records[0].cell)}", 300)
+    title = one_line(f"{_finding(history, records)}: {records[0].cell.title}", 300)
     axes.set_title("\n".join(textwrap.wrap(title, width, max_lines=2, placeholder=" …")), loc="left")
     first, last = history.runs[0].day, history.runs[-1].day
     axes.set_xlabel(f"run, {first}" if first == last else f"run, from {first} to {last}")

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Environment, Record, Report, Status
 from records.text import one_line, visible
-from reports import cost_report, format, machine
+from reports import cost_report, format, machine, sentences
 from reports.columns import Column, Output, T, columns_of, shown_in
 from reports.format import NONE
 
@@ -80,7 +80,7 @@ def _verdicts(contests: Sequence[ContestJudgement]) -> str:
         lines.append("No cell has ended yet.")
     for contest in contests:
         lines.append(_sentence(contest))
-        doubts = [f"- {escape(doubt, 2 * REASON_LIMIT)}" for doubt in contest.verdict.doubts]
+        doubts = [f"- {escape(doubt, 2 * REASON_LIMIT)}" for doubt in sentences.doubts(contest)]
         shown, folded = doubts[:DOUBTS_SHOWN], doubts[DOUBTS_SHOWN:]
         if shown:
             lines.append("\n".join(shown))
@@ -90,11 +90,8 @@ def _verdicts(contests: Sequence[ContestJudgement]) -> str:
 
 
 def _sentence(contest: ContestJudgement) -> str:
-    """What was found in bold, behind what it was found on."""
-    found = contest.verdict.sentence.removeprefix(f"{contest.title}: ")
-    return (
-        f"**{escape(found)}**" if found == contest.verdict.sentence else f"{escape(contest.title)}: **{escape(found)}**"
-    )
+    """Return the title and, in bold, what was found."""
+    return f"{escape(contest.title)}: **{escape(sentences.finding(contest))}.**"
 
 
 def _contest(contest: ContestJudgement) -> str:

@@ -22,7 +22,6 @@ from pydantic import JsonValue
 from judging.compare import CellChange, Comparison
 from judging.costs import STARTS, Start
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
-from judging.verdict import title_of
 from records.schema import Record, Report
 from records.text import one_line, visible
 from reports import comparison, cost_report, format, machine, sentences
@@ -102,6 +101,8 @@ class Section:
             for start in STARTS
             if (chart := costs.chart(contest, key, start))
         ]
+        self.finding = f"{sentences.finding(contest)}."
+        self.doubts = sentences.doubts(contest)
         self.floor = format.floor(contest.roofline) if contest.roofline else ""
         self.tensor_cores = machine.tensor_cores(contest)
         self.sentences = [*cost_report.sentences(contest), *cost_report.plain_verdicts(contest)]
@@ -189,7 +190,7 @@ class Changes:
 
     def __init__(self, cells: Sequence[CellChange], key: Key, number: int) -> None:
         self.anchor = f"contest-{number}"
-        self.title = title_of(cells[0].cell)
+        self.title = cells[0].cell.title
         self.rows = cells
         self.columns = shown_in(Output.PAGE, comparison.columns_of(cells), cells)
         self.chart = change.chart(cells, self.title, key)
@@ -235,5 +236,6 @@ def _templates() -> jinja2.Environment:
         autoescape=True,
     )
     environment.filters["visible"] = visible
+    environment.filters["sentence"] = sentences.doubt
     environment.filters["note"] = lambda text: one_line(text, NOTE_LIMIT)
     return environment

@@ -15,11 +15,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from judging.doubts import doubt_of_placement
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
-from judging.verdict import doubts_of_placement
-from records.schema import Cell, Record, Status
+from records.schema import Cell, DoubtKind, Record, Status
 from records.text import one_line
-from reports import cost_report, format, machine
+from reports import cost_report, format, machine, sentences
 from reports.columns import BACKEND, Column, Output, columns_of, shown_in
 
 REFRESH_EVERY_S = 0.25
@@ -185,17 +185,16 @@ def print_report(judgement: Judgement, console: Console) -> None:
             console.print(Text(f"floor {format.floor(contest.roofline)}"), highlight=False)
         if nominal := machine.tensor_cores(contest):
             console.print(Text(f"tensor cores {nominal}"), highlight=False)
-        told = []
         for row in contest.cells:
             if row.record.status is not Status.OK:
                 _print_wrapped(console, "x ", f"{row.label} {format.fate(row.record)}", row.record.reason)
-            for doubt in [] if row.record.status is Status.FALLBACK else doubts_of_placement(row.record):
-                _print_wrapped(console, "~ ", doubt)
-                told.append(doubt)
-        console.print(Text(one_line(contest.verdict.sentence), style="bold"))
-        for doubt in contest.verdict.doubts:
-            if doubt not in told and not _is_told_by_a_row(doubt, contest):
-                _print_wrapped(console, "- ", doubt)
+            placement = doubt_of_placement(row.record)
+            if placement and row.record.status is not Status.FALLBACK:
+                _print_wrapped(console, "~ ", sentences.doubt(placement))
+        console.print(Text(one_line(sentences.verdict(contest)), style="bold"))
+        for doubt in contest.doubts:
+            if doubt.kind not in _TOLD_BY_A_ROW:
+                _print_wrapped(console, "- ", sentences.doubt(doubt))
         for sentence in [*cost_report.plain_verdicts(contest), *cost_report.sentences(contest)]:
             _print_wrapped(console, "= ", sentence)
         console.print()
@@ -203,12 +202,8 @@ def print_report(judgement: Judgement, console: Console) -> None:
         console.print(Text(lacking, style="yellow"))
 
 
-def _is_told_by_a_row(doubt: str, contest: ContestJudgement) -> bool:
-    """Whether it is the reason of a cell that is not ranked, which stands under the table anyway."""
-    return any(
-        row.record.reason and doubt.startswith(f"{row.label} is not ranked") and doubt.endswith(row.record.reason)
-        for row in contest.unranked
-    )
+_TOLD_BY_A_ROW = {DoubtKind.NOT_RANKED, DoubtKind.PLACEMENT}
+"""Doubts of these kinds already stand under the table."""
 
 
 def _table(contest: ContestJudgement, width: int) -> Table:
@@ -231,7 +226,7 @@ def _table(contest: ContestJudgement, width: int) -> Table:
         else:
             table.add_column(Text(_heading(column)), justify="right", no_wrap=True)
     for row in contest.cells:
-        style = "" if row.standing else _STYLES[row.record.status]
+        style = "" if row.rank else _STYLES[row.record.status]
         table.add_row(*(Text(_cell(column, row, width >= WIDE), style) for column in columns))
     return table
 
@@ -246,7 +241,7 @@ def _cell(column: Column[CellJudgement], row: CellJudgement, is_wide: bool) -> s
     """Return the value with its interval; the space within an interval is another one than that before it."""
     text = column.text_of(row)
     if column is BACKEND:
-        text = f"{'~' if doubts_of_placement(row.record) else ''}{text}"
+        text = f"{'~' if doubt_of_placement(row.record) else ''}{text}"
         return text if is_wide else text.replace("/", "/\n", 1)
     interval = column.interval_of(row)
     return f"{text}{' ' if is_wide else chr(10)}{interval}" if interval else text

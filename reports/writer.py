@@ -17,7 +17,8 @@ from reports.page import to_page
 
 def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:
     """Write `report.json` first, so that no failed rendering costs numbers, and then all that `render` writes."""
-    return {REPORT_JSON: write_json(report, folder)} | render(judge(report), folder, figures)
+    judgement = judge(report)
+    return {REPORT_JSON: write_json(with_verdicts(judgement), folder)} | render(judgement, folder, figures)
 
 
 def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str, Path]:

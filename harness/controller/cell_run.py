@@ -41,6 +41,8 @@ from records.schema import (
     Burst,
     Cell,
     Conditions,
+    Doubt,
+    DoubtKind,
     Extent,
     Latency,
     Memory,
@@ -104,7 +106,6 @@ class LiveProcess:
             phases=self.phases,
             calls=latency.calls if latency else 0,
             median_ms=latency.median_ms if latency else None,
-            settling=self.ready.settling if self.ready else None,
         )
 
 
@@ -139,7 +140,7 @@ class CellRun:
         self._live: LiveProcess | None = None
         self._burst_medians_ms: list[float] = []  # in order of size
         self._checks: list[tuple[int, Accuracy]] = []  # of each epoch, first when ready and then when finished
-        self._doubts: dict[str, None] = {}  # each once, in order
+        self._doubts: list[Doubt] = []
         self._started_s = self._now_s()
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -179,9 +180,11 @@ class CellRun:
             live = self._live = LiveProcess(epoch, is_warm, self._start_worker(launcher, job, self._folder))
         ready = self._await(live, Ready)
         live.ready, self.peak_memory = ready, ready.memory
+        if ready.settle:
+            live.phases.append(ready.settle)
         self._checks.append((epoch, ready.accuracy))
         if not is_warm and (doubt := doubt_of(ready.warm_up)):
-            self._doubts[doubt] = None
+            self._doubt(doubt)
         return ready
 
     def pause(self) -> None:
@@ -226,7 +229,7 @@ class CellRun:
         assert live.ready is not None
         self._checks.append((live.epoch, finished.accuracy_after))
         if finished.recompilations:
-            self._doubts[f"compiled {finished.recompilations} more time(s) while it was measured"] = None
+            self._doubt(Doubt(kind=DoubtKind.RECOMPILED, values={"count": finished.recompilations}))
         self._measured.append(MeasuredProcess(live.summary(), live.ready, finished, live.bursts, live.waited_s))
         self._live = None
 
@@ -239,13 +242,20 @@ class CellRun:
         if not self._measured:
             shutil.rmtree(self._folder, ignore_errors=True)  # what it had begun to write is no artefact
 
+    def _doubt(self, doubt: Doubt) -> None:
+        """Add a doubt to the record, once."""
+        if doubt not in self._doubts:
+            self._doubts.append(doubt)
+
     def record(self) -> Record:
         """Return the record as it stands, of a cell that has been measured in at least one process."""
         first = self._measured[0]
         status, reason, accuracy = self._judged(first.finished)
-        caveat = [first.ready.caveat] if first.ready.caveat else []
+        doubts = []
+        if caveat := first.ready.caveat:
+            doubts.append(Doubt(kind=DoubtKind.CAVEAT, details=[caveat]))
         if (computed_in := first.ready.reference_type) != "float64":
-            caveat.append(f"checked against eager in {computed_in}, since there was no memory for float64")
+            doubts.append(Doubt(kind=DoubtKind.REFERENCE, details=[computed_in]))
         latency = summarise(self.bursts)
         return self._record(
             status,
@@ -253,7 +263,7 @@ class CellRun:
             latency=latency,
             roofline=self._roofline(latency),
             accuracy=accuracy,
-            doubts=[*caveat, *self._doubts],
+            doubts=[*doubts, *self._doubts],
             memory=first.finished.memory,
             placement=first.finished.placement,
             throughput=first.finished.throughput,
@@ -343,7 +353,7 @@ class CellRun:
             return self._record(Status.TIMEOUT, reason, died_in=phase)
         # what has been measured stays valid where there was no time for a further process
         self._forget_live()
-        self._doubts[f"a further process of it was {reason}"] = None
+        self._doubt(Doubt(kind=DoubtKind.PROCESS_LOST, details=[reason]))
         return self.record()
 
     def _receive(self, worker: Worker, deadline_s: float, may_tick: bool) -> Event:
@@ -415,13 +425,13 @@ def shortfall(placement: Placement | None, backend: str) -> str:
     return f"{reason}: {', '.join(named)}{f' and {len(unnamed)} more' if unnamed else ''}"
 
 
-def doubt_of(warm_up: WarmUp) -> str:
-    """Return what is to be said of the end of a warm-up, or an empty string where it became steady."""
+def doubt_of(warm_up: WarmUp) -> Doubt | None:
+    """Return the doubt about a warm-up that did not become steady."""
     if warm_up.steady:
-        return ""
+        return None
     if warm_up.trendless:
-        return "latencies differed by more than 2 % to the end of the warm-up, getting neither faster nor slower"
-    return f"the warm-up did not become steady within 2 % in {warm_up.seconds:.0f} s"
+        return Doubt(kind=DoubtKind.WARM_UP_NOISE)
+    return Doubt(kind=DoubtKind.WARM_UP, values={"seconds": warm_up.seconds})
 
 
 def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, str]:

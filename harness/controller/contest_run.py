@@ -23,7 +23,7 @@ from harness.controller.rounds import (
 )
 from harness.plan import Contest, PlannedCell, unsupported_precision
 from harness.sampling_plan import SamplingPlan
-from judging.verdict import BASELINE, undecided
+from judging.ranking import BASELINE, undecided
 from records.errors import BakeoffError
 from records.schema import Conditions, Record, Status
 from records.store import Store

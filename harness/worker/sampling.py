@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from backends.base import Compiled
 from harness.worker.clock import Clock
 from models.base import Inputs
-from records.schema import DeviceTime, Settling, Stage, Throughput, WarmUp
+from records.schema import SETTLE, DeviceTime, Phase, Stage, Throughput, WarmUp
 
 MIN_WARM_UP_CALLS = 10
 WARM_UP_LIMIT_S = 30.0
@@ -49,7 +49,7 @@ THROUGHPUT_BLOCK_S = 0.1
 
 def call_until_final(
     compiled: Compiled, sets: Sequence[Inputs], clock: Clock, limit_s: float = FINAL_LIMIT_S
-) -> Settling | None:
+) -> Phase | None:
     """Call a build until it is final, and after `limit_s` have it stay as it is. Return None if it was final before."""
     if compiled.is_final():
         return None
@@ -61,7 +61,7 @@ def call_until_final(
             break
         compiled.restore()
         samples_ns += burst(compiled, sets, clock, FINAL_WINDOW_S, 1)
-    return Settling(calls=len(samples_ns), seconds=sum(samples_ns) / 1e9)
+    return Phase(name=SETTLE, calls=len(samples_ns), seconds=sum(samples_ns) / 1e9)
 
 
 @dataclass

@@ -35,14 +35,14 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         memory.return_unused(bench.cell.device)  # the memory that checking took is not the cell's
     plan = bench.job.sampling
     with phases.announced("settle"):
-        settling = sampling.call_until_final(compiled, sets, clock)
+        settle = sampling.call_until_final(compiled, sets, clock)
     with phases.announced("warm-up"):
         sampling.freeze_garbage()
         warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, bench.job.is_first)
     device_memory.sample()
     ready = Ready(
         accuracy=right,
-        settling=settling,
+        settle=settle,
         warm_up=warm_up,
         placement=compiled.placement(),
         memory=bench.memory(),

@@ -13,7 +13,7 @@ from reports.charts.svg import Chart, add, mark, scale, symbol, x_axis, y_axis
 def chart(contest: ContestJudgement, key: Key) -> Chart | None:
     if not findings.has_ratio(contest):
         return None
-    baseline = contest.verdict.baseline
+    baseline = contest.baseline
     points = [(row, build_s(row), ratio) for row in contest.ranked if (ratio := ratio_over_baseline(row))]
     made = Chart(
         "build-vs-speedup",

@@ -48,9 +48,7 @@ def chart(contest: ContestJudgement, key: Key, start: Start) -> Chart | None:
     y_axis(made.root, up, LEFT, RIGHT, f"total time / {reference.label}'s")
     for line in lines:
         setup, steady = format.seconds(line.total_s(1)), format.milliseconds(1e3 * line.steady_s)
-        early = line.unsettled
-        settling = f"{early.calls:,} calls of {format.milliseconds(1e3 * early.call_s)} ms, then " if early else ""
-        group = mark(made.root, key.number(line.label), f"{line.label}: {setup} s, then {settling}{steady} ms a call")
+        group = mark(made.root, key.number(line.label), f"{line.label}: {setup} s, then {steady} ms a call")
         path(group, _visible(calls.tolist(), totals[line.label].tolist(), across, up), "line")
     add(made.root, "path", "cursor", d=f"M0 {TOP:.1f}V{FOOT:.1f}", transform=f"translate({across(1):.1f} 0)")
     return made

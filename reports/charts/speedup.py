@@ -16,7 +16,7 @@ def chart(contest: ContestJudgement, key: Key) -> Chart | None:
     made = Chart(
         "speedup",
         findings.speedup(contest),
-        f"Speed-up over {contest.verdict.baseline} in the same rounds, with its 95 % interval",
+        f"Speed-up over {contest.baseline} in the same rounds, with its 95 % interval",
         rows.height_of(contest.cells),
     )
     ratios = {place: ratio for place, row in enumerate(contest.cells) if (ratio := ratio_over_baseline(row))}
@@ -24,7 +24,7 @@ def chart(contest: ContestJudgement, key: Key) -> Chart | None:
     texts = {place: f"{format.ratio(ratio.value)}x" for place, ratio in ratios.items()}
     across = _scale(values, rows.RIGHT - rows.room_for(texts.values()))
     foot = rows.foot_of(contest.cells)
-    x_axis(made.root, across, foot, f"speed-up over {contest.verdict.baseline} (x)")
+    x_axis(made.root, across, foot, f"speed-up over {contest.baseline} (x)")
     add(made.root, "path", "one", d=f"M{across(1):.1f} 0V{foot:.1f}")
     for place, ratio in ratios.items():
         row, y = contest.cells[place], rows.middle_of(place)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from judging.judgement import contests_of_all
-from judging.sweeps import sweeps_of
+from judging.judgement import judge_together
 from records.schema import Report
 from reports.figure_style import Looks, save, styled
 from reports.figures import build_vs_speedup, costs, latency, pareto, phases, samples, speedup, sweep
@@ -19,13 +18,12 @@ def draw(reports: Report | Sequence[Report], folder: Path) -> list[Path]:
 
     Several reports are drawn together, as if they were one.
     """
-    contests = contests_of_all([reports] if isinstance(reports, Report) else reports)
-    looks = Looks(row.label for contest in contests for row in contest.cells)
+    judged = judge_together([reports] if isinstance(reports, Report) else reports)
+    looks = Looks(row.label for contest in judged.contests for row in contest.cells)
     folder.mkdir(parents=True, exist_ok=True)
     with styled():
-        files = [file for drawing in _OF_CONTESTS for file in _draw(drawing, contests, looks, folder)]
-        swept = sweeps_of(contests)
-        return files + [file for drawing in sweep.DRAWINGS for file in _draw(drawing, swept, looks, folder)]
+        files = [file for drawing in _OF_CONTESTS for file in _draw(drawing, judged.contests, looks, folder)]
+        return files + [file for drawing in sweep.DRAWINGS for file in _draw(drawing, judged.sweeps, looks, folder)]
 
 
 _OF_CONTESTS = [

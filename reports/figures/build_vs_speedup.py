@@ -16,7 +16,7 @@ from reports.findings import name
 
 
 def _paint(panel: Panel, contest: ContestJudgement) -> None:
-    ratios = [(row, row.standing.speedup_over_baseline) for row in contest.ranked if row.standing]
+    ratios = [(row, row.speedup) for row in contest.ranked if row.rank]
     points = [(row, build_s(row), ratio) for row, ratio in ratios if ratio]
     panel.axes.axhline(1, color=GREY, lw=0.9)
     for row, built_s, ratio in points:

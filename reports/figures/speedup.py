@@ -10,7 +10,7 @@ from reports.figures.panels import Drawing, Panel, label_ends, name_rows
 
 
 def _paint(panel: Panel, contest: ContestJudgement) -> None:
-    rows = [(place, row, row.standing.speedup_over_baseline) for place, row in enumerate(contest.cells) if row.standing]
+    rows = [(place, row, row.speedup) for place, row in enumerate(contest.cells) if row.rank]
     ratios = [(place, row, ratio) for place, row, ratio in rows if ratio]
     panel.axes.axvline(1, color=GREY, lw=0.9)
     texts = []

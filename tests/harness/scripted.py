@@ -91,7 +91,7 @@ class ScriptedWorker:
                 PhaseEnded(name="load", seconds=0.5),
                 Ready(
                     accuracy=script.answers.get((number, "start"), RIGHT),
-                    settling=None,
+                    settle=None,
                     warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
                     placement=None,
                     memory=Memory(peak_resident_bytes=script.resident_bytes),

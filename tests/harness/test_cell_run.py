@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.controller.cell_run import cause_of_death, doubt_of, shortfall
-from records.schema import Extent, Placement, Status, WarmUp
+from records.schema import Doubt, DoubtKind, Extent, Placement, Status, WarmUp
 from tests.harness.scripted import WRONG, Script, plan_of, run_contest
 
 
@@ -50,7 +50,7 @@ def test_a_wrong_answer_of_any_process_is_incorrect_and_keeps_its_numbers(
 
 def test_what_is_compiled_while_it_is_measured_is_a_doubt(tmp_path: Path) -> None:
     run = run_contest(tmp_path, {"null": Script(recompilations=2)}, plan_of(2))
-    assert run.records["null"].doubts == ["compiled 2 more time(s) while it was measured"]
+    assert run.records["null"].doubts == [Doubt(kind=DoubtKind.RECOMPILED, values={"count": 2})]
 
 
 @pytest.mark.parametrize(("stage", "processes"), [("start", 0), ("burst 3", 1)])
@@ -65,16 +65,12 @@ def test_a_cell_that_fails_keeps_what_it_came_to(tmp_path: Path, stage: str, pro
 @pytest.mark.parametrize(
     ("steady", "trendless", "doubt"),
     [
-        (True, False, ""),
-        (
-            False,
-            True,
-            "latencies differed by more than 2 % to the end of the warm-up, getting neither faster nor slower",
-        ),
-        (False, False, "the warm-up did not become steady within 2 % in 30 s"),
+        (True, False, None),
+        (False, True, Doubt(kind=DoubtKind.WARM_UP_NOISE)),
+        (False, False, Doubt(kind=DoubtKind.WARM_UP, values={"seconds": 30.2})),
     ],
 )
-def test_a_warm_up_that_was_not_steady_is_a_doubt(steady: bool, trendless: bool, doubt: str) -> None:
+def test_a_warm_up_that_was_not_steady_is_a_doubt(steady: bool, trendless: bool, doubt: Doubt | None) -> None:
     assert doubt_of(WarmUp(calls=120, seconds=30.2, steady=steady, trendless=trendless)) == doubt
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.sampling_plan import MAX_ROUNDS_PER_EPOCH
-from records.schema import Burst, Record, Status
+from records.schema import Burst, DoubtKind, Record, Status
 from tests.harness.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest
 
 THREE = ("eager", "null", "null/double")
@@ -222,5 +222,6 @@ def test_a_cell_without_time_for_a_further_process_keeps_those_it_had(tmp_path: 
     record = run.records["null"]
     assert record.status is Status.OK
     assert len(record.processes) == 1 and rounds_of(record) == 12
-    assert any("a further process of it was not done within 600 s" in doubt for doubt in record.doubts)
+    assert [doubt.kind for doubt in record.doubts] == [DoubtKind.PROCESS_LOST]
+    assert "not done within 600 s" in record.doubts[0].details[0]
     assert len(run.records["eager"].processes) == 3

@@ -21,11 +21,11 @@ from harness import reproduce
 from harness.worker import precision
 from harness.worker.loading import load, place
 from harness.worker.reference import run_eager
-from judging.verdict import spell_ms
 from records import report_file
 from records.device import Device
 from records.errors import UsageError
 from records.schema import Cell, Environment, Gpu, Record, Report, Status
+from records.text import spell_ms
 from tests.harness.measuring import by_label, measure
 from tests.reports import samples
 

@@ -14,8 +14,9 @@ from backends.null import Null
 from harness import run as runs
 from harness.controller.environment import usable_cores
 from harness.plan import Request
+from judging.judgement import contests_of
 from records.device import CPU, Device
-from records.schema import Cell, Record, Report, Status
+from records.schema import Cell, DoubtKind, Record, Report, Status
 from records.store import Store
 from tests.harness import measuring
 from tests.harness.measuring import Silent, by_label
@@ -86,7 +87,7 @@ def test_an_incorrect_cell_keeps_its_numbers_and_is_never_ranked(endings: Report
     record = by_label(endings)["null/wrong"]
     assert record.latency is not None
     assert record.latency.median_ms == pytest.approx(1.0, rel=0.2)
-    assert "null/wrong" not in [standing.label for standing in endings.verdicts[0].standings]
+    assert "null/wrong" not in contests_of(endings)[0].contenders
 
 
 def test_a_failure_keeps_the_last_words_of_its_log(endings: Report) -> None:
@@ -115,21 +116,21 @@ def test_cells_of_a_contest_are_measured_in_the_same_rounds_in_changing_order(tm
     orders = {tuple(label for _, number, label in ordered if number == one) for one in range(10)}
     assert all(len(order) == 3 for order in orders)
     assert len(orders) > 1
-    assert report.verdicts[0].lead is not None
-    assert report.verdicts[0].lead.paired
+    lead = contests_of(report)[0].lead
+    assert lead is not None and lead.paired
 
 
 def test_two_copies_of_one_backend_tie(tmp_path: Path) -> None:
-    verdict = measure(tmp_path / "run", "null", "null/again").verdicts[0]
-    assert verdict.winner is None
-    assert sorted(verdict.tied) == ["null", "null/again"]
+    (contest,) = contests_of(measure(tmp_path / "run", "null", "null/again"))
+    assert contest.winner is None
+    assert sorted(contest.tied) == ["null", "null/again"]
 
 
 def test_the_sequential_schedule_shares_no_rounds_and_says_so(tmp_path: Path) -> None:
     report = measure(tmp_path / "run", "null", "null/double", schedule="sequential")
     groups = [{burst.group for burst in record.bursts} for record in report.records]
     assert groups[0].isdisjoint(groups[1])
-    assert any("not measured in the same rounds" in doubt for doubt in report.verdicts[0].doubts)
+    assert DoubtKind.UNPAIRED in [doubt.kind for doubt in contests_of(report)[0].doubts]
 
 
 @pytest.mark.slow
@@ -224,9 +225,8 @@ def test_the_samples_of_each_process_are_kept_apart(epochs: Report) -> None:
 
 
 def test_the_lead_is_over_processes(epochs: Report) -> None:
-    verdict = epochs.verdicts[0]
-    standings = {standing.label: standing for standing in verdict.standings}
-    ratio = standings["null/double"].speedup_over_baseline
+    judged = {judged.label: judged for judged in contests_of(epochs)[0].ranked}
+    ratio = judged["null/double"].speedup
     assert ratio is not None
     assert ratio.processes >= 3 and ratio.paired
 
@@ -305,8 +305,10 @@ def test_strict_fails_what_did_not_wholly_run_where_it_was_asked_to(
 
 def test_what_strict_failed_is_never_ranked_and_fails_the_run(strict: tuple[Path, Report]) -> None:
     report = strict[1]
-    assert [standing.label for standing in report.verdicts[0].standings] == ["eager"]
-    assert any("null/partial is not ranked, fallback: placement is partial" in one for one in report.verdicts[0].doubts)
+    (contest,) = contests_of(report)
+    assert contest.contenders == ["eager"]
+    lost = {doubt.labels[0]: doubt.details for doubt in contest.doubts if doubt.kind is DoubtKind.NOT_RANKED}
+    assert lost["null/partial"][0] == "fallback" and "placement is partial" in lost["null/partial"][1]
     only = report.model_copy(update={"records": [by_label(report)[name] for name in ("eager", "null/partial")]})
     assert runs.exit_status(only) == 1
     assert runs.exit_status(only.model_copy(update={"records": only.records[:1]})) == 0
@@ -315,8 +317,9 @@ def test_what_strict_failed_is_never_ranked_and_fails_the_run(strict: tuple[Path
 def test_without_strict_a_fallback_is_ranked_with_a_doubt(tmp_path: Path) -> None:
     report = measure(tmp_path / "run", "eager", "null/partial")
     assert [record.status for record in report.records] == [Status.OK, Status.OK]
-    assert "null/partial" in [standing.label for standing in report.verdicts[0].standings]
-    assert any("null/partial ran only in part" in doubt for doubt in report.verdicts[0].doubts)
+    (contest,) = contests_of(report)
+    assert "null/partial" in contest.contenders
+    assert [doubt.labels for doubt in contest.doubts if doubt.kind is DoubtKind.PLACEMENT] == [["null/partial"]]
     assert "--strict" not in report.records[0].command
     assert runs.exit_status(report) == 0
 

@@ -1,4 +1,4 @@
-"""What goes on choosing while it answers calls: how long it is called for, and what that costs it in the report."""
+"""What goes on choosing while it answers calls: how long it is called for."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import torch
 from backends.base import Compiled, Wrapped
 from harness.worker import sampling
 from harness.worker.clock import Clock
-from judging.costs import line_of
 from models.base import Inputs
 from records.device import CPU
-from records.schema import Process, Settling
-from tests.reports.samples import bursts, cell, ok
+from records.schema import Phase
 
 MS = 1_000_000
 SETS = [Inputs((index,)) for index in range(4)]
@@ -50,7 +48,7 @@ class Choosing(Compiled):
         self.was_told = True
 
 
-def settle(compiled: Choosing, monkeypatch: pytest.MonkeyPatch, limit_s: float = 180.0) -> Settling | None:
+def settle(compiled: Choosing, monkeypatch: pytest.MonkeyPatch, limit_s: float = 180.0) -> Phase | None:
     monkeypatch.setattr(CLOCK, "now_ns", lambda: compiled.now_ns)
     return sampling.call_until_final(compiled, SETS, CLOCK, limit_s)
 
@@ -83,26 +81,3 @@ def test_a_wrapper_answers_for_what_it_wraps() -> None:
     assert not wrapper.is_final()
     wrapper.finalise()
     assert wrapper.is_final() and inner.was_told
-
-
-def test_what_the_calls_took_beyond_steady_ones_is_part_of_its_cost() -> None:
-    record = ok(cell("hotpath"), bursts(1.0))
-    assert record.latency is not None
-    steady_s = record.latency.median_ms / 1e3
-    plain = line_of(record, "cold")
-    chose = record.model_copy(
-        update={"processes": [Process(index=0, warm=False, phases=[], settling=Settling(calls=1000, seconds=2.0))]}
-    )
-    line = line_of(chose, "cold")
-    assert plain is not None and line is not None
-    assert line.setup_s - plain.setup_s == pytest.approx(2.0 - 1000 * steady_s)
-    # the first call, those until it had chosen, and one more
-    assert line.total_s(1002) == pytest.approx(plain.setup_s + 2.0 + steady_s)
-
-
-def test_choosing_is_never_a_gain() -> None:
-    record = ok(cell("hotpath"), bursts(1.0))
-    faster = record.model_copy(
-        update={"processes": [Process(index=0, warm=False, phases=[], settling=Settling(calls=1000, seconds=0.1))]}
-    )
-    assert line_of(faster, "cold") == line_of(record, "cold")

@@ -15,7 +15,7 @@ from models.base import Inputs, LoadedModel, of_each_shape
 from models.transformer_lm import STREAM
 from records.errors import Unsupported
 from records.precision import Precision
-from records.schema import Record, Status, Work
+from records.schema import DoubtKind, Record, Status, Work
 from tests.harness.measuring import by_label, measure
 
 LM = {"size": ("tiny",), "batch": ("1",), "context": ("32",), "lengths": ("stream",)}
@@ -46,7 +46,7 @@ def test_recompilations_of_a_stream_are_counted(tmp_path: Path) -> None:
     assert graphs(records["inductor/dynamic"]) == 1
     assert graphs(records["inductor"]) == 2  # one for the first length, one for all others
     assert graphs(records["inductor/buckets"]) < STREAM
-    assert all(not record.doubts or "compiled" not in record.doubts[0] for record in records.values())
+    assert all(DoubtKind.RECOMPILED not in [doubt.kind for doubt in record.doubts] for record in records.values())
 
 
 def test_a_stream_runs_every_input_in_order() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from judging.compare import CellChange, Change, Comparison, Outcome, compare, parse_share, process_ratios
 from judging.compare import unpaired_change as change_of
 from records.errors import UsageError
-from records.schema import Burst, Conditions, Environment, Extent, Placement, Record, Report, Status, Verdict
+from records.schema import Burst, Conditions, Environment, Extent, Placement, Record, Report, Status
 from reports.comparison import COMMENT_LIMIT, headline, spell_change, to_markdown
-from tests.reports.samples import HOSTILE, accuracy, cell, conv_on_cpu, environment, failed, ok, report
+from tests.reports.samples import HOSTILE, accuracy, cell, conv_on_cpu, environment, failed, ok, report, steady
 
 ROUNDS = 5
 EAGER_MS = 1.7
@@ -369,11 +369,14 @@ def test_what_no_verdict_is_on_is_told_in_a_fold() -> None:
 
 
 def test_a_run_that_was_interrupted_or_undecided_is_named() -> None:
-    verdict = Verdict(contest_id="x", title="conv on cpu", baseline=None, winner=None, sentence="", unstable=True)
-    new = run(5).model_copy(update={"complete": False, "planned": 3, "verdicts": [verdict]})
-    text = to_markdown(compare(run(0), new))
-    assert "The new run was interrupted before all was measured: 1 of 3 cells have ended." in text
-    assert "In the new run measuring ended before its intervals were decided: conv on cpu." in text
+    undecided = [
+        ok(cell("onnx"), steady([1.0, 1.04, 0.96])),
+        ok(cell("inductor"), steady([1.0, 1.03, 1.06])),
+    ]
+    new = report(undecided).model_copy(update={"complete": False, "planned": 3})
+    text = to_markdown(compare(report(undecided), new))
+    assert "The new run was interrupted before all was measured: 2 of 3 cells have ended." in text
+    assert "In the new run measuring ended before its intervals were decided: conv on cpu, fp32." in text
 
 
 def test_text_from_reports_is_never_markup() -> None:

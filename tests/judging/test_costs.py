@@ -4,9 +4,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from judging.costs import HORIZON, TIMED_ONCE_MARGIN, Costs, Line, break_even, envelope, line_of
+from judging.contest import judge_contest
+from judging.costs import HORIZON, TIMED_ONCE_MARGIN, BreakEven, Costs, Line, break_even, envelope, line_of
 from judging.estimate import summarise
-from judging.verdict import judge_contest
+from judging.ranking import Ranking
 from records.schema import Burst, Interval, Phase, Process, Ratio, Record, Status
 from tests.reports.samples import cell, constant, failed, ok
 
@@ -38,6 +39,10 @@ def measured(
         phases = [Phase(name="load", seconds=warm_build_s), Phase(name="first_call", seconds=0.01)]
         processes += [Process(index=index, warm=True, phases=phases) for index in (1, 2)]
     return record.model_copy(update={"processes": processes, "latency": summarise(bursts)})
+
+
+def costs_of(*records: Record) -> Costs:
+    return Costs(Ranking(records))
 
 
 def surely(value: float) -> Ratio:
@@ -112,6 +117,20 @@ def test_a_line_is_made_of_the_start_and_the_steady_latency() -> None:
     assert line_of(onnx, "warm") == Line("onnx", pytest.approx(0.51), pytest.approx(2e-3))  # type: ignore[arg-type]
 
 
+def test_calls_until_a_build_is_final_cost_what_they_took_beyond_steady_ones() -> None:
+    plain = measured("hotpath", 2.0)
+    settle = Phase(name="settle", seconds=5.0, calls=1000)
+    slow, quick = (
+        line_of(plain.model_copy(update={"phases": [*plain.phases, phase]}), "cold")
+        for phase in (settle, settle.model_copy(update={"seconds": 1.0}))
+    )
+    steady = line_of(plain, "cold")
+    assert slow and steady and slow.setup_s == pytest.approx(steady.setup_s + 3.0)
+    assert slow.total_s(1002) == pytest.approx(steady.setup_s + 5.0 + 2e-3)  # the first call, those 1000, and one more
+    assert quick == steady  # settling is never a gain
+    assert plain.build_s == 0 and plain.first_call_s == 0.01
+
+
 def test_what_was_not_measured_has_no_line() -> None:
     once = measured("onnx", 2.0, warm_build_s=None)
     assert line_of(once, "cold") and line_of(once, "warm") is None
@@ -121,7 +140,7 @@ def test_what_was_not_measured_has_no_line() -> None:
 
 def test_cold_and_warm_pay_at_different_calls() -> None:
     onnx = measured("onnx", 1.0, build_s=5.0, warm_build_s=0.5, biases=(0.999, 1.0, 1.001))
-    costs = Costs([measured("eager", 2.0), onnx])
+    costs = costs_of(measured("eager", 2.0), onnx)
     cold, warm = (costs.break_even("onnx", "eager", start) for start in ("cold", "warm"))  # type: ignore[arg-type]
     assert cold and warm and cold.is_established and warm.is_established
     assert (cold.calls, warm.calls) == (pytest.approx(5001, abs=6), pytest.approx(501, abs=2))
@@ -132,33 +151,31 @@ def test_cold_and_warm_pay_at_different_calls() -> None:
 
 def test_a_break_even_between_latencies_that_do_not_differ_surely_is_not_established() -> None:
     noisy = measured("onnx", 1.9, build_s=5.0, biases=(0.9, 1.1, 1.0))
-    found = Costs([measured("eager", 2.0), noisy]).break_even("onnx", "eager", "cold")
+    found = costs_of(measured("eager", 2.0), noisy).break_even("onnx", "eager", "cold")
     assert found and found.calls and not found.is_established
 
 
 def test_a_difference_under_the_margin_is_not_one_however_narrow() -> None:
     near = measured("onnx", 1.98, build_s=5.0, biases=(1.0, 1.0, 1.0))
-    found = Costs([measured("eager", 2.0, biases=(1.0, 1.0, 1.0)), near]).break_even("onnx", "eager", "cold")
+    found = costs_of(measured("eager", 2.0, biases=(1.0, 1.0, 1.0)), near).break_even("onnx", "eager", "cold")
     assert found and found.calls and not found.is_established
 
 
 def test_two_that_tie_with_a_noisier_best_keep_what_is_known_of_them() -> None:
     records = [measured("eager", 2.0), measured("onnx", 1.0, build_s=5.0), measured("x", 0.99, biases=(0.6, 1.5, 1.0))]
     assert set(judge_contest(records).tied) == {"x", "onnx", "eager"}
-    costs = Costs(records)
+    costs = Costs(Ranking(records))
     found, unsure = costs.break_even("onnx", "eager", "cold"), costs.break_even("onnx", "x", "cold")
     assert found and found.is_established
     assert unsure and not unsure.is_established
 
 
-def test_the_verdict_tells_the_same_break_even() -> None:
+def test_the_verdict_has_the_same_break_even() -> None:
     records = [measured("eager", 2.0), measured("onnx", 1.0, build_s=5.0), measured("x", 1.99, build_s=1.0)]
-    told = {standing.label: standing for standing in judge_contest(records).standings}
-    found = Costs(records).break_even("onnx", "eager", "cold")
-    assert found and told["onnx"].break_even_calls == found.calls
-    assert (told["x"].break_even_calls, told["x"].break_even_established) == (None, False)
-    assert (told["eager"].break_even_calls, told["eager"].break_even_established) == (0, True)
-    assert f"pays from call {found.calls:,} on" in judge_contest(records).sentence
+    judged = {cell.label: cell.break_even for cell in judge_contest(records).cells}
+    assert judged["onnx"] == costs_of(*records).break_even("onnx", "eager", "cold")
+    assert judged["x"] is not None and not judged["x"].is_established
+    assert judged["eager"] == BreakEven(0, 0, 0, is_established=True)
 
 
 def test_the_end_of_an_interval_may_say_that_it_never_pays() -> None:
@@ -183,13 +200,11 @@ def test_a_single_process_widens_the_interval_by_what_it_cannot_see() -> None:
 
 
 def contest() -> Costs:
-    return Costs(
-        [
-            measured("eager", 2.0),
-            measured("onnx", 1.0, build_s=1.0, warm_build_s=0.1),
-            measured("openvino", 1.0, build_s=1.0, warm_build_s=0.1, biases=(1.01, 1.0, 0.995)),
-            measured("inductor", 0.5, build_s=60.0, warm_build_s=1.0),
-        ]
+    return costs_of(
+        measured("eager", 2.0),
+        measured("onnx", 1.0, build_s=1.0, warm_build_s=0.1),
+        measured("openvino", 1.0, build_s=1.0, warm_build_s=0.1, biases=(1.01, 1.0, 0.995)),
+        measured("inductor", 0.5, build_s=60.0, warm_build_s=1.0),
     )
 
 
@@ -224,7 +239,7 @@ def test_only_those_that_may_win_are_compared() -> None:
 def test_with_no_interval_nothing_is_known_of_the_calls_after_the_first() -> None:
     records = [measured("eager", 2.0), measured("onnx", 1.0, build_s=1.0)]
     single = [record.model_copy(update={"bursts": record.bursts[:1]}) for record in records]
-    costs = Costs(single)
+    costs = Costs(Ranking(single))
     assert costs.steady("onnx", "eager").ci95 is None
     once, often = (costs.cheapest(calls, "cold", EVERYBODY) for calls in (1, 10**6))
     assert once and once.line.label == "eager" and once.rivals == []
@@ -263,7 +278,7 @@ def test_who_wins_depends_on_the_calls(calls: int, winner: str | None) -> None:
 def test_steady_latencies_that_no_verdict_calls_make_no_winner_over_however_many_calls() -> None:
     """5 % apart in three processes of each: their 95 % interval excludes 1, and a verdict needs more than that."""
     records = [measured("eager", 1.05), measured("onnx", 1.0, build_s=1.0)]
-    costs = Costs(records)
+    costs = Costs(Ranking(records))
     steady = costs.steady("onnx", "eager")
     assert steady.ci95 and steady.ci95.low > 1.03
     assert judge_contest(records).winner is None
@@ -285,7 +300,7 @@ def starting(backend: str, first_call_s: float, level_ms: float = 1.0, build_s: 
 
 
 def test_first_calls_that_differ_by_chance_make_no_winner() -> None:
-    costs = Costs([starting("eager", 1.05), starting("hotpath", 1.0)])
+    costs = costs_of(starting("eager", 1.05), starting("hotpath", 1.0))
     for calls in (1, 100):
         found, cheapest = costs.outcome("hotpath", "eager", calls, "cold"), costs.cheapest(calls, "cold", EVERYBODY_HOT)
         assert found and found.total_speedup > 1.04 and found.winner is None
@@ -295,7 +310,7 @@ def test_first_calls_that_differ_by_chance_make_no_winner() -> None:
 
 
 def test_first_calls_that_differ_surely_make_a_winner_over_few_calls() -> None:
-    costs = Costs([starting("eager", 3.0), starting("hotpath", 1.0)])
+    costs = costs_of(starting("eager", 3.0), starting("hotpath", 1.0))
     few, many = (costs.outcome("hotpath", "eager", calls, "cold") for calls in (10, 10**7))
     assert few and few.winner == "hotpath"
     assert many and many.winner is None
@@ -307,7 +322,7 @@ def test_first_calls_that_differ_surely_make_a_winner_over_few_calls() -> None:
 def test_a_lead_is_one_if_it_were_longer_and_the_other_shorter_by_the_margin(
     first_call_s: float, winner: str | None
 ) -> None:
-    found = Costs([starting("eager", first_call_s), starting("hotpath", 1.0)]).outcome("hotpath", "eager", 1, "cold")
+    found = costs_of(starting("eager", first_call_s), starting("hotpath", 1.0)).outcome("hotpath", "eager", 1, "cold")
     assert TIMED_ONCE_MARGIN == 0.25
     assert found and found.winner == winner
     assert found.total_speedup_ci95 == Interval(low=first_call_s, high=first_call_s)  # of steady latencies alone
@@ -315,7 +330,7 @@ def test_a_lead_is_one_if_it_were_longer_and_the_other_shorter_by_the_margin(
 
 @pytest.mark.parametrize(("calls", "winner"), [(1, "eager"), (100, "eager"), (10**6, "inductor")])
 def test_building_for_seconds_decides_over_few_calls_and_latency_over_many(calls: int, winner: str) -> None:
-    costs = Costs([starting("eager", 0.1), starting("inductor", 0.001, level_ms=0.5, build_s=2.0)])
+    costs = costs_of(starting("eager", 0.1), starting("inductor", 0.001, level_ms=0.5, build_s=2.0))
     found, cheapest = costs.outcome("inductor", "eager", calls, "cold"), costs.cheapest(calls, "cold", EVERYBODY)
     assert found and found.winner == winner
     assert cheapest and (cheapest.line.label, cheapest.rivals) == (winner, [])
@@ -328,14 +343,14 @@ def test_builds_that_differ_by_chance_name_nobody_between_two_others() -> None:
         *(starting("eager", 0.01, level_ms=4.0), starting("inductor", 0.01, level_ms=0.5, build_s=1000.0)),
         *(starting("onnx", 0.01, level_ms=2.0, build_s=1.0), starting("openvino", 0.01, level_ms=2.0, build_s=1.05)),
     ]
-    legs = Costs(records).legs("cold", EVERYBODY)
+    legs = Costs(Ranking(records)).legs("cold", EVERYBODY)
     told = [(leg.line.label, [line.label for line in leg.rivals]) for leg in legs]
     assert told == [("eager", []), ("onnx", ["openvino"]), ("inductor", [])]
     assert legs[1].crossing and legs[1].crossing.is_established
 
 
 def test_break_even_is_by_building_and_first_call_as_they_were_timed() -> None:
-    costs = Costs([starting("eager", 1.0), starting("onnx", 1.05, level_ms=0.5)])
+    costs = costs_of(starting("eager", 1.0), starting("onnx", 1.05, level_ms=0.5))
     found = costs.break_even("onnx", "eager", "cold")
     assert found and found.is_established and found.calls == pytest.approx(101, abs=1)
     outcome = costs.outcome("onnx", "eager", 200, "cold")

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from judging.disturbance import Usual, conditions_doubts, disturbed, usual_of
-from records.schema import Burst, Conditions, Record
+from judging.disturbance import Usual, disturbed, doubts_of_conditions, usual_of
+from records.schema import Burst, Conditions, Doubt, DoubtKind, Record
 from tests.reports.samples import cell, constant, ok, under
 
 CALM: dict[str, Any] = {"calibration_ms": 2.4, "wait_share": 0.0, "steal_share": 0.0, "sm_clock_mhz": 1980}
@@ -23,8 +23,8 @@ def rounds(*conditions: dict[str, Any]) -> list[Burst]:
     ]
 
 
-def doubts(*conditions: dict[str, Any]) -> list[str]:
-    return conditions_doubts([ok(cell("eager"), rounds(*conditions))])
+def doubts(*conditions: dict[str, Any]) -> list[Doubt]:
+    return doubts_of_conditions([ok(cell("eager"), rounds(*conditions))])
 
 
 @pytest.mark.parametrize(
@@ -61,77 +61,74 @@ def test_a_cell_that_keeps_itself_waiting_is_not_disturbed_by_it() -> None:
 
 def test_calm_rounds_raise_no_doubt() -> None:
     assert doubts(*[{}] * 12) == []
-    assert conditions_doubts([ok(cell("eager"), constant([1.0] * 12))]) == []
-    assert conditions_doubts([]) == []
+    assert doubts_of_conditions([ok(cell("eager"), constant([1.0] * 12))]) == []
+    assert doubts_of_conditions([]) == []
+    assert doubts(*[{"sm_clock_mhz": 1980, "temperature_c": 87}] * 10) == []  # heat that slows nothing down
 
 
-def test_a_clock_that_fell_is_named_with_its_reasons() -> None:
+def test_a_clock_that_fell_has_its_share_and_its_reasons() -> None:
     slow = {"sm_clock_mhz": 1200, "throttle_reasons": ["software power cap"]}
-    assert doubts(*[{}] * 22, slow, slow, slow)[0] == (
-        "SM clock fell to 1,200 MHz in 12 % of the bursts (software power cap)"
+    assert doubts(*[{}] * 22, slow, slow, slow)[0] == Doubt(
+        kind=DoubtKind.CLOCK_FELL, values={"lowest_mhz": 1200, "share": 0.12}, details=["software power cap"]
     )
+    hot = {"sm_clock_mhz": 1200, "temperature_c": 61}
+    assert doubts(*[{}] * 22, *[hot] * 3)[0].values == {"lowest_mhz": 1200, "share": 0.12, "temperature_c": 61}
 
 
-def test_a_clock_that_fell_for_most_of_the_time_is_named_though_nobody_says_why() -> None:
-    assert doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1200}] * 7)[0] == (
-        "SM clock fell to 1,200 MHz in 70 % of the bursts"
+def test_a_clock_that_fell_for_most_of_the_time_is_a_doubt_without_any_reason() -> None:
+    (found,) = doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1200}] * 7)
+    assert (found.kind, found.values, found.details) == (
+        DoubtKind.CLOCK_FELL,
+        {"lowest_mhz": 1200, "share": pytest.approx(0.7)},
+        [],
     )
     assert doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1700}] * 7) == []
 
 
-def test_a_clock_held_down_all_the_time_is_named_too() -> None:
+def test_a_clock_held_down_all_the_time_is_a_doubt_with_the_highest_temperature() -> None:
     held = {"sm_clock_mhz": 1500, "throttle_reasons": ["hardware thermal slowdown"]}
-    assert doubts(*[held] * 10) == [
-        "the GPU's clock was held down in 100 % of the bursts (hardware thermal slowdown)",
+    assert doubts(*[{**held, "temperature_c": 84}] * 5, *[{**held, "temperature_c": 87}] * 5) == [
+        Doubt(
+            kind=DoubtKind.CLOCK_HELD_DOWN,
+            values={"share": 1.0, "temperature_c": 87},
+            details=["hardware thermal slowdown"],
+        )
     ]
 
 
-def test_how_hot_the_gpu_was_is_named_with_the_reasons() -> None:
-    held = {"sm_clock_mhz": 1500, "throttle_reasons": ["hardware thermal slowdown"]}
-    cool, hot = {**held, "temperature_c": 84}, {**held, "temperature_c": 87}
-    assert doubts(*[cool] * 5, *[hot] * 5) == [
-        "the GPU's clock was held down in 100 % of the bursts (hardware thermal slowdown, at up to 87 °C)",
-    ]
-    assert doubts(*[{}] * 22, *[{"sm_clock_mhz": 1200, "temperature_c": 61}] * 3)[0] == (
-        "SM clock fell to 1,200 MHz in 12 % of the bursts (at up to 61 °C)"
-    )
-    assert doubts(*[{"sm_clock_mhz": 1980, "temperature_c": 87}] * 10) == []  # heat that slows nothing down
+@pytest.mark.parametrize(
+    ("conditions", "kind", "values"),
+    [
+        ({"wait_share": 0.4, "involuntary_switches": 120}, DoubtKind.WAITED, {"involuntary_switches": 120}),
+        ({"steal_share": 0.2}, DoubtKind.STOLEN, {}),
+    ],
+)
+def test_cores_that_others_took_are_a_doubt(
+    conditions: dict[str, Any], kind: DoubtKind, values: dict[str, float]
+) -> None:
+    assert doubts(*[{}] * 9, *[conditions] * 3) == [Doubt(kind=kind, values={"share": 0.25, **values})]
 
 
-def test_waiting_for_a_core_is_named_with_the_switches() -> None:
-    waiting = {"wait_share": 0.4, "involuntary_switches": 120}
-    assert doubts(*[{}] * 9, *[waiting] * 3) == [
-        "other processes kept our threads waiting in 25 % of the bursts (involuntary context switches: 120 a burst)"
-    ]
+def test_threads_that_always_wait_are_a_doubt_about_their_cell() -> None:
+    (found,) = doubts(*[{"wait_share": 0.35}] * 12)
+    assert (found.kind, found.labels, found.values) == (DoubtKind.ALWAYS_WAITED, ["eager"], {"eager": 0.35})
 
 
-def test_threads_that_always_wait_are_named_by_cell() -> None:
-    found = doubts(*[{"wait_share": 0.35}] * 12)
-    assert len(found) == 1
-    assert "eager 35 % of the time" in found[0]
-
-
-def test_steal_is_named() -> None:
-    assert doubts(*[{}] * 9, *[{"steal_share": 0.2}] * 3) == [
-        "the hypervisor gave our cores to others in 25 % of the bursts"
-    ]
-
-
-def test_a_drift_is_named_and_a_single_slow_round_is_none() -> None:
-    slower = [{"calibration_ms": 2.4 + 0.05 * number} for number in range(10)]
-    assert doubts(*slower) == ["the machine's speed drifted by 10 % over the run (calibration 2.5 to 2.75 ms)"]
+def test_a_drift_is_a_doubt_and_a_single_slow_round_is_none() -> None:
+    (found,) = doubts(*[{"calibration_ms": 2.4 + 0.05 * number} for number in range(10)])
+    assert found.kind is DoubtKind.DRIFT
+    assert found.values == pytest.approx({"share": 0.1, "fastest_ms": 2.5, "slowest_ms": 2.75})
     assert doubts(*[{}] * 7, {"calibration_ms": 4.8}, *[{}] * 7) == []
 
 
-def test_processes_of_others_on_the_gpu_are_named() -> None:
-    assert doubts(*[{}] * 9, {"foreign_gpu_processes": 1}) == ["1 other process used the GPU meanwhile"]
+def test_the_most_processes_of_others_on_the_gpu_are_a_doubt() -> None:
     assert doubts({"foreign_gpu_processes": 1}, {"foreign_gpu_processes": 3}) == [
-        "3 other processes used the GPU meanwhile"
+        Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": 3})
     ]
 
 
-def test_what_befell_several_cells_is_said_once() -> None:
+def test_what_several_cells_share_is_one_doubt() -> None:
     def record(backend: str) -> Record:
         return ok(cell(backend), rounds(*[{}] * 9, *[{"wait_share": 0.4}] * 3))
 
-    assert len(conditions_doubts([record("eager"), record("onnx"), record("inductor")])) == 1
+    assert len(doubts_of_conditions([record("eager"), record("onnx"), record("inductor")])) == 1

@@ -1,5 +1,3 @@
-"""`report.json`: what is written is read again, and what cannot be read says why."""
-
 import gzip
 import json
 import math
@@ -12,15 +10,8 @@ import pytest
 from records.atomic_file import write_atomically
 from records.errors import UsageError
 from records.report_file import json_schema, read, to_json, write_json
-from records.schema import Report
+from records.schema import SCHEMA_VERSION, Doubt, DoubtKind, Phase, Report
 from tests.reports.samples import accuracy, bursts, cell, ok, product_on_cuda, report
-
-
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    made = report()
-    written = write_json(made, tmp_path / "new" / "run")
-    assert read(tmp_path / "new" / "run") == read(written) == made
-    assert list((tmp_path / "new" / "run").glob(".*")) == []
 
 
 def test_json_has_a_record_a_line_and_is_utf8(tmp_path: Path) -> None:
@@ -68,7 +59,7 @@ def test_errors_say_what_is_wrong_and_where(tmp_path: Path) -> None:
     assert "is not JSON" in error_line(tmp_path)
     (tmp_path / "report.json").write_text("[1]", encoding="utf-8")
     assert "no schema_version" in error_line(tmp_path)
-    assert "has schema 2.0.0, this Bakeoff reads 1.x" in error_line(changed(tmp_path, schema_version="2.0.0"))
+    assert "has schema 3.0.0, this Bakeoff reads 1.x and 2.x" in error_line(changed(tmp_path, schema_version="3.0.0"))
     assert "has schema None" in error_line(changed(tmp_path, schema_version=None))
     assert "planned: Input should be a valid integer" in error_line(changed(tmp_path, planned="many"))
     assert "colour: Extra inputs" in error_line(changed(tmp_path, colour="red"))
@@ -81,9 +72,9 @@ def test_a_newer_minor_version_may_have_more_fields(tmp_path: Path) -> None:
     made = report([ok(cell(), bursts(1.0))])
     records = json.loads(to_json(made))["records"]
     records[0]["cell"]["colour"] = records[0]["bursts"][2]["mood"] = "red"
-    found = read(changed(tmp_path, schema_version="1.7.0", records=records, colour="red"))
-    assert found == made.model_copy(update={"schema_version": "1.7.0"})
-    assert "planned" in error_line(changed(tmp_path, schema_version="1.7.0", planned="many", colour="red"))
+    found = read(changed(tmp_path, schema_version="2.7.0", records=records, colour="red"))
+    assert found == made.model_copy(update={"schema_version": "2.7.0"})
+    assert "planned" in error_line(changed(tmp_path, schema_version="2.7.0", planned="many", colour="red"))
 
 
 @pytest.mark.parametrize("step", ["replace", "fsync"])
@@ -142,3 +133,43 @@ def test_a_gzipped_report_is_read_too_and_a_broken_one_is_one_line(tmp_path: Pat
     packed.write_bytes(packed.read_bytes()[:-100])
     with pytest.raises(UsageError, match="cannot read"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("sample_ns", [0, -5, math.inf])
+def test_a_latency_that_no_clock_can_read_is_refused_with_its_place(tmp_path: Path, sample_ns: float) -> None:
+    records = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"]
+    records[0]["bursts"][2]["samples_ns"][1] = sample_ns
+    assert "records.0.bursts.2.samples_ns.1: Input should be" in error_line(changed(tmp_path, records=records))
+    records = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"]
+    records[0]["latency"]["median_ms"] = sample_ns
+    assert "records.0.latency.median_ms: Input should be" in error_line(changed(tmp_path, records=records))
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "1.3.0", "1.5.0"])
+def test_a_report_of_schema_1_is_upgraded(tmp_path: Path, version: str) -> None:
+    records = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"]
+    records[0]["doubts"] = ["never steady"]
+    for phase in [*records[0]["phases"], *records[0]["processes"][0]["phases"]]:
+        del phase["calls"]
+    records[0]["processes"][0]["settling"] = {"calls": 7, "seconds": 0.5}
+    upgraded = read(changed(tmp_path, schema_version=version, records=records))
+    assert upgraded.schema_version == SCHEMA_VERSION
+    (found,) = upgraded.records
+    assert found.doubts == [Doubt(kind=DoubtKind.NOTED, details=["never steady"])]
+    assert found.phases == found.processes[0].phases
+    assert found.phases[-1] == Phase(name="settle", calls=7, seconds=0.5)
+    assert read(write_json(upgraded, tmp_path)) == upgraded
+
+
+def test_a_damaged_report_of_schema_1_is_refused_with_the_place(tmp_path: Path) -> None:
+    def refusal(records: Any) -> str:
+        return error_line(changed(tmp_path, schema_version="1.5.0", records=records))
+
+    assert ": records: Input should be a valid list" in refusal(3)
+    assert ": records.0: Input should be" in refusal(["x"])
+    record = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"][0]
+    assert ": records.0.processes: Input should be" in refusal([record | {"processes": 3}])
+    assert ": records.0.processes.0: Input should be" in refusal([record | {"processes": ["x"]}])
+    assert ": records.0.phases.1.seconds: Field required" in refusal(
+        [record | {"processes": [{"settling": {"calls": 1}}]}]
+    )

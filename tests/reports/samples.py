@@ -9,13 +9,14 @@ import numpy as np
 
 from judging.estimate import process_medians_ms, summarise
 from judging.judgement import Judgement, judge
-from judging.verdict import judge_contests
 from records.schema import (
     Accuracy,
     Burst,
     Cell,
     Conditions,
     DeviceTime,
+    Doubt,
+    DoubtKind,
     Environment,
     Extent,
     Gpu,
@@ -91,6 +92,11 @@ def steady(levels_ms: Sequence[float], rounds: int = 6, group: int = 0) -> list[
 def under(bursts: Sequence[Burst], **conditions: Any) -> list[Burst]:
     """The same bursts, taken in these conditions."""
     return [burst.model_copy(update={"conditions": Conditions(**conditions)}) for burst in bursts]
+
+
+def noted(text: str) -> Doubt:
+    """A doubt as reports of schema 1 have it: a text."""
+    return Doubt(kind=DoubtKind.NOTED, details=[text])
 
 
 def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: float = 0.01, **more: object) -> Record:
@@ -227,7 +233,12 @@ def conv_on_cpu() -> list[Record]:
     wrong = accuracy(0.31, passed=False, rule="rmse is 1.2e+06x eager's, over 2x")
     return [
         ok(cells["eager"], bursts(1.74)),
-        ok(cells["inductor"], bursts(1.21, seed=1, spread=0.05), build_s=11.2, doubts=["warm-up never became steady"]),
+        ok(
+            cells["inductor"],
+            bursts(1.21, seed=1, spread=0.05),
+            build_s=11.2,
+            doubts=[noted("warm-up never became steady")],
+        ),
         ok(cells["inductor/max-autotune"], bursts(1.13, seed=2), build_s=48.0),
         ok(cells["onnx"], bursts(0.94, seed=3), build_s=0.9),
         ok(cells["openvino"], bursts(0.55, seed=4), build_s=2.1, status=Status.INCORRECT, accuracy=wrong,
@@ -301,7 +312,6 @@ def report(records: list[Record] | None = None, **more: object) -> Report:
         "request": {"models": ["conv"], "rounds": 12, "ratio": 0.5},
         "environment": environment(),
         "records": records,
-        "verdicts": judge_contests(records),
         "notes": ["children were forked from a server that had torch imported"],
         "elapsed_s": 312.0,
     }

@@ -24,6 +24,7 @@ from tests.reports.samples import (
     failed,
     judged,
     mlp_on_cuda,
+    noted,
     ok,
     roofline,
     steady,
@@ -97,7 +98,7 @@ def a_contest() -> list[Record]:
     return [
         ok(cell(**where), steady([2.0, 2.0, 2.0])),
         ok(cell("onnx", "tuned", **where), steady([1.0, 1.01, 0.99]), build_s=2.0, roofline=roofline(1.0),
-           placement=partly, doubts=["one", "two"]),
+           placement=partly, doubts=[noted("one"), noted("two")]),
         failed(cell("openvino", **where), Status.CRASH, "died in load", died_in="load", signal=11),
     ]  # fmt: skip
 

@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from judging.judgement import contests_of, contests_of_all
+from judging.judgement import contests_of, judge_together
 from judging.sweeps import sweeps_of
 from records.schema import Report, Status
 from reports.figure_style import COLUMN_WIDTH_IN, DPI, WIDTH_IN, Look, Looks, save, styled
@@ -91,7 +91,7 @@ def test_a_sweep_becomes_lines_over_its_sizes_with_a_cross_where_a_cell_failed(t
 
 def test_several_reports_are_drawn_as_one_and_what_is_in_both_names_its_run(tmp_path: Path) -> None:
     conv, mlp = conv_on_cpu()[:2], mlp_on_cuda()[:2]
-    both = contests_of_all([report(conv, run_id="before"), report([*conv, *mlp], run_id="after")])
+    both = judge_together([report(conv, run_id="before"), report([*conv, *mlp], run_id="after")]).contests
     _, svg = drawn_alone(latency.DRAWING, both, ["eager", "inductor"], tmp_path / "latency")
     found = " ".join(texts(svg))
     assert ", before" in found and ", after" in found

@@ -18,7 +18,18 @@ from reports.csv_files import to_csv
 from reports.markdown import escape, to_markdown
 from reports.page import comparison_to_page, to_page
 from reports.terminal import LiveTable, print_report
-from tests.reports.samples import HOSTILE, accuracy, cell, environment, failed, ok, over_processes, report, roofline
+from tests.reports.samples import (
+    HOSTILE,
+    accuracy,
+    cell,
+    environment,
+    failed,
+    noted,
+    ok,
+    over_processes,
+    report,
+    roofline,
+)
 from tests.reports.test_page import Page
 
 
@@ -26,7 +37,7 @@ def hostile(text: str = HOSTILE, run_id: str = HOSTILE, created_at: str = "2026-
     """Return a report with this text wherever text can come from outside."""
     where = {"model": text, "dimensions": {"batch": text}}
     everywhere = {
-        "doubts": [text],
+        "doubts": [noted(text)],
         "command": text,
         "settings": {text: text},
         "versions": {text: text},

@@ -10,6 +10,7 @@ from tests.reports.samples import (
     conv_on_cpu,
     failed,
     judged,
+    noted,
     ok,
     over_processes,
     product_on_cuda,
@@ -31,7 +32,7 @@ def test_the_verdict_comes_first_and_the_method_last() -> None:
 
 
 def test_many_doubts_fold_away() -> None:
-    doubts = [f"doubt number {number}" for number in range(DOUBTS_SHOWN + 3)]
+    doubts = [noted(f"doubt number {number}") for number in range(DOUBTS_SHOWN + 3)]
     head = to_markdown(judged([ok(cell(), bursts(1.0), doubts=doubts)])).split("\n## conv")[0]
     shown, folded = head.split("<details><summary>3 more</summary>")
     assert (shown.count("doubt number"), folded.count("doubt number")) == (DOUBTS_SHOWN, 3)

@@ -23,6 +23,7 @@ from tests.reports.samples import (
     failed,
     judged,
     mlp_on_cuda,
+    noted,
     ok,
     over_processes,
     product_on_cuda,
@@ -90,7 +91,7 @@ def test_the_verdict_and_its_doubts_come_first(page: Page) -> None:
 
 
 def test_many_doubts_fold_away() -> None:
-    doubts = [f"doubt number {number}" for number in range(DOUBTS_SHOWN + 3)]
+    doubts = [noted(f"doubt number {number}") for number in range(DOUBTS_SHOWN + 3)]
     made = Page(to_page(judged([ok(cell(), bursts(1.0), doubts=doubts)])))
     assert "3 more" in made.reads("summary")
 
@@ -111,7 +112,7 @@ def test_a_row_unfolds_to_all_that_is_known() -> None:
         precision_in_force={"cudnn_allow_tf32": False},
         settings={"threads": 16},
         versions={"onnxruntime": "1.31.1"},
-        doubts=["warm-up never became steady"],
+        doubts=[noted("warm-up never became steady")],
         warm_up=WarmUp(calls=120, seconds=0.6, steady=False, trendless=True),
         energy=Energy(joules_per_call=0.0123, idle_w=70.0, calls=1000, seconds=1.0, source="NVML"),
     )
@@ -221,7 +222,7 @@ def test_a_report_without_records_or_numbers_is_a_page_too() -> None:
 
 def test_extreme_numbers_are_drawn_too() -> None:
     one_call = [ok(cell("eager"), bursts(1e-6, 1, 1)), ok(cell("onnx"), bursts(1e5, 1, 1))]
-    nothing = ok(cell("null"), constant([0.0] * 4), roofline=roofline(1.0), first_call_s=0.0, status=Status.INCORRECT)
+    nothing = ok(cell("null"), constant([1e-6] * 4), roofline=roofline(1.0), first_call_s=0.0, status=Status.INCORRECT)
     endless = ok(cell("onnx"), constant([1e9]), accuracy=accuracy(math.inf), build_s=1e-12, status=Status.INCORRECT)
     unknown = nothing.model_copy(update={"memory": None, "phases": []})
     for records in (one_call, [nothing], [endless], [unknown, endless]):

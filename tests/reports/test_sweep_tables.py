@@ -9,7 +9,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from judging.judgement import Judgement, judge
-from judging.verdict import judge_contests
 from records.precision import Precision
 from records.schema import Record, Report, Stage, Status
 from reports import sweep_figures, writer
@@ -53,7 +52,7 @@ def lost(record: Record, status: Status = Status.OOM) -> Record:
 def report_of(records: Iterable[Record]) -> Report:
     records = list(records)
     made = samples.report()
-    return made.model_copy(update={"records": records, "verdicts": judge_contests(records), "planned": len(records)})
+    return made.model_copy(update={"records": records, "planned": len(records)})
 
 
 def judged_of(records: Iterable[Record]) -> Judgement:

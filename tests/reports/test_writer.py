@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from judging.judgement import judge
 from records.report_file import read
+from reports.sentences import with_verdicts
 from reports.writer import write
 from tests.reports.samples import bursts, cell, ok, report
 
@@ -19,14 +21,14 @@ def test_every_file_is_written_and_pictures_are_embedded_by_their_relative_path(
     assert {"figures/latency.png", "figures/latency.svg"} <= written.keys()
     assert all(path == tmp_path / "new" / "run" / name and path.is_file() for name, path in written.items())
     assert "](figures/latency.png)" in written["report.md"].read_text(encoding="utf-8")
-    assert read(tmp_path / "new" / "run") == made
+    assert read(tmp_path / "new" / "run") == with_verdicts(judge(made))
 
 
 def test_a_failed_rendering_loses_no_numbers(tmp_path: Path) -> None:
     (tmp_path / "report.md").mkdir()  # no file can take its place
     with pytest.raises(OSError, match=r"report\.md"):
         write(report(), tmp_path, figures=False)
-    assert read(tmp_path) == report()
+    assert read(tmp_path) == with_verdicts(judge(report()))
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in SHOWCASE.iterdir() if path.is_dir()))

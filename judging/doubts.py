@@ -1,0 +1,120 @@
+"""Finds the reasons to believe the ranking of a contest less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from judging.decision import FEWEST_PROCESSES, NARROW_LEAD, Relation, relation
+from judging.disturbance import doubts_of_conditions
+from judging.ranking import BASELINE, Ranking, median_ms
+from records.schema import SETTLE, Doubt, DoubtKind, Extent, Record, Status
+
+MAX_PROCESS_SPREAD = 0.05
+"""If equal processes of a cell are further apart than this, that is a doubt."""
+
+FALLBACKS_NAMED = 5
+
+_WEIGHTS = list(DoubtKind)
+
+
+def doubts_of(ranking: Ranking, records: Sequence[Record]) -> list[Doubt]:
+    """Return every doubt about the contest of these records, in order of weight."""
+    found = [*_of_absence(records), *(doubt for doubts in ranking.unmet.values() for doubt in doubts)]
+    found += _of_records(ranking.ranked)
+    if ranking.ranked:
+        found += [*_of_baseline(ranking), *_of_order(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
+        found += [*_of_spread(ranking.ranked), *doubts_of_conditions(ranking.measured)]
+    return sorted(found, key=lambda doubt: _WEIGHTS.index(doubt.kind))
+
+
+def doubt_of_placement(record: Record) -> Doubt | None:
+    """Return a doubt if all or part of the cell ran elsewhere than it was asked to."""
+    placement = record.placement
+    if placement is None or placement.extent is Extent.FULL:
+        return None
+    details = [placement.extent.value, *placement.fallbacks[:FALLBACKS_NAMED]]
+    return Doubt(kind=DoubtKind.PLACEMENT, labels=[record.cell.label], details=details)
+
+
+def _of_absence(records: Sequence[Record]) -> list[Doubt]:
+    return [
+        Doubt(kind=DoubtKind.NOT_RANKED, labels=[record.cell.label], details=[record.status.value, record.reason])
+        for record in records
+        if record.status is not Status.OK
+    ]
+
+
+def _of_records(ranked: Sequence[Record]) -> list[Doubt]:
+    """Return the doubts that the records carry, once for all cells that share one, and those about single cells."""
+    about: list[tuple[Doubt, list[str]]] = []
+    single: list[Doubt] = []
+    for record in ranked:
+        for doubt in record.doubts:
+            labels = next((labels for known, labels in about if known == doubt), None)
+            if labels is None:
+                about.append((doubt, [record.cell.label]))
+            else:
+                labels.append(record.cell.label)
+        if placement := doubt_of_placement(record):
+            single.append(placement)
+        for phase in record.phases:
+            if phase.name == SETTLE and phase.calls:
+                values = {"calls": phase.calls, "seconds": phase.seconds}
+                single.append(Doubt(kind=DoubtKind.SETTLED_LATE, labels=[record.cell.label], values=values))
+    return [*(doubt.model_copy(update={"labels": labels}) for doubt, labels in about), *single]
+
+
+def _of_baseline(ranking: Ranking) -> list[Doubt]:
+    return [] if ranking.baseline else [Doubt(kind=DoubtKind.NO_BASELINE, labels=[BASELINE])]
+
+
+def _of_order(ranking: Ranking) -> list[Doubt]:
+    best, lowest = ranking.ranked[0], ranking.by_median[0]
+    if best is lowest:
+        return []
+    return [
+        Doubt(
+            kind=DoubtKind.LOWER_MEDIAN,
+            labels=[lowest.cell.label, best.cell.label],
+            values={"median_ms": median_ms(lowest)},
+            ratios=[ranking.ratio(best, lowest)],
+        )
+    ]
+
+
+def _of_first_place(ranking: Ranking) -> Iterator[Doubt]:
+    """Yield the doubts about undecided pairs, a narrow lead, and cells that vary too much to be told apart."""
+    best, tied, open_pairs = ranking.ranked[0], ranking.sharing_first_place(), ranking.open_pairs()
+    if open_pairs:
+        yield Doubt(
+            kind=DoubtKind.UNDECIDED,
+            labels=[best.cell.label, *(other.cell.label for other, _ in open_pairs)],
+            values={"processes": min(ratio.processes for _, ratio in open_pairs)},
+            ratios=[ratio for _, ratio in open_pairs],
+        )
+    others = ranking.leads()
+    if len(tied) == 1 and others:
+        lead = others[0][1]
+        if lead.processes < FEWEST_PROCESSES and lead.value < 1 + NARROW_LEAD:
+            values = {"processes": float(lead.processes)}
+            yield Doubt(kind=DoubtKind.NARROW_LEAD, labels=[best.cell.label], values=values)
+    named = [*tied, *(record for record, _ in open_pairs)]
+    behind = [
+        (other, ratio) for other, ratio in others if other not in named and relation(ratio) is not Relation.FASTER
+    ]
+    if behind:
+        yield Doubt(
+            kind=DoubtKind.NOT_TOLD_APART,
+            labels=[best.cell.label, *(other.cell.label for other, _ in behind)],
+            ratios=[ratio for _, ratio in behind],
+        )
+
+
+def _of_pairing(ranking: Ranking) -> list[Doubt]:
+    return [] if all(ratio.paired for _, ratio in ranking.leads()) else [Doubt(kind=DoubtKind.UNPAIRED)]
+
+
+def _of_spread(ranked: Sequence[Record]) -> list[Doubt]:
+    spreads = {record.cell.label: (record.latency and record.latency.process_spread) or 0.0 for record in ranked}
+    wide = {label: spread for label, spread in spreads.items() if spread > MAX_PROCESS_SPREAD}
+    return [Doubt(kind=DoubtKind.PROCESS_SPREAD, labels=list(wide), values=wide)] if wide else []

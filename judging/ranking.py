@@ -1,0 +1,95 @@
+"""Ranks the cells of one contest by their samples, and says which comparisons are not decided yet."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from judging.constraints import Requirements
+from judging.decision import Relation, is_decided, relation
+from judging.estimate import ratio_of, series_of
+from records.schema import Doubt, Ratio, Record, Status
+
+BASELINE = "eager"
+
+CALLED = (Relation.FASTER, Relation.SLOWER)
+
+
+def undecided(records: Sequence[Record], requirements: Requirements | None = None) -> list[tuple[str, str]]:
+    """Return the pairs of labels for which further processes could still change the verdict.
+
+    A pair is the best cell so far and another cell that meets the requirements. It is decided when one is called
+    faster, or when they tie for good. With fewer than three processes no pair is decided.
+    """
+    ranking = Ranking(records, requirements)
+    return [(ranking.ranked[0].cell.label, other.cell.label) for other, _ in ranking.undecided()]
+
+
+class Ranking:
+    """The cells of a contest that can win, the best first, and the ratio between any two of them.
+
+    The order is that of the medians, with one exception: a cell that is called faster than the one with the lowest
+    median comes first. Medians contain the drift between rounds that one cell was measured in and the other was not.
+    """
+
+    def __init__(self, records: Sequence[Record], requirements: Requirements | None = None) -> None:
+        """Raises ValueError if the records are not of exactly one contest."""
+        if len({record.cell.contest_id for record in records}) > 1:
+            raise ValueError("a ranking is of the cells of one contest")
+        self.measured = [record for record in records if record.status is Status.OK and record.latency]
+        self.baseline = next((record for record in self.measured if record.cell.label == BASELINE), None)
+        unmet = {record.cell.label: requirements.unmet(record) if requirements else [] for record in self.measured}
+        self.unmet: dict[str, list[Doubt]] = {label: doubts for label, doubts in unmet.items() if doubts}
+        self._series = {record.cell.id: series_of(record.bursts) for record in self.measured}
+        self._ratios: dict[tuple[str, str], Ratio] = {}
+        allowed = [record for record in self.measured if record.cell.label not in self.unmet]
+        self.by_median = sorted(allowed, key=median_ms)
+        best = self._best()
+        self.ranked = [best, *(record for record in self.by_median if record is not best)] if best else []
+
+    def ratio(self, fast: Record, slow: Record) -> Ratio:
+        """Return how many times faster `fast` is than `slow`."""
+        key = (fast.cell.id, slow.cell.id)
+        if key not in self._ratios:
+            bridge = self._series[self.baseline.cell.id] if self.baseline else None
+            self._ratios[key] = ratio_of(self._series[fast.cell.id], self._series[slow.cell.id], bridge)
+        return self._ratios[key]
+
+    def leads(self) -> list[tuple[Record, Ratio]]:
+        """Return every other ranked cell with the ratio of the best cell to it."""
+        return [(other, self.ratio(self.ranked[0], other)) for other in self.ranked[1:]]
+
+    def sharing_first_place(self) -> list[Record]:
+        """Return the best cell and those after it, up to the first one that it is called faster than."""
+        if not self.ranked:
+            return []
+        tied = itertools.takewhile(lambda pair: relation(pair[1]) is not Relation.FASTER, self.leads())
+        return [self.ranked[0], *(other for other, _ in tied)]
+
+    def undecided(self) -> list[tuple[Record, Ratio]]:
+        """Return the leads that further processes may still prove, or disprove."""
+        return [(other, lead) for other, lead in self.leads() if not is_decided(lead)]
+
+    def open_pairs(self) -> list[tuple[Record, Ratio]]:
+        """Return the undecided leads that leave the verdict open.
+
+        A lead that is called by a margin does not, nor one of a single process.
+        """
+        return [
+            (other, lead) for other, lead in self.undecided() if lead.processes > 1 and relation(lead) not in CALLED
+        ]
+
+    def _best(self) -> Record | None:
+        """Return the lowest median that no other cell is called faster than, or the lowest if there is none such."""
+        for record in self.by_median:
+            others = [other for other in self.by_median if other is not record]
+            if all(relation(self.ratio(record, other)) is not Relation.SLOWER for other in others):
+                return record
+        return self.by_median[0] if self.by_median else None
+
+
+def median_ms(record: Record) -> float:
+    """Return the median latency. Raises ValueError for a record without one."""
+    if record.latency is None:
+        raise ValueError(f"{record.cell.id} has no latency")
+    return record.latency.median_ms

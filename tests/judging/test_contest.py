@@ -1,0 +1,321 @@
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from judging.constraints import Requirements
+from judging.contest import ContestJudgement, judge_contest
+from judging.costs import BreakEven
+from judging.decision import MARGIN, MARGIN_UNPAIRED
+from judging.ranking import undecided
+from records.schema import Doubt, DoubtKind, Extent, Phase, Placement, Record, Status
+from tests.reports.samples import (
+    bursts,
+    cell,
+    constant,
+    conv_on_cpu,
+    failed,
+    mlp_on_cuda,
+    noted,
+    ok,
+    over_processes,
+    steady,
+    strictly_on_cpu,
+    under,
+)
+
+STEADY = [1.0, 1.001, 0.999, 1.0, 1.002, 0.998]
+LAYOUTS = [1.0, 1.004, 0.997, 1.002, 0.999]
+
+
+def lived(level_ms: float, backend: str, layouts: Sequence[float] = LAYOUTS, **more: object) -> Record:
+    """A cell with one process for each layout, which makes its calls this many times as slow."""
+    return ok(cell(backend), steady([level_ms * layout for layout in layouts]), **more)
+
+
+def times(level_ms: float, backend: str, build_s: float = 0.0, first_round: int = 0, **more: object) -> Record:
+    """A cell of a single process."""
+    values = [level_ms * value for value in STEADY]
+    return ok(cell(backend), constant(values, first_round=first_round), build_s=build_s, **more)
+
+
+def ranks(contest: ContestJudgement) -> dict[str, int | None]:
+    return {judged.label: judged.rank for judged in contest.ranked}
+
+
+def doubt(contest: ContestJudgement, kind: DoubtKind) -> Doubt:
+    """The only doubt of this kind."""
+    (found,) = [found for found in contest.doubts if found.kind is kind]
+    return found
+
+
+def kinds(contest: ContestJudgement) -> list[DoubtKind]:
+    return [found.kind for found in contest.doubts]
+
+
+def test_the_fastest_wins_when_its_lead_is_clear() -> None:
+    contest = judge_contest([times(2.0, "eager"), times(1.0, "onnx", build_s=1.0), times(1.5, "inductor", build_s=9.0)])
+    assert (contest.winner, contest.runner_up, contest.tied, contest.baseline) == ("onnx", "inductor", (), "eager")
+    assert contest.lead is not None and contest.lead.value == pytest.approx(1.5)
+    assert ranks(contest) == {"onnx": 1, "inductor": 2, "eager": 3}
+    assert contest.best is not None and contest.best.speedup is not None
+    assert contest.best.speedup.value == pytest.approx(2.0)
+    assert contest.doubts == ()
+    # building against 1 ms saved per call, but for the first one (0.01 s for either)
+    onnx, inductor, eager = (judged.break_even for judged in contest.cells)
+    assert onnx is not None and inductor is not None
+    assert (onnx.calls, inductor.calls, eager) == (1_001, 18_001, BreakEven(0, 0, 0, is_established=True))
+
+
+def test_calls_until_a_build_was_final_are_part_of_starting_and_a_doubt() -> None:
+    hot = times(1.0, "hotpath", build_s=0.5)
+    hot = hot.model_copy(update={"phases": [*hot.phases, Phase(name="settle", calls=1000, seconds=21.0)]})
+    contest = judge_contest([times(2.0, "eager"), hot])
+    pays = contest.cells[0].break_even
+    # 20 s beyond a thousand steady calls, and half a second of building, against 1 ms a call
+    assert pays is not None and pays.calls == pytest.approx(20_501, abs=1)
+    assert doubt(contest, DoubtKind.SETTLED_LATE).values == {"calls": 1000, "seconds": 21.0}
+    assert contest.cells[0].record.build_s == pytest.approx(0.5)
+
+
+def test_a_lead_within_the_margin_is_a_tie_however_narrow_its_interval() -> None:
+    contest = judge_contest([times(1.0, "onnx"), times(1 + MARGIN - 0.01, "inductor"), times(2.0, "eager")])
+    assert (contest.winner, contest.tied, contest.runner_up) == (None, ("onnx", "inductor"), "eager")
+    assert ranks(contest) == {"onnx": 1, "inductor": 1, "eager": 3}
+    assert judge_contest([times(1.0, "onnx"), times(1 + MARGIN + 0.01, "inductor")]).winner == "onnx"
+
+
+def test_a_lead_with_an_interval_around_one_is_a_tie_however_large() -> None:
+    noisy = ok(cell("inductor"), constant([0.6, 3.0, 0.7, 2.5, 0.8, 2.6]))
+    contest = judge_contest([times(1.0, "onnx"), noisy])
+    assert (contest.lead, contest.tied) == (None, ("onnx", "inductor"))
+    slower = [1.02, 1.10, 1.03, 1.09, 1.07, 1.08, 1.02, 1.09, 1.07, 1.08]
+    records = [ok(cell("onnx"), constant([1.0] * 10)), ok(cell("inductor"), constant(slower))]
+    assert judge_contest(records).tied == ("onnx", "inductor")
+
+
+def test_two_copies_of_one_backend_tie() -> None:
+    contest = judge_contest([ok(cell("null"), bursts(1.0, seed=1)), ok(cell("null", "copy"), bursts(1.0, seed=2))])
+    assert sorted(contest.tied) == ["null", "null/copy"]
+
+
+def test_an_incorrect_cell_is_never_ranked_even_if_it_is_the_fastest() -> None:
+    wrong = times(0.1, "openvino", status=Status.INCORRECT, reason="off by far")
+    contest = judge_contest([times(2.0, "eager"), wrong, times(1.0, "onnx")])
+    assert contest.winner == "onnx"
+    assert [judged.label for judged in contest.unranked] == ["openvino"]
+    assert contest.doubts == (
+        Doubt(kind=DoubtKind.NOT_RANKED, labels=["openvino"], details=["incorrect", "off by far"]),
+    )
+
+
+def test_a_cell_that_strict_failed_is_not_ranked_however_fast() -> None:
+    contest = judge_contest(strictly_on_cpu())
+    assert ranks(contest) == {"eager": 1}
+    found = {found.labels[0]: found.details[0] for found in contest.doubts}
+    assert found == {"onnx": "fallback", "openvino": "fallback", "inductor": "error"}
+
+
+def test_unranked_cells_come_last_and_those_with_numbers_before_those_without() -> None:
+    lost = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
+    crashed = failed(cell("openvino"), Status.CRASH, "signal 11")
+    wrong = times(0.1, "inductor", status=Status.INCORRECT, reason="off by far")
+    contest = judge_contest([lost, crashed, wrong, times(2.0, "eager")])
+    assert [judged.label for judged in contest.cells] == ["eager", "inductor", "openvino", "tensorrt"]
+
+
+def test_without_a_baseline_there_are_no_speedups_and_that_is_a_doubt() -> None:
+    contest = judge_contest([times(1.0, "onnx"), times(2.0, "inductor")])
+    assert contest.baseline is None
+    assert [judged.speedup for judged in contest.ranked] == [None, None]
+    assert doubt(contest, DoubtKind.NO_BASELINE).labels == ["eager"]
+
+
+def test_nothing_ranked_and_a_single_ranked_cell() -> None:
+    lost = [failed(cell("onnx"), Status.CRASH, "signal 11"), failed(cell("eager"), Status.OOM, "no memory")]
+    contest = judge_contest(lost)
+    assert (contest.winner, contest.ranked, contest.best, contest.leads) == (None, [], None, {})
+    contest = judge_contest([times(1.0, "onnx"), lost[1]])
+    assert (contest.winner, contest.runner_up, contest.lead) == ("onnx", None, None)
+
+
+def test_cells_of_other_rounds_need_a_wider_margin_and_are_doubted() -> None:
+    level = 1 + MARGIN_UNPAIRED - 0.05
+    contest = judge_contest([times(1.0, "onnx"), times(level, "inductor", first_round=50)])
+    assert contest.tied == ("onnx", "inductor")
+    assert DoubtKind.UNPAIRED in kinds(contest)
+    assert judge_contest([times(1.0, "onnx"), times(level, "inductor")]).winner == "onnx"
+
+
+def test_eager_may_win() -> None:
+    contest = judge_contest([times(1.0, "eager"), times(2.0, "onnx", build_s=1.0)])
+    assert contest.winner == "eager"
+    assert contest.cells[1].break_even is not None and contest.cells[1].break_even.calls is None
+
+
+def test_a_fallback_and_the_doubts_of_a_record_are_doubts_of_the_contest() -> None:
+    placement = Placement(extent=Extent.FALLBACK, fallbacks=["CPUExecutionProvider"])
+    contest = judge_contest([times(1.0, "onnx", placement=placement, doubts=[noted("never steady")])])
+    assert doubt(contest, DoubtKind.NOTED) == Doubt(kind=DoubtKind.NOTED, labels=["onnx"], details=["never steady"])
+    assert doubt(contest, DoubtKind.PLACEMENT).details == ["fallback", "CPUExecutionProvider"]
+
+
+def test_a_doubt_that_several_records_share_is_one() -> None:
+    records = [
+        times(2.0, "eager", doubts=[noted("no trend")]),
+        times(1.0, "onnx", doubts=[noted("odd"), noted("no trend")]),
+        times(3.0, "openvino"),
+    ]
+    found = {doubt.details[0]: doubt.labels for doubt in judge_contest(records).doubts}
+    assert found == {"odd": ["onnx"], "no trend": ["onnx", "eager"]}
+
+
+def test_doubts_are_in_order_of_weight() -> None:
+    records = [lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03])]
+    records.append(failed(cell("openvino"), Status.OOM, "no memory"))
+    found = kinds(judge_contest(records))
+    assert found == sorted(found, key=list(DoubtKind).index)
+    assert (found[0], found[-1]) == (DoubtKind.UNDECIDED, DoubtKind.NOT_RANKED)
+
+
+def test_cells_of_two_contests_and_no_cells_are_refused() -> None:
+    with pytest.raises(ValueError, match="one contest"):
+        judge_contest([*mlp_on_cuda(), *conv_on_cpu()])
+    with pytest.raises(ValueError, match="no record"):
+        judge_contest([])
+
+
+def test_a_narrow_lead_is_called_with_a_doubt() -> None:
+    for factor, is_narrow in ((1.08, True), (1.5, False)):
+        contest = judge_contest([ok(cell("onnx"), bursts(1.0)), ok(cell("eager"), bursts(factor, seed=1))])
+        assert contest.winner == "onnx"
+        assert (DoubtKind.NARROW_LEAD in kinds(contest)) is is_narrow
+
+
+def test_over_processes_a_lead_of_five_percent_wins_with_its_interval() -> None:
+    records = [lived(2.0, "eager"), lived(1.0, "onnx"), lived(1.05, "inductor", LAYOUTS[::-1])]
+    contest = judge_contest(records)
+    assert (contest.winner, contest.runner_up, contest.unstable) == ("onnx", "inductor", False)
+    assert contest.lead is not None and contest.lead.processes == 5
+    assert contest.doubts == ()
+    assert undecided(records) == []
+
+
+def test_over_processes_two_copies_of_one_backend_tie_whichever_comes_first() -> None:
+    first = ok(cell("null"), over_processes(1.0, LAYOUTS, seed=1))
+    second = ok(cell("null", "copy"), over_processes(1.0, LAYOUTS[::-1], seed=2))
+    for records in ([first, second], [second, first]):
+        contest = judge_contest(records)
+        assert (contest.winner, sorted(contest.tied), contest.unstable) == (None, ["null", "null/copy"], False)
+    assert undecided([first, second]) == []
+
+
+def test_processes_that_disagree_leave_the_verdict_open() -> None:
+    records = [lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03]), lived(3.0, "eager")]
+    contest = judge_contest(records)
+    assert (contest.winner, contest.tied, contest.unstable) == (None, ("onnx", "inductor"), True)
+    assert undecided(records) == [("onnx", "inductor")]
+    found = doubt(contest, DoubtKind.UNDECIDED)
+    assert (found.labels, found.values) == (["onnx", "inductor"], {"processes": 3})
+    assert found.ratios == [contest.leads["inductor"]]
+    assert [judged.latency and judged.latency.median_ms for judged in contest.ranked] == [1.0, 1.03, 3.0]
+
+
+def test_a_lead_that_only_a_95_percent_interval_supports_is_not_called() -> None:
+    contest = judge_contest([lived(1.0, "onnx", [1.0, 1.0, 1.0]), lived(1.05, "eager", [0.995, 1.0, 1.005])])
+    lead = contest.cells[0].speedup
+    assert lead is not None and lead.ci95 is not None and lead.ci95.low > 1.03
+    assert (contest.tied, contest.unstable) == (("onnx", "eager"), True)
+
+
+def test_a_clear_winner_of_two_processes_is_called_by_the_margin() -> None:
+    records = [lived(1.0, "onnx", [1.0, 1.002]), lived(1.5, "eager", [1.0, 1.001])]
+    contest = judge_contest(records)
+    assert (contest.winner, contest.unstable) == ("onnx", False)
+    assert undecided(records) == [("onnx", "eager")]
+
+
+def test_one_process_of_each_cell_leaves_nothing_open() -> None:
+    contest = judge_contest([times(1.0, "onnx"), times(1.02, "inductor")])
+    assert (contest.tied, contest.unstable) == (("onnx", "inductor"), False)
+
+
+def test_a_cell_far_behind_that_cannot_be_told_apart_is_still_undecided() -> None:
+    noisy = lived(1.6, "openvino", [0.6, 1.0, 1.9, 1.2, 0.7])
+    records = [lived(1.0, "onnx"), lived(1.3, "inductor"), noisy]
+    assert undecided(records) == [("onnx", "openvino")]
+    contest = judge_contest(records)
+    assert (contest.winner, contest.unstable) == ("onnx", True)
+    assert doubt(contest, DoubtKind.UNDECIDED).labels == ["onnx", "openvino"]
+
+
+def test_a_single_process_that_varies_too_much_to_be_beaten_is_a_doubt_about_the_winner() -> None:
+    wild = [1.6 * factor for factor in (0.5, 1.0, 2.0, 0.6, 1.9, 1.0, 0.5, 2.1)]
+    contest = judge_contest([times(1.0, "onnx"), times(1.3, "inductor"), ok(cell("openvino"), constant(wild))])
+    assert (contest.winner, contest.unstable) == ("onnx", False)
+    found = doubt(contest, DoubtKind.NOT_TOLD_APART)
+    assert found.labels == ["onnx", "openvino"]
+    assert found.ratios[0].value == pytest.approx(1.6, abs=0.01)
+
+
+def test_cells_of_two_groups_are_compared_through_the_baseline_even_against_their_medians() -> None:
+    """The machine was half as fast while onnx was measured."""
+    onnx = ok(cell("onnx"), steady([1.2] * 5))
+    inductor = ok(cell("inductor"), steady([1.0] * 5, group=10))
+    eager = ok(cell("eager"), [*steady([4.0] * 5), *steady([2.0] * 5, group=10)])
+    contest = judge_contest([eager, onnx, inductor])
+    assert (contest.winner, contest.runner_up) == ("onnx", "inductor")
+    assert contest.lead is not None
+    assert (contest.lead.value, contest.lead.paired) == (pytest.approx(1.667, rel=1e-3), True)
+    assert list(ranks(contest)) == ["onnx", "inductor", "eager"]
+    (found,) = contest.doubts
+    assert (found.kind, found.labels) == (DoubtKind.LOWER_MEDIAN, ["inductor", "onnx"])
+    assert (found.values, found.ratios) == ({"median_ms": pytest.approx(1.0)}, [contest.lead])
+
+
+def test_a_cell_that_does_not_meet_the_requirements_does_not_win() -> None:
+    fast = Requirements.parse("median_ms>1.2, median_ms<2.9")
+    records = [lived(1.0, "onnx"), lived(1.5, "inductor"), lived(2.0, "openvino"), lived(3.0, "eager")]
+    contest = judge_contest(records, fast)
+    assert (contest.winner, contest.runner_up, contest.baseline) == ("inductor", "openvino", "eager")
+    assert ranks(contest) == {"inductor": 1, "openvino": 2}
+    assert [found.labels for found in contest.doubts] == [["onnx"], ["eager"]]
+    assert [judged.unmet for judged in contest.unranked] == [(found,) for found in contest.doubts]
+    uneven = [
+        records[0],
+        records[3],
+        lived(1.5, "inductor", [1.0, 1.04, 0.96]),
+        lived(1.53, "openvino", [0.97, 1.0, 1.03]),
+    ]
+    assert undecided(uneven) == []
+    assert undecided(uneven, fast) == [("inductor", "openvino")]  # which one of them wins is now the question
+
+
+def test_processes_of_one_cell_that_are_far_apart_are_a_doubt() -> None:
+    records = [lived(1.0, "onnx", [1.0, 1.08, 1.0, 1.0, 1.0]), lived(2.0, "eager")]
+    assert doubt(judge_contest(records), DoubtKind.PROCESS_SPREAD).values == {"onnx": pytest.approx(0.08)}
+
+
+def test_what_disturbed_a_contest_is_one_doubt() -> None:
+    calm = steady([1.0] * 3)
+    disturbed = [*under(calm[:12], steal_share=0.0), *under(calm[12:], steal_share=0.3)]
+    contest = judge_contest([ok(cell("onnx"), disturbed), ok(cell("eager"), disturbed)])
+    (found,) = contest.doubts
+    assert (found.kind, found.values) == (DoubtKind.STOLEN, {"share": pytest.approx(1 / 3)})
+
+
+def test_undecided_is_fast_enough_to_be_asked_after_every_epoch() -> None:
+    random = np.random.default_rng(0)
+    records = [
+        ok(cell(f"b{number}"), over_processes(1.0 + number / 99, random.normal(1, 0.01, 10).tolist(), seed=number))
+        for number in range(10)
+    ]
+    begun = time.perf_counter()
+    undecided(records)
+    assert time.perf_counter() - begun < 0.5  # 0.03 s on two idle cores
+
+
+def test_no_records_leave_nothing_undecided() -> None:
+    assert undecided([]) == []
+    assert undecided([failed(cell("onnx"), Status.OOM, "no memory")]) == []

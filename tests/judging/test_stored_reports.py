@@ -1,0 +1,54 @@
+"""The verdicts of stored reports stay what they were. `stored/verdicts.json` was written by an earlier version."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judging.contest import ContestJudgement
+from judging.judgement import judge, judged_anew
+from records.report_file import read
+
+STORED = Path(__file__).parent / "stored"
+EXPECTED: dict[str, Any] = json.loads((STORED / "verdicts.json").read_text())
+CASES = [(name, require) for name, found in EXPECTED.items() for require in found["requirements"]]
+
+
+def summary(contest: ContestJudgement) -> dict[str, Any]:
+    lead, ends = contest.lead, contest.lead.ci95 if contest.lead else None
+    pays = {judged.label: judged.break_even for judged in contest.ranked}
+    return {
+        "contest": contest.title,
+        "winner": contest.winner,
+        "tied": list(contest.tied),
+        "runner_up": contest.runner_up,
+        "baseline": contest.baseline if contest.ranked else None,
+        "unstable": contest.unstable,
+        "lead": lead and pytest.approx([lead.value, ends and ends.low, ends and ends.high], rel=1e-9),
+        "ranks": {judged.label: judged.rank for judged in contest.ranked},
+        "speedups": {
+            judged.label: judged.speedup and pytest.approx(judged.speedup.value, rel=1e-9) for judged in contest.ranked
+        },
+        "break_even_calls": {
+            label: found.calls if found and found.is_established else None for label, found in pays.items()
+        },
+    }
+
+
+@pytest.mark.parametrize(("name", "require"), CASES)
+def test_the_verdicts_of_a_stored_report_are_the_same(name: str, require: str) -> None:
+    report = judged_anew(read(STORED / f"{name}.json.gz"), require=require)
+    expected = EXPECTED[name]["requirements"][require]
+    for contest, verdict in zip(judge(report).contests, expected, strict=True):
+        assert summary(contest) == verdict
+
+
+def test_the_stored_reports_are_of_many_kinds() -> None:
+    judgements = [judge(read(STORED / f"{name}.json.gz")) for name in EXPECTED]
+    contests = [contest for judgement in judgements for contest in judgement.contests]
+    assert any(contest.winner for contest in contests) and any(contest.tied for contest in contests)
+    assert any(contest.unstable for contest in contests) and any(contest.unranked for contest in contests)
+    assert any(judgement.sweeps for judgement in judgements)
+    assert {contest.cell.task for contest in contests} == {"inference", "forward_backward", "train_step"}
+    assert {contest.cell.precision for contest in contests} == {"bf16", "fp16", "fp32"}

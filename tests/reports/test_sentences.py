@@ -1,0 +1,214 @@
+from typing import Any
+
+import pytest
+
+from judging.constraints import QUANTITIES, Requirements
+from judging.contest import ContestJudgement, judge_contest
+from judging.judgement import judge
+from records.schema import Doubt, DoubtKind, Interval, Phase, Ratio, Record, Status
+from reports import sentences
+from tests.reports.samples import cell, constant, failed, noted, ok, report, steady
+
+LAYOUTS = [1.0, 1.004, 0.997, 1.002, 0.999]
+
+
+def lived(level_ms: float, backend: str, layouts: list[float] = LAYOUTS, **more: Any) -> Record:
+    return ok(cell(backend), steady([level_ms * layout for layout in layouts]), **more)
+
+
+def once(level_ms: float, backend: str, **more: Any) -> Record:
+    values = [level_ms * value for value in (1.0, 1.001, 0.999, 1.0, 1.002, 0.998)]
+    return ok(cell(backend), constant(values), **more)
+
+
+def verdict(*records: Record, require: str = "") -> str:
+    return sentences.verdict(judged(*records, require=require))
+
+
+def judged(*records: Record, require: str = "") -> ContestJudgement:
+    return judge_contest(records, Requirements.parse(require))
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        (
+            [once(2.0, "eager"), once(1.0, "onnx", build_s=1.0), once(1.5, "inductor", build_s=9.0)],
+            "onnx wins at 1.00 ms, 1.50x [1.50, 1.50] as fast as inductor and 2.00x [2.00, 2.00] as fast as eager; "
+            "building it (1.0 s) pays from call 1,001 on.",
+        ),
+        (
+            [once(1.0, "onnx"), once(1.03, "inductor"), once(2.0, "eager")],
+            "tie between onnx and inductor (1.00 ms to 1.03 ms), about 2.00x [2.00, 2.00] as fast as eager.",
+        ),
+        (
+            [once(1.0, "eager"), once(2.0, "onnx", build_s=1.0)],
+            "eager wins at 1.00 ms, 2.00x [2.00, 2.00] as fast as onnx.",
+        ),
+        ([once(1.0, "onnx")], "only onnx could be ranked, at 1.00 ms."),
+        (
+            [failed(cell("onnx"), Status.CRASH, "signal 11"), failed(cell("eager"), Status.OOM, "no memory")],
+            "nothing could be ranked (1 crash, 1 oom).",
+        ),
+        (
+            [lived(2.0, "eager"), lived(1.0, "onnx"), lived(1.05, "inductor", LAYOUTS[::-1])],
+            "onnx wins at 1.00 ms, 1.05x [1.05, 1.05] as fast as inductor and 2.00x [2.00, 2.00] as fast as eager over "
+            "5 processes of each.",
+        ),
+        (
+            [
+                *(lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03])),
+                lived(3.0, "eager"),
+            ],
+            "no winner yet between onnx and inductor (1.00 ms to 1.03 ms), about 3.00x [2.74, 3.29] as fast as eager "
+            "over 3 processes of each; unstable, since measuring ended before this was decided.",
+        ),
+    ],
+)
+def test_the_verdict_in_one_sentence(records: list[Record], said: str) -> None:
+    assert verdict(*records) == f"conv on cpu, fp32: {said}"
+
+
+def test_the_verdict_counts_cells_that_do_not_meet_the_requirements() -> None:
+    lost = failed(cell("inductor"), Status.OOM, "no memory")
+    said = verdict(once(1.0, "onnx"), lost, require="median_ms<0.5")
+    assert said == "conv on cpu, fp32: nothing could be ranked (1 not as required, 1 oom)."
+
+
+def test_the_cost_of_calls_until_a_build_was_final_stands_beside_building() -> None:
+    hot = once(1.0, "hotpath", build_s=0.5)
+    hot = hot.model_copy(update={"phases": [*hot.phases, Phase(name="settle", calls=1000, seconds=21.0)]})
+    said = verdict(once(2.0, "eager"), hot)
+    assert "building it (0.5 s, and 21.0 s of calls until it was final) pays from call 20,50" in said
+
+
+RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, processes=3)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "said"),
+    [
+        (
+            Doubt(kind=DoubtKind.UNDECIDED, labels=["onnx", "eager"], ratios=[RATIO], values={"processes": 3}),
+            "unstable: 3 processes of each cell do not decide how onnx compares with eager (1.02x [0.99, 1.06]). Raise "
+            "--time-limit, or --processes over 3, or use a quieter machine",
+        ),
+        (
+            Doubt(kind=DoubtKind.NOT_TOLD_APART, labels=["onnx", "eager"], ratios=[RATIO]),
+            "onnx cannot be told apart from cells with a longer median that vary more: eager (1.02x [0.99, 1.06])",
+        ),
+        (
+            Doubt(kind=DoubtKind.NARROW_LEAD, labels=["onnx"], values={"processes": 1}),
+            "onnx leads by less than 10 %, and each cell was measured in a single process: two equal processes can be "
+            "up to 8 % apart",
+        ),
+        (
+            Doubt(kind=DoubtKind.LOWER_MEDIAN, labels=["onnx", "eager"], ratios=[RATIO], values={"median_ms": 1.0}),
+            "onnx has the lower median (1.00 ms), but in the same rounds eager was 1.02x [0.99, 1.06] as fast",
+        ),
+        (
+            Doubt(kind=DoubtKind.NO_BASELINE, labels=["eager"]),
+            "there is no eager to compare with: speed-ups and break-even are not given",
+        ),
+        (
+            Doubt(kind=DoubtKind.UNPAIRED),
+            "some cells were not measured in the same rounds, so their ratios contain the machine's drift: leads under "
+            "25 % between them are called ties",
+        ),
+        (
+            Doubt(
+                kind=DoubtKind.REQUIREMENT,
+                labels=["onnx"],
+                values={"value": 412e6},
+                details=["peak_device_bytes", "<", "400 MB"],
+            ),
+            "onnx may not win: peak_device_bytes is 412 MB, not < 400 MB",
+        ),
+        (noted("never steady"), "never steady"),
+        (noted("no trend").model_copy(update={"labels": ["onnx", "eager"]}), "onnx, eager: no trend"),
+        (Doubt(kind=DoubtKind.CAVEAT, labels=["onnx"], details=["never ran"]), "onnx: never ran"),
+        (
+            Doubt(kind=DoubtKind.REFERENCE, details=["float32"]),
+            "checked against eager in float32, since there was no memory for float64",
+        ),
+        (Doubt(kind=DoubtKind.RECOMPILED, values={"count": 2}), "compiled 2 more time(s) while it was measured"),
+        (
+            Doubt(kind=DoubtKind.WARM_UP, values={"seconds": 30.2}),
+            "the warm-up did not become steady within 2 % in 30 s",
+        ),
+        (
+            Doubt(kind=DoubtKind.WARM_UP_NOISE),
+            "latencies still differed by more than 2 % at the end of the warm-up, but became neither faster nor slower",
+        ),
+        (Doubt(kind=DoubtKind.PROCESS_LOST, details=["not done in 4 s"]), "a further process was not done in 4 s"),
+        (
+            Doubt(kind=DoubtKind.SETTLED_LATE, labels=["hotpath"], values={"calls": 71522, "seconds": 45.8}),
+            "hotpath: this build needed 71,522 calls (45.8 s) before it was final; they are part of the cost of "
+            "starting",
+        ),
+        (
+            Doubt(kind=DoubtKind.PLACEMENT, labels=["onnx"], details=["fallback", "CPUExecutionProvider"]),
+            "onnx ran only in part where it was asked to (fallback): CPUExecutionProvider",
+        ),
+        (
+            Doubt(kind=DoubtKind.PROCESS_SPREAD, labels=["onnx"], values={"onnx": 0.08}),
+            "slowest over fastest process of the same cell: onnx 8 %",
+        ),
+        (
+            Doubt(kind=DoubtKind.CLOCK_FELL, values={"lowest_mhz": 1200, "share": 0.12}, details=["power cap"]),
+            "the SM clock fell to 1,200 MHz in 12 % of the bursts (power cap)",
+        ),
+        (
+            Doubt(kind=DoubtKind.CLOCK_HELD_DOWN, values={"share": 1.0, "temperature_c": 87}),
+            "the GPU's clock was held down in 100 % of the bursts (at up to 87 °C)",
+        ),
+        (
+            Doubt(kind=DoubtKind.WAITED, values={"share": 0.25, "involuntary_switches": 120}),
+            "other processes kept our threads waiting in 25 % of the bursts (a thread lost its core 120 times a burst)",
+        ),
+        (
+            Doubt(kind=DoubtKind.ALWAYS_WAITED, labels=["eager"], values={"eager": 0.35}),
+            "threads waited for a core even in the best bursts (eager 35 % of the time, summed over threads): there "
+            "are more threads than cores, or another process never rests",
+        ),
+        (
+            Doubt(kind=DoubtKind.STOLEN, values={"share": 0.001}),
+            "the hypervisor gave our cores to others in 1 % of the bursts",
+        ),
+        (
+            Doubt(kind=DoubtKind.DRIFT, values={"share": 0.1, "fastest_ms": 2.5, "slowest_ms": 2.75}),
+            "the machine's speed drifted by 10 % over the run (calibration 2.5 to 2.75 ms)",
+        ),
+        (Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": 1}), "1 other process used the GPU meanwhile"),
+        (Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": 3}), "3 other processes used the GPU meanwhile"),
+        (
+            Doubt(kind=DoubtKind.NOT_RANKED, labels=["onnx"], details=["oom", "no memory"]),
+            "onnx is not ranked, oom: no memory",
+        ),
+        (Doubt(kind=DoubtKind.NOT_RANKED, labels=["onnx"], details=["oom", ""]), "onnx is not ranked, oom"),
+    ],
+)
+def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
+    assert sentences.doubt(doubt) == said
+
+
+def test_a_requirement_on_something_that_was_not_measured_says_why() -> None:
+    def unmet(name: str) -> str:
+        return sentences.unmet(Doubt(kind=DoubtKind.REQUIREMENT, details=[name, "<", "5"]))
+
+    assert unmet("p99_ms") == "p99_ms cannot be judged: the sample is too small for this percentile: raise --min-time"
+    assert unmet("joules_per_call") == "joules_per_call cannot be judged: this machine counts no energy"
+    assert not any(unmet(name).endswith("it was not measured") for name in QUANTITIES)
+
+
+def test_the_stored_verdicts_are_those_of_the_judgement() -> None:
+    made = report()
+    filled = sentences.with_verdicts(judge(made))
+    assert filled.records is made.records
+    for contest, stored in zip(judge(made).contests, filled.verdicts, strict=True):
+        assert (stored.contest_id, stored.title, stored.winner) == (contest.contest_id, contest.title, contest.winner)
+        assert [standing.label for standing in stored.standings] == contest.contenders
+        assert stored.sentence == sentences.verdict(contest)
+        assert stored.doubts == sentences.doubts(contest)
+    baseline = next(each for each in filled.verdicts[0].standings if each.label == "eager")
+    assert (baseline.break_even_calls, baseline.break_even_established) == (0, True)
