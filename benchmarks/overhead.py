@@ -134,9 +134,7 @@ def main() -> None:
         report, store = runs.run(request, options.out or Path(folder) / "run", "benchmarks/overhead.py", timeline)
         timeline.turn_to("harness")
         judgement = judge(report)
-        report_file.write_json(
-            sentences.with_verdicts(judgement), store.root
-        )  # what the command does before it says its verdict
+        report_file.write_json(sentences.with_verdicts(judgement), store.root)
         timeline.turn_to("harness")
         said = time.monotonic()
         writer.render(judgement, store.root)

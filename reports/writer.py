@@ -13,6 +13,7 @@ from records.schema import Report
 from reports.csv_files import sweep_tables, to_csv
 from reports.markdown import to_markdown
 from reports.page import to_page
+from reports.sentences import with_verdicts
 
 
 def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]:
