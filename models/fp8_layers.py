@@ -135,11 +135,11 @@ class TransformerEngineLinear(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TransformerEngineLinear:
         super()._apply(fn, recurse)
         if self.weight.dtype != torch.float64:
-            self._engine = _transformer_engine(self.weight)
+            self._engine = transformer_engine_layer(self.weight)
         return self
 
 
-def _transformer_engine(weight: nn.Parameter) -> tuple[Any, Any, bool]:
+def transformer_engine_layer(weight: nn.Parameter) -> tuple[Any, Any, bool]:
     """Return a layer of TransformerEngine with this weight, its recipe, and True, since it was never called."""
     if not weight.is_cuda or weight.element_size() != 2:
         raise Unavailable("TransformerEngine's linear layers need CUDA, and bf16 or fp16: --set linears=torch")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from backends.aotinductor import PACKAGE
-from backends.linking import linker_options
+from backends.linking import LINKED, linker_options
 from models.base import Inputs, LoadedModel
 from records.schema import Cell, Extent
 from tests.backends.building import built
@@ -68,7 +68,7 @@ def test_where_it_finds_one_the_linker_is_left_alone(tmp_path: Path, monkeypatch
 def test_naming_the_runtime_links_it_and_the_package_still_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backends.linking._finds_shared_libstdcxx", lambda: False)
+    monkeypatch.setattr("backends.aotinductor.linker_options", lambda: {LINKED: [":libstdc++.so.6"]})
     with built(Cell(model="own", backend="aotinductor"), tmp_path, loaded(nn.Linear(4, 4))) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
         compiled: Any = one.compiled

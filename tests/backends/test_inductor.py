@@ -1,4 +1,4 @@
-"""What is particular to torch.compile: a graph that breaks, and modes that a CPU has no use for."""
+"""Inductor's placement where a graph breaks or an operator stays PyTorch's, and its modes that a CPU lacks."""
 
 from __future__ import annotations
 
@@ -139,20 +139,14 @@ def test_listening_leaves_inductors_loggers_as_they_were() -> None:
     assert (hints.level, list(hints.handlers)) == before
 
 
-def test_compiling_again_after_the_warm_up_shows_in_the_placement(tmp_path: Path) -> None:
+def test_compiling_again_after_the_warm_up_is_counted_and_shows_in_the_placement(tmp_path: Path) -> None:
     with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Whole())) as one:
-        first = one.compiled.placement()
+        first, before = one.compiled.placement(), one.compiled.compilations()
         one.call(Inputs((torch.randn(3, 4),)))
         second = one.compiled.placement()
+        assert one.compiled.compilations() == before + 1
     assert first is not None and first.extent is Extent.FULL
     assert second is not None and second.fallbacks == ["compiled 1 more time(s) after the warm-up"]
-
-
-def test_a_recompilation_is_counted(tmp_path: Path) -> None:
-    with built(Cell(model="own", backend="inductor"), tmp_path, loaded(Whole())) as one:
-        before = one.compiled.compilations()
-        one.call(Inputs((torch.randn(3, 4),)))
-        assert one.compiled.compilations() == before + 1
 
 
 def test_max_autotune_on_a_cpu_is_not_blamed_for_having_no_cuda_graphs(tmp_path: Path) -> None:

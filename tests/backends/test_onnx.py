@@ -1,4 +1,4 @@
-"""What is particular to ONNX Runtime: what the session was told, where its nodes went, and what it is bound to."""
+"""ONNX Runtime: the options of its sessions, where nodes went, and how inputs and outputs are bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import pytest
@@ -14,7 +14,8 @@ import torch
 
 import backends
 import models
-from backends.onnx import assignment, time_share_of
+from backends.exporting import exported_before
+from backends.onnx import Sessions, assignment, time_share_of
 from records.device import Device
 from records.errors import BakeoffError, Unavailable
 from records.schema import Cell, Extent, Placement
@@ -25,12 +26,36 @@ ROOT = Path(__file__).parents[2]
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
+class WatchedSession(onnxruntime.InferenceSession):  # type: ignore[misc]
+    """A session that remembers how it was made and called."""
+
+    made: ClassVar[list[WatchedSession]] = []
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.given = options
+        self.addresses: list[list[int]] = []  # where each call wrote its outputs
+        self.made.append(self)
+
+    def run_with_iobinding(self, binding: Any, *options: Any) -> None:
+        self.addresses.append([value.data_ptr() for value in binding.get_outputs()])
+        super().run_with_iobinding(binding, *options)
+
+
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     """The model with the most awkward arguments, all of them keywords."""
     cell = Cell(model=f"{ROOT / 'tests/backends/keywords.py'}:factory", backend="onnx")
-    with built(cell, tmp_path_factory.mktemp("onnx")) as compiled:
-        yield compiled
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnxruntime, "InferenceSession", WatchedSession)
+        with built(cell, tmp_path_factory.mktemp("onnx")) as compiled:
+            yield compiled
+
+
+@pytest.fixture
+def session(one: Built) -> WatchedSession:
+    """The session that `one` calls."""
+    return WatchedSession.made[0]
 
 
 def test_it_runs_wholly_on_the_cpu_provider(one: Built) -> None:
@@ -40,53 +65,43 @@ def test_it_runs_wholly_on_the_cpu_provider(one: Built) -> None:
     assert one.compiled.settings()["provider"] == CPU
 
 
-def test_the_sessions_options_are_the_cells(one: Built) -> None:
-    options = session_of(one).get_session_options()
+def test_the_sessions_options_are_the_cells(one: Built, session: WatchedSession) -> None:
+    options = session.get_session_options()
     assert options.intra_op_num_threads == one.context.threads == torch.get_num_threads()
     assert options.inter_op_num_threads == 1
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     assert options.execution_mode == onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    # otherwise its Python side tries again with another provider, when a session is made and in every call
+    assert session.given["enable_fallback"] == 0
 
 
-def test_inputs_are_named_after_the_parameters(one: Built) -> None:
-    names = {value.name for value in session_of(one).get_inputs()}
+def test_inputs_are_named_after_the_parameters(one: Built, session: WatchedSession) -> None:
+    names = {value.name for value in session.get_inputs()}
     assert names == {"query", "keys", "mask"}  # the temperature is a constant of the graph
     (artefact,) = one.context.workspace.glob("*.onnx")
     assert artefact.name == "model.onnx"
 
 
-def test_a_call_touches_no_numpy_and_copies_nothing(one: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call on what was bound, into buffers that stay where they are."""
-    called: list[str] = []
-
-    class Only:
-        """A session that can do nothing but run on a binding, and make one."""
-
-        def __init__(self, session: Any) -> None:
-            self.io_binding = session.io_binding
-            self._session = session
-
-        def run_with_iobinding(self, *arguments: Any) -> None:
-            called.append("run_with_iobinding")
-            self._session.run_with_iobinding(*arguments)
-
+def test_a_call_uses_no_numpy_and_writes_to_the_same_buffers(
+    one: Built, session: WatchedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def forbidden(*_: Any, **__: Any) -> Any:
         raise AssertionError("numpy in the path of a call")
 
-    compiled: Any = one.compiled
     expected = one.eager(one.sets[1])
-    addresses = [buffer.data_ptr() for buffer in compiled._buffers]
-    monkeypatch.setattr(compiled, "_session", Only(compiled._session))
+    session.addresses.clear()
     for owner, name in ((torch.Tensor, "numpy"), (torch.Tensor, "__array__"), (torch, "from_numpy")):
         monkeypatch.setattr(owner, name, forbidden)
     for name in ("asarray", "array", "ascontiguousarray"):
         monkeypatch.setattr(numpy, name, forbidden)
-    compiled.bind(one.sets[1])
-    compiled.run()
-    outputs = compiled.outputs()
+    one.compiled.bind(one.sets[0])
+    one.compiled.run()
+    one.compiled.bind(one.sets[1])
+    one.compiled.run()
+    outputs = one.compiled.outputs()
     monkeypatch.undo()
-    assert called == ["run_with_iobinding"]
-    assert [buffer.data_ptr() for buffer in compiled._buffers] == addresses
+    first, second = session.addresses
+    assert first == second
     torch.testing.assert_close(outputs, expected)
 
 
@@ -222,17 +237,8 @@ def test_shares_of_the_time_need_the_kernels_own_times() -> None:
 
 
 def test_a_session_that_must_not_fall_back_says_so(one: Built) -> None:
-    """On the CPU provider there is nothing to forbid; the option itself is ONNX Runtime's."""
-    compiled: Any = one.compiled
-    refused = compiled._sessions.accepted_without_cpu()
+    """The CPU provider has nothing to forbid, but ONNX Runtime checks the option itself."""
+    exported = exported_before(one.context.workspace)
+    assert exported is not None
+    refused = Sessions(exported, one.context, "cpu").accepted_without_cpu()
     assert refused.startswith("refused: ") and "assigned to the default CPU EP" in refused
-
-
-def test_its_python_side_may_not_try_again_with_another_provider(one: Built) -> None:
-    """By default it does, when a session is made and in every call, and prints that it did."""
-    assert session_of(one)._enable_fallback is False
-
-
-def session_of(one: Built) -> Any:
-    compiled: Any = one.compiled
-    return compiled._session

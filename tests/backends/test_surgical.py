@@ -74,7 +74,6 @@ def test_operators_are_counted_where_they_run_outside_of_the_targets() -> None:
     assert "aten.sinh" in outside and outside["aten.sinh"] == 2
     assert "aten.gelu" not in outside and everything["aten.gelu"] == 2
     assert outside["aten.addmm"] + outside["aten.linear"] == 2
-    assert not torch.nn.modules.module._global_forward_hooks and not torch.nn.modules.module._global_forward_pre_hooks
 
 
 class Foreign(nn.Module):

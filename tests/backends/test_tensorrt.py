@@ -1,4 +1,4 @@
-"""TensorRT's backend over the fake library: the whole path on the CPU, and every way in which TensorRT says no."""
+"""The backend over a fake of TensorRT: the whole path on the CPU, and every way in which TensorRT refuses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEYWORDS = f"{ROOT / 'tests/backends/keywords.py'}:factory"
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The stand-in under TensorRT's name, and the backend available on the CPU."""
+    """Put the fake in TensorRT's place, and make the backend available on the CPU."""
     module = importlib.import_module("tests.fakes.tensorrt")
     monkeypatch.setitem(sys.modules, "tensorrt", module)
     monkeypatch.setattr(ours.TensorRT, "available", lambda *_: YES)
@@ -49,16 +49,12 @@ def a_cell(**changes: Any) -> Cell:
     return Cell(**{"model": "mlp", "dimensions": small, "backend": "tensorrt", **changes})
 
 
-def engine_of(one: Built) -> Any:
-    return one.compiled
-
-
 def test_it_passes_the_conformance_suite_on_the_cpu(tmp_path: Path) -> None:
     assert suite.conformance("tensorrt-on-cpu", "on_cpu:TensorRTOnCpu", tmp_path) > 60
 
 
 def test_a_fresh_process_loads_what_was_packaged(tmp_path: Path) -> None:
-    """Nothing but the workspace is handed on: neither the module nor the exported graph's names."""
+    """Only the workspace is passed on, and neither the module nor the exported graph."""
     script = """
 import sys, torch, on_cpu
 from pathlib import Path
@@ -93,15 +89,24 @@ with on_cpu.TensorRTOnCpu().load(inputs, context) as compiled:
     assert done.returncode == 0, done.stderr
 
 
-def test_inputs_are_bound_where_they_are_and_outputs_stay_where_they_were(tmp_path: Path) -> None:
+def test_binding_passes_the_addresses_of_inputs_and_leaves_outputs_where_they_are(
+    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    addresses: dict[str, int] = {}
+    original = fake.IExecutionContext.set_tensor_address
+
+    def remember(self: Any, name: str, address: int) -> bool:
+        addresses[name] = address
+        return bool(original(self, name, address))
+
+    monkeypatch.setattr(fake.IExecutionContext, "set_tensor_address", remember)
     with built(a_cell(model=KEYWORDS, dimensions={}), tmp_path) as one:
-        engine = engine_of(one)
-        kept = [buffer.data_ptr() for buffer in engine._buffers]
+        manifest = ours.Manifest.read(tmp_path)
+        kept = [addresses[name] for name in manifest.output_names]
         for inputs in one.sets[:2]:
             one.call(inputs)
-            addresses = [engine._context._addresses[name] for name in engine._manifest.input_names]
-            assert addresses == [tensor.data_ptr() for tensor in inputs.tensors()]
-            assert [engine._context._addresses[name] for name in engine._manifest.output_names] == kept
+            assert [addresses[name] for name in manifest.input_names] == [one.data_ptr() for one in inputs.tensors()]
+            assert [addresses[name] for name in manifest.output_names] == kept
 
 
 def test_inputs_that_are_not_contiguous_are_read_rightly(tmp_path: Path) -> None:
@@ -109,15 +114,6 @@ def test_inputs_that_are_not_contiguous_are_read_rightly(tmp_path: Path) -> None
         strided = one.sets[1].map(lambda tensor: tensor.t().contiguous().t())
         assert not all(tensor.is_contiguous() for tensor in strided.tensors())
         torch.testing.assert_close(one.call(strided), one.eager(strided))
-
-
-def test_the_engines_order_is_not_taken_for_the_graphs(tmp_path: Path) -> None:
-    with built(a_cell(model=TWO_HEADS, dimensions={"batch": 6, "items": 50}), tmp_path) as one:
-        engine = engine_of(one)
-        names = [engine._engine.get_tensor_name(index) for index in range(engine._engine.num_io_tensors)]
-        wanted = [*engine._manifest.input_names, *engine._manifest.output_names]
-        assert names != wanted and sorted(names) == sorted(wanted)
-        torch.testing.assert_close(one.call(one.sets[0]), one.eager(one.sets[0]))
 
 
 @pytest.mark.parametrize(
@@ -167,14 +163,28 @@ def test_the_workspace_holds_the_artefact_and_a_timing_cache_of_the_cells_own(tm
     assert (tmp_path / ours.TIMING_CACHE).read_bytes() == b"timed: timed: "
 
 
-def test_closing_frees_the_context_then_the_engine_then_the_runtime(tmp_path: Path) -> None:
+def test_closing_frees_the_context_then_the_engine_then_the_runtime(
+    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     order: list[str] = []
+
+    def watch(owner: Any, method: str) -> None:
+        """Note in `order` when the owner of the method, or the context that it makes, is freed."""
+        original = getattr(owner, method)
+
+        def remember(self: Any, *given: Any) -> Any:
+            made = original(self, *given)
+            for one in (self, made) if isinstance(made, fake.IExecutionContext) else (self,):
+                weakref.finalize(one, order.append, type(one).__name__)
+            return made
+
+        monkeypatch.setattr(owner, method, remember)
+
+    watch(fake.Runtime, "deserialize_cuda_engine")
+    watch(fake.ICudaEngine, "create_execution_context")
     with built(a_cell(), tmp_path) as one:
-        engine = engine_of(one)
-        for name in ("_runtime", "_context", "_engine"):
-            weakref.finalize(getattr(engine, name), order.append, name)
-        engine.close()
-        assert order == ["_context", "_engine", "_runtime"]
+        one.compiled.close()
+        assert order == ["IExecutionContext", "ICudaEngine", "Runtime"]
 
 
 def test_cuda_graph_is_the_harnesss_own_capture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -194,7 +204,7 @@ def test_int8_is_in_the_graph_symmetric_and_without_integer_biases(tmp_path: Pat
         assert placement is not None and placement.engines["TensorRT int8"] > 0
         error = torch.cat([(ours - eagers).flatten() for ours, eagers in pairs(one)])
         assert 0 < error.abs().max() < 0.1
-        graph = engine_of(one)._engine._model.graph
+        graph = onnx.load(tmp_path / "int8.onnx").graph
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     quantised = [node for node in graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
     zero_points = [constants[node.input[2]] for node in quantised]
@@ -202,7 +212,7 @@ def test_int8_is_in_the_graph_symmetric_and_without_integer_biases(tmp_path: Pat
 
 
 def pairs(one: Built) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Ours beside eager's float32 outputs, over every input set."""
+    """Return our outputs with eager's, over every input set."""
     return [pair for inputs in one.sets for pair in zip(one.call(inputs), one.eager(inputs), strict=True)]
 
 
@@ -223,7 +233,7 @@ def test_a_node_that_the_parser_does_not_know_is_named_in_the_error(
 
 
 def none_and_a_word(message: str) -> Any:
-    """A method of TensorRT's that fails: it logs `message` to the logger of its object and returns None."""
+    """Return a method that fails as TensorRT's do: it logs `message` and returns None."""
 
     def method(self: Any, *_: Any, **__: Any) -> None:
         logger = self._logger
@@ -261,7 +271,7 @@ def test_an_engine_that_did_not_survive_the_disk_is_an_error(tmp_path: Path) -> 
 def test_a_constructor_that_got_nothing_is_explained(
     owner: str, what: str, fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What the real bindings do where the driver is too old: an error in the log, then a TypeError of pybind11's."""
+    """With an old driver the real bindings log an error, and then pybind11 raises TypeError."""
 
     def nothing(self: Any, logger: Any) -> None:
         logger.log(fake.ILogger.ERROR, "CUDA initialization failure with error: 35")
@@ -275,11 +285,7 @@ def test_a_constructor_that_got_nothing_is_explained(
 
 def test_a_call_that_enqueued_nothing_is_an_error(fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with built(a_cell(), tmp_path) as one:
-        engine_of(one)._context._addresses.clear()
-        with pytest.raises(BakeoffError, match=r"^TensorRT enqueued nothing: enqueueV3: no address for"):
-            one.compiled.run()
         monkeypatch.setattr(fake.IExecutionContext, "execute_async_v3", lambda *_: False)
-        one.compiled.bind(one.sets[0])
         with pytest.raises(BakeoffError, match=r"^TensorRT enqueued nothing"):
             one.compiled.run()
 
@@ -313,7 +319,7 @@ def test_an_output_without_a_static_shape_is_refused(
 
 def test_a_type_that_torch_lacks_is_named(fake: Any) -> None:
     with pytest.raises(BakeoffError, match="torch has no type for TensorRT's E8M0"):
-        ours._torch_type(fake.DataType("E8M0", 10))
+        ours.torch_type(fake.DataType("E8M0", 10))
 
 
 def test_running_out_of_memory_is_told_from_other_failures() -> None:
@@ -326,7 +332,7 @@ def test_running_out_of_memory_is_told_from_other_failures() -> None:
 
 def test_only_errors_are_kept_and_warnings_go_to_the_log(fake: Any, caplog: pytest.LogCaptureFixture) -> None:
     complaints = ours.Complaints()
-    logger = ours._logger(complaints)
+    logger = ours.logger_for(complaints)
     with caplog.at_level(logging.DEBUG):
         for severity in ("INTERNAL_ERROR", "ERROR", "WARNING", "INFO"):
             logger.log(getattr(fake.ILogger, severity), severity.lower())
@@ -383,7 +389,8 @@ def test_layers_are_counted_where_their_types_are_not_told(
     monkeypatch.setattr(fake.EngineInspector, "get_engine_information", lambda *_: "no JSON")
     with built(a_cell(), tmp_path) as one:
         placement = one.compiled.placement()
-        assert placement is not None and placement.engines == {"TensorRT": engine_of(one)._engine.num_layers}
+        layers = len(onnx.load(tmp_path / "model.onnx").graph.node)
+        assert placement is not None and placement.engines == {"TensorRT": layers}
         assert str(one.compiled.precision()["tensorrt_layers"]).startswith("unknown (")
 
 

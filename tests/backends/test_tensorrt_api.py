@@ -1,6 +1,6 @@
-"""backends/tensorrt.py and its fake, held against the Python API of the TensorRT versions it was written for.
+"""Checks backends/tensorrt.py and its fake against the Python API of the TensorRT versions that it supports.
 
-What this cannot see is whatever happens at run time.
+This cannot check what happens at run time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.fakes import real_api, signatures
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("10.13.3.9", "10.16.1.11", "11.0.0.114", "11.4.0.106")
-"""The oldest and the newest of each major version, and the one that constraints.txt pins."""
+"""The oldest and the newest version of each major one, and the version that constraints.txt pins."""
 FILES = ("backends/tensorrt.py", "backends/torch_tensorrt.py")
 FAKES = ROOT / "tests/fakes"
 
@@ -30,7 +30,7 @@ python_version = 3.11
 follow_imports = silent
 explicit_package_bases = true
 
-# TensorRT is not among those that may be missing: here it is there.
+# here TensorRT may not be missing
 [mypy-torch.*,torch_tensorrt.*,onnx.*,onnxscript.*,onnxruntime.*]
 follow_imports = skip
 ignore_missing_imports = true
@@ -58,7 +58,7 @@ def _api(version: str) -> Path | str:
 
 @pytest.fixture(params=VERSIONS)
 def api(request: pytest.FixtureRequest) -> Path:
-    """The folder of one version's API."""
+    """The folder with one version's API."""
     found = _api(request.param)
     if isinstance(found, str):
         pytest.skip(f"the bindings of TensorRT {request.param} cannot be had: {found}")
@@ -66,7 +66,7 @@ def api(request: pytest.FixtureRequest) -> Path:
 
 
 def mypy(stubs: Path, cache: Path, folder: Path, *files: str) -> list[str]:
-    """The lines that mypy --strict says of `files` where `tensorrt` is the one in `stubs`, less its summary."""
+    """Run mypy --strict on `files` with the `tensorrt` in `stubs`, and return its lines without the summary."""
     (folder / "mypy.ini").write_text(CONFIGURATION)
     options = ["--config-file", str(folder / "mypy.ini"), "--cache-dir", str(cache), "--no-error-summary"]
     done = subprocess.run(
@@ -91,7 +91,7 @@ def test_the_backend_is_clean_under_mypy(api: Path, tmp_path: Path) -> None:
 
 
 def test_every_result_that_can_be_none_is_checked(tmp_path: Path) -> None:
-    """The real signatures do not say which can; the fake's do."""
+    """Only the fake's signatures say which results can be None."""
     assert mypy(FAKES, tmp_path / "cache", tmp_path, FILES[0]) == []
     source = (ROOT / FILES[0]).read_text()
     unchecked = tmp_path / "unchecked.py"
@@ -117,24 +117,26 @@ def test_the_fake_takes_nothing_that_the_bindings_do_not(api: Path) -> None:
     assert list(signatures.excess(fakes(), bindings(api), types=True)) == []
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ("def init_plugins() -> None: ...", "init_plugins does not exist"),
-        ("class Runtime:\n    def deserialize(self) -> None: ...", "Runtime.deserialize does not exist"),
-        ("class Builder:\n    def create_network(self, flag: int = 0) -> INetworkDefinition: ...", "fits none of"),
-        ("class Builder:\n    def create_network(self, flags: str) -> INetworkDefinition: ...", "fits none of"),
-        ("class Builder:\n    def __init__(self, logger: ILogger = None) -> None: ...", "fits none of"),
-        ("class Builder:\n    def build_serialized_network(self, network: INetworkDefinition): ...", "fits none of"),
-        ("class ICudaEngine:\n    def num_io_tensors(self) -> int: ...", "fits none of"),
-        ("class ICudaEngine:\n    num_io_tensors: int", "cannot be set"),
-        ("class ICudaEngine:\n    @property\n    def get_tensor_name(self) -> str: ...", "is a method"),
-        ("class BuilderFlag:\n    TF23: ClassVar[BuilderFlag]", "BuilderFlag.TF23 does not exist"),
-    ],
-)
-def test_a_fake_that_takes_more_is_found_out(wrong: str, said: str, api: Path) -> None:
-    (line,) = signatures.excess(signatures.public(ast.parse(wrong).body), bindings(api), types=True)
-    assert said in line
+TOO_MUCH = {
+    "def init_plugins() -> None: ...": "init_plugins does not exist",
+    "class Runtime:\n    def deserialize(self) -> None: ...": "Runtime.deserialize does not exist",
+    "class Builder:\n    def create_network(self, flag: int = 0) -> INetworkDefinition: ...": "fits none of",
+    "class Builder:\n    def create_network(self, flags: str) -> INetworkDefinition: ...": "fits none of",
+    "class Builder:\n    def __init__(self, logger: ILogger = None) -> None: ...": "fits none of",
+    "class Builder:\n    def build_serialized_network(self, network: INetworkDefinition): ...": "fits none of",
+    "class ICudaEngine:\n    def num_io_tensors(self) -> int: ...": "fits none of",
+    "class ICudaEngine:\n    num_io_tensors: int": "cannot be set",
+    "class ICudaEngine:\n    @property\n    def get_tensor_name(self) -> str: ...": "is a method",
+    "class BuilderFlag:\n    TF23: ClassVar[BuilderFlag]": "BuilderFlag.TF23 does not exist",
+}
+"""Definitions that a fake could have and the bindings do not, with what is said about them."""
+
+
+def test_a_fake_that_takes_more_is_found_out(api: Path) -> None:
+    real = bindings(api)
+    for wrong, said in TOO_MUCH.items():
+        (line,) = signatures.excess(signatures.public(ast.parse(wrong).body), real, types=True)
+        assert said in line
 
 
 OVER_NOTHING = """
@@ -168,7 +170,7 @@ sys.stdout.write(ours.TensorRT().available(Device("cuda:99")).reason)
 
 
 def test_the_bindings_themselves_import_and_say_that_there_is_nothing_behind_them(api: Path) -> None:
-    """The real module over empty libraries: as far as one gets without libnvinfer."""
+    """Import the real module over empty libraries, which is possible without libnvinfer."""
     environment = {"LD_LIBRARY_PATH": str(api / "lib"), "PYTHONPATH": f"{api / 'package'}:{ROOT}"}
     done = subprocess.run(
         [sys.executable, "-c", OVER_NOTHING],

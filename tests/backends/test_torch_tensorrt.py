@@ -1,9 +1,11 @@
-"""Torch-TensorRT's backend over the fake library: both ways in, what was passed, and where the operators went."""
+"""The backend over a fake of Torch-TensorRT: both ways in, the settings passed, and the placement."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from backends import torch_tensorrt as ours
 from backends.base import YES
 from records.device import Device
 from records.schema import Cell, Extent, Placement
-from tests.backends.building import Built, built
+from tests.backends.building import built
 from tests.fakes import suite
 
 SMALL = {"batch": 2, "features": 8, "hidden": 8}
@@ -25,7 +27,7 @@ MODES = ("default", "torch-compile")
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The stand-in under Torch-TensorRT's name, and the backend available on the CPU."""
+    """Put the fake in Torch-TensorRT's place, and make the backend available on the CPU."""
     module = importlib.import_module("tests.fakes.torch_tensorrt")
     monkeypatch.setitem(sys.modules, "torch_tensorrt", module)
     monkeypatch.setattr(ours.TorchTensorRT, "available", lambda *_: YES)
@@ -41,11 +43,6 @@ def a_cell(**changes: Any) -> Cell:
     return Cell(**{"model": "mlp", "dimensions": SMALL, "backend": "torch-tensorrt", **changes})
 
 
-def parts_of(one: Built) -> Any:
-    compiled: Any = one.compiled
-    return compiled._parts
-
-
 def test_it_passes_the_conformance_suite_on_the_cpu(tmp_path: Path) -> None:
     assert suite.conformance("torch-tensorrt-on-cpu", "on_cpu:TorchTensorRTOnCpu", tmp_path) > 60
 
@@ -54,10 +51,10 @@ def test_it_passes_the_conformance_suite_on_the_cpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("precision", "disabled"), [("fp32", True), ("tf32", False), ("bf16", True)])
 def test_the_settings_are_the_cells(mode: str, precision: str, disabled: bool, tmp_path: Path) -> None:
     with built(a_cell(mode=mode, precision=precision), tmp_path) as one:
-        (engine,) = ours.engines_of(parts_of(one))
-        assert engine.settings.disable_tf32 is disabled
-        assert engine.settings.use_explicit_typing and engine.settings.pass_through_build_failures
-        assert Path(engine.settings.timing_cache_path).parent == tmp_path
+        passed = ours.compilation_settings(one.context)
+        assert passed["disable_tf32"] is disabled
+        assert passed["use_explicit_typing"] and passed["pass_through_build_failures"]
+        assert Path(passed["timing_cache_path"]).parent == tmp_path
         assert one.compiled.precision() == {"tensorrt_tf32": not disabled, "tensorrt_fp32_acc": False}
 
 
@@ -101,7 +98,7 @@ def test_operators_that_stayed_in_torch_are_named_and_counted(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_engine_is_a_fallback(mode: str, fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Below min_block_size the library hands a plain torch module back, with a warning in its log and no more."""
+    """Below min_block_size the library only logs a warning, and returns a plain torch module."""
     compile = fake.dynamo.compile
     backend = fake.dynamo.backend.torch_tensorrt_backend
 
@@ -134,15 +131,22 @@ def test_a_graph_break_is_no_full_placement() -> None:
 
 
 def test_cuda_graphs_are_the_librarys_own_and_switched_off_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    graphs = importlib.import_module("tests.fakes.torch_tensorrt.runtime._cudagraphs")
-    monkeypatch.setattr(graphs, "_switched", [])
+    switched: list[bool] = []
+
+    @contextmanager
+    def enable(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+        switched.append(True)
+        yield module
+        switched.append(False)
+
+    monkeypatch.setattr(fake.runtime, "enable_cudagraphs", enable)
     monkeypatch.setattr(ours.TorchTensorRT, "supports", lambda *_: YES)
     with built(a_cell(mode="cuda-graph"), tmp_path) as one:
-        assert graphs._switched == [True]
+        assert switched == [True]
         torch.testing.assert_close(one.call(one.sets[0]), one.eager(one.sets[0]))
-    assert graphs._switched == [True, False]
+    assert switched == [True, False]
 
 
 def test_what_is_supported() -> None:

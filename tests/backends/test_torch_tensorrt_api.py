@@ -1,7 +1,7 @@
-"""backends/torch_tensorrt.py and its fake, held against the sources of the Torch-TensorRT versions it was written for.
+"""Checks backends/torch_tensorrt.py and its fake against the sources of the Torch-TensorRT versions that it supports.
 
-Not by types: `torch_tensorrt` imports TensorRT's libraries, and its `**kwargs` take every keyword and say nothing. So
-the names are looked up where they are defined.
+Types are of no use here: `torch_tensorrt` imports TensorRT's libraries, and its `**kwargs` silently take every keyword.
+So names are looked up where they are defined.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.fakes import real_api, signatures
 ROOT = Path(__file__).parents[2]
 FAKE = ROOT / "tests/fakes/torch_tensorrt"
 VERSIONS = ("2.8.0", "2.11.0", "2.13.0", "2.14.0")
-"""The oldest and the newest, one between them, and the one that constraints.txt pins."""
+"""The oldest and the newest version, one between them, and the version that constraints.txt pins."""
 WITH_WEAK_TYPING = ("2.8.0", "2.11.0")
 
 
@@ -53,9 +53,9 @@ def package(version: str) -> Path:
 
 
 def definition(package: Path, dotted: str) -> ast.stmt | Path:
-    """What `torch_tensorrt.DOTTED` is: its definition, found through the imports on the way, or a submodule's file.
+    """Return the definition of `torch_tensorrt.DOTTED`, found through imports, or the file of a submodule.
 
-    Raises LookupError where there is no such name.
+    Raise LookupError if there is no such name.
     """
     file = package / "__init__.py"
     found: ast.stmt | Path = file
@@ -83,7 +83,7 @@ def _member(package: Path, file: Path, name: str) -> ast.stmt | Path:
 
 
 def _module(package: Path, file: Path, module: str, level: int) -> Path | None:
-    """The file that `from MODULE import` reads, if it is one of the package's."""
+    """Return the file that `from MODULE import` reads, if it belongs to the package."""
     if level:
         return _file(file.parents[level - 1].joinpath(*module.split(".")) if module else file.parents[level - 1])
     first, *rest = module.split(".")
@@ -95,7 +95,7 @@ def _file(path: Path) -> Path | None:
 
 
 def names_used() -> set[str]:
-    """Every `torch_tensorrt.X.Y` in the backend's source, without the first word."""
+    """Return every `torch_tensorrt.X.Y` in the backend's source, without the first word."""
     chains = set()
     for node in ast.walk(ast.parse((ROOT / "backends/torch_tensorrt.py").read_text())):
         if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch_tensorrt."):
@@ -111,7 +111,7 @@ def fields_of(package: Path) -> list[str]:
 
 @pytest.fixture
 def passed(package: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, object]:
-    """What the backend passes to the version at hand."""
+    """Return what the backend passes to this version."""
     settings = make_dataclass("CompilationSettings", [(name, object, None) for name in fields_of(package)])
     library = SimpleNamespace(dynamo=SimpleNamespace(CompilationSettings=settings))
     monkeypatch.setitem(sys.modules, "torch_tensorrt", library)

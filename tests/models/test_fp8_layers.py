@@ -1,4 +1,4 @@
-"""What can be told of TransformerEngine without it: how its absence, and a library that it does not get, end a cell."""
+"""How a cell ends without TransformerEngine, or without a library that it needs."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ def test_an_engine_that_does_not_import_is_unavailable_and_says_what_to_do(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "transformer_engine", raising=False)
     with pytest.raises(Unavailable, match=r"(no module|undefined symbol).*linears=torch.*LD_LIBRARY_PATH"):
-        fp8_layers._transformer_engine(ON_CUDA_IN_16_BITS)
+        fp8_layers.transformer_engine_layer(ON_CUDA_IN_16_BITS)
