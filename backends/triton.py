@@ -70,9 +70,9 @@ class Triton(Backend):
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         row = kernels.TABLE[context.cell.model]
         kernel = importlib.import_module(row.module)
-        variants = _possible(kernel.VARIANTS, self.modes[context.cell.mode].get("loads"), context.cell)
+        variants = possible_variants(kernel.VARIANTS, self.modes[context.cell.mode].get("loads"), context.cell)
         with context.phase("compile"):
-            chosen, settings = _choose(kernel.prepare, variants, module, inputs, context)
+            chosen, settings = choose_variant(kernel.prepare, variants, module, inputs, context)
             handwritten = Handwritten(row.module, kernel.prepare, module, chosen, settings)
             if context.cell.mode == cuda_graph.MODE:
                 return cuda_graph.capture(handwritten, inputs)
@@ -120,7 +120,7 @@ class Handwritten(Compiled):
         self._launch = None
 
 
-def _possible(variants: Sequence[Variant], loads: object, cell: Cell) -> list[Variant]:
+def possible_variants(variants: Sequence[Variant], loads: object, cell: Cell) -> list[Variant]:
     """Return the variants that load as the mode says and that this GPU can run. Raise Unavailable if there are none."""
     found = [variant for variant in variants if loads in (None, variant["loads"])]
     if cell.device.is_cuda:
@@ -137,7 +137,7 @@ def _possible(variants: Sequence[Variant], loads: object, cell: Cell) -> list[Va
     return found
 
 
-def _choose(
+def choose_variant(
     prepare: Callable[[torch.nn.Module, Sequence[torch.Tensor], Variant], Launch],
     variants: Sequence[Variant],
     module: torch.nn.Module,

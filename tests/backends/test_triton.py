@@ -15,7 +15,7 @@ import models
 from backends import kernels
 from backends.base import BuildContext
 from backends.kernels import Launch, Variant
-from backends.triton import CHOSEN, Handwritten, _choose, _possible
+from backends.triton import CHOSEN, Handwritten, choose_variant, possible_variants
 from models.base import Inputs
 from records.device import Device
 from records.schema import Cell
@@ -77,12 +77,12 @@ def test_on_the_cpu_kernels_are_only_interpreted(monkeypatch: pytest.MonkeyPatch
 
 def test_a_mode_leaves_the_variants_that_load_its_way() -> None:
     cell = cell_of("tma_copy", device="cpu")
-    assert _possible([BY_POINTER, BY_DESCRIPTOR], None, cell) == [BY_POINTER, BY_DESCRIPTOR]
-    assert _possible([BY_POINTER, BY_DESCRIPTOR], "descriptor", cell) == [BY_DESCRIPTOR]
+    assert possible_variants([BY_POINTER, BY_DESCRIPTOR], None, cell) == [BY_POINTER, BY_DESCRIPTOR]
+    assert possible_variants([BY_POINTER, BY_DESCRIPTOR], "descriptor", cell) == [BY_DESCRIPTOR]
 
 
 def test_without_a_gpu_no_variant_is_timed(tmp_path: Path) -> None:
-    chosen, settings = _choose(
+    chosen, settings = choose_variant(
         prepare, [BY_POINTER, BY_DESCRIPTOR], torch.nn.Identity(), Inputs((torch.ones(4),)), context_in(tmp_path)
     )
     assert chosen == BY_POINTER and "no time means anything" in str(settings["chosen"])
@@ -91,7 +91,7 @@ def test_without_a_gpu_no_variant_is_timed(tmp_path: Path) -> None:
 
 def test_later_processes_of_a_cell_take_what_the_first_one_chose(tmp_path: Path) -> None:
     (tmp_path / CHOSEN).write_text(json.dumps(BY_DESCRIPTOR))
-    chosen, settings = _choose(
+    chosen, settings = choose_variant(
         prepare, [BY_POINTER, BY_DESCRIPTOR], torch.nn.Identity(), Inputs((torch.ones(4),)), context_in(tmp_path)
     )
     assert chosen == BY_DESCRIPTOR and settings == {"chosen": "by the cell's first process"}
