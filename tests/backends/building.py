@@ -1,4 +1,4 @@
-"""A cell built in the tests' own process, in the surroundings that harness.worker.main.measure gives it in a child."""
+"""Builds a cell in the tests' own process, in the surroundings that a worker gives it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Outputs = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Built:
-    """A compiled model with what is needed to judge it. The input sets are on the device."""
+    """A compiled model with everything that tests need. The input sets are on the device."""
 
     backend: Backend
     context: BuildContext
@@ -59,9 +59,9 @@ class Built:
 
 @contextlib.contextmanager
 def built(cell: Cell, workspace: Path, model: LoadedModel | None = None) -> Iterator[Built]:
-    """`cell` built, bound to its first input set, and closed twice on leaving; `model` stands in for the cell's own.
+    """Build `cell`, or `model` in its place, bind the first input set, and close twice at the end.
 
-    Skips the test, with the reason, where the backend does not do the cell or this machine lacks the backend.
+    Skip the test, with the reason, if the backend does not support the cell or this machine lacks the backend.
     """
     backend = backends.create(cell.backend)
     for answer in (backend.supports(cell), backend.available(cell.device)):
@@ -91,7 +91,7 @@ def built(cell: Cell, workspace: Path, model: LoadedModel | None = None) -> Iter
 
 
 class RecordingPhases:
-    """A phase timer that only remembers. Phases do not nest."""
+    """A phase timer that only remembers names. Phases do not nest."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -112,7 +112,7 @@ def tensors_of(module: torch.nn.Module, inputs: Inputs) -> tuple[torch.Tensor, .
 
 @contextlib.contextmanager
 def _own_process(cell: Cell) -> Iterator[None]:
-    """What a child of the harness has to itself: torch's switches, Dynamo's caches and counters."""
+    """Reset what a worker has for itself: torch's switches, and Dynamo's caches and counters."""
     allow_tf32 = torch.backends.cudnn.allow_tf32
     matmul_precision = torch.get_float32_matmul_precision()
     torch._dynamo.reset()

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def compiler_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Empty ones, neither the user's nor left behind, which all configurations share."""
+    """Give all configurations empty caches that are not the user's and are removed afterwards."""
     folder = tmp_path_factory.mktemp("caches")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))

@@ -1,5 +1,5 @@
-"""A user's model with all that a calling convention can hold: keywords in another order than the signature's, a mask, a
-constant, and nested outputs, one of which is whole numbers."""
+"""A user's model with keywords in another order than the signature's, a mask, a constant, and nested outputs, one of
+them whole numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is particular to AOTInductor: how its package is linked, and what is known of where its work goes."""
+"""AOTInductor: how its package is linked, and what is known about its placement."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def compiler_that_prints(path: Path, answer: str) -> str:
 def test_where_the_compiler_finds_no_shared_runtime_it_is_named_to_the_linker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dangling libstdc++.so makes GCC print the bare name, and the linker take the static library."""
+    """With a dangling libstdc++.so, GCC prints the bare name and the linker takes the static library."""
     from torch._inductor import cpp_builder
 
     monkeypatch.setattr("sys.platform", "linux")

@@ -1,4 +1,4 @@
-"""The second copy of eager: slower by itself, by the share that its mode says."""
+"""The second copy of eager, which is slower by the share that its mode says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.selfcheck import SLOWER_BY_ITSELF
 
 
 class Spinning(Compiled):
-    """Notes what each of its calls took."""
+    """Notes how long each of its calls took."""
 
     def __init__(self) -> None:
         self.taken_s: list[float] = []

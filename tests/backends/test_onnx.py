@@ -44,7 +44,7 @@ class WatchedSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
-    """The model with the most awkward arguments, all of them keywords."""
+    """The model with the most unusual arguments, all of them keywords."""
     cell = Cell(model=f"{ROOT / 'tests/backends/keywords.py'}:factory", backend="onnx")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnxruntime, "InferenceSession", WatchedSession)
@@ -112,7 +112,7 @@ def test_inputs_that_are_not_contiguous_are_read_rightly(one: Built) -> None:
 
 
 def test_inputs_bound_and_dropped_are_never_taken_for_others(one: Built) -> None:
-    """Bindings are kept by the inputs' id, which Python gives to the next object once its owner is gone."""
+    """Bindings are kept by the id of the inputs, which Python gives to another object once they are gone."""
     for shift in range(20):
         one.compiled.bind(one.sets[0].map(lambda tensor, by=shift: tensor.roll(by, 0)))
         expected = one.eager(one.sets[0].map(lambda tensor, by=shift: tensor.roll(by, 0)))
@@ -120,7 +120,7 @@ def test_inputs_bound_and_dropped_are_never_taken_for_others(one: Built) -> None
 
 
 def session_on(**operators: list[str]) -> Any:
-    """A session that tells, for each provider, the operators it was given."""
+    """Return a session that reports the operators of each provider."""
     parts = [
         SimpleNamespace(ep_name=provider, get_nodes=lambda names=names: [SimpleNamespace(op_type=one) for one in names])
         for provider, names in operators.items()
@@ -170,7 +170,7 @@ def test_a_missing_library_is_named_with_its_remedy(library: str, monkeypatch: p
 
 
 def test_a_provider_that_does_not_come_up_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX Runtime itself goes on with what is left, and would be measured under the wrong name."""
+    """ONNX Runtime goes on with other providers, and would be measured under the wrong name."""
     monkeypatch.setattr(onnxruntime.InferenceSession, "get_providers", lambda _: ["SomeOtherProvider"])
     cell = Cell(model="mlp", dimensions={"batch": 1, "features": 4, "hidden": 4}, backend="onnx")
     with pytest.raises(BakeoffError, match=f"could not start {CPU}"), built(cell, tmp_path):

@@ -1,4 +1,4 @@
-"""What is particular to OpenVINO: its own idea of a precision, and what it says of the model it runs."""
+"""OpenVINO: the precision that it chooses, and what it reports about the model that it runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_float16_on_a_cpu_without_it_is_refused_and_not_bfloat16(tmp_path: Path)
 
 @pytest.mark.skipif("BF16" not in CAPABILITIES or "FP16" in CAPABILITIES, reason="the CPU is of another kind")
 def test_a_precision_that_openvino_did_not_take_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it would, were a CPU's list of capabilities wrong: asked for f16, OpenVINO takes bf16 without a word."""
+    """If a CPU's list of capabilities were wrong, OpenVINO would silently take bf16 for f16."""
     real = openvino.Core
 
     class Core:

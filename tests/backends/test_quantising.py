@@ -1,4 +1,4 @@
-"""Post-training quantisation: what is quantised, what is not, whether the calibration counts, and what it costs."""
+"""Post-training quantisation: which layers are quantised, the effect of calibration, and the error."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_eager_multiplies_bytes(tmp_path: Path) -> None:
 
 
 class Residual(nn.Module):
-    """oneDNN adds the input to the layer's product in the input's own memory."""
+    """A residual: oneDNN adds the input to the layer's product in the input's own memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def test_inputs_survive_a_residual(backend: str, tmp_path: Path) -> None:
 
 
 def linear_on(inputs: Tensor) -> LoadedModel:
-    """An identity, so that the output shows what became of the input."""
+    """Return an identity, so that the output shows how the input was rounded."""
     layer = nn.Linear(inputs.shape[-1], inputs.shape[-1], bias=False)
     with torch.no_grad():
         layer.weight.copy_(torch.eye(inputs.shape[-1]))
@@ -131,7 +131,7 @@ def linear_on(inputs: Tensor) -> LoadedModel:
 
 @pytest.mark.parametrize("backend", ["eager", "inductor", "openvino"])
 def test_the_calibration_is_the_models_own_inputs(backend: str, tmp_path: Path) -> None:
-    """A hundred times the range has a hundred times the step: ranges from zeros, or from noise, would clip it."""
+    """Inputs with a range of 100 have steps of 1/255 of it. Ranges from zeros or from noise would clip them."""
     inputs = 100 * torch.linspace(-1, 1, 8 * 32).reshape(8, 32)
     with built(Cell(model="own", backend=backend, precision="int8"), tmp_path, linear_on(inputs)) as one:
         (output,) = one.call(one.sets[0])
@@ -225,14 +225,14 @@ def test_onnx_calibration_uses_the_inputs_given(tmp_path: Path) -> None:
 
 
 class Scaling(nn.Module):
-    """Nothing that is a layer."""
+    """A module without a layer."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * 2
 
 
 class MostlyTransposed(nn.Module):
-    """A transposed convolution, which nobody here quantises, and a small layer that everybody does."""
+    """A transposed convolution, which no backend quantises, and a small layer that all quantise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ def test_the_rule_rejects_int8_in_a_cell_that_asked_for_more(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("lower", [False, True])
 def test_the_way_for_cuda_quantises_the_same_layers_and_is_right(lower: bool) -> None:
-    """torchao's tensors and torch's int8 product compute on the CPU as well, so both can be checked without a GPU."""
+    """torchao's tensors and torch's int8 product also run on the CPU, so this needs no GPU."""
     dimensions = models.find("mlp").resolve({"batch": 32})
     cell = cell_of("mlp").model_copy(update={"dimensions": dimensions})
     module, sets = place(load(cell), cell)
@@ -360,7 +360,7 @@ def test_the_way_for_cuda_quantises_the_same_layers_and_is_right(lower: bool) ->
 
 
 def test_the_layers_for_eager_on_cuda_compute_what_torchaos_do() -> None:
-    """Also where the root is a layer, has no bias, or is fed a transposed tensor of three dimensions."""
+    """This includes a root that is a layer, a layer without bias, and transposed inputs of three dimensions."""
     fed = torch.randn(4, 64, 32).transpose(1, 2)
     sets = (Inputs((fed,)),)
     for module in (nn.Linear(64, 48), nn.Sequential(nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, 48))):

@@ -1,4 +1,4 @@
-"""Inductor's mode `surgical`: what is named is compiled, and only that."""
+"""Inductor's mode `surgical` compiles only the modules that are named."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_operators_are_counted_where_they_run_outside_of_the_targets() -> None:
 
 
 class Foreign(nn.Module):
-    """A layer whose library computes behind the dispatcher's back."""
+    """A layer of a library that bypasses the dispatcher."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ ForeignLinear = type("Linear", (Foreign,), {"__module__": "transformer_engine.py
 
 
 class Wrapper(nn.Module):
-    """A layer of another library, with its weight, where `modules` does not find it."""
+    """A layer of another library, hidden from `modules`, with its weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def test_what_is_compiled_computes_what_it_computed_before(operated: Built) -> N
 
 
 def blocks_of(operated: Built, inputs: Inputs) -> Tensor:
-    """The module's own answer, by the classes' `forward`, which nobody compiled."""
+    """Return the module's outputs without the compiled `forward` of its parts."""
     (x,) = inputs.tensors()
     assert isinstance(operated.module, nn.Sequential)
     for block in operated.module:

@@ -1,4 +1,4 @@
-"""Finding a backend by its name: the table's, its aliases, and those that other distributions bring."""
+"""Finding a backend by its name, by an alias, or in another distribution."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Mine(Backend):
 
 
 def install(folder: Path, name: str, source: str, entry_point: str) -> None:
-    """What pip leaves of a distribution that has one module and one entry point."""
+    """Write what pip would install of a distribution with one module and one entry point."""
     (folder / f"bakeoff_{name}.py").write_text(source)
     information = folder / f"bakeoff_{name}-1.0.dist-info"
     information.mkdir()

@@ -125,7 +125,7 @@ def test_inputs_that_are_not_contiguous_are_read_rightly(tmp_path: Path) -> None
     ids=["shape", "type"],
 )
 def test_an_input_that_the_engine_was_not_built_for_is_refused(change: Any, said: str, tmp_path: Path) -> None:
-    """TensorRT would read past the end of one, and misread the other."""
+    """TensorRT would read past the end of a smaller input, and misread another type."""
     with built(a_cell(), tmp_path) as one, pytest.raises(BakeoffError, match=said.replace("'x'", r"'\w+'")):
         one.compiled.bind(one.sets[0].map(change))
 
@@ -406,7 +406,7 @@ def test_what_is_supported() -> None:
 class TestAvailability:
     @pytest.fixture(autouse=True)
     def real(self, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The backend's own answer, on a machine whose torch has CUDA."""
+        """Restore the backend's own answer, and pretend that torch has CUDA."""
         monkeypatch.undo()
         monkeypatch.setitem(sys.modules, "tensorrt", fake)
         monkeypatch.setattr(ours, "torch_available", lambda device: YES)

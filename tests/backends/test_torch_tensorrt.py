@@ -161,7 +161,7 @@ def test_what_is_supported() -> None:
 class TestAvailability:
     @pytest.fixture(autouse=True)
     def real(self, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The backend's own answer, on a machine whose torch has CUDA and is 2.13."""
+        """Restore the backend's own answer, and pretend that torch is 2.13 with CUDA."""
         monkeypatch.undo()
         monkeypatch.setitem(sys.modules, "torch_tensorrt", fake)
         monkeypatch.setattr(ours, "torch_available", lambda device: YES)

@@ -1,4 +1,4 @@
-"""What is particular to TorchScript: an artefact, and calls that only teach the executor."""
+"""TorchScript: its artefact, and the calls that specialise it."""
 
 from __future__ import annotations
 

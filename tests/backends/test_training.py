@@ -1,4 +1,4 @@
-"""A step of training as the harness defines it, and that a wrong one is found out."""
+"""A step of training gives what it should, and a wrong step is found out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cell_of(task: str, precision: str = "fp32", backend: str = "eager", mode: st
 
 
 def checked(task: str, precision: str, change: Callable[[Training], None] = lambda _: None) -> Accuracy:
-    """The check of eager, with `change` made to it, against the golden, as the harness does both."""
+    """Check eager, with `change` made to it, against the reference, as the harness does."""
     cell = cell_of(task, precision)
     exact, eager = loaded(), loaded()
     golden = run_eager(*place(exact, cell, torch.float64), training_of(exact, cell))
@@ -62,7 +62,7 @@ def test_eager_passes_its_own_check(task: str, precision: str) -> None:
 
 
 def wrong_gradient(training: Training) -> None:
-    """A backward that leaves out one row in twelve of one weight's gradient."""
+    """Leave out one row in twelve of one weight's gradient."""
     weight = training.module[0].weight
 
     def backward(loss: Tensor) -> None:
@@ -73,7 +73,7 @@ def wrong_gradient(training: Training) -> None:
 
 
 def added_up(training: Training) -> None:
-    """Gradients that are never dropped."""
+    """Never drop gradients."""
     training.forget_gradients = lambda inputs=None: None  # type: ignore[method-assign]
 
 
@@ -82,13 +82,13 @@ def never_stepped(training: Training) -> None:
 
 
 def plain_descent(training: Training) -> None:
-    """SGD in AdamW's place."""
+    """Use SGD in place of AdamW."""
     descent = torch.optim.SGD(training.module.parameters(), lr=trainings.LEARNING_RATE)
     training.optimise = lambda: descent.step()  # type: ignore[method-assign]
 
 
 def updating(change: Callable[[str, Tensor, Tensor], None]) -> Callable[[Training], None]:
-    """A fault of the optimiser: `change(name, before, after)` does it to each parameter, `after`, in place."""
+    """Plant a fault in the optimiser: `change(name, before, after)` alters each parameter `after` in place."""
 
     def plant(training: Training) -> None:
         parameters = dict(training.module.named_parameters())
@@ -106,7 +106,7 @@ def updating(change: Callable[[str, Tensor, Tensor], None]) -> Callable[[Trainin
 
 
 def skipping(*names: str) -> Callable[[Training], None]:
-    """A step that leaves some parameters alone."""
+    """Plant a step that leaves some parameters alone."""
 
     def skip(name: str, before: Tensor, after: Tensor) -> None:
         if name in names:
@@ -116,7 +116,7 @@ def skipping(*names: str) -> Callable[[Training], None]:
 
 
 def moving_a_hundredfold(wild: str) -> Callable[[Training], None]:
-    """A step that moves one parameter, which bfloat16 holds still, by a hundred times as much as it should."""
+    """Plant a step that moves one parameter a hundred times too far. In bfloat16 it should not move at all."""
 
     def move(name: str, before: Tensor, after: Tensor) -> None:
         if name == wild:
@@ -170,7 +170,7 @@ def test_a_step_that_leaves_a_parameter_alone_or_throws_one_about_is_wrong_in_bf
 
 
 def test_what_bfloat16_cannot_hold_is_counted_and_nobodys_error() -> None:
-    """The normalisation's weight stands at 1, and the bias before it has a gradient of nothing but rounding."""
+    """The normalisation's weight stays at 1, and the gradient of the bias before it is only rounding."""
     found = checked(TRAIN_STEP, "bf16")
     assert (found.changes, found.changes_unheld) == (6, 2)
     assert found.passed and found.relative_rmse < 0.9
@@ -198,8 +198,7 @@ def test_gradients_are_autograds() -> None:
 
 
 def test_a_gradient_of_rounding_alone_does_not_decide() -> None:
-    """The first layer's bias is cancelled by the normalisation after it: its gradient is 1e-9, and Adam steps all the
-    same."""
+    """The normalisation cancels the first layer's bias. The bias has a gradient of 1e-9, and Adam still moves it."""
     model, cell = loaded(), cell_of(TRAIN_STEP)
     module, sets = place(model, cell)
     training = training_of(model, cell)
@@ -262,7 +261,7 @@ def test_the_optimiser_changes_parameters_and_forward_backward_does_not() -> Non
 
 
 class Scaled(nn.Module):
-    """A model of inputs alone."""
+    """A model without parameters."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x * y

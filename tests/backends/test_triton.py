@@ -1,4 +1,4 @@
-"""The backend of hand-written kernels: which cells it takes, and how it chooses among variants. Needs no Triton."""
+"""The backend of hand-written kernels: which cells it supports, and how it chooses a variant. This needs no Triton."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cell_of(model: str, mode: str = "default", device: str = "cuda", **fields: o
 
 
 def prepare(module: torch.nn.Module, inputs: Sequence[torch.Tensor], variant: Variant) -> Launch:
-    """A kernel that writes its variant's block size wherever it runs."""
+    """Return a kernel that writes its variant's block size, on any device."""
     result = torch.zeros_like(inputs[0])
     return Launch(lambda: result.fill_(int(variant["block"])), (result,))
 

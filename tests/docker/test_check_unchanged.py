@@ -1,4 +1,4 @@
-"""The step of the image's build that fails where something of the base image was replaced."""
+"""The step of the image's build that fails if a package of the base image was replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed into the image beside what its base brings."""
+"""The requirements that are installed into the image in addition to its base."""
 
 from __future__ import annotations
 

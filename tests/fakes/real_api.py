@@ -1,12 +1,13 @@
-"""The real Python API of TensorRT and Torch-TensorRT, on machines that can have neither.
+"""Gets the real Python API of TensorRT and Torch-TensorRT, without their libraries.
 
     python -m tests.fakes.real_api 10.13.3.9 11.4.0.106
     MYPYPATH=.trt-api/tensorrt-11.4.0.106/stubs mypy --strict backends/tensorrt.py
     diff .trt-api/tensorrt-{10.13.3.9,11.4.0.106}/api.txt
 
-NVIDIA's wheel of the bindings is on PyPI and holds the real pybind11 module, not the libnvinfer it links to. Linked to
-empty libraries it imports, and pybind11-stubgen writes down all that it registers. Needs gcc, nm and readelf. Of
-Torch-TensorRT, the wheel's own Python sources are kept. Both are cached under `.trt-api`, which git ignores.
+NVIDIA's wheel of the bindings is on PyPI. It holds the real pybind11 module, but not the libnvinfer that it links to.
+Linked to empty libraries it imports, and pybind11-stubgen writes stubs of all that it registers. This needs gcc, nm and
+readelf. Of Torch-TensorRT only the wheel's Python sources are kept. Both are cached under `.trt-api`, which git
+ignores.
 """
 
 from __future__ import annotations
@@ -37,28 +38,30 @@ PROTOCOLS = {
     "class IHostMemory:": "__buffer__(self, flags: int) -> memoryview",
     "class Dims:": "__iter__(self) -> typing.Iterator[int]",
 }
-"""Protocols that a class follows in C, which no signature shows."""
+"""Protocols that a class implements in C, and that no signature shows."""
 
 
 class NotHere(Exception):
-    """The API cannot be had on this machine; the message says why."""
+    """This machine cannot get the API. The message says why."""
 
 
 def tensorrt(version: str) -> Path:
-    """A folder with `stubs/` (for MYPYPATH), `api.txt`, and `package/` and `lib/`, from which the bindings import.
+    """Return a folder with `stubs/` (for MYPYPATH), `api.txt`, and `package/` and `lib/` to import the bindings from.
 
-    Raises NotHere where they cannot be had: no network, no compiler, no wheel for this Python.
+    Raise NotHere without a network, a compiler, or a wheel for this Python.
     """
     return _cached(f"tensorrt-{version}", lambda folder: _build_stubs(version, folder))
 
 
 def torch_tensorrt(version: str) -> Path:
-    """A folder with the Python sources of Torch-TensorRT in `torch_tensorrt/`. Raises NotHere."""
+    """Return a folder with the Python sources of Torch-TensorRT in `torch_tensorrt/`. Raise NotHere if there are
+    none."""
     return _cached(f"torch_tensorrt-{version}", lambda folder: _unpack_sources(version, folder))
 
 
 def _cached(name: str, fill: Callable[[Path], None]) -> Path:
-    """`CACHE`/NAME as `fill` leaves it, for this Python and this file; a folder is there whole or not at all."""
+    """Return `CACHE`/NAME, filled by `fill` for this Python and this version of the file. It never exists
+    half-filled."""
     made_for = f"{sys.version_info[:2]} {Path(__file__).read_text()}"
     folder, half = CACHE / name, CACHE / f"{name}.{os.getpid()}"
     if (folder / "made_for").is_file() and (folder / "made_for").read_text() == made_for:
@@ -107,7 +110,7 @@ def _unpack(requirement: str, folder: Path) -> None:
 
 
 def _link_to_nothing(module: Path, folder: Path) -> None:
-    """One library for each libnv* that `module` needs, with every function it misses, returning NULL."""
+    """Build a library for each libnv* that `module` needs, with every missing function returning NULL."""
     python = ctypes.CDLL(None)  # Python's and libc's own symbols; a versioned one (@GLIBCXX) is the system's
     undefined = re.findall(r" U ([^@\s]+)$", _command("nm", "-Du", module), re.MULTILINE)
     missing = [name for name in undefined if not hasattr(python, name)]
@@ -119,7 +122,7 @@ def _link_to_nothing(module: Path, folder: Path) -> None:
 
 
 def _repaired(text: str) -> str:
-    """What the bindings' docstrings say in C++, or in conflict with Python, as types that mypy reads."""
+    """Replace C++ types, and names that conflict with Python, by types that mypy reads."""
     classes = set(re.findall(r"^class (\w+)", text, re.MULTILINE))
     for cpp in set(re.findall(r"\b(?:nvinfer1|nvonnxparser)::[\w:]*\w", text)):  # nvinfer1::IBuilder is Builder here
         name = cpp.rpartition("::")[2]
@@ -138,7 +141,7 @@ def _repaired(text: str) -> str:
 
 
 def _definition(match: re.Match[str]) -> str:
-    """A def line as Python allows it: pybind11 has parameters named `in`, and required ones after defaults."""
+    """Return a valid def line. pybind11 has parameters named `in`, and required ones after defaults."""
     parameters: list[str] = []
     defaulted = False
     for parameter in re.split(r", (?=[*\w]+(?:: | = |,|$))", match[2]):
@@ -155,7 +158,7 @@ def _definition(match: re.Match[str]) -> str:
 
 
 def _listed(tree: ast.AST, prefix: str = "") -> Iterator[str]:
-    """Every class, member and signature, for a diff of two versions."""
+    """Yield every class, member and signature, for a diff of two versions."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
             yield f"{prefix}{node.name}"
@@ -171,7 +174,7 @@ def _pip(*arguments: object) -> None:
 
 
 def _command(*command: object, **environment: object) -> str:
-    """What `command` printed. Raises NotHere with the last line of its complaint where it fails or is not there."""
+    """Run `command` and return its output. Raise NotHere with its last line if it fails or does not exist."""
     words = [str(word) for word in command]
     variables = os.environ | {name: str(value) for name, value in environment.items()}
     try:

@@ -1,4 +1,4 @@
-"""Whether a fake takes no more than what it stands for, read off the syntax of both."""
+"""Compares a fake with the real library by the syntax of both: the fake must not take more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 Definitions = dict[str, list[ast.stmt]]
-"""Public name -> what defines it: several where it is overloaded."""
+"""Each public name with its definitions; an overloaded name has several."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Parameter:
 
 
 def public(body: list[ast.stmt]) -> Definitions:
-    """The names that `body` (of a module or a class) defines itself, less those that begin with an underscore."""
+    """Return the names that the body of a module or class defines, without those that begin with an underscore."""
     found: Definitions = {}
     for node in body:
         for name in _names(node):
@@ -30,7 +30,7 @@ def public(body: list[ast.stmt]) -> Definitions:
 
 
 def excess(ours: Definitions, theirs: Mapping[str, list[ast.stmt]], types: bool, where: str = "") -> Iterator[str]:
-    """What `ours` has or takes that `theirs` does not, one line each. With `types`, annotations are held too."""
+    """Yield a line for each thing that `ours` has or takes and `theirs` does not. With `types`, compare annotations."""
     for name, (node, *_) in ours.items():
         label = f"{where}{name}"
         if name not in theirs:
@@ -53,7 +53,7 @@ def excess(ours: Definitions, theirs: Mapping[str, list[ast.stmt]], types: bool,
 
 
 def parameters(function: ast.FunctionDef) -> list[Parameter]:
-    """Those of `function` by name, less `self`, `cls`, `*args` and `**kwargs`."""
+    """Return the named parameters of `function`, without `self`, `cls`, `*args` and `**kwargs`."""
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     optional = len(given.defaults)
@@ -69,7 +69,7 @@ def parameters(function: ast.FunctionDef) -> list[Parameter]:
 
 
 def _takes(theirs: ast.FunctionDef, ours: ast.FunctionDef, types: bool) -> bool:
-    """Every call that `ours` takes, `theirs` takes too."""
+    """Return whether `theirs` takes every call that `ours` takes."""
     real = {one.name: one for one in parameters(theirs)}
     mine = {one.name: one for one in parameters(ours)}
     if not mine.keys() <= real.keys() or any(one.required and one.name not in mine for one in real.values()):
@@ -94,7 +94,7 @@ def _names(node: ast.stmt) -> list[str]:
 
 
 def _type(annotation: ast.expr | None) -> str:
-    """An annotation as both sides write it."""
+    """Return an annotation in the form that both sides share."""
     return re.sub(r"\btyping\.|\b_(?=bool\b)", "", ast.unparse(annotation)) if annotation else ""
 
 

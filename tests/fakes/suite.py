@@ -1,4 +1,4 @@
-"""The conformance suite over a backend with the fake of its library, in a process of its own."""
+"""Runs the conformance suite on a backend with a fake library, in a separate process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ FAKES = ROOT / "tests/fakes"
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """This process's, with the fakes (and `folders`) found before the libraries they stand for.
+    """Return an environment in which the fakes and `folders` come before the real libraries.
 
-    A pytest in it is no worker, if this one is: it must not wait for what its own test holds (`tests/conftest.py`).
+    The inner pytest must not act as an xdist worker, because it would wait for the lock of its own test
+    (`conftest.py`).
     """
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     return {**ours, "PYTHONPATH": os.pathsep.join(map(str, (FAKES, ROOT, *folders)))}
 
 
 def conformance(name: str, entry_point: str, folder: Path) -> int:
-    """How many tests of the suite passed for the backend at `entry_point`; raises AssertionError where one did not.
+    """Return how many tests passed for the backend at `entry_point`. Raise AssertionError if one failed.
 
-    The backend comes in as a distribution of its own in `folder`, as a third party's would: the suite needs no edit.
+    The backend is installed as a distribution in `folder`, as a third party's would be, so the suite needs no edit.
     """
     information = folder / "bakeoff_fakes-1.0.dist-info"
     information.mkdir()

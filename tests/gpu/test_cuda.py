@@ -1,4 +1,4 @@
-"""What only a GPU can show. `python3 -m pytest -m gpu` runs these on a machine that has one."""
+"""Whole runs that need a GPU. `python3 -m pytest -m gpu` runs these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor on a machine with a GPU: what it reads of it, and that it leaves nothing there."""
+"""The doctor on a machine with a GPU: what it reads, and that it leaves no process there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand-written kernels and surgical compilation where they belong: right, and worth their while."""
+"""Hand-written kernels and surgical compilation on a GPU are right, and faster than eager."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MULTIPLES = {
     "rope": {"batch": "3", "seq": "77", "heads": "4", "width": "64"},
     "tma_copy": {"rows": "1001", "columns": "272"},
 }
-"""No multiples of any block."""
+"""Sizes that are not multiples of any block."""
 
 ROUNDING = {"fp16": 6e-4, "bf16": 5e-3}
 
@@ -53,7 +53,7 @@ def relative_error(ours: torch.Tensor, exact: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("model", kernels.TABLE)
 def test_every_variant_that_this_gpu_runs_is_right(model: str) -> None:
-    """Some may not run: a GPU before Hopper has neither the descriptors nor the shared memory of the largest ones."""
+    """A GPU before Hopper lacks descriptors, and has too little shared memory for the largest variants."""
     from triton.runtime.errors import OutOfResources, PTXASError
 
     cell = cell_of(model)

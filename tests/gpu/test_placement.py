@@ -1,4 +1,4 @@
-"""Where the work really ran, on models made so that it cannot all run where it was asked to."""
+"""The placement of models that cannot run wholly where they were asked to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked for is what was computed in: the error against the golden tells, in whole runs on a GPU."""
+"""The error against the reference shows that a GPU computed in the precision asked for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = {
 }
 
 EXPECTED = {"fp32": (1e-9, 2e-6), "tf32": (2e-5, 1e-2)}
-"""Relative RMSE. Float32 has 24 bits of significand and TF32 has 11: 1e-7 and 1e-4 in one product."""
+"""Relative RMSE. Float32 has 24 bits of significand and TF32 has 11, which gives 1e-7 and 1e-4 in one product."""
 
 
 @pytest.fixture(scope="module", params=SIZES)
@@ -73,7 +73,7 @@ def test_16_bits_show_in_the_error(precision: str, low: float, high: float, tmp_
 def test_every_linear_layer_is_quantised(
     model: str, layers: int, sizes: dict[str, tuple[str]], precision: str, low: float, high: float, tmp_path: Path
 ) -> None:
-    """Also in a CUDA graph, which cannot be captured of a call that waits for the device."""
+    """This includes a CUDA graph, which cannot capture a call that waits for the device."""
     pytest.importorskip("torchao")
     asked = {"devices": ["cuda"], "models": [model], "set": sizes, "precision": [precision]}
     records = by_label(measure(tmp_path / "run", "eager", "eager/cuda-graph", "inductor", **asked))
@@ -93,7 +93,7 @@ def test_every_linear_layer_is_quantised(
 def test_int8_that_would_be_float32_is_unsupported(
     model: str, sizes: dict[str, tuple[str]], reason: str, tmp_path: Path
 ) -> None:
-    """torchao has no int8 convolution for CUDA, and multiplies few rows in float32 without a word."""
+    """torchao has no int8 convolution for CUDA, and silently multiplies few rows in float32."""
     pytest.importorskip("torchao")
     asked = {"devices": ["cuda"], "models": [model], "set": sizes, "precision": ["int8"]}
     (record,) = measure(tmp_path / "run", "eager", **asked).records

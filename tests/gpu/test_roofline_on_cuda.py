@@ -1,4 +1,4 @@
-"""The machine's ceilings on a GPU, and the same work counted there as on the CPU."""
+"""The ceilings of a GPU, and that the work is counted as on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training tasks, streams and large models where they are meant to run."""
+"""Training tasks, streams and large models on a GPU."""
 
 from __future__ import annotations
 

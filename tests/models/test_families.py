@@ -1,4 +1,4 @@
-"""The built-in families: what every one of them promises (`models.base`), and what each adds."""
+"""The built-in families: the promises of `models.base` for each of them, and what some add."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def bits(loaded: LoadedModel) -> list[torch.Tensor]:
 
 
 def comparable(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in a type that torch compares: float8 is none."""
+    """Return the values in a type that torch can compare, which float8 is not."""
     return tensor.float() if tensor.dtype == torch.float8_e4m3fn else tensor
 
 

@@ -1,4 +1,4 @@
-"""Models that own their float8, and those that are drawn where they are used."""
+"""Models with float8 of their own, and models that are drawn on the cell's device."""
 
 from __future__ import annotations
 

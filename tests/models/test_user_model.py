@@ -1,4 +1,4 @@
-"""A user's own model: what is read from its file without running it, and what its factory may return."""
+"""A user's model: what is read from its file without running it, and what its factory may return."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a file that defines `factory` by `code`; gives the model's name."""
+    """Write a file with `code`, and return the model's name."""
 
     def write(code: str, factory: str = "factory") -> str:
         (tmp_path / "net.py").write_text(f"import torch\nfrom torch import nn\n{code}")

@@ -1,12 +1,11 @@
-"""A stand-in for NVIDIA's `tensorrt`: the classes that backends/tensorrt.py uses, with ONNX Runtime as the engine.
+"""A fake of NVIDIA's `tensorrt`: the classes that backends/tensorrt.py uses, with ONNX Runtime as the engine.
 
-Addresses are those of host memory. Where the real library is awkward, this one is so on purpose: an engine's tensors
-come in another order than the graph's, failures are None or False and a line in the log, and TF32 is on until cleared.
+Addresses are those of host memory. The fake copies the awkward parts of the real library. An engine's tensors come in
+another order than the graph's, failures are None or False and a line in the log, and TF32 is on until cleared.
 
-Results that can be None are declared so, which the real signatures are not: mypy over the backend with these shows that
-each is checked. tests/backends/test_tensorrt_api.py does that, and holds every public name and signature here against
-the real bindings, so that what passes with this module is not more than they take. Names that begin with an underscore
-are the fake's own.
+Unlike the real signatures, these say which results can be None, so mypy shows that the backend checks each of them.
+tests/backends/test_tensorrt_api.py runs mypy, and compares every public name and signature with the real bindings.
+Names that begin with an underscore belong to the fake only.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _FORMATS = {
 
 
 class _Enum:
-    """A pybind11 enum as far as it is used: hashable members with a name and a number."""
+    """The used part of a pybind11 enum: hashable members with a name and a number."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
@@ -105,7 +104,7 @@ _TYPES = {
 
 
 class _Made:
-    """What only another object makes: calling the class is an error."""
+    """A class that only other objects create. Calling it is an error."""
 
     def __init__(self) -> None:
         raise TypeError("No constructor defined!")
@@ -117,7 +116,7 @@ class _Made:
 
 class ILogger:
     class Severity(_Enum):
-        """How bad a message is: the lower, the worse."""
+        """The severity of a message. Lower is worse."""
 
     INTERNAL_ERROR: ClassVar[ILogger.Severity] = Severity("INTERNAL_ERROR", 0)
     ERROR: ClassVar[ILogger.Severity] = Severity("ERROR", 1)
@@ -136,7 +135,7 @@ def init_libnvinfer_plugins(logger: Any, namespace: str) -> bool:
 
 
 class IHostMemory(bytes):
-    """Memory that whoever takes buffers can read."""
+    """Memory that supports the buffer protocol."""
 
 
 class ITimingCache(_Made):
@@ -199,7 +198,7 @@ class Builder:
         return config
 
     def build_serialized_network(self, network: INetworkDefinition, config: IBuilderConfig) -> IHostMemory | None:
-        """An "engine" is the ONNX model, weights and all, with what the inspector is to tell put before it."""
+        """Return the ONNX model with its weights as the "engine", after a header for the inspector."""
         assert network._flags >> int(NetworkDefinitionCreationFlag.STRONGLY_TYPED) & 1
         header = {"detailed": config.profiling_verbosity is ProfilingVerbosity.DETAILED}
         return IHostMemory(json.dumps(header).encode() + b"\n" + network._model.SerializeToString())
@@ -234,7 +233,7 @@ class OnnxParser:
         return self._errors[index]
 
     def parse_from_file(self, model: str) -> bool:
-        """False where ONNX Runtime has no kernel for a node."""
+        """Return False if ONNX Runtime has no kernel for a node."""
         loaded = onnx.load(model)
         for node in loaded.graph.node:
             if node.domain not in ("", "ai.onnx", "com.microsoft"):
@@ -254,7 +253,7 @@ class IExecutionContext(_Made):
         return True
 
     def execute_async_v3(self, stream_handle: int) -> bool:
-        """Runs at once: host memory has no stream."""
+        """Run at once, since host memory has no stream."""
         if missing := self._engine._tensors.keys() - self._addresses.keys():
             return _complain(self._engine._logger, f"enqueueV3: no address for {', '.join(sorted(missing))}")
         binding = self._engine._session.io_binding()

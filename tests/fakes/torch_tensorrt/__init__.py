@@ -1,7 +1,7 @@
-"""A stand-in for Torch-TensorRT: it partitions a graph as the real one does, and runs every part in torch.
+"""A fake of Torch-TensorRT: it partitions a graph as the real library does, and runs every part in torch.
 
-tests/backends/test_torch_tensorrt_api.py holds every public name and signature here against the real sources. There are
-no `**kwargs` to swallow a keyword that the real library would ignore.
+tests/backends/test_torch_tensorrt_api.py compares every public name and signature with the real sources. The fake has
+no `**kwargs`, so a keyword that the real library would ignore is an error.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from torch.fx.passes.split_module import split_module
 from ._settings import CompilationSettings
 
 _NOT_CONVERTED: set[str] = set()
-"""Operators that stay in torch; a test adds to it."""
+"""Operators that stay in torch. Tests replace this."""
 
 
 def compile(
@@ -40,7 +40,7 @@ def compile(
 def compile_module(
     gm: torch.fx.GraphModule, sample_arg_inputs: Sequence[Any], *, settings: CompilationSettings
 ) -> torch.fx.GraphModule:
-    """Neighbours of one kind become one child, named as the real partitioner names them."""
+    """Put neighbouring nodes of one kind into one child, with the real partitioner's names."""
     work = [node for node in gm.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
     convertible = [node for node in work if str(node.target) not in _NOT_CONVERTED]
     if len(convertible) < max(1, settings.min_block_size):
@@ -66,7 +66,7 @@ def compile_module(
 
 
 class TorchTensorRTModule(torch.nn.Module):
-    """What stands where an engine was built."""
+    """The module that takes the place of a part for which an engine was built."""
 
     @classmethod
     def _of(cls, graph: torch.nn.Module, settings: CompilationSettings) -> TorchTensorRTModule:
@@ -79,7 +79,7 @@ class TorchTensorRTModule(torch.nn.Module):
         return self._graph(*inputs)
 
     def get_layer_info(self) -> str:
-        """Names only: the real one builds without details."""
+        """Return only names, since the real library builds without details."""
         assert isinstance(self._graph, torch.fx.GraphModule)
         names = [node.name for node in self._graph.graph.nodes if node.op == "call_function"]
         return json.dumps({"Layers": names, "Bindings": []})

@@ -7,7 +7,7 @@ import torch
 
 @dataclass
 class CompilationSettings:
-    """Those of 2.8 that are used. Smaller blocks than the real default (5), because the tests' models are small."""
+    """The settings of 2.8 that the backend uses. Blocks are smaller than the real default of 5, for small models."""
 
     device: torch.device | None = None
     disable_tf32: bool = False

@@ -10,6 +10,6 @@ from .._settings import CompilationSettings
 
 
 def torch_tensorrt_backend(gm: torch.fx.GraphModule, sample_inputs: Sequence[Any], **kwargs: Any) -> torch.nn.Module:
-    """Options that are no field of the settings, which the real one drops in silence, are an error here."""
+    """Compile a graph. An unknown option is an error here, and the real library silently drops it."""
     assert kwargs.keys() == {"options"}
     return compile_module(gm, sample_inputs, settings=CompilationSettings(**kwargs["options"]))
