@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from judging.costs import BreakEven
 from judging.judgement import CellJudgement, ContestJudgement
 from judging.ranking import BASELINE
-from records.schema import Extent, Phase, Placement, Ratio, Record
+from records.schema import Extent, Phase, Placement, Record
 from records.text import one_line, visible
 from reports import format, sentences
 from reports.format import NONE
@@ -31,6 +31,7 @@ class Output(Flag):
     TERMINAL = auto()
     MARKDOWN = auto()
     PAGE = auto()
+    STARTS = auto()  # the table of cold and warm starts
     ALL = TERMINAL | MARKDOWN | PAGE
 
 
@@ -112,6 +113,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         *_speed(contests),
         *_build(),
         *_memory(records),
+        *_beside(),
         *_accuracy(),
         *_placement(),
         STATUS,
@@ -125,7 +127,9 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
     ]  # fmt: skip
 
 
-BACKEND = Column[CellJudgement]("backend", lambda row: row.label, write=one_line, is_text=True, outputs=Output.ALL)
+BACKEND = Column[CellJudgement](
+    "backend", lambda row: row.label, write=one_line, is_text=True, outputs=Output.ALL | Output.STARTS
+)
 
 STATUS = Column[CellJudgement](
     "status",
@@ -185,9 +189,6 @@ def _floor() -> list[Column[CellJudgement]]:
 def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
     baselines = ", ".join({contest.baseline or BASELINE: None for contest in contests})
 
-    def ratio(row: CellJudgement) -> Ratio | None:
-        return row.speedup
-
     def pays(row: CellJudgement) -> BreakEven | None:
         return None if row.is_baseline else row.break_even
 
@@ -195,33 +196,37 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
         return row.break_even.calls if row.break_even and row.break_even.is_established else None
 
     def ends(row: CellJudgement) -> Ends | None:
-        found = ratio(row)
-        return (found.ci95.low, found.ci95.high) if found and found.ci95 else None
+        return (row.speedup.ci95.low, row.speedup.ci95.high) if row.speedup and row.speedup.ci95 else None
+
+    def is_established(row: CellJudgement) -> bool | None:
+        return None if row.rank is None else row.break_even is not None and row.break_even.is_established
 
     return [
-        Column("speed-up", lambda row: found.value if (found := ratio(row)) else None, f"x {one_line(baselines, 20)}",
+        Column("speed-up", lambda row: row.speedup.value if row.speedup else None, f"x {one_line(baselines, 20)}",
                format.ratio, interval=ends, outputs=Output.ALL, terminal_heading=f"x\u00a0{one_line(baselines, 20)}",
                csv="speedup", csv_interval=("speedup_ci95_low", "speedup_ci95_high")),
-        Column("paired", lambda row: found.paired if (found := ratio(row)) else None, csv="speedup_paired"),
+        Column("paired", lambda row: row.speedup.paired if row.speedup else None, csv="speedup_paired"),
         Column("break-even", pays_from, "calls", format.count,
                text=lambda row: format.break_even(pays(row)),
                interval=lambda row: format.break_even_ends(pays(row)),
                outputs=Output.MARKDOWN | Output.PAGE, csv="break_even_calls"),
-        Column("break-even established", lambda row: None if row.rank is None else bool(row.break_even and
-               row.break_even.is_established), csv="break_even_established"),
-        Column("throughput", _known("throughput.calls_per_s"), write=lambda rate: format.quantity(rate, "calls/s"),
-               details=BESIDE, csv="throughput_calls_per_s"),
-        Column("device time", _known("device_time.median_ms"), "ms", format.milliseconds, details=BESIDE,
-               csv="device_median_ms"),
-        Column("energy per call", _known("energy.joules_per_call"), "mJ", lambda joules: f"{1e3 * joules:.3g}",
-               note=lambda row: row.record.energy.source if row.record.energy else "", details=BESIDE,
-               csv="joules_per_call"),
-        Column("warm-up", _known("warm_up.calls"), "calls", format.count, note=_warm_up, details=BESIDE),
-        Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", format.seconds, details=BESIDE),
+        Column("break-even established", is_established, csv="break_even_established"),
     ]  # fmt: skip
 
 
-BESIDE = "Beside the latency"
+def _beside() -> list[Column[CellJudgement]]:
+    group = "Beside the latency"
+    return [
+        Column("throughput", _known("throughput.calls_per_s"), write=lambda rate: format.quantity(rate, "calls/s"),
+               details=group, csv="throughput_calls_per_s"),
+        Column("device time", _known("device_time.median_ms"), "ms", format.milliseconds, details=group,
+               csv="device_median_ms"),
+        Column("energy per call", _known("energy.joules_per_call"), "mJ", lambda joules: f"{1e3 * joules:.3g}",
+               note=lambda row: row.record.energy.source if row.record.energy else "", outputs=Output.STARTS,
+               details=group, csv="joules_per_call"),
+        Column("warm-up", _known("warm_up.calls"), "calls", format.count, note=_warm_up, details=group),
+        Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", format.seconds, details=group),
+    ]  # fmt: skip
 
 
 def _warm_up(row: CellJudgement) -> str:
@@ -236,14 +241,23 @@ def _build() -> list[Column[CellJudgement]]:
     def phase(name: str) -> Callable[[CellJudgement], float | None]:
         return lambda row: seconds_of_phases(row.record.phases).get(name)
 
+    def build_s(row: CellJudgement) -> float | None:
+        return row.record.build_s if row.record.phases else None
+
+    def first_answer_s(row: CellJudgement) -> float | None:
+        return None if row.record.first_call_s is None else row.record.build_s + row.record.first_call_s
+
     return [
         *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load")),
-        Column("build", lambda row: row.record.build_s if row.record.phases else None, "s", format.seconds,
-               note=_phases, outputs=Output.ALL, csv="build_s"),
+        Column("build", build_s, "s", format.seconds, note=_phases, outputs=Output.ALL, csv="build_s"),
         Column("first call", _known("first_call_s"), "s", format.seconds, outputs=Output.MARKDOWN | Output.TERMINAL,
                csv="first_call_s"),
-        Column("build, warm start", _known("warm_start.build_s"), "s", csv="warm_build_s"),
-        Column("first answer, warm start", _known("warm_start.first_answer_s"), "s", csv="warm_first_answer_s"),
+        Column("build, cold", build_s, "s", format.seconds, outputs=Output.STARTS),
+        Column("first answer, cold", first_answer_s, "s", format.seconds, outputs=Output.STARTS),
+        Column("build, warm", _known("warm_start.build_s"), "s", format.seconds, outputs=Output.STARTS,
+               csv="warm_build_s"),
+        Column("first answer, warm", _known("warm_start.first_answer_s"), "s", format.seconds, outputs=Output.STARTS,
+               csv="warm_first_answer_s"),
     ]  # fmt: skip
 
 
@@ -271,8 +285,8 @@ def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
                terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
         Column("peak resident", resident, "MiB", format.mebibytes, details=group, csv="peak_resident_bytes"),
         Column("peak on the device", device, "MiB", format.mebibytes, details=group, csv="peak_device_bytes"),
-        Column("artefact", _known("memory.artifact_bytes"), "MiB", format.mebibytes, outputs=Output.MARKDOWN,
-               details=group, csv="artifact_bytes"),
+        Column("artefact", _known("memory.artifact_bytes"), "MiB", format.mebibytes,
+               outputs=Output.MARKDOWN | Output.STARTS, details=group, csv="artifact_bytes"),
         Column("device memory read from", _known("memory.device_bytes_source"), details=group),
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What a deployment costs over its life, in tables and sentences: Markdown and the terminal only lay them out."""
+"""What a deployment costs over its life, in tables and sentences. Every output prints them; none is escaped yet."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, BreakEven, Cheapest, Leg, Line, Outcome, Start
-from judging.judgement import CellJudgement, ContestJudgement
+from judging.judgement import ContestJudgement
 from reports import format
-from reports.format import NONE
-
-NOT_ESTABLISHED = "not established"
+from reports.columns import Output, columns_of, shown_in
+from reports.format import NONE, NOT_ESTABLISHED
 
 WARM_UP_CALLS = 5
-"""Of the calls asked for, so many count with building as warm-up, and the rest as steady."""
+"""The first calls that count as warm-up, together with building. The other calls are steady."""
 
 _WITHIN = f"{TIMED_ONCE_MARGIN:.0%}".replace("%", " %")
 
@@ -26,17 +25,17 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Table:
-    """Plain text throughout: nothing is escaped yet."""
+    """A table of texts. The columns of text come first."""
 
     title: str
-    text_columns: Sequence[str]  # set to the left; they come first
+    text_columns: Sequence[str]  # set to the left
     number_columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     is_folded: bool = False
 
 
 def tables(contest: ContestJudgement) -> list[Table]:
-    """Those that have something to show, in the order of reading."""
+    """Return the tables that have something to show, in the order of reading."""
     if not _starts(contest):
         return []
     outcomes = [_spent_table(contest, contest.calls)] if contest.calls else []
@@ -55,7 +54,7 @@ def sentences(contest: ContestJudgement) -> list[str]:
 
 
 def plain_verdicts(contest: ContestJudgement) -> list[str]:
-    """One sentence for each configuration and start over the number of calls asked for; none where none was."""
+    """Return a sentence for each cell and start over the number of calls that the user asked for, if any."""
     found = []
     for start, outcome in _each_outcome(contest, contest.calls or 0):
         lines = {line.label: line for line in contest.costs.lines(start)}
@@ -68,9 +67,9 @@ def plain_verdicts(contest: ContestJudgement) -> list[str]:
 
 
 def doubt_of(leg: Leg) -> str:
-    """` (or eager: not established)`, where others may cost as little on that leg; else nothing.
+    """Return ` (or eager: not established)` if others may cost as little on that leg, or nothing.
 
-    Where its own crossing is not established, that alone is said.
+    If its own crossing is not established, that alone is said.
     """
     if leg.crossing and not leg.crossing.is_established:
         return f" ({NOT_ESTABLISHED})"
@@ -79,7 +78,7 @@ def doubt_of(leg: Leg) -> str:
 
 
 def outcome_sentence(outcome: Outcome) -> str:
-    """`onnx wins, 1.63x overall, 2.26x steady; pays from call 15 on`."""
+    """Return a text such as `onnx wins, 1.63x overall, 2.26x steady; pays from call 15 on`."""
     speeds = f"{format.ratio(outcome.total_speedup)}x overall, {format.ratio(outcome.steady.value)}x steady"
     pays = _when_it_pays(outcome.break_even)
     if outcome.winner == outcome.label:
@@ -90,48 +89,16 @@ def outcome_sentence(outcome: Outcome) -> str:
     return f"neither wins, {outcome.label} is {speeds}; {pays}{' by what was timed once' if by_chance else ''}"
 
 
-def spell_break_even(found: BreakEven | None) -> str:
-    """`302 [280, 330]`, `from the start` (where one settles perhaps with an interval), `never` or `not established`."""
-    if found is None:
-        return NONE
-    if not found.is_established:
-        return NOT_ESTABLISHED
-    if found.calls is None:
-        return "never"
-    if found.calls == 0:
-        return f"from the start [0,\u00a0{found.high:,}]" if found.high else "from the start"
-    return _calls(found)
-
-
 def _start_table(contest: ContestJudgement) -> Table:
     rows = [row for row in contest.cells if row.record.latency and row.record.phases]
-    is_warm = "warm" in _starts(contest)
-    has_energy = any(row.record.energy for row in rows)
-    columns = ["build, cold (s)", "first answer, cold (s)"]
-    columns += ["build, warm (s)", "first answer, warm (s)"] if is_warm else []
-    columns += ["artefact (MiB)", *(["energy per call (mJ)"] if has_energy else [])]
+    name, *columns = shown_in(Output.STARTS, columns_of([contest]), rows)
     return Table(
-        title="Cold and warm start" if is_warm else "Cold start",
-        text_columns=["backend"],
-        number_columns=columns,
-        rows=[[row.label, *_start_cells(row, is_warm, has_energy)] for row in rows],
+        title="Cold and warm start" if "warm" in _starts(contest) else "Cold start",
+        text_columns=[name.heading],
+        number_columns=[f"{column.heading} ({column.unit})" for column in columns],
+        rows=[[name.text_of(row), *(column.text_of(row) for column in columns)] for row in rows],
         is_folded=True,
     )
-
-
-def _start_cells(row: CellJudgement, is_warm: bool, has_energy: bool) -> list[str]:
-    record, warm = row.record, row.record.warm_start
-    first_call_s = record.first_call_s
-    cells = [
-        format.seconds(record.build_s),
-        NONE if first_call_s is None else format.seconds(record.build_s + first_call_s),
-    ]
-    if is_warm:
-        cells += [format.seconds(warm.build_s), format.seconds(warm.first_answer_s)] if warm else [NONE, NONE]
-    cells.append(format.mebibytes(record.memory.artifact_bytes if record.memory else None))
-    if has_energy:
-        cells.append(f"{1e3 * record.energy.joules_per_call:.3g}" if record.energy else NONE)
-    return cells
 
 
 def _cheapest_table(contest: ContestJudgement) -> Table:
@@ -172,24 +139,20 @@ def _outcomes(contest: ContestJudgement, calls: int) -> Table:
 
 
 def _spent_table(contest: ContestJudgement, calls: int) -> Table:
-    """What becomes of the time, in seconds; empty where there is nobody to compare."""
+    """Return a table of where the time goes; it has no rows if there is nothing to compare."""
     starts = _starts(contest) if _each_outcome(contest, calls) else []
     lines = [(start, line) for start in starts for line in contest.costs.lines(start)]
     rows = []
     for start, line in lines:
-        pays = "-" if contest.baseline in (None, line.label) else _pays_from(contest, line.label, start)
-        rows.append([line.label, start, *map(format.seconds, _parts_s(line, calls)), pays])
+        pays = contest.costs.break_even(line.label, contest.baseline, start) if contest.baseline else None
+        parts = map(format.seconds, _parts_s(line, calls))
+        rows.append([line.label, start, *parts, format.break_even_with_interval(pays)])
     return Table(
         title=f"What {_number_of_calls(calls)} take, {min(calls, WARM_UP_CALLS)} of them warm-up",
         text_columns=["backend", "start"],
         number_columns=["warm-up, building included (s)", "steady (s)", "total (s)", "break-even (calls)"],
         rows=rows,
     )
-
-
-def _pays_from(contest: ContestJudgement, label: str, start: Start) -> str:
-    assert contest.baseline is not None
-    return spell_break_even(contest.costs.break_even(label, contest.baseline, start))
 
 
 def _parts_s(line: Line, calls: int) -> tuple[float, float, float]:
@@ -199,7 +162,7 @@ def _parts_s(line: Line, calls: int) -> tuple[float, float, float]:
 
 
 def _spent(line: Line, calls: int) -> str:
-    """`1.9 s (1.8 warm-up, 0.1 steady)`."""
+    """Return a text such as `1.9 s (1.8 warm-up, 0.1 steady)`."""
     warm_up, steady, total = map(format.seconds, _parts_s(line, calls))
     return f"{total} s ({warm_up} warm-up, {steady} steady)"
 
@@ -227,7 +190,7 @@ def _signed_seconds(value_s: float) -> str:
 
 
 def _break_even_tables(contest: ContestJudgement) -> list[Table]:
-    """From which call on a row has paid against a column."""
+    """Return a table for each start: from which call on the cell of a row has paid against that of a column."""
     found = []
     for start in _starts(contest):
         labels = [line.label for line in contest.costs.lines(start)]
@@ -242,7 +205,7 @@ def _one_against_another(contest: ContestJudgement, ours: str, theirs: str, star
     found, reverse = contest.costs.break_even(ours, theirs, start), contest.costs.break_even(theirs, ours, start)
     if found and found.is_established and found.calls is None and reverse and reverse.calls:
         return f"up to {reverse.calls - 1:,}"
-    return spell_break_even(found)
+    return format.break_even_with_interval(found)
 
 
 def _who_is_cheapest(contest: ContestJudgement, start: Start) -> str:
@@ -260,7 +223,7 @@ def _who_is_cheapest(contest: ContestJudgement, start: Start) -> str:
 def _from_when(leg: Leg) -> str:
     if leg.crossing is None or not leg.crossing.is_established:
         return f"from about call {leg.first_call:,} on"
-    return f"from call {_calls(leg.crossing)} on"
+    return f"from call {format.break_even_with_interval(leg.crossing)} on"
 
 
 def _what_nothing_dominates(contest: ContestJudgement) -> str:
@@ -279,13 +242,6 @@ def _when_it_pays(found: BreakEven) -> str:
     return "ahead from the first call on" if found.calls == 0 else f"pays from call {found.calls:,} on"
 
 
-def _calls(found: BreakEven) -> str:
-    """`302 [280, 330]`."""
-    if found.low == found.high:
-        return format.count(found.calls)
-    return f"{format.count(found.calls)} [{format.count(found.low)},\u00a0{format.count(found.high)}]"
-
-
 def _number_of_calls(calls: int) -> str:
     return f"{calls:,} call{'s' if calls > 1 else ''}"
 
@@ -297,5 +253,5 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _starts(contest: ContestJudgement) -> list[Start]:
-    """Those that a contender was measured in."""
+    """Return the starts that a cell which may win was measured in."""
     return [start for start in STARTS if contest.costs.legs(start, contest.contenders)]

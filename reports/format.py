@@ -78,6 +78,13 @@ def break_even(found: BreakEven | None) -> str:
     return count(found.calls) if found.calls else "from the start"
 
 
+def break_even_with_interval(found: BreakEven | None) -> str:
+    """Return `302 [280, 330]`, or one of the texts of `break_even`."""
+    ends = break_even_ends(found)
+    interval = f" [{count(ends[0])},\u00a0{count(ends[1])}]" if ends and ends[0] < ends[1] else ""
+    return f"{break_even(found)}{interval}"
+
+
 def break_even_ends(found: BreakEven | None) -> tuple[int, int] | None:
     """Return the calls between which the break-even lies; None where none is established, or it never comes."""
     if found is None or not found.is_established or found.calls is None or not found.high:

@@ -7,6 +7,7 @@ from judging.judgement import ContestJudgement, contests_of, judge, judged_anew
 from records.schema import Energy, Interval, Ratio, Record, Status
 from reports import cost_report, findings
 from reports.cost_report import Table
+from reports.format import NOT_ESTABLISHED
 from reports.markdown import to_markdown
 from tests.reports.samples import bursts, cell, conv_on_cpu, failed, hostile_on_cpu, ok, over_processes, report
 
@@ -71,7 +72,7 @@ def test_who_costs_least_over_one_to_ten_million_calls() -> None:
     assert list(cold) == ["1", "10", "100", "1,000", "10,000", "100,000", "1,000,000", "10,000,000"]
     assert cold["1"] == "eager, 0.010 s"
     assert cold["10,000"] == "onnx, 12 s"
-    assert cold["10,000,000"].endswith(f"(or onnx: {cost_report.NOT_ESTABLISHED})")
+    assert cold["10,000,000"].endswith(f"(or onnx: {NOT_ESTABLISHED})")
     assert column(found, "from a warm start")["1,000"].startswith("onnx, 1.2 s")
 
 
@@ -82,7 +83,7 @@ def test_the_break_even_of_everybody_against_everybody() -> None:
     against_eager = column(cold, "eager")
     assert re.fullmatch(r"(1,9|2,0)\d\d \[[\d,]+,\xa0[\d,]+\]", against_eager["onnx"])
     assert against_eager["eager"] == "-"
-    assert column(cold, "onnx")["openvino"] == column(cold, "openvino")["onnx"] == cost_report.NOT_ESTABLISHED
+    assert column(cold, "onnx")["openvino"] == column(cold, "openvino")["onnx"] == NOT_ESTABLISHED
     assert column(cold, "onnx")["eager"] == f"up to {int(against_eager['onnx'].split()[0].replace(',', '')) - 1:,}"
     warm = column(table(view(), "Break-even from a warm start"), "eager")
     assert warm["onnx"] != against_eager["onnx"]
@@ -92,7 +93,7 @@ def test_the_sentences_name_the_crossings_and_the_front() -> None:
     cold, warm, front = cost_report.sentences(view())
     assert re.fullmatch(
         r"From a cold start eager costs least up to call [\d,]+, then onnx from call [\d,]+ \[[\d,\xa0]+\] on, then "
-        rf"openvino from about call [\d,]+ on \({cost_report.NOT_ESTABLISHED}\)\.",
+        rf"openvino from about call [\d,]+ on \({NOT_ESTABLISHED}\)\.",
         cold,
     )
     assert warm.startswith("From a warm start eager costs least up to call 1")
@@ -113,7 +114,7 @@ def test_one_that_leads_at_first_by_what_was_timed_once_is_not_said_to_be_sure()
     ]
     contest = view(made, calls=100)
     sentence, found = cost_report.sentences(contest)[0], table(contest, "Who costs least")
-    doubt = f"(or eager: {cost_report.NOT_ESTABLISHED})"
+    doubt = f"(or eager: {NOT_ESTABLISHED})"
     assert sentence.startswith("From a cold start onnx costs least up to call ")
     assert f" {doubt}, then eager from about call " in sentence
     assert findings.costs(contest, "cold").startswith("onnx costs least up to call ")
