@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from judging.constraints import Requirements
 from judging.costs import BreakEven, Costs
 from judging.doubts import doubts_of
 from judging.pareto import Front, front_of
 from judging.ranking import Ranking
+from judging.samples import Distributions, Tail, Turn, distributions_of, longest_tail, turns_of
 from records.schema import Cell, Doubt, Latency, Ratio, Record, Roofline, Status
 
 
@@ -38,6 +40,11 @@ class CellJudgement:
     @property
     def latency(self) -> Latency | None:
         return self.record.latency
+
+    @cached_property
+    def turns(self) -> tuple[tuple[Turn, ...], ...]:
+        """Return how the latency of each process moved over the rounds."""
+        return turns_of(self.record)
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,16 @@ class ContestJudgement:
     def best(self) -> CellJudgement | None:
         """Return the winner, or the first of those that tie."""
         return self.cells[0] if self.cells[0].rank is not None else None
+
+    @cached_property
+    def distributions(self) -> Distributions:
+        """Return how the single calls of each cell are distributed."""
+        return distributions_of([cell.record for cell in self.cells])
+
+    @cached_property
+    def longest_tail(self) -> Tail | None:
+        """Return the cell with the longest tail, if a sample is large enough to tell."""
+        return longest_tail([cell.record for cell in self.cells], self.distributions)
 
     @property
     def contenders(self) -> list[str]:

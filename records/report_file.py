@@ -31,9 +31,10 @@ def has_report(folder: Path) -> bool:
     return any((folder / name).exists() for name in (REPORT_JSON, f"{REPORT_JSON}.gz"))
 
 
-def read(path: Path) -> Report:
+def read(path: Path, with_samples: bool = True) -> Report:
     """Read the report at `path`: a `report.json`, gzipped or not, or a folder that holds one.
 
+    Without samples, hundreds of reports fit into memory: bursts and the ends of logs are left out.
     A report of schema 1 is upgraded. One of a newer minor version is read without the fields that we do not know.
     Raises UsageError, in one line, if there is no report or it is not valid.
     """
@@ -54,11 +55,12 @@ def read(path: Path) -> Report:
         raise UsageError(f"{file} is JSON but no report: it has no schema_version")
     _check_version(file, document["schema_version"])
     try:
-        return _validated(upgrade_report(document))
+        report = _validated(upgrade_report(document))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{file} is not a valid report: {field}: {_first_line(first['msg'])}") from None
+    return report if with_samples else _without_samples(report)
 
 
 def to_json(report: Report) -> str:
@@ -79,6 +81,11 @@ class _Schema(GenerateJsonSchema):
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
         return {"anyOf": [super().float_schema(schema), {"enum": ["NaN", "Infinity", "-Infinity"]}]}
+
+
+def _without_samples(report: Report) -> Report:
+    light = [record.model_copy(update={"bursts": [], "log_tail": ""}) for record in report.records]
+    return report.model_copy(update={"records": light})
 
 
 def _check_version(file: Path, version: object) -> None:

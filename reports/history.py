@@ -84,7 +84,7 @@ def read(folder: Path) -> History:
     skipped = []
     for path in _find(folder):
         try:
-            report = report_file.read(path)
+            report = report_file.read(path, with_samples=False)
             key = (_moment(report.created_at), report.run_id)
         except UsageError as error:
             skipped.append(str(error))
@@ -92,7 +92,7 @@ def read(folder: Path) -> History:
         if key in dated:
             skipped.append(f"{path} is the run {report.run_id} once more")
         else:
-            dated[key] = _without_samples(report)
+            dated[key] = report
     if not dated:
         why = f": {'; '.join(skipped)}" if skipped else ""
         raise UsageError(f"no report below {folder} can be read{why}; runner.py run makes one")
@@ -131,12 +131,6 @@ def _moment(text: str) -> datetime:
     except ValueError:
         raise UsageError(f"a report was made at {one_line(text, 40)!r}, which is no date: it has no place") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _without_samples(report: Report) -> Report:
-    """Hundreds of reports must fit into memory."""
-    light = [record.model_copy(update={"bursts": [], "log_tail": ""}) for record in report.records]
-    return report.model_copy(update={"records": light})
 
 
 def _runs(dated: dict[tuple[datetime, str], Report]) -> list[Run]:

@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from judging.contest import judge_contest
+from judging.samples import MAX_TURNS, distributions_of
+from records.schema import Record, Status
+from tests.reports.samples import bursts, cell, constant, failed, ok, steady, under
+
+
+def test_the_distribution_of_single_calls_has_its_median_and_the_middle_99_percent() -> None:
+    record = ok(cell(), bursts(1.0, rounds=20, calls=100))
+    (found,) = distributions_of([record, failed(cell("onnx"), Status.OOM, "no memory")]).by_label.values()
+    calls_ms = np.concatenate([burst.samples_ns for burst in record.bursts]) / 1e6
+    assert (found.calls, found.median_ms) == (2000, pytest.approx(np.median(calls_ms)))
+    assert (found.low_ms, found.high_ms) == pytest.approx(np.quantile(calls_ms, [0.005, 0.995]))
+    assert max(found.heights) == 1 and len(found.heights) == len(found.middles_ms) == 40
+    assert all(found.low_ms < middle < found.high_ms for middle in found.middles_ms)
+
+
+def test_distributions_far_apart_stand_on_a_logarithmic_axis() -> None:
+    near, far = ok(cell("onnx"), bursts(1.0)), ok(cell("eager"), bursts(20.0))
+    assert distributions_of([near, far]).is_log
+    assert not distributions_of([near]).is_log
+    middles_ms = distributions_of([near, far]).by_label["eager"].middles_ms
+    steps = np.diff(middles_ms)
+    assert steps[-1] > steps[0]
+
+
+def test_equal_calls_have_no_outline_and_no_calls_no_distribution() -> None:
+    assert distributions_of([ok(cell(), constant([1.0] * 8))]).by_label["eager"].heights == ()
+    assert distributions_of([]).by_label == {}
+
+
+def tailed(backend: str, factor: float, calls: int) -> Record:
+    """A cell with one call in twenty that takes `factor` times as long."""
+    (burst,) = bursts(1.0, rounds=1, calls=calls, spread=0.0)
+    slow = [round(sample * factor) if number % 20 == 0 else sample for number, sample in enumerate(burst.samples_ns)]
+    return ok(cell(backend), [burst.model_copy(update={"samples_ns": slow})])
+
+
+def test_the_longest_tail_is_told_by_the_highest_percentile_that_a_sample_can_hold() -> None:
+    tail = judge_contest([tailed("eager", 2.0, 1000), tailed("onnx", 3.0, 1000)]).longest_tail
+    assert tail is not None
+    assert (tail.label, tail.percentile, tail.over_median) == ("onnx", "p99", pytest.approx(3.0, rel=0.01))
+    shorter = judge_contest([tailed("eager", 2.0, 200)]).longest_tail
+    assert shorter is not None and shorter.percentile == "p95"
+    assert judge_contest([ok(cell(), constant([1.0] * 4))]).longest_tail is None
+
+
+def test_turns_are_the_bursts_of_each_process_relative_to_the_cell() -> None:
+    calm, busy = steady([1.0, 1.1], rounds=4)[:4], steady([1.0, 1.1], rounds=4)[4:]
+    made = [*under(calm, wait_share=0.0), *under(busy[:3], wait_share=0.0), *under(busy[3:], wait_share=0.5)]
+    first, second = judge_contest([ok(cell(), made)]).cells[0].turns
+    assert [turn.deviation for turn in first] == pytest.approx([1.0 / 1.05 - 1] * 4)
+    assert [turn.deviation for turn in second] == pytest.approx([1.1 / 1.05 - 1] * 4)
+    assert [turn.disturbed for turn in second] == [False, False, False, True]
+    assert judge_contest([failed(cell(), Status.OOM, "no memory")]).cells[0].turns == ()
+
+
+def test_many_bursts_become_few_turns() -> None:
+    (process,) = judge_contest([ok(cell(), constant([1.0] * 200))]).cells[0].turns
+    assert len(process) == 50 <= MAX_TURNS  # four neighbours each
+    assert process[0].at_s == pytest.approx(1.5)
