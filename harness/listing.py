@@ -17,7 +17,7 @@ def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
     """Return a table of backends and devices. `availability` has the reason of an absence, or an empty string."""
     devices = list(dict.fromkeys(device for _, device in availability))
     table = Table("backend", "modes", *devices, title="Backends", box=box.SIMPLE_HEAD, title_justify="left")
-    for name in backends.names():
+    for name in dict.fromkeys(name for name, _ in availability):
         try:
             backend = backends.create(name)
             modes, described = ", ".join(backend.modes), [backend.description, backend.caveat]

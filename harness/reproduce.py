@@ -20,13 +20,6 @@ import jinja2
 
 import backends
 import models
-from backends import cuda_graph
-from backends.aotinductor import AOTInductor
-from backends.base import SURGICAL
-from backends.inductor import BUCKETS, Inductor
-from backends.linking import LINKED
-from backends.onnx import PROVIDERS, Onnx
-from backends.openvino import PRECISION_HINTS, OpenVINO
 from models.base import INPUT_SETS, Family
 from models.huggingface import HuggingFace
 from models.user import UserModel
@@ -35,7 +28,6 @@ from records.errors import UsageError, unknown
 from records.precision import Precision
 from records.schema import INFERENCE, Cell, Record, Report
 from records.text import one_line, spell_ms
-from reports.format import median, percent
 
 WIDTH = 120
 MAX_CELLS_NAMED = 6
@@ -78,7 +70,7 @@ def script_for(report: Report, record: Record) -> str:
     model = _model_part(cell, family, dimensions)
     backend = BACKENDS[cell.backend]
     cuda = cell.device.is_cuda
-    graph = cell.mode == cuda_graph.MODE
+    graph = cell.mode == "cuda-graph"
     # LD_PRELOAD only works before a process starts, so the heading names it
     variables = {name: value for name, value in report.environment.variables.items() if name != "LD_PRELOAD"}
     imports = [*COMMON_IMPORTS, *model.imports, *backend.imports]
@@ -115,7 +107,9 @@ def script_for(report: Report, record: Record) -> str:
             "backend": f"backends/{cell.backend}.py.jinja",
             "flat": backend.flat,
             "as_list": cell.backend == "aotinductor",
-            "linked": json.dumps({LINKED: [record.settings[LINKED]]}) if LINKED in record.settings else "",
+            "linked": json.dumps({LINKED_LIBRARY: [record.settings[LINKED_LIBRARY]]})
+            if LINKED_LIBRARY in record.settings
+            else "",
             "lazy": cell.backend in ("torchscript", "inductor"),
             "graph": graph,
             **_options(cell),
@@ -171,10 +165,15 @@ BACKENDS = {
 MODELS = ("mlp", "conv", "transformer")
 """Our models with a template in harness/scripts/models."""
 
-UNCOVERED_MODES = (BUCKETS, SURGICAL)
+UNCOVERED_MODES = ("buckets", "surgical")
 
-ONNX_PROVIDERS = ("cpu", "cuda")
+ONNX_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 """ONNX Runtime's providers that the template sets up."""
+
+OPENVINO_HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16"}
+
+LINKED_LIBRARY = "aot_inductor.custom_op_libs"
+"""The setting in which the AOTInductor backend records the library that it had to link."""
 
 
 def _check_covered(record: Record) -> None:
@@ -234,30 +233,34 @@ def _layers_source() -> str:
 
 def _options(cell: Cell) -> dict[str, Any]:
     """Return what the backend's mode sets, under the names in its template."""
-    if cell.backend == "inductor":
-        return {"options": Inductor.modes[cell.mode]}
-    if cell.backend == "aotinductor":
-        return {"options": AOTInductor.modes[cell.mode]}
+    mode = _mode(cell)
+    if cell.backend in ("inductor", "aotinductor"):
+        return {"options": mode}
     if cell.backend == "openvino":
         return {
-            "options": OpenVINO.modes[cell.mode],
-            "hint": PRECISION_HINTS[cell.precision],
+            "options": mode,
+            "hint": OPENVINO_HINTS[cell.precision],
             "bfloat16": cell.precision is Precision.BF16,
         }
     if cell.backend == "onnx":
-        mode = Onnx.modes[cell.mode]
         return {
             "options": mode.get("options", {}),
             "opset": mode.get("opset"),
-            "provider": PROVIDERS[_provider(cell)],
+            "provider": ONNX_PROVIDERS[_provider(cell)],
             "onnx_type": cell.precision.input_type.upper().replace("FLOAT32", "FLOAT"),
         }
     return {}
 
 
+def _mode(cell: Cell) -> Mapping[str, Any]:
+    """Return what the backend sets for the cell's mode. Some backends only have a list of modes."""
+    modes = backends.create(cell.backend).modes
+    return modes[cell.mode] if isinstance(modes, Mapping) else {}
+
+
 def _provider(cell: Cell) -> str:
-    """Return the key of ONNX Runtime's provider in `PROVIDERS`. The default mode takes the device's own."""
-    return str(Onnx.modes[cell.mode].get("provider", cell.device.kind))
+    """Return the name of ONNX Runtime's provider. The default mode takes the device's own."""
+    return str(_mode(cell).get("provider", cell.device.kind))
 
 
 def _threads(report: Report, record: Record) -> int:
@@ -297,10 +300,10 @@ def _result(record: Record) -> str:
     latency = record.latency
     if latency is None:
         return f"{record.status}: {record.reason}"
-    said = f"median latency {median(latency)} ms over {latency.calls} calls"
+    said = f"median latency {spell_ms(latency.median_ms)} over {latency.calls} calls"
     said += f" in {latency.processes} processes" if latency.processes > 1 else " in one process"
     if latency.process_spread is not None:
-        said += f", the slowest {percent(latency.process_spread)} % over the fastest"
+        said += f", the slowest {100 * latency.process_spread:.2g} % over the fastest"
     return said
 
 

@@ -42,7 +42,13 @@ class SamplingPlan:
     wanted_calls: int = 0
 
     @classmethod
-    def lasting(cls, seconds: float, processes: int = MIN_PROCESSES, wanted_calls: int = 0) -> SamplingPlan:
+    def lasting(
+        cls,
+        seconds: float,
+        processes: int = MIN_PROCESSES,
+        wanted_calls: int = 0,
+        max_processes: int = MAX_PROCESSES,
+    ) -> SamplingPlan:
         """Return a plan that samples each cell for at least `seconds` and 100 calls over all its processes.
 
         More time is spent on more rounds and not on longer ones: a round is one piece of evidence, however long it is.
@@ -51,7 +57,7 @@ class SamplingPlan:
         return cls(
             processes=processes,
             # who asks for fewer than an interval needs has asked not to be sure
-            most_processes=max(processes, MAX_PROCESSES) if processes >= MIN_PROCESSES else processes,
+            most_processes=max(processes, max_processes) if processes >= MIN_PROCESSES else processes,
             rounds=rounds,
             burst_s=seconds / processes / rounds,
             burst_calls=math.ceil(MIN_CALLS_PER_CELL / processes / rounds),

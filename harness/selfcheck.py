@@ -25,7 +25,7 @@ from harness.controller.launcher import Launchers
 from harness.controller.progress import Progress
 from harness.messages import BurstTaken, ComputeReference, Failed, MeasureCell, Ready, TakeBurst
 from harness.plan import Contest, PlannedCell, Request, Schedule
-from harness.sampling_plan import SamplingPlan
+from harness.sampling_plan import MAX_PROCESSES, SamplingPlan
 from judging.contest import judge_contest
 from judging.estimate import speedup, summarise
 from judging.ranking import undecided
@@ -98,6 +98,7 @@ def run(
     planted: Sequence[float] = PLANTED,
     by_itself: float = 1.0,
     schedule: Schedule = "interleaved",
+    max_processes: int = MAX_PROCESSES,
 ) -> Iterator[Trial]:
     """Yield `trials` trials, or as many as begin within `limit_s` seconds. Each has its own servers and processes.
 
@@ -111,11 +112,13 @@ def run(
     begun = time.monotonic()
     request = Request(models=(model,), devices=(device,), schedule=schedule)
     with tempfile.TemporaryDirectory() as folder:
-        golden = Path(folder) / "golden.safetensors"
+        reference = Path(folder) / "reference.safetensors"
         for number in range(trials):
             if time.monotonic() - begun > limit_s:
                 return
-            yield _trial(request, contest, Path(folder) / str(number), golden, progress, planted, by_itself)
+            yield _trial(
+                request, contest, Path(folder) / str(number), reference, progress, planted, by_itself, max_processes
+            )
 
 
 def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[Answer]]) -> list[Summary]:
@@ -158,21 +161,21 @@ def usual_method(model: str, device: str, mode: str, trials: int, limit_s: float
     begun = time.monotonic()
     found: list[UsualTrial] = []
     with tempfile.TemporaryDirectory() as folder:
-        golden = Path(folder) / "golden.safetensors"
+        reference = Path(folder) / "reference.safetensors"
         with Launchers("auto") as launchers:
-            worker = launchers.first.start(ComputeReference(cell=cells[0], reference=golden), Path(folder) / "log")
+            worker = launchers.first.start(ComputeReference(cell=cells[0], reference=reference), Path(folder) / "log")
             worker.receive(time.monotonic() + USUAL_LIMIT_S)
         while len(found) < trials and time.monotonic() - begun <= limit_s:
             started = time.monotonic()
-            medians = [_usual_median_ns(cell, golden, Path(folder)) for cell in cells]
+            medians = [_usual_median_ns(cell, reference, Path(folder)) for cell in cells]
             found.append(UsualTrial(max(medians) / min(medians) - 1, time.monotonic() - started))
     return found
 
 
-def _usual_median_ns(cell: Cell, golden: Path, folder: Path) -> float:
+def _usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
     plan = SamplingPlan(1, 1, 1, burst_s=0.0, burst_calls=USUAL_CALLS, warm_up_s=0.5)
     with Launchers("auto") as launchers:
-        job = MeasureCell(cell=cell, reference=golden, sampling=plan, shared_folder=folder)
+        job = MeasureCell(cell=cell, reference=reference, sampling=plan, shared_folder=folder)
         worker = launchers.first.start(job, folder / "log")
         while not isinstance(event := worker.receive(time.monotonic() + USUAL_LIMIT_S), BurstTaken):
             if isinstance(event, Failed):
@@ -216,26 +219,29 @@ def _trial(
     request: Request,
     contest: Contest,
     folder: Path,
-    golden: Path,
+    reference: Path,
     progress: Progress,
     planted: Sequence[float],
     by_itself: float,
+    max_processes: int,
 ) -> Trial:
     begun = time.monotonic()
     ends_s: list[float] = []
 
     def undecided_for_any(records: Sequence[Record]) -> list[tuple[str, str]]:
         ends_s.append(time.monotonic() - begun)
-        return [pair for factor in planted for pair in undecided(_slowed(records, factor / by_itself))]
+        return [pair for factor in planted for pair in undecided(slowed(records, factor / by_itself))]
 
     ids = [planned.cell.id for planned in contest.cells]
     store = Store.create(folder, request, ids, "selfcheck")
     cell = contest.cells[0].cell
     # all trials share one reference, and only latencies are looked at
     store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1.0, bytes_per_s=1.0))
-    if golden.exists():
-        shutil.copy(golden, store.golden(contest.id))
-    plan = replace(SamplingPlan.lasting(request.min_time_s, request.processes), latency_only=True)
+    if reference.exists():
+        shutil.copy(reference, store.golden(contest.id))
+    plan = replace(
+        SamplingPlan.lasting(request.min_time_s, request.processes, max_processes=max_processes), latency_only=True
+    )
     with Launchers(request.start_method) as launchers:
         launchers.prepare(plan.processes)
         interleaved = request.schedule == "interleaved"
@@ -243,24 +249,24 @@ def _trial(
             launchers, store, progress, plan, request.time_limit_s, interleaved, undecided_for_any
         )
         measurement.measure(contest, contest.cells)
-    if not golden.exists():
-        shutil.copy(store.golden(contest.id), golden)
+    if not reference.exists():
+        shutil.copy(store.golden(contest.id), reference)
     records = store.records()
     shutil.rmtree(folder)
     first = next(record for record in records if record.cell.backend == FIRST)
     again = next(record for record in records if record.cell.backend == AGAIN)
-    answers = tuple(_answer([first, again], factor, ends_s, plan.processes, by_itself) for factor in planted)
+    answers = tuple(answer_for([first, again], factor, ends_s, plan.processes, by_itself) for factor in planted)
     return Trial(answers=answers, records=(first, again))
 
 
-def _answer(
+def answer_for(
     records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int, by_itself: float = 1.0
 ) -> Answer:
     """Return the verdict at the time when a contest with this slowdown would have stopped."""
-    slowed = _slowed(records, planted / by_itself)
+    second_slowed = slowed(records, planted / by_itself)
     for number, end_s in enumerate(ends_s):
         processes = fewest + number
-        seen = [_first_processes(record, processes) for record in slowed]
+        seen = [_first_processes(record, processes) for record in second_slowed]
         if not undecided(seen) or number == len(ends_s) - 1:
             verdict = judge_contest(seen)
             return Answer(
@@ -274,7 +280,7 @@ def _answer(
     raise AssertionError("a trial asks at least once whether it is decided")
 
 
-def _slowed(records: Sequence[Record], factor: float) -> list[Record]:
+def slowed(records: Sequence[Record], factor: float) -> list[Record]:
     """Return the records with the second copy's calls `factor` times as long."""
     return [
         record if record.cell.backend == FIRST else _with_bursts(record, _multiplied(record.bursts, factor))

@@ -1,25 +1,25 @@
-"""What `runner.py list` shows."""
+"""The tables of `runner.py list`."""
 
 from io import StringIO
 
-import pytest
 from rich.console import Console
 
-from backends.eager import Eager
+from backends.tensorrt import TensorRT
 from harness.listing import backends_table
 
 
-def shown() -> str:
+def shown(name: str, reason: str) -> list[str]:
     file = StringIO()
-    Console(file=file, width=200).print(backends_table({("eager", "cpu"): ""}))
-    return file.getvalue()
+    Console(file=file, width=250).print(backends_table({(name, "cpu"): reason}))
+    return file.getvalue().splitlines()
 
 
-def test_a_caveat_stands_under_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backends.names", lambda: ["eager"])
-    before = shown().splitlines()
-    monkeypatch.setattr(Eager, "caveat", "takes its [time]")
-    after = shown().splitlines()
-    (added,) = [number for number, line in enumerate(after) if "takes its [time]" in line]
-    assert Eager.description in after[added - 1]
-    assert len(after) == len(before) + 1
+def test_a_caveat_stands_under_the_description() -> None:
+    lines = shown("tensorrt", "needs CUDA")
+    (number,) = [number for number, line in enumerate(lines) if TensorRT.caveat in line]
+    assert TensorRT.description in lines[number - 1]
+    assert any("no: needs CUDA" in line for line in lines)
+
+
+def test_a_backend_that_is_there_has_a_yes_and_its_modes() -> None:
+    assert any("eager" in line and "default" in line and "yes" in line for line in shown("eager", ""))

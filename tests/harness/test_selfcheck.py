@@ -24,14 +24,14 @@ def records(first: tuple[float, ...], again: tuple[float, ...]) -> list[Record]:
 EQUAL = records((1.0, 1.002, 0.999, 1.001, 1.0, 1.003), (1.001, 1.0, 1.0, 1.002, 0.999, 1.001))
 
 
-def test_equal_records_tie_at_the_first_look() -> None:
-    answer = selfcheck._answer(EQUAL, 1.0, [10.0, 14.0, 18.0, 22.0], fewest=3)
+def test_equal_copies_tie_at_the_first_look() -> None:
+    answer = selfcheck.answer_for(EQUAL, 1.0, [10.0, 14.0, 18.0, 22.0], fewest=3)
     assert (answer.winner, answer.unstable, answer.processes, answer.seconds) == (None, False, 3, 10.0)
     assert answer.is_right
 
 
 def test_a_planted_slowdown_is_found_at_the_look_at_which_it_is_decided() -> None:
-    answer = selfcheck._answer(EQUAL, 1.05, [10.0, 14.0, 18.0, 22.0], fewest=3)
+    answer = selfcheck.answer_for(EQUAL, 1.05, [10.0, 14.0, 18.0, 22.0], fewest=3)
     assert answer.winner == FIRST
     assert answer.ratio.value == pytest.approx(1.05, rel=0.01)
     assert answer.seconds == 10.0 + 4.0 * (answer.processes - 3)
@@ -40,12 +40,12 @@ def test_a_planted_slowdown_is_found_at_the_look_at_which_it_is_decided() -> Non
 
 def test_where_time_ran_out_the_last_look_counts_and_says_unstable() -> None:
     noisy = records((1.0, 1.1, 0.92), (1.08, 0.95, 1.0))
-    answer = selfcheck._answer(noisy, 1.0, [10.0], fewest=3)
+    answer = selfcheck.answer_for(noisy, 1.0, [10.0], fewest=3)
     assert (answer.winner, answer.unstable, answer.processes) == (None, True, 3)
 
 
 def test_only_the_second_copy_is_slowed() -> None:
-    first, again = selfcheck._slowed(EQUAL, 2.0)
+    first, again = selfcheck.slowed(EQUAL, 2.0)
     assert first == EQUAL[0]
     assert again.latency is not None and EQUAL[1].latency is not None
     assert again.latency.median_ms == pytest.approx(2 * EQUAL[1].latency.median_ms)
@@ -73,12 +73,11 @@ def test_no_winner_in_100_trials_bounds_the_rate_by_three_per_cent() -> None:
 
 
 @pytest.mark.slow
-def test_a_trial_measures_eager_against_itself_and_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.sampling_plan.MAX_PROCESSES", 3)
-    (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.0, 2.0))
+def test_a_trial_measures_eager_against_itself_and_can_be_kept() -> None:
+    (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.0, 2.0), max_processes=3)
     assert [record.cell.backend for record in trial.records] == [FIRST, AGAIN]
     assert all(len(record.processes) == 3 for record in trial.records)
-    assert all(record.latency and not record.throughput for record in trial.records)  # nobody asks a trial for more
+    assert all(record.latency and not record.throughput for record in trial.records)  # a trial measures nothing else
     assert [found.planted for found in trial.answers] == [1.0, 2.0]
     line = selfcheck.to_json(trial)
     assert selfcheck.answers_of(line) == list(trial.answers)
@@ -86,9 +85,8 @@ def test_a_trial_measures_eager_against_itself_and_can_be_kept(monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_a_copy_that_is_slower_by_itself_is_measured_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.sampling_plan.MAX_PROCESSES", 3)
-    (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.05, 2.0), by_itself=1.05)
+def test_a_copy_that_is_slower_by_itself_is_measured_as_it_is() -> None:
+    (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.05, 2.0), by_itself=1.05, max_processes=3)
     assert [record.cell.mode for record in trial.records] == ["default", "5-percent-slower"]
     really, doubled = trial.answers
     assert 1.0 < really.ratio.value < 1.2
