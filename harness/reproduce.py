@@ -252,10 +252,9 @@ def _options(cell: Cell) -> dict[str, Any]:
     return {}
 
 
-def _mode(cell: Cell) -> Mapping[str, Any]:
-    """Return what the backend sets for the cell's mode. Some backends only have a list of modes."""
-    modes = backends.create(cell.backend).modes
-    return modes[cell.mode] if isinstance(modes, Mapping) else {}
+def _mode(cell: Cell) -> Mapping[str, object]:
+    """Return what the backend sets for the cell's mode."""
+    return backends.create(cell.backend).modes[cell.mode]
 
 
 def _provider(cell: Cell) -> str:
@@ -300,7 +299,10 @@ def _result(record: Record) -> str:
     latency = record.latency
     if latency is None:
         return f"{record.status}: {record.reason}"
-    said = f"median latency {spell_ms(latency.median_ms)} over {latency.calls} calls"
+    interval = latency.median_ci95_ms
+    said = f"median latency {spell_ms(latency.median_ms)}"
+    said += f" (95 % interval {spell_ms(interval.low)} to {spell_ms(interval.high)})" if interval else ""
+    said += f" over {latency.calls} calls"
     said += f" in {latency.processes} processes" if latency.processes > 1 else " in one process"
     if latency.process_spread is not None:
         said += f", the slowest {100 * latency.process_spread:.2g} % over the fastest"

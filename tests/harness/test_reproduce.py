@@ -16,6 +16,7 @@ import torch
 import backends
 import models
 import runner
+from backends import onnx, openvino
 from backends.linking import LINKED, linker_options
 from harness import reproduce
 from harness.worker import precision
@@ -323,6 +324,12 @@ def test_a_cell_that_died_can_be_reproduced_too() -> None:
 def test_a_script_is_written_without_torch() -> None:
     code = "import sys, harness.reproduce; assert not {'torch', 'onnxruntime', 'openvino'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_the_tables_of_names_are_the_backends_own() -> None:
+    assert reproduce.ONNX_PROVIDERS.items() <= onnx.PROVIDERS.items()
+    assert reproduce.OPENVINO_HINTS.items() <= openvino.PRECISION_HINTS.items()
+    assert reproduce.LINKED_LIBRARY == LINKED
 
 
 # --- what is refused
