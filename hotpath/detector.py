@@ -1,4 +1,4 @@
-"""Which paths through a program are taken again and again. Pure Python: whoever watches tells it what was executed."""
+"""Which paths a program takes again and again. This is pure Python; the program says what it executes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import defaultdict
 from typing import Literal
 
 Shapes = Literal["exact", "any"]
-"""`exact`: the same operations on other shapes are another path. `any`: they are the same one."""
+"""The same operations on other shapes are another path for `exact`, and the same path for `any`."""
 
 
 class HotPathDetector:
-    """Counts iterations by their signature: the operations they executed, in order, with shapes or without.
+    """Counts iterations by their signature: the operations in order, with or without shapes.
 
-    A path is hot from the iteration on that takes it for the `hot_threshold`th time. Any number of threads may use one
-    detector: each has an iteration of its own, and the counts are common.
+    A path is hot once `hot_threshold` iterations have taken it. Any number of threads may use one detector. Each thread
+    has an iteration of its own, and the counts are common.
     """
 
     def __init__(self, hot_threshold: int = 10, shapes: Shapes = "exact") -> None:
@@ -28,21 +28,21 @@ class HotPathDetector:
         self._counts: dict[str, int] = defaultdict(int)
         self._lock = threading.Lock()
         self._iteration = threading.local()
-        """`current` and `ended`, of each thread its own."""
+        """Each thread has a `current` and an `ended` of its own."""
 
     @property
     def signature(self) -> str | None:
-        """Of the iteration that this thread ended last; None before the first. The same in every process."""
+        """The signature of this thread's last iteration, or None. It is the same in every process."""
         return getattr(self._iteration, "ended", None)
 
     def begin_iteration(self) -> None:
-        """Raises RuntimeError inside an iteration of this thread."""
+        """Begin an iteration. Raises RuntimeError inside an iteration of this thread."""
         if self._current is not None:
             raise RuntimeError("begin_iteration inside an iteration: call end_iteration first")
         self._iteration.current = hashlib.sha256()
 
     def record_operation(self, name: str, input_shape: tuple[int, ...] | tuple[tuple[int, ...], ...] = ()) -> None:
-        """One operation of the iteration, with the shape of its input, or the shapes of its inputs.
+        """Record an operation of the iteration, with the shape of its input, or the shapes of its inputs.
 
         Raises RuntimeError outside of an iteration of this thread.
         """
@@ -54,7 +54,7 @@ class HotPathDetector:
         current.update(f"{len(name)},{len(shape)}:{name}{shape}".encode())
 
     def end_iteration(self) -> bool:
-        """Whether the path just became hot: True once for each path.
+        """End the iteration. Return True if its path just became hot, which is once for each path.
 
         Raises RuntimeError outside of an iteration of this thread.
         """
@@ -66,21 +66,18 @@ class HotPathDetector:
         return self.count_again(signature)
 
     def abandon_iteration(self) -> None:
-        """Forget the iteration under way, if there is one: it raised, and took no path to its end."""
+        """Forget the iteration under way, if there is one. This is for an iteration that raised."""
         self._iteration.current = None
 
     def count_again(self, signature: str, iterations: int = 1) -> bool:
-        """Count further iterations that are known to have taken a path without having been recorded.
-
-        Returns whether it just became hot.
-        """
+        """Count iterations that took a known path without being recorded. Return True if it just became hot."""
         with self._lock:
             before = self._counts[signature]
             self._counts[signature] += iterations
         return before < self.hot_threshold <= before + iterations
 
     def count(self, signature: str) -> int:
-        """How many iterations took the path."""
+        """Return how many iterations took the path."""
         with self._lock:
             return self._counts.get(signature, 0)
 

@@ -1,4 +1,4 @@
-"""A call, written to a file for a process that compiles it. Large weights are described, not copied. Imports torch."""
+"""A call in a file, for the process that compiles it. Large weights are described, not copied. Imports torch."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ import torch
 from hotpath import settings
 from hotpath.flattening import tensors_in
 
-COPIED_BYTES = 64 * 1024
-"""Weights and inputs up to this size go along as they are. Of larger ones of floating point only the kind matters."""
+MAX_COPIED_BYTES = 64 * 1024
+"""Smaller weights and inputs are copied. Of larger ones in floating point only the kind is written."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A call as the compiling process finds it."""
+    """A call as the compiling process reads it."""
 
     module: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    is_training: bool  # gradients are wanted: forward and backward are compiled
+    is_training: bool  # forward and backward are compiled, since gradients are wanted
     settings: settings.Settings
 
 
 class CannotHandOver(Exception):
-    """The module does not get into another process, and why."""
+    """The reason why a module does not get into another process."""
 
 
 def write(
     file: Path, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], is_training: bool
 ) -> None:
-    """Raises OSError, and CannotHandOver for what cannot be pickled, or not be found by another process."""
+    """Write a call. Raises OSError, and CannotHandOver for what cannot be pickled, or not be found elsewhere."""
     task = Task(module, args, kwargs, is_training, settings.read())
     known = {id(tensor) for tensor in (*module.parameters(), *module.buffers(), *tensors_in(args, kwargs))}
     try:
@@ -45,12 +45,12 @@ def write(
             _Writer(stream, known).dump(task)
     except OSError:
         raise
-    except Exception as error:  # whatever a class of the user's raises when it is asked for its state
+    except Exception as error:  # a class of the user's may raise anything
         raise CannotHandOver(f"{type(module).__name__} cannot be pickled: {_first_line(error)}") from error
 
 
 def read(file: Path) -> Task:
-    """Raises whatever unpickling raises."""
+    """Read a call. Raises whatever unpickling raises."""
     with file.open("rb") as stream:
         task: Task = _Reader(stream).load()
     return task
@@ -68,13 +68,13 @@ class _Writer(pickle.Pickler):
         number = self._numbers.setdefault(id(obj), len(self._numbers))
         about = (number, obj.device, obj.requires_grad, isinstance(obj, torch.nn.Parameter))
         may_describe = id(obj) in self._known and (obj.is_floating_point() or obj.is_complex())
-        if may_describe and obj.nbytes > COPIED_BYTES:
+        if may_describe and obj.nbytes > MAX_COPIED_BYTES:
             return ("described", *about, obj.dtype, tuple(obj.shape), obj.stride())
-        # as NumPy has no bfloat16, values go as bytes of what lies in memory
+        # values are written as bytes of memory, since NumPy has no bfloat16
         values = torch.empty_strided(obj.shape, obj.stride(), dtype=obj.dtype, device="cpu")
         values.copy_(obj.detach())
         storage = values.untyped_storage()
-        # `bytes(storage)` asks for one byte after the other, 0.6 s for 260 KB
+        # `bytes(storage)` reads byte by byte, which takes 0.6 s for 260 KB
         stored = ctypes.string_at(storage.data_ptr(), storage.nbytes())
         return ("copied", *about, obj.dtype, tuple(obj.shape), obj.stride(), stored)
 
@@ -117,9 +117,9 @@ class _Reader(pickle.Unpickler):
 
 
 def main_script(module: torch.nn.Module) -> str | None:
-    """The script that another process has to read before it knows the module's classes; None where there is none.
+    """Return the script that another process must read to know the module's classes, or None.
 
-    Raises CannotHandOver where reading it would run it: what a script does stands under `if __name__ == "__main__":`.
+    Raises CannotHandOver for a script that would run when it is read, without `if __name__ == "__main__":`.
     """
     mine = [type(part).__name__ for part in module.modules() if type(part).__module__ == "__main__"]
     if not mine:

@@ -1,4 +1,4 @@
-"""What a process has told torch that changes what a call computes, or what is compiled for it. Imports torch."""
+"""The settings of torch that change what a call computes, or what is compiled for it. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 Settings = tuple[tuple[str, Any], ...]
-"""Names and values. They can be compared, pickled and spelled."""
+"""Names and values. They can be compared, pickled and printed."""
 
 ATTRIBUTES = (
     "cudnn.enabled",
@@ -24,25 +24,25 @@ ATTRIBUTES = (
     "cuda.matmul.allow_bf16_reduced_precision_reduction",
     "cuda.matmul.allow_fp16_accumulation",
 )
-"""Of `torch.backends`."""
+"""These are attributes of `torch.backends`."""
 
 FP32 = tuple(
     f"{library}.{kind}.fp32_precision"
     for library, kinds in (("cuda", ("matmul",)), ("cudnn", ("conv", "rnn")), ("mkldnn", ("matmul", "conv", "rnn")))
     for kind in kinds
 )
-"""Of `torch.backends`, from torch 2.9 on. Where they were set, torch refuses to read the older switches."""
+"""These are attributes of `torch.backends` since torch 2.9. Once they are set, torch refuses to read the older ones."""
 
 ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 
 
 def read() -> Settings:
-    """As they stand now."""
+    """Return the settings of this process."""
     return tuple(_read())
 
 
 def apply(settings: Settings) -> None:
-    """Have this process compute as the one that `settings` are from. Raises what torch raises for one it refuses."""
+    """Give this process the settings of another one. Raises what torch raises for a value it refuses."""
     for name, value in settings:
         if name in SETTERS:
             SETTERS[name](value)
@@ -74,7 +74,7 @@ def _read() -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Of these the ones that this torch has."""
+    """Yield those that this torch has."""
     for name in names:
         with contextlib.suppress(AttributeError):
             yield name, operator.attrgetter(name)(torch.backends)
@@ -85,7 +85,7 @@ def _set_deterministic(value: tuple[bool, bool]) -> None:
 
 
 def _set_device(name: str) -> None:
-    if name != str(torch.get_default_device()):  # torch has every function pass a mode of its own once one was set
+    if name != str(torch.get_default_device()):  # once it was set, every function of torch goes through a mode
         torch.set_default_device(name)
 
 
@@ -101,7 +101,7 @@ SETTERS: dict[str, Callable[[Any], object]] = {
 
 @functools.cache
 def processor() -> str:
-    """A name for what compiled code may ask of the processor: packages are compiled for the one they are made on."""
+    """Return a name for the processor's abilities: a package is compiled for the processor that it is made on."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Recording what a call executes, for a bounded share of the time. Imports torch."""
+"""Recording what calls execute, for a bounded share of the time. Imports torch."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hotpath.detector import HotPathDetector
 from hotpath.flattening import REPEATABLE
 
-LARGEST_CONSTANT = 256
-"""Elements of a tensor of unknown origin whose values still are written into a path; a larger one is not compiled."""
+MAX_CONSTANT_ELEMENTS = 256
+"""The values of a tensor of unknown origin become a part of the path. A path with a larger one is not compiled."""
 
 
 class Recorder(TorchDispatchMode):
-    """Inside it, every operator that PyTorch executes in this thread is recorded, for the detector by name and shapes.
+    """A context that records every operator that PyTorch executes in this thread.
 
-    `fingerprint` tells more: for each operation which earlier results it takes (by number), and its constants. Two
-    calls with the same fingerprint and the same kinds of inputs compute the same function. `known` are the tensors
-    that have a name beforehand: weights and inputs.
+    The detector gets names and shapes. `fingerprint` also covers the constants of each operation, and the earlier
+    results that it takes. Two calls with the same fingerprint and kinds of inputs compute the same function. `known`
+    names weights and inputs.
     """
 
     def __init__(self, detector: HotPathDetector, known: Iterable[tuple[str, torch.Tensor]]) -> None:
         super().__init__()
         self._detector = detector
-        # by id, which a later tensor may have again: a reference tells whether it is still the same one. Keeping all
-        # of them alive instead would have each come from fresh pages, at ten times the time
+        # a later tensor may have the same id, and the reference tells the two apart. Keeping all tensors alive
+        # instead takes ten times as long, since each then comes from fresh pages
         self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         for name, tensor in known:
             self._name(tensor, name)
         self._all = hashlib.sha256()
         self.operations = 0
         self.obstacle = ""
-        """Why compiled code could not do what the call did; empty where nothing speaks against it."""
+        """The reason why compiled code could not do what the call did. It is empty where there is none."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: to have Dynamo skip a mode, torch imports it, for seconds. A compiled call is never recorded anyway."""
+        """Return False: for True torch imports Dynamo, which takes seconds. A compiled call is never recorded."""
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         leaves = pytree.tree_leaves((args, kwargs or {}))
-        # before it runs: an operator that works in place changes what its input is
+        # before the operator runs, since it may write into its input
         spelled = [self._spell(leaf) for leaf in leaves]
         shapes = tuple(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor))
         outputs = func(*args, **(kwargs or {}))
@@ -68,7 +68,7 @@ class Recorder(TorchDispatchMode):
         return outputs
 
     def note_returned(self, outputs: Any) -> None:
-        """What the call returns beside tensors is part of the path, too: compiled code would return it again."""
+        """Add the returned values beside tensors to the fingerprint, since compiled code would return them again."""
         leaves, structure = pytree.tree_flatten(outputs)
         spelled = []
         for leaf in leaves:
@@ -82,7 +82,7 @@ class Recorder(TorchDispatchMode):
 
     @property
     def fingerprint(self) -> str:
-        """The same in every process."""
+        """The hash of all that was recorded. It is the same in every process."""
         return self._all.hexdigest()[:24]
 
     def _spell(self, leaf: object) -> str:
@@ -92,12 +92,12 @@ class Recorder(TorchDispatchMode):
         return repr(leaf)
 
     def _spell_stranger(self, tensor: torch.Tensor) -> str:
-        """A tensor that is neither weight, input nor result: a constant of the program, told by its values."""
+        """Spell a tensor that is no weight, input or result: a constant of the program, known by its values."""
         if (
             tensor.is_meta
             or tensor.is_nested
             or tensor.layout is not torch.strided
-            or tensor.numel() > LARGEST_CONSTANT
+            or tensor.numel() > MAX_CONSTANT_ELEMENTS
         ):
             self.obstacle = self.obstacle or (
                 f"it uses a tensor of {tensor.numel()} elements that is no weight, buffer or argument: "
@@ -111,7 +111,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it draws random numbers. One with a dropout that is nought, as attention has when it infers, does not."""
+    """Return True if an operator draws random numbers. Attention with a dropout of zero does not."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     for place, argument in enumerate(func._schema.arguments):
@@ -122,47 +122,47 @@ def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 class WatchBudget:
-    """Decides which iterations are watched, so that watching costs at most `share` of the time of those that are not.
+    """Decides which iterations are watched, so that watching adds at most `share` to the time of the others.
 
-    Watching every operator of a small model takes several times as long as the model. So iterations are sampled: one,
-    then another after 2, 4, 8, ... more, and each only when the time that has passed unwatched pays for it. What a
-    watched iteration costs beyond a plain one is measured; before the first it is taken to be `dearest` plain ones.
+    Watching a small model takes several times as long as the model. So one iteration is watched, then another after
+    2, 4, 8, ... more, and each only when the time that passed unwatched pays for it. The cost of a watched iteration is
+    measured. Before the first one it is taken to be that of `first_costs` plain ones.
     """
 
-    def __init__(self, share: float = 0.03, dearest: float = 4.0) -> None:
+    def __init__(self, share: float = 0.03, first_costs: float = 4.0) -> None:
         if not 0 < share < 1:
             raise ValueError(f"share must be between 0 and 1, not {share}")
         self.share = share
         self.plain_s = 0.0
-        """Seconds in iterations that were not watched."""
+        """The time of iterations that were not watched."""
         self.extra_s = 0.0
-        """Seconds that watched iterations took beyond plain ones."""
+        """The time that watched iterations took beyond plain ones."""
         self.plain = 0
-        """Iterations that were not watched."""
+        """The number of iterations that were not watched."""
         self.watched = 0
-        self._dearest = dearest
+        self._first_costs = first_costs
         self._calls_since = 0
         self._gap = 1
         self.usual_s: float | None = None
-        """Of the fastest plain iteration; None before the first."""
+        """The time of the fastest plain iteration, or None before the first."""
 
     def wants_to_watch(self) -> bool:
-        """Whether the next iteration should be watched."""
+        """Return True if the next iteration should be watched."""
         if self.usual_s is None or self._calls_since < self._gap:
             return False
-        each_s = self.extra_s / self.watched if self.watched else self._dearest * self.usual_s
+        each_s = self.extra_s / self.watched if self.watched else self._first_costs * self.usual_s
         return self.extra_s + each_s <= self.share * self.plain_s
 
     def add_plain(self, seconds: float, iterations: int = 1) -> None:
-        """Of `iterations` that were not watched, the last took `seconds`; the others are taken to be usual ones."""
-        # the first calls of a process are slow for other reasons: the fastest one is what is usual
+        """Count iterations that were not watched. The last took `seconds`; the others are taken to be usual ones."""
+        # the fastest one is the usual one, since the first calls of a process are slow for other reasons
         self.usual_s = seconds if self.usual_s is None else min(self.usual_s, seconds)
         self.plain_s += seconds + (iterations - 1) * self.usual_s
         self.plain += iterations
         self._calls_since += iterations
 
     def add_watched(self, seconds: float) -> None:
-        """A watched iteration took `seconds`."""
+        """Count a watched iteration that took `seconds`."""
         self.extra_s += max(0.0, seconds - (self.usual_s or 0.0))
         self.plain_s += min(seconds, self.usual_s or 0.0)
         self.watched += 1
@@ -171,7 +171,7 @@ class WatchBudget:
 
 
 def tensors_known(module: torch.nn.Module, inputs: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that a call begins with: weights and buffers by their names, inputs by their places."""
+    """Yield the tensors that a call begins with: weights and buffers by name, inputs by place."""
     yield from module.named_parameters()
     yield from module.named_buffers()
     for place, leaf in enumerate(pytree.tree_leaves(inputs)):
@@ -182,7 +182,7 @@ def tensors_known(module: torch.nn.Module, inputs: tuple[Any, ...]) -> Iterator[
 def record(
     detector: HotPathDetector, module: torch.nn.Module, function: Callable[..., Any], args: Any, kwargs: Any
 ) -> tuple[Any, Recorder]:
-    """`function(*args, **kwargs)` as an iteration of the detector, and what was recorded.
+    """Call a function as an iteration of the detector. Return its result, and what was recorded.
 
     An iteration that raises is not counted.
     """
@@ -203,14 +203,11 @@ def record(
 
 
 Held = tuple[torch.nn.Module | None, str, object, tuple[object, ...]]
-"""A module, the name of one of its attributes, what that holds, and what is in it where it is a container."""
+"""A module, the name of an attribute, its value, and the entries of a container."""
 
 
 def _held_by(module: torch.nn.Module) -> list[Held]:
-    """What the module and its submodules hold.
-
-    The objects themselves, and not their addresses, which another object may have after the call.
-    """
+    """Return the attributes of a module and its submodules: the objects, since another one may get the same address."""
     held: list[Held] = []
     for part in module.modules():
         for name, value in vars(part).items():
@@ -226,10 +223,12 @@ def _held_by(module: torch.nn.Module) -> list[Held]:
 
 
 def _changed(before: list[Held], after: list[Held]) -> str:
-    """The first attribute that is another one, or holds something else; empty where all are the same."""
+    """Return the first attribute that is another one, or holds something else, or an empty text."""
     for was, now in itertools.zip_longest(before, after, fillvalue=(None, "", None, ())):
         is_same = was[0] is now[0] and was[1] == now[1] and was[2] is now[2] and len(was[3]) == len(now[3])
         if not is_same or not all(map(operator.is_, was[3], now[3])):
-            part, name, *_ = now if len(after) > len(before) else was  # the one with what was added, or taken away
+            part, name, *_ = (
+                now if len(after) > len(before) else was
+            )  # the longer list has what was added or taken away
             return f"the attribute {name} of {type(part).__name__}"
     return ""

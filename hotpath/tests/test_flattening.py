@@ -1,4 +1,4 @@
-"""From a call to flat tensors and back."""
+"""A call as flat tensors, and back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_flat_module_computes_with_the_weights_it_is_given() -> None:
     torch.testing.assert_close(out, 2 * module.second(rows) + 1)
 
 
-def test_weights_may_change_and_be_replaced_by_their_like() -> None:
+def test_weights_may_change_and_be_replaced_by_others_of_their_kind() -> None:
     module = torch.nn.Linear(2, 2)
     weights = Weights(module)
     module.weight.data = torch.zeros(2, 2)
@@ -65,7 +65,7 @@ def test_weights_may_change_and_be_replaced_by_their_like() -> None:
         lambda module: module.weight.requires_grad_(False),
     ],
 )
-def test_weights_of_another_kind_are_none(change: object) -> None:
+def test_there_are_no_current_weights_once_one_is_of_another_kind(change: object) -> None:
     module = torch.nn.Linear(2, 2)
     weights = Weights(module)
     change(module)  # type: ignore[operator]
@@ -73,7 +73,7 @@ def test_weights_of_another_kind_are_none(change: object) -> None:
 
 
 def filled() -> torch.nn.Module:
-    """With an empty place, a tensor that is a plain attribute, and a tied weight."""
+    """Return a module with an empty place, a tensor as a plain attribute, and a tied weight."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     model[2].weight = model[1].weight
     model[0].table = torch.ones(2)
@@ -99,7 +99,9 @@ def filled() -> torch.nn.Module:
         torch.jit.script,
     ],
 )
-def test_what_compiled_code_takes_for_granted_is_asked(change: Callable[[torch.nn.Module], object]) -> None:
+def test_there_are_no_current_weights_once_what_compiled_code_takes_for_granted_has_changed(
+    change: Callable[[torch.nn.Module], object],
+) -> None:
     model = filled()
     weights = Weights(model)
     current = weights.current()
@@ -108,7 +110,7 @@ def test_what_compiled_code_takes_for_granted_is_asked(change: Callable[[torch.n
     assert (Weights(changed) if isinstance(changed, torch.jit.ScriptModule) else weights).current() is None
 
 
-def test_an_attribute_may_be_set_to_what_it_was_and_modes_are_asked_apart() -> None:
+def test_an_attribute_may_be_set_to_an_equal_value_and_modes_may_change() -> None:
     model = filled()
     weights = Weights(model)
     model[0].scale, model[0].count, model[0].kind = float("0.5"), int("1000"), "".join(("wi", "de"))
@@ -124,7 +126,7 @@ def test_tied_weights_may_be_replaced_together() -> None:
     assert current is not None and any(tensor is model[1].weight for tensor in current)
 
 
-def test_calls_that_must_not_share_code_have_other_keys() -> None:
+def test_calls_that_must_not_share_code_have_different_keys() -> None:
     rows = torch.ones(4, 6)
     keys = {
         key_of((one,), {})
@@ -139,7 +141,7 @@ def test_calls_that_must_not_share_code_have_other_keys() -> None:
     assert key_of((rows, Side.LEFT, torch.float16), {}) != key_of((rows, Side.RIGHT, torch.float16), {})
 
 
-def test_what_is_equal_and_of_another_type_has_another_key() -> None:
+def test_equal_values_of_other_types_have_different_keys() -> None:
     rows = torch.ones(2)
     assert len({key_of((rows, scale), {}) for scale in (1, 1.0, True)}) == 3
 
@@ -169,7 +171,7 @@ def test_a_tensor_that_compiled_code_cannot_take_has_no_key(make: Callable[[], t
     assert not weights.are_fit and weights.current() is None
 
 
-def test_tensors_of_a_transform_have_no_key() -> None:
+def test_tensors_inside_a_transform_have_no_key() -> None:
     keys = []
 
     def told(rows: torch.Tensor) -> torch.Tensor:
@@ -203,7 +205,7 @@ class Unhashable:
     __hash__ = None  # type: ignore[assignment]
 
 
-def test_what_puts_outputs_together_keeps_none_of_them() -> None:
+def test_a_rebuilder_keeps_no_output_alive() -> None:
     outputs = {"loss": torch.ones(2), "name": "x", "logits": (torch.ones(3), 4)}
     gone = weakref.ref(outputs["loss"])
     rebuild = rebuilder(outputs)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hotpath import handover, settings
-from hotpath.handover import COPIED_BYTES, CannotHandOver
+from hotpath.handover import MAX_COPIED_BYTES, CannotHandOver
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,10 +36,10 @@ def test_small_tensors_and_constants_arrive_as_they_are(tmp_path: Path) -> None:
 
 def test_large_weights_are_described_and_large_integers_copied(tmp_path: Path) -> None:
     module = torch.nn.Linear(512, 512).bfloat16()
-    index = torch.arange(COPIED_BYTES)
+    index = torch.arange(MAX_COPIED_BYTES)
     task = sent(tmp_path, module, index)
     # the integers' eight bytes each; the weight's half megabyte is not among them
-    assert (tmp_path / "task.pkl").stat().st_size < 8 * COPIED_BYTES + 100_000
+    assert (tmp_path / "task.pkl").stat().st_size < 8 * MAX_COPIED_BYTES + 100_000
     assert torch.equal(task.args[0], index)
     weight = task.module.get_parameter("weight")
     assert (weight.dtype, weight.shape, weight.requires_grad) == (torch.bfloat16, (512, 512), True)
@@ -48,7 +48,7 @@ def test_large_weights_are_described_and_large_integers_copied(tmp_path: Path) -
 
 def test_calls_do_not_wait_for_the_bytes_of_small_weights(tmp_path: Path) -> None:
     """Nothing is computed while a call is handed over."""
-    module = torch.nn.Sequential(*(torch.nn.LayerNorm(COPIED_BYTES // 4) for _ in range(16)))
+    module = torch.nn.Sequential(*(torch.nn.LayerNorm(MAX_COPIED_BYTES // 4) for _ in range(16)))
     module.register_buffer("empty", torch.empty(0, 3))
     begun = time.thread_time()
     handover.write(tmp_path / "task.pkl", module, (), {}, is_training=True)
@@ -73,7 +73,7 @@ def test_two_names_of_one_tensor_stay_so(tmp_path: Path) -> None:
 
 def test_a_constant_of_the_program_is_copied_however_large(tmp_path: Path) -> None:
     module = torch.nn.Identity()
-    module.table = torch.randn(COPIED_BYTES)  # no buffer: its values go into the code
+    module.table = torch.randn(MAX_COPIED_BYTES)  # no buffer: its values go into the code
     assert torch.equal(sent(tmp_path, module).module.table, module.table)
 
 

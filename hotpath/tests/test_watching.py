@@ -1,4 +1,4 @@
-"""What is recorded of a call, and how often."""
+"""Which operations are recorded, and how often."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hotpath import HotPathDetector
-from hotpath.watching import LARGEST_CONSTANT, Recorder, WatchBudget, record
+from hotpath.watching import MAX_CONSTANT_ELEMENTS, Recorder, WatchBudget, record
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +53,7 @@ def test_the_same_call_has_the_same_fingerprint_whatever_its_values() -> None:
         lambda weight, one, two: (one * 2 + two) * torch.ones(3),  # a constant in its place
     ],
 )
-def test_what_computes_something_else_has_another_fingerprint(other: Callable[..., torch.Tensor]) -> None:
+def test_another_computation_has_another_fingerprint(other: Callable[..., torch.Tensor]) -> None:
     _, first = recorded(lambda weight, one, two: (one * 2 + two) * weight, ONES, TWOS)
     _, second = recorded(other, ONES, TWOS)
     assert first.fingerprint != second.fingerprint
@@ -76,7 +76,7 @@ def test_the_signature_is_of_operators_and_shapes_only() -> None:
     assert first == second != third
 
 
-def test_drawing_random_numbers_is_noticed() -> None:
+def test_drawing_random_numbers_is_an_obstacle() -> None:
     drawing = recorded(lambda weight, rows: torch.nn.functional.dropout(rows), ONES)[1]
     assert drawing.obstacle == "it draws random numbers, and compiled code would draw others"
     assert recorded(lambda weight, rows: rows.relu(), ONES)[1].obstacle == ""
@@ -94,7 +94,7 @@ def test_attention_draws_only_with_dropout() -> None:
     assert "draws random numbers" in attention(0.5)
 
 
-def test_reading_a_value_out_of_a_tensor_is_noticed() -> None:
+def test_reading_a_value_out_of_a_tensor_is_an_obstacle() -> None:
     for read in (lambda rows: rows.sum().item(), lambda rows: rows.sum() > 0 and 1.0):
         assert (
             "reads values out of tensors"
@@ -103,10 +103,10 @@ def test_reading_a_value_out_of_a_tensor_is_noticed() -> None:
     assert recorded(lambda weight, rows: rows.relu(), ONES)[1].obstacle == ""
 
 
-def test_a_large_tensor_of_unknown_origin_is_noticed() -> None:
-    table = torch.ones(3, LARGEST_CONSTANT)
+def test_a_large_tensor_of_unknown_origin_is_an_obstacle() -> None:
+    table = torch.ones(3, MAX_CONSTANT_ELEMENTS)
     large = recorded(lambda weight, rows: rows @ table, ONES)[1].obstacle
-    assert large.startswith(f"it uses a tensor of {3 * LARGEST_CONSTANT} elements") and "as a buffer" in large
+    assert large.startswith(f"it uses a tensor of {3 * MAX_CONSTANT_ELEMENTS} elements") and "as a buffer" in large
     small = table[:, :4].clone()
     assert recorded(lambda weight, rows: rows @ small, ONES)[1].obstacle == ""
     assert recorded(lambda weight, rows, given: rows @ given, ONES, table)[1].obstacle == ""
@@ -137,7 +137,7 @@ class Remembering(torch.nn.Module):
         (lambda module, rows: None, ""),
     ],
 )
-def test_that_a_forward_changes_its_module_is_noticed(
+def test_a_forward_that_changes_its_module_is_an_obstacle(
     change: Callable[[torch.nn.Module, torch.Tensor], object], which: str
 ) -> None:
     module = Remembering(change)
@@ -147,7 +147,7 @@ def test_that_a_forward_changes_its_module_is_noticed(
     assert recorder.obstacle == expected
 
 
-def test_what_is_returned_beside_tensors_is_part_of_the_fingerprint() -> None:
+def test_values_returned_beside_tensors_are_part_of_the_fingerprint() -> None:
     def returning(extra: object) -> Recorder:
         return recorded(lambda weight, rows: {"rows": rows * weight, "extra": extra}, ONES)[1]  # type: ignore[arg-type, return-value]
 
@@ -163,7 +163,7 @@ class Wrapping:
         self.rows = rows
 
 
-def test_an_iteration_that_raises_is_given_up() -> None:
+def test_an_iteration_that_raises_is_abandoned() -> None:
     detector, module = HotPathDetector(), Function(lambda weight, rows: rows @ rows[:2])
     with torch.no_grad(), pytest.raises(RuntimeError):
         record(detector, module, module.forward, (torch.ones(3, 3),), {})
@@ -189,7 +189,7 @@ class TestBudget:
         assert not WatchBudget().wants_to_watch()
 
     def test_the_first_watched_call_is_paid_for_by_those_before_it(self) -> None:
-        budget = WatchBudget(share=0.05, dearest=20)
+        budget = WatchBudget(share=0.05, first_costs=20)
         budget.add_plain(1e-3)
         plain = 1
         while not budget.wants_to_watch():
@@ -198,14 +198,14 @@ class TestBudget:
         assert 400 <= plain <= 401  # 20 ms are 5 % of 400 ms, which is no sum of floating-point milliseconds
 
     def test_a_slow_first_call_pays_too(self) -> None:
-        budget = WatchBudget(share=0.05, dearest=20)
+        budget = WatchBudget(share=0.05, first_costs=20)
         budget.add_plain(0.5)
         budget.add_plain(1e-3)
         assert budget.wants_to_watch()
 
     @pytest.mark.parametrize("watched_s", [1.1e-3, 5e-3, 50e-3])
-    def test_the_share_is_kept_however_dear_watching_is(self, watched_s: float) -> None:
-        budget = WatchBudget(share=0.05, dearest=20)
+    def test_the_share_is_kept_whatever_watching_costs(self, watched_s: float) -> None:
+        budget = WatchBudget(share=0.05, first_costs=20)
         plain_s = extra_s = 0.0
         for _ in range(100_000):
             if budget.wants_to_watch():
@@ -219,7 +219,7 @@ class TestBudget:
         assert budget.extra_s == pytest.approx(extra_s)
 
     def test_the_gaps_double(self) -> None:
-        budget = WatchBudget(share=0.5, dearest=1)
+        budget = WatchBudget(share=0.5, first_costs=1)
         watched_at = []
         for number in range(200):
             if budget.wants_to_watch():
@@ -231,18 +231,18 @@ class TestBudget:
         assert gaps == sorted(gaps) and gaps[-1] >= 2 * gaps[-2] - 1
 
     def test_calls_between_two_that_were_timed_count_as_usual_ones(self) -> None:
-        budget = WatchBudget(share=0.05, dearest=20)
+        budget = WatchBudget(share=0.05, first_costs=20)
         budget.add_plain(1e-3, iterations=399)
         assert not budget.wants_to_watch()
         budget.add_plain(1e-3, iterations=2)
         assert budget.wants_to_watch()
 
-    def test_a_hiccup_is_not_taken_for_all_the_calls_before_it(self) -> None:
-        budget = WatchBudget(share=0.05, dearest=20)
+    def test_one_slow_call_does_not_make_the_calls_before_it_slow(self) -> None:
+        budget = WatchBudget(share=0.05, first_costs=20)
         budget.add_plain(1e-3)
         budget.add_plain(0.05, iterations=255)
         assert budget.plain_s == pytest.approx(0.05 + 255e-3)
 
-    def test_a_share_is_between_nothing_and_all(self) -> None:
+    def test_a_share_lies_between_zero_and_one(self) -> None:
         with pytest.raises(ValueError, match="share must be between 0 and 1, not 1"):
             WatchBudget(share=1)
