@@ -1,4 +1,4 @@
-"""A comparison of two reports: its columns, its sentences, and all of it as Markdown for a pull request.
+"""Tells what changed between two reports: columns, sentences, and Markdown for a pull request.
 
 The Markdown has the verdict first and one table; the rest is folded away. The page prints the same list of columns.
 """
@@ -24,10 +24,10 @@ COMMENT_LIMIT = 60_000
 """Characters. GitHub refuses a comment of over 65,536; what is folded away goes first."""
 
 REGRESSIONS_NAMED = 3
-"""More than these are counted in the verdict and named in the table only."""
+"""Number of regressions that the verdict names; it counts further ones."""
 
 REASON_LIMIT = 160
-"""Longest reason and longest fact, in characters."""
+"""Longest reason and longest fact of an environment, in characters."""
 
 Outside = Callable[[str], str]
 """Applied to all text from outside, such as names and reasons: an output that needs to escapes it here."""
@@ -152,7 +152,7 @@ def _joined(sections: Sequence[str]) -> str:
 
 
 def headline(comparison: Comparison) -> str:
-    """Whether anything regressed, in one sentence."""
+    """Say in one sentence whether anything regressed."""
     regressions = comparison.regressions
     if not regressions:
         counts = Counter(cell.outcome for cell in comparison.cells)
@@ -167,7 +167,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tuple[str, str]]:
-    """What could make all of it mean something else, to be said before any number: a lead, and what follows it."""
+    """Yield what could explain the changes otherwise, as a lead and its text. It is told before any number."""
     if machine := _listed(comparison.differences, Bearing.MACHINE, outside):
         yield "Another machine", f", and any change may come from that: {machine}."
     if speed := _listed(comparison.differences, Bearing.SPEED, outside):
@@ -186,7 +186,7 @@ def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tu
 
 
 def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
-    """What was compared, and how."""
+    """Say what was compared, and how."""
     limit = spell_share(comparison.fail_above)
     return [
         f"base: {outside(_run(comparison.base))}",
@@ -199,14 +199,14 @@ def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
 
 
 def spell_change(change: Change) -> str:
-    """`+8.2 % [+5.1, +11.4]`: how much longer the new run takes, with its 95 % interval."""
+    """Return `+8.2 % [+5.1, +11.4]`: how much longer the new run takes, with its 95 % interval."""
     interval = change.ci95
     limits = f" [{_signed_percent(interval.low - 1)},\u00a0{_signed_percent(interval.high - 1)}]" if interval else ""
     return f"{_signed_percent(change.value - 1)} %{limits}"
 
 
 def spell_share(share: float) -> str:
-    """`5 %`."""
+    """Return `5 %`."""
     return f"{100 * share:.4g} %"
 
 
@@ -227,7 +227,7 @@ def _moved(comparison: Comparison, contest_id: str, control: Control, outside: O
 
 
 def _calibration(control: Control) -> str:
-    """What a fixed piece of work outside of torch says of the machine alone."""
+    """Say how a fixed piece of work without torch changed: it tells of the machine alone."""
     if control.calibration is None:
         return ""
     return f" A fixed piece of work without torch, on one core, took {spell_change(control.calibration)}."
@@ -251,7 +251,7 @@ def _cut(text: str) -> str:
 
 
 def _signed_percent(share: float) -> str:
-    """`+8.2`, `-12`, `+0.0`: percent, without the sign for it."""
+    """Return `+8.2`, `-12` or `+0.0`, without the sign for percent."""
     percent = 100 * share
     if abs(percent) >= 9.95:
         return f"{percent:+,.0f}"

@@ -1,4 +1,4 @@
-"""How numbers and outside text are written in a report: the same in Markdown, in figures and on a terminal."""
+"""Writes numbers and facts as text: the same on a terminal, in Markdown, on the page and in charts."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from records.text import one_line, spell_ms
 MEBIBYTE = 2**20
 NOT_ESTABLISHED = "not established"
 NONE = "-"
-"""What stands where there is no number."""
+"""Text in place of a number that is not known."""
 
 _PREFIXES = ["", "k", "M", "G", "T", "P"]
 
 
 def milliseconds(value_ms: float | None) -> str:
-    """Without the unit, which the header carries."""
+    """Return `0.0175`, without the unit."""
     return NONE if value_ms is None else spell_ms(value_ms).removesuffix(" ms")
 
 
 def milliseconds_interval(interval: Interval | None) -> str:
-    """`[0.0170, 0.0181]`, or nothing. Its space does not break."""
+    """Return `[0.0170, 0.0181]` with a space that does not break, or nothing."""
     return f"[{milliseconds(interval.low)},\u00a0{milliseconds(interval.high)}]" if interval else ""
 
 
 def median(latency: Latency) -> str:
-    """`0.0175 [0.0170, 0.0181]`, in milliseconds."""
+    """Return `0.0175 [0.0170, 0.0181]`, in milliseconds."""
     return f"{milliseconds(latency.median_ms)} {milliseconds_interval(latency.median_ci95_ms)}".rstrip()
 
 
 def ratio(value: float) -> str:
-    """`1.85`, `0.024`, `1,234`."""
+    """Return `1.85`, `0.024` or `1,234`."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}" if value >= 0.1 else f"{value:#.2g}"
 
 
 def ratio_interval(interval: Interval | None) -> str:
-    """Nothing where it has no width: the baseline over itself."""
+    """Return `[1.80, 1.90]`, or nothing for an interval without width, as of the baseline over itself."""
     if interval is None or interval.low == interval.high:
         return ""
     return f"[{ratio(interval.low)},\u00a0{ratio(interval.high)}]"
 
 
 def seconds(value_s: float | None) -> str:
-    """Two significant digits at least: `0.0042`, `0.42`, `4.2`, `42`."""
+    """Return at least two significant digits: `0.0042`, `0.42`, `4.2`, `42`."""
     if value_s is None:
         return NONE
     if value_s == 0:
@@ -101,7 +101,7 @@ def error(value: float | None) -> str:
 
 
 def unheld(record: Record) -> str:
-    """`bf16 cannot hold the change of 13 of 26 parameters`: what a training step's error leaves out. Or nothing."""
+    """Say which changes of parameters the error of a training step leaves out, or nothing if it leaves out none."""
     if record.accuracy is None or not record.accuracy.changes_unheld:
         return ""
     number, of = record.accuracy.changes_unheld, record.accuracy.changes
@@ -111,7 +111,7 @@ def unheld(record: Record) -> str:
 
 
 def percent(share: float | None) -> str:
-    """`0.57` is `57`: two significant digits at least, without the sign, which the header carries."""
+    """Return `57` for 0.57: at least two significant digits, without the sign."""
     if share is None:
         return NONE
     value = 100 * share
@@ -121,7 +121,7 @@ def percent(share: float | None) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Three significant digits, with a decimal prefix: `872 MFLOP`, `45.2 GB/s`."""
+    """Return three significant digits with a decimal prefix: `872 MFLOP`, `45.2 GB/s`."""
     step = 0 if value < 1 else min(len(_PREFIXES) - 1, int(math.log10(value)) // 3)
     scaled = value / 1000**step
     if float(f"{scaled:.3g}") >= 1000 and step < len(_PREFIXES) - 1:  # 999.9 k is 1.00 M
@@ -131,14 +131,14 @@ def quantity(value: float, unit: str) -> str:
 
 
 def floor(roofline: Roofline) -> str:
-    """`0.151 ms, bound by memory (872 MFLOP at 199 GFLOP/s, 6.84 MB at 45.2 GB/s)`."""
+    """Return `0.151 ms, bound by memory (872 MFLOP at 199 GFLOP/s, 6.84 MB at 45.2 GB/s)`."""
     compute = f"{quantity(roofline.flops, 'FLOP')} at {quantity(roofline.ceiling_flops_per_s, 'FLOP/s')}"
     memory = f"{quantity(roofline.bytes_moved, 'B')} at {quantity(roofline.ceiling_bytes_per_s, 'B/s')}"
     return f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"
 
 
 def achieved(record: Record) -> str:
-    """The rate at which a cell did the work that bounds it: `1.21 PFLOP/s` or `3.95 TB/s`, by its median latency."""
+    """Return the rate of the work that bounds a cell, by its median latency: `1.21 PFLOP/s` or `3.95 TB/s`."""
     roofline = record.roofline
     if roofline is None or record.latency is None or not record.latency.median_ms:
         return NONE
@@ -149,18 +149,18 @@ def achieved(record: Record) -> str:
 
 
 def some(names: Sequence[str], shown: int = 2) -> str:
-    """`gelu, sort and 3 more`."""
+    """Return `gelu, sort and 3 more`."""
     text = ", ".join(names[:shown])
     return text if len(names) <= shown else f"{text} and {len(names) - shown} more"
 
 
 def time_shares(shares: Mapping[str, float]) -> list[str]:
-    """`CUDAExecutionProvider 97 %`, the largest first."""
+    """Return texts such as `CUDAExecutionProvider 97 %`, the largest first."""
     return [f"{name} {percent(share)} %" for name, share in sorted(shares.items(), key=lambda item: -item[1])]
 
 
 def peak_memory(record: Record) -> tuple[int | None, str]:
-    """Peak bytes and whose they are: `device` where the cell ran on one and it was read, else `resident`."""
+    """Return the peak bytes and of which memory: `device` if the cell ran on one and it was read, else `resident`."""
     memory = record.memory
     if memory is None:
         return None, ""
@@ -175,7 +175,7 @@ def json_value(value: JsonValue) -> str:
 
 
 def fate(record: Record) -> str:
-    """How a cell ended, in a few words: `ok`, `crash in load (signal 11)`."""
+    """Say how a cell ended: `ok`, `crash in load (signal 11)`."""
     phase = f" in {one_line(record.died_in)}" if record.died_in else ""
     signal = f" (signal {record.signal})" if record.signal else ""
     return f"{record.status}{phase}{signal}"

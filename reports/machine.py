@@ -1,4 +1,4 @@
-"""The machine and the method of a report in plain words, not escaped yet: Markdown and HTML only lay them out."""
+"""Tells of the machine and the method of a report, in plain text that Markdown and the page lay out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reports.format import MEBIBYTE
 
 
 def environment(found: Environment) -> dict[str, str]:
-    """What is known of the machine and its software, in the order of reading. What could not be read is left out."""
+    """Return what is known of the machine and its software, in the order of reading."""
     cores = (found.physical_cores, found.logical_cores, found.usable_cores)
     commit = found.git_commit
     facts = {
@@ -35,7 +35,7 @@ def environment(found: Environment) -> dict[str, str]:
 
 
 def incomplete(report: Report) -> str:
-    """What a reader must know of a run that was interrupted; nothing of one that was not."""
+    """Say what is missing from a run that was interrupted, or nothing if it was not."""
     if report.complete:
         return ""
     if len(report.records) < report.planned:
@@ -44,16 +44,16 @@ def incomplete(report: Report) -> str:
 
 
 def machine(found: Environment) -> str:
-    """What it is known by: `4 x NVIDIA H200`, or its CPU."""
+    """Return `4 x NVIDIA H200`, or the CPU of a machine without GPUs."""
     counts = Counter(gpu.name for gpu in found.gpus)
     gpus = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
     return gpus or found.cpu
 
 
 def tensor_cores(contest: ContestJudgement) -> str:
-    """`1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz; a large product reaches 68 % of that, triton 66 %`.
+    """Compare the nominal rate of the tensor cores with what a large product and the best cell reach.
 
-    Nothing where they are not known, or where the contest is bound by memory and no cell could come near them.
+    Return nothing if the rate is not known, or if the contest is bound by memory, so that no cell can come near it.
     """
     roofline, best = contest.roofline, contest.best
     if roofline is None or roofline.tensor_cores is None or roofline.bound != "compute":
@@ -72,7 +72,7 @@ def tensor_cores(contest: ContestJudgement) -> str:
 
 
 def method(report: Report) -> list[str]:
-    """How it was measured, beside the report's own notes."""
+    """Say how it was measured, in addition to the notes of the report."""
     lines = [
         f"Made {report.created_at} in {format.seconds(report.elapsed_s)} s; schema {report.schema_version}.",
         "Latency is the median over processes of the median over their bursts of each burst's median; a ratio is the "

@@ -1,4 +1,4 @@
-"""A report as Markdown that GitHub renders well: the verdict first, then the tables, then how it was made."""
+"""Makes Markdown of a report, for GitHub: the verdict first, then the tables, then how it was measured."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from reports.columns import Column, Output, T, columns_of, shown_in
 from reports.format import NONE
 
 REASON_LIMIT = 160
-"""Longest reason in a table, in characters; the whole one stands under the tables."""
+"""Longest reason in a table, in characters. The whole reason is printed below the tables."""
 
 DOUBTS_SHOWN = 5
-"""More doubts than these fold away."""
+"""Number of doubts that are shown; further ones fold away."""
 
 _SHOWN_FIGURES = {"latency", "sweep-latency", "sweep-speedup"}
-"""The others fold away."""
+"""Figures that are shown; the others fold away."""
 
 _FIGURE_CAPTIONS = {
     "latency": "Median latency with its 95 % interval",
@@ -60,7 +60,7 @@ def to_markdown(judgement: Judgement, figures: Sequence[Path | str] = ()) -> str
 
 
 def escape(text: str, limit: int | None = None) -> str:
-    """Outside text as inline Markdown that shows it literally, also within a table: one line, nothing is markup."""
+    """Return text from outside as one line of Markdown that shows it literally, also within a table."""
     line = html.escape(one_line(text, limit), quote=False)
     line = re.sub(r"([\\`*_\[\]|~])", r"\\\1", line).replace("$", "&#36;")  # GitHub takes $...$ for mathematics
     line = re.sub(r"^([-+#=])", r"\\\1", line)  # a list or a heading at the beginning of a line
@@ -135,7 +135,7 @@ def _written(column: Column[T], row: T) -> str:
 
 
 def _stages(contest: ContestJudgement) -> str:
-    """The parts of a training step, timed apart; nothing where no cell has any."""
+    """Return the parts of a training step, which were timed apart, or nothing if no cell has any."""
     rows = [
         [escape(row.label), escape(stage.name), *map(format.milliseconds, (stage.median_ms, stage.mean_ms)),
          format.milliseconds(stage.std_ms), str(stage.calls)]
@@ -151,7 +151,7 @@ def _stages(contest: ContestJudgement) -> str:
 
 
 def _processes(contest: ContestJudgement) -> str:
-    """The medians of each cell's processes, side by side; nothing where no cell had two."""
+    """Return the medians of each process of each cell, or nothing if no cell had two processes."""
     rows = [
         [
             escape(row.label),
@@ -173,7 +173,7 @@ def _medians_ms(record: Record) -> list[float]:
 
 
 def _where_it_ran(contest: ContestJudgement) -> str:
-    """What the column has no room for: every engine, every fallback, what it was read from, and the precision."""
+    """Return every engine and fallback, where that was read from, and the precision in force."""
     shared = _shared_precision(contest)
     rows = [item for row in contest.cells for item in _where_a_row_ran(row, shared)]
     if shared:
@@ -182,13 +182,13 @@ def _where_it_ran(contest: ContestJudgement) -> str:
 
 
 def _shared_precision(contest: ContestJudgement) -> Mapping[str, JsonValue]:
-    """The precision in force of several cells, where it is the same for all that tell; else nothing."""
+    """Return the precision in force if several cells tell it and all of them tell the same."""
     told = [row.record.precision_in_force for row in contest.cells if row.record.precision_in_force]
     return told[0] if len(told) > 1 and all(each == told[0] for each in told) else {}
 
 
 def _where_a_row_ran(row: CellJudgement, shared: Mapping[str, JsonValue]) -> list[str]:
-    """A list item with the facts that are known below it; nothing where none is."""
+    """Return an item of a list with the known facts below it, or nothing if no fact is known."""
     placement, precision = row.record.placement, row.record.precision_in_force
     facts: dict[str, Sequence[str]] = {}
     if placement:
@@ -211,7 +211,7 @@ def _precision(switches: Mapping[str, JsonValue]) -> str:
 
 
 def _lifetimes(contests: Sequence[ContestJudgement]) -> str:
-    """What each contest's cells cost from building to the last call, and what nothing dominates."""
+    """Return what the cells of each contest cost from building to the last call."""
     parts = []
     for contest in contests:
         if tables := cost_report.tables(contest):
@@ -249,7 +249,7 @@ def _caption(stem: str) -> str:
 
 
 def _failures(records: Iterable[Record]) -> str:
-    """What a table has no room for: whole reasons and the last lines of the logs."""
+    """Return the whole reasons that were cut in the tables, and the last lines of the logs."""
     parts = []
     for record in records:
         reason = one_line(record.reason)
@@ -288,13 +288,13 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], alignment: str
 
 
 def details(summary: str, body: str) -> str:
-    """A fold. The blank lines make GitHub read `body` as Markdown; `summary` is HTML, where Markdown has no say."""
+    """Return a fold. GitHub reads `body` as Markdown, because of the blank lines, and `summary` as HTML."""
     summary = re.sub(r"[*_`\[\]~$\\]", lambda match: f"&#{ord(match[0])};", html.escape(one_line(summary), quote=False))
     return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 
 def _fenced(text: str, language: str = "text") -> str:
-    """A code block whose fence is longer than any run of backticks in it."""
+    """Return a code block. Its fence is longer than any run of backticks in the text."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"

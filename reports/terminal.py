@@ -1,4 +1,4 @@
-"""A run on the terminal while it goes on, and its report when it is over."""
+"""Shows a run on the terminal while it goes on, and prints its report at the end."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from reports.columns import BACKEND, Column, Output, columns_of, shown_in
 
 REFRESH_EVERY_S = 0.25
 WIDE = 104
-"""Columns of a terminal from which a cell's numbers fit on one line."""
+"""Width of the terminal, in characters, from which the numbers of a cell fit on one line."""
 
 
 class LiveTable:
-    """What a run is at, one line per cell. A context manager; every method may be called in any order within it.
+    """Shows what a run is doing, with one line per cell. Use it as a context manager; call its methods in any order.
 
-    Nothing here has a thread: a busy parent disturbs the child that is measured, so the table is drawn only when one
-    of these methods is called, and at most every `REFRESH_EVERY_S`. Where the console is no terminal, a line is printed
-    for each new phase and each cell that ended; with `quiet`, nothing is.
+    It starts no thread, since a busy parent disturbs the process that is measured: the table is drawn only when a
+    method is called, and at most every `REFRESH_EVERY_S`. If the console is not a terminal, it prints a line for each
+    new phase and for each cell that ended. With `quiet` it prints nothing.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class LiveTable:
             self._live = None
 
     def planned(self, cells: Sequence[Cell]) -> None:
-        """These cells will be measured. May be called again with more."""
+        """Add cells that will be measured."""
         for cell in cells:
             self._line(cell)
         self._draw()
 
     def phase(self, cell: Cell, name: str) -> None:
-        """`cell` began `name`."""
+        """Show that `cell` began the phase `name`."""
         line = self._line(cell)
         if line.phase == name:
             return self._draw()
@@ -75,12 +75,12 @@ class LiveTable:
         self._draw()
 
     def measured(self, cell: Cell, median_ms: float) -> None:
-        """The median of `cell` so far, while rounds go on."""
+        """Show the median of `cell` so far, while rounds go on."""
         self._line(cell).median_ms = median_ms
         self._draw()
 
     def ended(self, record: Record) -> None:
-        """The cell of `record` will not change any more."""
+        """Show what a cell ended as."""
         line = self._line(record.cell)
         line.record, line.ended_s = record, self._clock_s()
         if record.latency:
@@ -91,13 +91,13 @@ class LiveTable:
         self._draw()
 
     def note(self, text: str) -> None:
-        """A line that stays, above the table."""
+        """Print a line that stays above the table."""
         if self._live:
             self._live.console.print(Text(one_line(text)), soft_wrap=True)
         self._say(one_line(text))
 
     def tick(self) -> None:
-        """Lets elapsed times move on. For a caller that waits anyway; never call it while a burst is under way."""
+        """Update the elapsed times. Call it while waiting for something, and never during a burst."""
         self._draw()
 
     def _line(self, cell: Cell) -> _Line:
@@ -114,7 +114,7 @@ class LiveTable:
             self._live.update(self._picture(), refresh=True)
 
     def _picture(self) -> RenderableType:
-        """Every cell if the terminal has lines for them; else those in flight; and a line of counts."""
+        """Return every cell if the terminal has enough lines, or else those in flight, and a line of counts."""
         lines = list(self._lines.values())
         room = max(1, self._console.height - 3)
         if len(lines) > room:
@@ -142,7 +142,7 @@ class LiveTable:
 
 @dataclass
 class _Line:
-    """What is known of one cell so far."""
+    """What is known of one cell so far, as a line of the live table."""
 
     cell: Cell
     phase: str = ""
@@ -156,7 +156,7 @@ class _Line:
         return bool(self.phase) and self.record is None
 
     def columns(self, now_s: float) -> tuple[Text, Text, Text, Text, Text]:
-        """What, phase or end, elapsed, median, reason."""
+        """Return the cell, its phase or end, the time it has taken, its median and its reason."""
         median = f"{format.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
         if self.record:
             state, elapsed_s, reason = format.fate(self.record), self.record.elapsed_s, one_line(self.record.reason)
@@ -178,7 +178,7 @@ _STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence
 
 
 def print_report(judgement: Judgement, console: Console) -> None:
-    """Per contest a ranked table, what became of the cells that are not in it, then the verdict and its doubts."""
+    """Print the table of each contest, what became of cells without a rank, and the verdict with its doubts."""
     for contest in judgement.contests:
         console.print(_table(contest, console.width))
         if contest.roofline:
@@ -248,7 +248,7 @@ def _cell(column: Column[CellJudgement], row: CellJudgement, is_wide: bool) -> s
 
 
 def _print_wrapped(console: Console, bullet: str, *parts: str) -> None:
-    """One item of a list, its further lines indented."""
+    """Print an item of a list; its further lines are indented."""
     grid = Table.grid()
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -257,7 +257,7 @@ def _print_wrapped(console: Console, bullet: str, *parts: str) -> None:
 
 
 def _describe(cell: Cell) -> str:
-    """`mlp cpu fp32 inductor`, with what else tells it apart."""
+    """Return `mlp cpu fp32 inductor`, with its dimensions and task if it has any."""
     sizes = [f"{name}={value}" for name, value in cell.dimensions.items()]
     task = [] if cell.task == "inference" else [cell.task]
     return one_line(" ".join([cell.model, *sizes, *task, cell.device, cell.precision, cell.label]))
