@@ -18,6 +18,7 @@ from pydantic import JsonValue
 from judging import environments
 from judging.environments import Bearing, Difference
 from judging.estimate import burst_ms, process_medians_ms, welch_interval
+from judging.judgement import judge
 from judging.ranking import BASELINE
 from records.errors import UsageError
 from records.schema import Burst, Cell, Interval, Record, Report, Status
@@ -106,6 +107,8 @@ class Comparison:
     differences: list[Difference]  # of the environments
     controls: dict[str, Control]  # by contest, where eager was measured in both
     cells: list[CellChange]  # those first that a reader must see
+    undecided_in_base: list[str]  # titles of contests of the base run that measuring left undecided
+    undecided_in_new: list[str]
 
     @property
     def regressions(self) -> list[CellChange]:
@@ -135,6 +138,8 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         differences=differences,
         controls=controls,
         cells=sorted(cells, key=lambda cell: (not cell.is_regression, order.index(cell.outcome))),
+        undecided_in_base=[contest.title for contest in judge(base).contests if contest.unstable],
+        undecided_in_new=[contest.title for contest in judge(new).contests if contest.unstable],
     )
 
 

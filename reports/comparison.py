@@ -11,7 +11,6 @@ from typing import Any
 
 from judging.compare import CellChange, Change, Comparison, Control, Outcome
 from judging.environments import Bearing, Difference
-from judging.judgement import contests_of
 from judging.ranking import BASELINE
 from records.schema import Record, Report
 from records.text import one_line
@@ -175,14 +174,15 @@ def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tu
     for contest, control in comparison.controls.items():
         if control.moved:
             yield _moved(comparison, contest, control, outside)
-    for name, report in (("base", comparison.base), ("new", comparison.new)):
+    for name, report, undecided in (
+        ("base", comparison.base, comparison.undecided_in_base),
+        ("new", comparison.new, comparison.undecided_in_new),
+    ):
         if not report.complete:
             ended = f"{len(report.records)} of {report.planned} cells have ended"
             yield "", f"The {name} run was interrupted before all was measured: {ended}."
-        for judged in contests_of(report):
-            if judged.unstable:
-                title = outside(judged.title)
-                yield "", f"In the {name} run measuring ended before its intervals were decided: {title}."
+        for title in undecided:
+            yield "", f"In the {name} run measuring ended before its intervals were decided: {outside(title)}."
 
 
 def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
