@@ -45,7 +45,7 @@ def main() -> None:
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     temporary = sys.argv[2]
-    import torch  # noqa: F401 - preloading it is what this process is for
+    import torch  # noqa: F401 - this process exists to import it
 
     _freeze()
     isolation.adopt_orphans()
@@ -87,7 +87,7 @@ def main() -> None:
             _tell(control, Forked(pid=pid))
     for pid, mark in marks.items():
         isolation.kill_tree(pid, mark)
-    for process in isolation.descendants(os.getpid()):  # those that fit no cell any more
+    for process in isolation.descendants(os.getpid()):  # processes that belong to no cell any more
         with contextlib.suppress(Exception):
             process.kill()
     shutil.rmtree(temporary, ignore_errors=True)
@@ -127,10 +127,10 @@ def _output_to(log: Path) -> Iterator[None]:
 
 
 def _imported(modules: Sequence[str]) -> list[str]:
-    """Those of `modules` that import here. What is wrong with another one, the child that needs it says in its log."""
+    """Import `modules`, and return those that import. The worker that needs another one logs what is wrong."""
     found = []
     for name in modules:
-        # a library's own way to say that something is missing is of any type
+        # a library may raise anything to say that something is missing
         with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(name)
             found.append(name)
@@ -138,13 +138,13 @@ def _imported(modules: Sequence[str]) -> list[str]:
 
 
 def _freeze() -> None:
-    """Have the collector of a child not touch, and so copy, the pages that it shares with this process."""
+    """Keep workers' garbage collectors from touching, and so copying, the pages that they share with this process."""
     gc.collect()
     gc.freeze()
 
 
 def _become_worker(control: socket.socket, pipes: list[int], assignment: Assignment, descriptor: int) -> None:
-    """Run the job in this freshly forked process; never returns."""
+    """Do the job in this process, which was just forked. This never returns."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -154,12 +154,12 @@ def _become_worker(control: socket.socket, pipes: list[int], assignment: Assignm
             os.close(pipe)
         worker.main(Connection(descriptor), assignment)
     finally:
-        # the exit handlers registered so far belong to the server
+        # without exit handlers, because they belong to the server
         os._exit(1)
 
 
 def _ended() -> list[tuple[int, int]]:
-    """Pids and wait statuses of the children that ended; orphans that were adopted are reaped along the way."""
+    """Return pids and wait statuses of the children that have ended, and reap adopted orphans."""
     found: list[tuple[int, int]] = []
     while True:
         try:
@@ -172,5 +172,5 @@ def _ended() -> list[tuple[int, int]]:
 
 
 def _tell(control: socket.socket, notice: Notice) -> None:
-    with contextlib.suppress(OSError):  # the controller is gone: the next read says so
+    with contextlib.suppress(OSError):  # the controller is gone, as the next read will show
         control.sendall(notice_line(notice))

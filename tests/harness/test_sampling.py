@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from backends.base import Compiled
+from backends.base import Compiled, Wrapped
 from harness.controller.cell_run import doubt_of
 from harness.sampling_plan import SamplingPlan
 from harness.worker import sampling
@@ -274,6 +274,53 @@ def test_a_further_process_that_is_steady_warms_up_for_half_the_time(time: FakeT
 def test_a_longer_warm_up_than_the_limit_is_granted(time: FakeTime) -> None:
     warm_up = warmed(Scripted(time), min_s=1.0, limit_s=0.1)
     assert warm_up.steady and warm_up.seconds >= 1.0
+
+
+class Choosing(Scripted):
+    """A build that takes two milliseconds a call until it is final, and then one."""
+
+    def __init__(self, time: FakeTime, final_at_call: int) -> None:
+        super().__init__(time, lambda call: 2.0 if call <= final_at_call else 1.0)
+        self.final_at_call, self.restored, self.was_finalised = final_at_call, 0, False
+
+    def restore(self) -> None:
+        self.restored += 1
+
+    def is_final(self) -> bool:
+        return self.was_finalised or self.calls >= self.final_at_call
+
+    def finalise(self) -> None:
+        self.was_finalised = True
+
+
+def test_a_build_is_called_until_it_is_final(time: FakeTime) -> None:
+    compiled = Choosing(time, final_at_call=1000)
+    found = sampling.call_until_final(compiled, SETS, clock_of(time))
+    assert found is not None and found.calls == compiled.calls
+    # calls come in windows of half a second, and the last window goes on after the choice
+    assert 1000 <= found.calls < 1500
+    assert found.seconds == pytest.approx(2.0 + (found.calls - 1000) / 1e3)
+    assert not compiled.was_finalised and compiled.restored >= 4, "training begins anew with each window"
+
+
+def test_a_build_that_does_not_become_final_has_to_stay_as_it_is(time: FakeTime) -> None:
+    compiled = Choosing(time, final_at_call=10**9)
+    found = sampling.call_until_final(compiled, SETS, clock_of(time), limit_s=3.0)
+    assert found is not None and found.seconds == pytest.approx(3.0)
+    assert compiled.was_finalised
+
+
+def test_a_build_that_is_final_is_not_called(time: FakeTime) -> None:
+    compiled = Scripted(time)
+    assert sampling.call_until_final(compiled, SETS, clock_of(time)) is None and compiled.calls == 0
+
+
+def test_a_wrapper_is_final_when_the_build_inside_is(time: FakeTime) -> None:
+    inner = Choosing(time, final_at_call=10)
+    wrapper = Wrapped(inner)
+    assert not wrapper.is_final()
+    wrapper.finalise()
+    assert wrapper.is_final() and inner.was_finalised
 
 
 def test_throughput_is_calls_over_time(time: FakeTime) -> None:
