@@ -78,6 +78,11 @@ def code() -> Iterator[Path]:
         yield from (ROOT / room).rglob("*.py")
 
 
+def test_the_documentation_stays_short() -> None:
+    pages = [ROOT / "CHANGELOG.md", *PAGES]
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 15_000
+
+
 def test_every_dependency_is_pinned_in_one_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
