@@ -18,7 +18,6 @@ from doctor import examine
 from doctor.terminal import print_diagnosis
 from harness import config, listing, reproduce, selfcheck
 from harness import run as runs
-from harness.config import Options
 from harness.controller.progress import Silent
 from judging import compare as comparing
 from judging.judgement import judge, judged_anew
@@ -63,46 +62,10 @@ stderr = Console(stderr=True)
 
 
 @app.command()
+@config.takes_request
 def run(
-    models: Annotated[
-        list[str] | None,
-        typer.Option("--model", "--models", help="NAME[,NAME...], FILE.py:FACTORY or hf:FOLDER [mlp,conv,transformer]"),
-    ] = None,
-    backends: Annotated[
-        list[str] | None, typer.Option("--backends", help="NAME[/MODE][,...], NAME/all, all, all/all [all]")
-    ] = None,
-    devices: Annotated[
-        list[str] | None, typer.Option("--devices", help="cpu,cuda[:N] [cuda if there is one, else cpu]")
-    ] = None,
-    precision: Annotated[list[str] | None, typer.Option(help="fp32,tf32,bf16,fp16,int8,fp8 [fp32]")] = None,
-    task: Annotated[str | None, typer.Option(help="What is measured [inference]")] = None,
-    dimensions: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE[,VALUE...] of the model; several values sweep")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights and inputs [0]")] = None,
+    typed: dict[str, Any],
     out: Annotated[Path | None, typer.Option(help="Folder of this run [results/<time>-<models>-<devices>]")] = None,
-    time_limit: Annotated[float | None, typer.Option(help="Seconds that each cell may take [600]")] = None,
-    min_time: Annotated[float | None, typer.Option(help="Seconds that each cell is sampled at least [1.5]")] = None,
-    processes: Annotated[
-        int | None, typer.Option(help="Fresh processes of each cell, at least; more where they disagree [3]")
-    ] = None,
-    schedule: Annotated[
-        str | None, typer.Option(help="interleaved: rounds over all cells; sequential: one cell after another")
-    ] = None,
-    start_method: Annotated[str | None, typer.Option(help="auto, forkserver or spawn")] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="A cell that ran only in part where it was asked to has failed")
-    ] = False,
-    calls: Annotated[
-        int | None, typer.Option(help="Compare what so many calls cost, building and first call included")
-    ] = None,
-    require: Annotated[
-        str | None, typer.Option(help="What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'")
-    ] = None,
-    surgical: Annotated[
-        list[str] | None,
-        typer.Option(help="What inductor/surgical compiles: 'layers.*.rope,norm' [what the model names]"),
-    ] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="TOML file with these options as keys")] = None,
     preset: Annotated[
         str | None, typer.Option(help="A file of presets/, without its ending; what is typed beside it wins")
@@ -110,27 +73,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
 ) -> int:
     """Compare backends on models, and write the report (the default command)."""
-    fields = {
-        "models": models and config.split(models),
-        "backends": backends and config.split(backends),
-        "devices": devices and config.split(devices),
-        "precision": precision and config.split(precision),
-        "task": task,
-        "set": dimensions and config.parse_dimensions(dimensions),
-        "seed": seed,
-        "time_limit_s": time_limit,
-        "min_time_s": min_time,
-        "processes": processes,
-        "schedule": schedule,
-        "start_method": start_method,
-        "strict": strict or None,
-        "calls": calls,
-        "require": require,
-        "surgical": surgical and config.split(surgical),
-    }
-    typed = Options({name: value for name, value in fields.items() if value is not None}, out, quiet)
-    options = typed.over(config.read_config(config_file)) if config_file else typed
-    options = options.over(config.read_preset(preset)) if preset else options
+    options = config.gather(typed, out, quiet, config_file, preset)
     with LiveTable(stdout, quiet=options.quiet) as progress:
         report, store = runs.run(options.to_request(), options.out, shlex.join(["runner.py", *sys.argv[1:]]), progress)
     return _conclude(report, store, options.quiet)

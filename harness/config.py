@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
+import typer
 from pydantic import ValidationError
 
-from harness.plan import Request
+from harness.plan import OPTIONS, Part, Request
 from records.errors import UsageError, unknown
 
-LISTS = {
-    "model": "models",
-    "models": "models",
-    "backends": "backends",
-    "devices": "devices",
-    "precision": "precision",
-    "surgical": "surgical",
-}
-SCALARS = {
-    "task": "task",
-    "seed": "seed",
-    "time-limit": "time_limit_s",
-    "min-time": "min_time_s",
-    "processes": "processes",
-    "schedule": "schedule",
-    "start-method": "start_method",
-    "calls": "calls",
-    "require": "require",
-}
-FLAGS = {"strict": "strict"}
-OF_A_RUN = ("model", "models", "backends", "precision", "task", "set")
-"""The keys that a `[[run]]` may have. All others belong to the whole file."""
+KEYS = {flag.removeprefix("--"): name for name, option in OPTIONS.items() for flag in option.flags}
+"""Field of a request, by the key that it has in a TOML file."""
+
+RUN_KEYS = [key for key, name in KEYS.items() if name in Part.model_fields]
+"""Keys that a `[[run]]` may have. All others belong to the whole file."""
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets"
-OPTION_OF = {target: option for option, target in (LISTS | SCALARS | FLAGS).items()}
 
 
 @dataclass
@@ -68,8 +54,17 @@ class Options:
             return Request(**self.request)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            option = OPTION_OF.get(str(first["loc"][0]), str(first["loc"][0]))
-            raise UsageError(f"--{option} {first['input']}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+            flag = OPTIONS[str(first["loc"][0])].flags[0]
+            raise UsageError(f"{flag} {first['input']}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+
+
+def gather(
+    typed: Mapping[str, Any], out: Path | None, quiet: bool, config_file: Path | None, preset: str | None
+) -> Options:
+    """Return what was typed, over what a file says, over what a preset says. Raises UsageError."""
+    options = Options(dict(typed), out, quiet)
+    options = options.over(read_config(config_file)) if config_file else options
+    return options.over(read_preset(preset)) if preset else options
 
 
 def read_config(path: Path) -> Options:
@@ -104,8 +99,8 @@ def _runs(tables: Any, path: Path) -> tuple[dict[str, Any], ...]:
         raise UsageError(f"--config {path}: 'run' is a list of tables: write [[run]] above each")
     for table in tables:
         for key in table:
-            if key not in OF_A_RUN:
-                raise unknown("key of a [[run]]", key, OF_A_RUN, f"in {path}")
+            if key not in RUN_KEYS:
+                raise unknown("key of a [[run]]", key, RUN_KEYS, f"in {path}")
     return tuple(_options_of(table, path).request for table in tables)
 
 
@@ -113,23 +108,86 @@ def _options_of(document: Mapping[str, Any], path: Path) -> Options:
     options = Options()
     for key, value in document.items():
         name = key.replace("_", "-")
-        if name in LISTS:
-            options.request[LISTS[name]] = split(_texts(path, key, value))
-        elif name in SCALARS and not isinstance(value, bool):  # Python counts a bool as a number
-            options.request[SCALARS[name]] = value
-        elif name in FLAGS and isinstance(value, bool):
-            options.request[FLAGS[name]] = value
-        elif name == "set":
-            options.request["set"] = _dimensions_table(path, value)
-        elif name == "out" and isinstance(value, str):
-            options.out = Path(value)
-        elif name == "quiet" and isinstance(value, bool):
-            options.quiet = value
-        elif name in ("out", "quiet") or name in SCALARS or name in FLAGS:
+        if name not in KEYS and name not in ("out", "quiet"):
+            raise unknown("key", key, [*KEYS, "out", "quiet", "run"], f"in {path}")
+        kind = _kind_of(KEYS[name]) if name in KEYS else None
+        # Python counts a bool as a number
+        if (name == "quiet" or kind is bool) != isinstance(value, bool) and kind not in (tuple, dict):
             raise UsageError(f"--config {path}: '{key}' cannot be {value!r}")
+        if kind is tuple:
+            options.request[KEYS[name]] = split(_texts(path, key, value))
+        elif kind is dict:
+            options.request[KEYS[name]] = _dimensions_table(path, value)
+        elif kind is not None:
+            options.request[KEYS[name]] = value
+        elif name == "quiet":
+            options.quiet = value
+        elif isinstance(value, str):
+            options.out = Path(value)
         else:
-            raise unknown("key", key, [*LISTS, *SCALARS, *FLAGS, "set", "out", "quiet", "run"], f"in {path}")
+            raise UsageError(f"--config {path}: '{key}' cannot be {value!r}")
     return options
+
+
+def _kind_of(name: str) -> Any:
+    """Return the type of a request's field without its parameters: tuple, dict, bool, int, float or str."""
+    annotation = Request.model_fields[name].annotation
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return str
+    if origin is UnionType:
+        return get_args(annotation)[0]
+    return origin or annotation
+
+
+def takes_request(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command of the command line the options of a request, in place of its first parameter.
+
+    That parameter gets the fields that were typed.
+    """
+
+    @functools.wraps(command)
+    def with_options(**typed: Any) -> int:
+        given = {name: typed.pop(name) for name in OPTIONS}
+        return command(_parsed(given), **typed)
+
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    parameters = [*map(_parameter, OPTIONS), *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
+    with_options.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
+    return with_options
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    option, kind = OPTIONS[name], _kind_of(name)
+    default = option.default or _spell(Request.model_fields[name].default)
+    told = typer.Option(*option.flags, help=f"{option.help} [{default}]" if default else option.help)
+    annotation = bool if kind is bool else (list[str] if kind in (tuple, dict) else kind) | None
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False if kind is bool else None,
+        annotation=Annotated[annotation, told],
+    )
+
+
+def _spell(default: object) -> str:
+    """Return a default as a user would type it. One that changes nothing is an empty string."""
+    if isinstance(default, tuple):
+        return ",".join(default)
+    if isinstance(default, float):
+        return f"{default:g}"
+    return str(default) if isinstance(default, int | str) and not isinstance(default, bool) else ""
+
+
+def _parsed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request that were typed, by the values of their options."""
+    fields = {}
+    for name, value in given.items():
+        if value is None or value is False:
+            continue
+        kind = _kind_of(name)
+        fields[name] = split(value) if kind is tuple else parse_dimensions(value) if kind is dict else value
+    return fields
 
 
 def split(entries: Iterable[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""From a request to cells and contests. Pure: imports no compiler, touches no device."""
+"""From a request to contests and their cells: pure functions that import no compiler and touch no device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -25,50 +25,107 @@ Schedule = Literal["interleaved", "sequential"]
 StartMethod = Literal["auto", "forkserver", "spawn"]
 
 
-class Request(Frozen):
-    """What was asked for, every default filled in but the devices, which only the machine knows."""
+@dataclass(frozen=True)
+class Option:
+    """How a field of a request is written: as an option of the command line, and without dashes as a key in TOML."""
 
-    models: tuple[str, ...] = models.DEFAULT
-    backends: tuple[str, ...] = (ALL,)
-    devices: tuple[str, ...] = ()  # empty: cuda if there is one, else cpu
-    precision: tuple[str, ...] = ("fp32",)
-    task: str = INFERENCE
-    set: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    seed: int = Field(default=0, ge=0, lt=2**32)
-    time_limit_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    min_time_s: float = Field(default=1.5, gt=0, allow_inf_nan=False)
-    processes: int = Field(default=3, ge=1, le=100)
-    schedule: Schedule = "interleaved"
-    start_method: StartMethod = "auto"
-    strict: bool = False
-    """A cell that did not run wholly where it was asked to has failed."""
-    calls: int | None = Field(default=None, ge=1)
-    """Over so many calls the report compares each configuration's whole cost with eager's."""
-    require: str = ""
-    """What a configuration must keep to in order to win: `judging.constraints`."""
-    surgical: tuple[str, ...] = ()
-    """What surgical modes compile, as patterns of module names, instead of what the model itself names."""
+    flags: tuple[str, ...]
+    help: str
+    default: str = ""  # the default in words, where it is not a value
+    says_how: bool = False  # it says how a cell is measured or judged, and belongs to the command in its record
+
+
+Names = tuple[str, ...]
+
+
+class Request(Frozen):
+    """What was asked for. Every default is filled in, except the devices, which only the machine knows.
+
+    Each field carries its option. Command line, keys of TOML files and commands in records are derived from these.
+    """
+
+    models: Annotated[Names, Option(("--model", "--models"), "NAME[,NAME...], FILE.py:FACTORY or hf:FOLDER")] = (
+        models.DEFAULT
+    )
+    backends: Annotated[Names, Option(("--backends",), "NAME[/MODE][,...], NAME/all, all, all/all")] = (ALL,)
+    devices: Annotated[Names, Option(("--devices",), "cpu,cuda[:N]", default="cuda if there is one, else cpu")] = ()
+    precision: Annotated[Names, Option(("--precision",), ",".join(Precision))] = ("fp32",)
+    task: Annotated[str, Option(("--task",), f"What is measured: {', '.join(TASKS)}")] = INFERENCE
+    set: Annotated[dict[str, Names], Option(("--set",), "KEY=VALUE[,VALUE...] of the model; several values sweep")] = (
+        Field(default_factory=dict)
+    )
+    seed: Annotated[int, Option(("--seed",), "Seed of weights and inputs")] = Field(default=0, ge=0, lt=2**32)
+    time_limit_s: Annotated[float, Option(("--time-limit",), "Seconds that each cell may take", says_how=True)] = Field(
+        default=600.0, gt=0, allow_inf_nan=False
+    )
+    min_time_s: Annotated[
+        float, Option(("--min-time",), "Seconds that each cell is sampled at least", says_how=True)
+    ] = Field(default=1.5, gt=0, allow_inf_nan=False)
+    processes: Annotated[
+        int,
+        Option(("--processes",), "Fresh processes of each cell, at least; more where they disagree", says_how=True),
+    ] = Field(default=3, ge=1, le=100)
+    schedule: Annotated[
+        Schedule,
+        Option(
+            ("--schedule",),
+            "interleaved: rounds over all cells; sequential: one cell after another",
+            says_how=True,
+        ),
+    ] = "interleaved"
+    start_method: Annotated[StartMethod, Option(("--start-method",), "auto, forkserver or spawn", says_how=True)] = (
+        "auto"
+    )
+    strict: Annotated[
+        bool,
+        Option(("--strict",), "A cell that ran only in part where it was asked to has failed", says_how=True),
+    ] = False
+    calls: Annotated[
+        int | None,
+        Option(("--calls",), "Compare what so many calls cost, building and first call included", says_how=True),
+    ] = Field(default=None, ge=1)
+    require: Annotated[
+        str,
+        Option(("--require",), "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'", says_how=True),
+    ] = ""
+    surgical: Annotated[
+        Names,
+        Option(
+            ("--surgical",),
+            "What inductor/surgical compiles: 'layers.*.rope,norm'",
+            default="what the model names",
+            says_how=True,
+        ),
+    ] = ()
     runs: tuple[Part, ...] = ()
-    """What is measured, one after the other, where that is more than one product of models, backends and sizes."""
+    """Several runs, each with its own product of models, backends and sizes. They are measured one after the other."""
 
     def parts(self) -> list[Request]:
-        """The requests that this one is made of, each with one product."""
+        """Return the requests that this one is made of, each with one product."""
         return [self.model_copy(update={"runs": (), **part.given(self)}) for part in self.runs] or [self]
 
 
 class Part(Frozen):
-    """What one run of several has of its own; the rest is the request's."""
+    """What one run of several sets itself. The rest comes from the request."""
 
-    models: tuple[str, ...] | None = None
-    backends: tuple[str, ...] | None = None
-    precision: tuple[str, ...] | None = None
+    models: Names | None = None
+    backends: Names | None = None
+    precision: Names | None = None
     task: str | None = None
-    set: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    set: dict[str, Names] = Field(default_factory=dict)
 
     def given(self, request: Request) -> dict[str, object]:
-        """The fields that it changes. Its dimensions stand beside the request's, and win over them."""
+        """Return the fields that it changes. Its dimensions join those of the request, and win over them."""
         own = {name: value for name, value in self if value is not None}
         return own | {"set": request.set | self.set}
+
+
+OPTIONS = {
+    name: next(one for one in field.metadata if isinstance(one, Option))
+    for name, field in Request.model_fields.items()
+    if name != "runs"
+}
+"""The option of each field of a request."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +133,8 @@ class PlannedCell:
     cell: Cell
     asked_by_name: bool  # not through `all`
     strict: bool = False  # it must run wholly where it was asked to
-    surgical: tuple[str, ...] = ()  # what a surgical mode compiles, if not what the model names
-    options: tuple[str, ...] = ()  # of the command line: how it is measured, where that is not by default
+    surgical: Names = ()  # what a surgical mode compiles, if not what the model names
+    options: Names = ()  # words of the command line for what is not measured as by default
 
 
 @dataclass(frozen=True)
@@ -89,9 +146,9 @@ class Contest:
 
 
 def plan(request: Request) -> list[Contest]:
-    """The contests of a request whose devices are known, in the order asked for.
+    """Return the contests of a request whose devices are known, in the order asked for.
 
-    Raises UsageError, in one line, for every name, dimension or value that does not exist.
+    Raises UsageError, in one line, for a name, dimension or value that does not exist.
     """
     contests: dict[str, dict[str, PlannedCell]] = {}  # by id, so that `batch=1,01` is one cell
     for part in request.parts():
@@ -101,12 +158,11 @@ def plan(request: Request) -> list[Contest]:
 
 
 def _cells(request: Request) -> Iterator[PlannedCell]:
-    """Those of one product of models, sizes, devices, precisions and configurations."""
+    """Yield the cells of one product of models, sizes, devices, precisions and configurations."""
     _check_names(request)
     devices = [Device(name) for name in request.devices]
     precisions = [Precision(name) for name in request.precision]
     configurations = expand_backends(request.backends)
-    options = _options_of(request)
     for model in request.models:
         family = models.find(model)
         for values in itertools.product(*request.set.values()):
@@ -124,13 +180,14 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                         mode=mode,
                     )
                     surgical = request.surgical if mode == SURGICAL else ()
-                    yield PlannedCell(cell, asked_by_name, request.strict, surgical, options)
+                    words = options_of(request.model_copy(update={"surgical": surgical}))
+                    yield PlannedCell(cell, asked_by_name, request.strict, surgical, words)
 
 
 def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
-    """(backend, mode, asked by name) for each entry: `NAME` (its default mode), `NAME/MODE`, `NAME/all`, `all`.
+    """Return (backend, mode, asked by name) for each entry: `NAME` (its default mode), `NAME/MODE`, `NAME/all`, `all`.
 
-    A configuration named twice is there once. Raises UsageError for unknown names and modes.
+    A configuration that is named twice is there once. Raises UsageError for unknown names and modes.
     """
     found: dict[tuple[str, str], bool] = {}
     for entry in asked:
@@ -150,14 +207,14 @@ def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
 
 
 def _all_of(backend: str, modes: Sequence[str]) -> list[str]:
-    """The modes that `NAME/all` stands for: one that only spells out the default would be measured twice."""
+    """Return the modes that `NAME/all` stands for. One that only spells out the default would be measured twice."""
     if modes == ["default"]:
         return ["default"]
     return [mode for mode in modes if mode not in backends.create(backend).spelled_out]
 
 
 def _modes_of(backend: str, by_name: bool) -> list[str]:
-    """The backend's modes. A third party's that does not load costs one row of an `all`, not the run."""
+    """Return the modes of a backend. One of a third party that does not load costs one row of an `all`, not the run."""
     try:
         return list(backends.create(backend).modes)
     except BakeoffError:
@@ -166,27 +223,19 @@ def _modes_of(backend: str, by_name: bool) -> list[str]:
         return ["default"]
 
 
-MEASURED_BY = {
-    "processes": "--processes",
-    "min_time_s": "--min-time",
-    "time_limit_s": "--time-limit",
-    "schedule": "--schedule",
-    "start_method": "--start-method",
-    "require": "--require",
-    "calls": "--calls",
-}
-"""Options that say how a cell is measured and judged, by their field of the request."""
+def options_of(request: Request) -> Names:
+    """Return, as words of the command line, how cells are measured and judged where that is not by default."""
+    words = []
+    for name, option in OPTIONS.items():
+        value = getattr(request, name)
+        if option.says_how and value != Request.model_fields[name].default:
+            text = ",".join(value) if isinstance(value, tuple) else str(value)
+            words.append(option.flags[0] if value is True else f"{option.flags[0]} {shlex.quote(text)}")
+    return tuple(words)
 
 
-def _options_of(request: Request) -> tuple[str, ...]:
-    """Those that are not at their defaults, as words of the command line."""
-    given = {name: getattr(request, name) for name in MEASURED_BY}
-    changed = {name: value for name, value in given.items() if value != Request.model_fields[name].default}
-    return tuple(f"{MEASURED_BY[name]} {shlex.quote(str(value))}" for name, value in changed.items())
-
-
-def command_for(cell: Cell, strict: bool = False, surgical: Sequence[str] = (), options: Sequence[str] = ()) -> str:
-    """The command that measures `cell` again as it was measured, beside its baseline."""
+def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
+    """Return the command that measures `cell` again as it was measured, beside its baseline."""
     label = f"{cell.backend}/{cell.mode}" if cell.mode != "default" else cell.backend
     both = label if label == "eager" else f"eager,{label}"
     parts = ["python runner.py run", f"--model {shlex.quote(cell.model)}"]
@@ -194,10 +243,6 @@ def command_for(cell: Cell, strict: bool = False, surgical: Sequence[str] = (), 
     parts += [f"--backends {both}", f"--devices {cell.device}", f"--precision {cell.precision}", f"--seed {cell.seed}"]
     if cell.task != INFERENCE:
         parts.append(f"--task {cell.task}")
-    if strict:
-        parts.append("--strict")
-    if surgical:
-        parts.append(f"--surgical {shlex.quote(','.join(surgical))}")
     return " ".join([*parts, *options])
 
 

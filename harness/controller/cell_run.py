@@ -403,7 +403,7 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
     """Return the fields that every record has, even if the cell was never started."""
     return {
         "asked_by_name": planned.asked_by_name,
-        "command": command_for(planned.cell, planned.strict, planned.surgical, planned.options),
+        "command": command_for(planned.cell, planned.options),
     }
 
 

@@ -210,7 +210,7 @@ def test_the_command_of_a_cell_plans_that_cell(
     assert [planned.cell.backend for planned in again.cells] == ["eager", "null"]
     assert again.cells[-1].cell == cell
     assert not again.cells[-1].strict
-    (strictly,) = plan(commanded(command_for(cell, strict=True), monkeypatch))
+    (strictly,) = plan(commanded(command_for(cell, ["--strict"]), monkeypatch))
     assert [(planned.cell, planned.strict) for planned in strictly.cells[1:]] == [(cell, True)]
 
 
@@ -226,9 +226,9 @@ def test_a_command_says_how_the_cell_was_measured(monkeypatch: pytest.MonkeyPatc
     }
     (contest,) = plan(request(backends=("null/slow",), **measured_by))
     planned = contest.cells[0]
-    again = commanded(command_for(planned.cell, options=planned.options), monkeypatch)
+    again = commanded(command_for(planned.cell, planned.options), monkeypatch)
     assert {name: getattr(again, name) for name in measured_by} == measured_by
-    assert common_fields(planned)["command"].endswith("--require 'p99_ms<5, build_s<60' --calls 1000")
+    assert common_fields(planned)["command"].endswith("--calls 1000 --require 'p99_ms<5, build_s<60'")
     (by_default,) = plan(request(backends=("null/slow",)))
     assert by_default.cells[0].options == ()
 
@@ -263,8 +263,9 @@ def test_targets_are_those_of_surgical_cells_and_stand_in_their_command(monkeypa
     (contest,) = plan(request(backends=("inductor", "inductor/surgical"), surgical=targets))
     found = {planned.cell.label: planned.surgical for planned in contest.cells}
     assert found == {"inductor": (), "inductor/surgical": targets}
-    (cell,) = (planned.cell for planned in contest.cells if planned.cell.label == "inductor/surgical")
-    command = command_for(cell, surgical=targets)
+    (planned,) = (planned for planned in contest.cells if planned.cell.label == "inductor/surgical")
+    cell = planned.cell
+    command = command_for(cell, planned.options)
     assert command.endswith("--surgical 'layers.*.rope,norm'")
     (again,) = plan(commanded(command, monkeypatch))
     assert {planned.cell.label: planned.surgical for planned in again.cells} == {"eager": (), cell.label: targets}

@@ -300,7 +300,7 @@ def test_strict_fails_what_did_not_wholly_run_where_it_was_asked_to(
     assert record.status is status
     assert record.reason == reason or (status is Status.INCORRECT and reason in record.reason)
     assert record.latency is not None
-    assert record.command.endswith(" --strict --processes 1 --min-time 0.05")
+    assert record.command.endswith(" --min-time 0.05 --processes 1 --strict")
 
 
 def test_what_strict_failed_is_never_ranked_and_fails_the_run(strict: tuple[Path, Report]) -> None:

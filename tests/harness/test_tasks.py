@@ -24,7 +24,7 @@ def test_a_training_cell_ends_as_a_record_with_its_stages(tmp_path: Path) -> Non
     assert [stage.name for stage in eager.stages] == ["forward", "backward", "optimizer"]
     assert all(stage.calls >= 20 and stage.median_ms > 0 for stage in eager.stages)
     assert eager.settings["optimizer"] == "AdamW"
-    assert eager.command.endswith("--task train_step --processes 1 --min-time 0.05")
+    assert eager.command.endswith("--task train_step --min-time 0.05 --processes 1")
     assert records["onnx"].status is Status.UNSUPPORTED
     assert "has no backward" in records["onnx"].reason
     # three products forward; backward two of each but the first, whose input asks for no gradient
