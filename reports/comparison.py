@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from judging.compare import CellChange, Change, Comparison, Control, Outcome
+from judging.change import Change
+from judging.compare import CellChange, Comparison, Control, Outcome
 from judging.environments import Bearing, Difference
 from judging.ranking import BASELINE
 from records.schema import Record, Report
 from records.text import one_line
-from reports import format
+from reports import format, sentences
 from reports.columns import Column, Ends, Output, Raw, shown_in
 from reports.format import NONE
 from reports.markdown import details, escape, table, table_of
@@ -64,8 +65,9 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
         _between("build", "s", format.seconds, lambda record: record.build_s if record.phases else None),
         _between("peak memory", "MiB", format.mebibytes, lambda record: format.peak_memory(record)[0]),
         _between("relative RMSE", "", format.error, lambda r: r.accuracy.relative_rmse if r.accuracy else None),
-        Column("what else differs", lambda change: "; ".join(change.notes) or None, is_text=True, details=BESIDE),
-        Column("why", lambda change: one_line(change.reason, REASON_LIMIT) or None, is_text=True,
+        Column("what else differs", lambda change: "; ".join(map(sentences.difference, change.differences)) or None,
+               is_text=True, details=BESIDE),
+        Column("why", lambda change: one_line(sentences.why(change), REASON_LIMIT) or None, is_text=True,
                outputs=Output.MARKDOWN),
     ]  # fmt: skip
 
@@ -213,7 +215,7 @@ def spell_share(share: float) -> str:
 def _spell_regression(cell: CellChange) -> str:
     name = f"{cell.cell.label} on {cell.cell.title}"
     if cell.outcome is Outcome.BROKEN or cell.raw is None:
-        return f"{name}: {one_line(cell.reason, REASON_LIMIT)}"
+        return f"{name}: {one_line(sentences.why(cell), REASON_LIMIT)}"
     return f"{name} is slower, {spell_change(cell.raw)}"
 
 

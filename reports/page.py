@@ -237,5 +237,7 @@ def _templates() -> jinja2.Environment:
     )
     environment.filters["visible"] = visible
     environment.filters["sentence"] = sentences.doubt
+    environment.filters["why"] = sentences.why
+    environment.filters["difference"] = sentences.difference
     environment.filters["note"] = lambda text: one_line(text, NOTE_LIMIT)
     return environment

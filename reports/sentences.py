@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from judging.compare import CellChange, ReasonKind
 from judging.constraints import PERCENTILES, QUANTITIES, UNITS
 from judging.contest import CellJudgement, ContestJudgement
 from judging.decision import MARGIN_UNPAIRED, NARROW_LEAD
+from judging.environments import Difference
 from judging.judgement import Judgement
+from judging.ranking import BASELINE
 from judging.sweeps import Stretch, Sweep
 from records.schema import SETTLE, Doubt, DoubtKind, Ratio, Record, Report, Standing, Verdict
 from records.text import spell_ms
@@ -64,6 +67,24 @@ def stored_verdict(contest: ContestJudgement) -> Verdict:
         unstable=contest.unstable,
         doubts=doubts(contest),
     )
+
+
+def why(change: CellChange) -> str:
+    """Say why a compared cell has its outcome, or nothing if its numbers say it all."""
+    reason = change.reason
+    if reason is None:
+        return ""
+    if reason.kind is ReasonKind.ENDED:
+        return _endings_of(change.base, change.new)
+    if reason.kind is ReasonKind.DISAGREEMENT:
+        return f"latency: {reason.latency}; relative to {BASELINE}: {reason.relative}"
+    text = _WHY[reason.kind]
+    return text if reason.margin is None else f"{text}, only a change over {percent(reason.margin)} could be told"
+
+
+def difference(found: Difference) -> str:
+    """Return `setting, threads: 1 -> 2`."""
+    return f"{found.what}: {found.base} -> {found.new}"
 
 
 def with_verdicts(judgement: Judgement) -> Report:
@@ -169,6 +190,22 @@ def _standing(cell: CellJudgement) -> Standing:
         break_even_established=pays is not None,
     )
 
+
+def _endings_of(base: Record | None, new: Record | None) -> str:
+    """Return how a cell ended in both runs, or once if it ended the same way."""
+    known = [record for record in (base, new) if record]
+    endings = [f"{record.status}: {record.reason}" if record.reason else record.status.value for record in known]
+    return endings[-1] if len({record.status for record in known}) == 1 else " -> ".join(endings)
+
+
+_WHY = {
+    ReasonKind.NO_SAMPLES: "no samples to compare",
+    ReasonKind.IS_CONTROL: "it is the control: its change cannot be told from the machine's",
+    ReasonKind.OTHER_MACHINE: "measured on another machine",
+    ReasonKind.SINGLE_PROCESS: "measured in a single process",
+    ReasonKind.NO_BASELINE: f"no {BASELINE} in the same rounds of both runs",
+    ReasonKind.WIDE_INTERVAL: "its interval is too wide: measure it in more processes",
+}
 
 _SAID_OF_CELLS = {
     DoubtKind.CAVEAT,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from judging.compare import CellChange, Change
+from judging.change import Change
+from judging.compare import CellChange
 from reports.charts import rows
 from reports.charts.key import Key
 from reports.charts.svg import Chart, Scale, add, bar_interval, fit, mark, symbol, x_axis
