@@ -6,7 +6,7 @@ import importlib
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from records.errors import BakeoffError, unknown
+from records.errors import BakeoffError, first_line, unknown
 
 if TYPE_CHECKING:
     from backends.base import Backend
@@ -68,9 +68,8 @@ def create(name: str) -> Backend:
     try:
         backend: Backend = getattr(importlib.import_module(module), attribute)()
     except Exception as error:
-        first_line = str(error).strip().partition("\n")[0]
         raise BakeoffError(
-            f"backend '{name}' ({target}) does not load: {type(error).__name__}: {first_line}"
+            f"backend '{name}' ({target}) does not load: {type(error).__name__}: {first_line(error)}"
         ) from error
     return backend
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph, quantising
-from backends.base import AheadOfTime, Availability, BuildContext, Compiled, Settings
+from backends.base import CUDA_GRAPH, AheadOfTime, Availability, BuildContext, Compiled, Settings
 from backends.inductor import Inductor, InductorLog, compiler_available, generated_and_called
 from backends.linking import LINKED, linker_options
 from models.base import Inputs
 from records.device import Device
-from records.schema import Cell, Extent, Placement
+from records.schema import Extent, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -36,14 +36,11 @@ class AOTInductor(AheadOfTime):
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {},
         SINGLE_THREADED: {"run_single_threaded": True},
-        cuda_graph.MODE: {"run_single_threaded": True},  # a captured graph takes no locks and events
+        CUDA_GRAPH: {"run_single_threaded": True},  # a captured graph takes no locks and events
     }
 
     def available(self, device: Device) -> Availability:
         return Inductor().available(device) and compiler_available()  # the wrapper is C++ on CUDA, too
-
-    def supports(self, cell: Cell) -> Availability:
-        return super().supports(cell) and cuda_graph.supports_capture(cell)
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import torch
@@ -89,7 +86,7 @@ class AOTInductor(AheadOfTime):
             if account["layers"]:
                 run = _sparing_inputs(run, inputs, account["layers"])
             loaded: Compiled = Loaded(run, account, options)
-            return cuda_graph.capture(loaded, inputs) if context.cell.mode == cuda_graph.MODE else loaded
+            return cuda_graph.capture(loaded, inputs) if context.cell.mode == CUDA_GRAPH else loaded
 
 
 class Loaded(Compiled):

@@ -40,6 +40,9 @@ YES = Availability()
 SURGICAL = "surgical"
 """The mode that compiles only the targets of a model and leaves the rest eager."""
 
+CUDA_GRAPH = "cuda-graph"
+"""The mode that replays a captured call as one launch: `backends.cuda_graph`."""
+
 Settings = dict[str, str | int | float | bool | None]
 """Named values that a record can hold."""
 
@@ -211,6 +214,8 @@ class Backend(ABC):
             return Availability(f"nothing is trained in {cell.precision}: what it rounds has no gradient")
         if cell.precision.is_quantised and not self.quantises:
             return Availability(f"{self.name} does not do precision {cell.precision}")
+        if cell.mode == CUDA_GRAPH and not cell.device.is_cuda:
+            return Availability(f"CUDA graphs need a CUDA device, not {cell.device}")
         return YES
 
     def caveat_of(self, mode: str) -> str:

@@ -8,27 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from backends.base import YES, Availability, Compiled, Settings, Wrapped
+from backends.base import Compiled, Settings, Wrapped
 from models.base import of_each_shape
-from records.errors import Unsupported
-from records.schema import Cell
+from records.errors import Unsupported, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from models.base import Inputs
 
-MODE = "cuda-graph"
-
 WARMING_CALLS = 3
 """Calls before the capture. In its first calls a library allocates workspaces, which a capture does not allow."""
-
-
-def supports_capture(cell: Cell) -> Availability:
-    """Refuse the mode `cuda-graph` on a device that is not CUDA."""
-    if cell.mode == MODE and not cell.device.is_cuda:
-        return Availability(f"CUDA graphs need a CUDA device, not {cell.device}")
-    return YES
 
 
 def capture(compiled: Compiled, example: Inputs, sets: Sequence[Inputs] = ()) -> Compiled:
@@ -52,8 +42,7 @@ def capture(compiled: Compiled, example: Inputs, sets: Sequence[Inputs] = ()) ->
         with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
             compiled.run()
     except RuntimeError as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise Unsupported(f"its call cannot be captured in a CUDA graph: {reason}") from error
+        raise Unsupported(f"its call cannot be captured in a CUDA graph: {first_line(error)}") from error
     return Captured(compiled, graph, static)
 
 

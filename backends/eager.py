@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from backends import cuda_graph, quantising
-from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
+from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings
 from records.device import Device
-from records.schema import TASKS, Cell, Extent, Placement
+from records.schema import TASKS, Extent, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,28 +26,25 @@ class Eager(Backend):
     tasks = TASKS
     takes_streams = True
     quantises = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}}
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
 
     def available(self, device: Device) -> Availability:
         return torch_available(device)
-
-    def supports(self, cell: Cell) -> Availability:
-        return super().supports(cell) and cuda_graph.supports_capture(cell)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         if context.training is not None:
             return self._build_training(context.training, inputs, context)
         prepared = quantising.prepare(module, inputs, context, lower=True)
         compiled = prepared.adapt(Callables(prepared.sparing(prepared.module)))
-        if context.cell.mode != cuda_graph.MODE:
+        if context.cell.mode != CUDA_GRAPH:
             return compiled
         with context.phase("compile"):
             return cuda_graph.capture(compiled, inputs, context.calibration)
 
     def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
         steps = Steps(training)
-        if context.cell.mode != cuda_graph.MODE:
+        if context.cell.mode != CUDA_GRAPH:
             return steps
         training.make_capturable()
         with context.phase("compile"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from backends import cuda_graph, quantising, surgical
 from backends.base import (
+    CUDA_GRAPH,
     SURGICAL,
     YES,
     Availability,
@@ -55,7 +56,7 @@ class Inductor(Backend):
         "max-autotune": {"mode": "max-autotune"},
         "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
         "freezing": {"options": {"freezing": True}},
-        cuda_graph.MODE: {},
+        CUDA_GRAPH: {},
         OPTIMIZER_INSIDE: {},
         SURGICAL: {},
         "static": {"dynamic": False},
@@ -91,7 +92,7 @@ class Inductor(Backend):
             return Availability(
                 f"{SURGICAL} compilation is of inference, in a precision that casting gives: use inductor"
             )
-        return cuda_graph.supports_capture(cell)
+        return YES
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
@@ -121,7 +122,7 @@ class Inductor(Backend):
             optimised = prepared.adapt(Optimised(prepared.sparing(compiled), context.cell.device, log))
             return (
                 cuda_graph.capture(optimised, inputs, context.calibration)
-                if context.cell.mode == cuda_graph.MODE
+                if context.cell.mode == CUDA_GRAPH
                 else optimised
             )
 
@@ -147,7 +148,7 @@ class Inductor(Backend):
             if mode == OPTIMIZER_INSIDE:
                 assert training.optimiser is not None
                 optimise = torch.compile(training.optimiser.step, backend="inductor")
-            if context.cell.device.is_cuda and mode in (cuda_graph.MODE, OPTIMIZER_INSIDE):
+            if context.cell.device.is_cuda and mode in (CUDA_GRAPH, OPTIMIZER_INSIDE):
                 # a step count on the host would be compiled into one host kernel per parameter
                 training.make_capturable()
             steps = OptimisedSteps(Steps(training, forward, optimise), context.cell.device, log)
@@ -155,7 +156,7 @@ class Inductor(Backend):
             steps.compile()
             for _ in range(TRIGGERING_CALLS - 1):
                 steps.run()
-            return cuda_graph.capture(steps, inputs, context.calibration) if mode == cuda_graph.MODE else steps
+            return cuda_graph.capture(steps, inputs, context.calibration) if mode == CUDA_GRAPH else steps
 
 
 def padded_to_buckets(function: Callable[..., torch.Tensor], axis: int | None) -> Callable[..., torch.Tensor]:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends import cuda_graph, onnx_quantising
-from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
+from backends import onnx_quantising
+from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx, exported_before
 from records.device import Device
@@ -47,7 +47,7 @@ class Onnx(Backend):
         "default": {},
         "cpu": {"provider": "cpu"},
         "cuda": {"provider": "cuda"},
-        cuda_graph.MODE: {"provider": "cuda", "options": {"enable_cuda_graph": "1"}},
+        CUDA_GRAPH: {"provider": "cuda", "options": {"enable_cuda_graph": "1"}},
         "opset-23": {"opset": 23},
         "tensorrt-ep": {"provider": "tensorrt"},
         "openvino-ep": {"provider": "openvino"},
@@ -74,8 +74,6 @@ class Onnx(Backend):
         if not (supported := super().supports(cell)):
             return supported
         kind = cell.device.kind
-        if not (capturable := cuda_graph.supports_capture(cell)):
-            return capturable
         if cell.mode in ("cpu", "openvino-ep") and kind != "cpu":
             return Availability(f"mode {cell.mode} is for the CPU, not {cell.device}")
         if cell.mode in ("cuda", "tensorrt-ep") and kind != "cuda":
@@ -112,7 +110,7 @@ class Onnx(Backend):
                     )
         with context.phase("compile"):
             sessions = Sessions(exported, context, provider)
-            graph = cell.mode == cuda_graph.MODE
+            graph = cell.mode == CUDA_GRAPH
             layers = onnx_quantising.onnx_layers(exported) if cell.precision is Precision.INT8 else {}
             bound = Bound(sessions, exported, inputs, cell.device, static_inputs=graph, layers=layers)
             bound.bind(inputs)

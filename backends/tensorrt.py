@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph
-from backends.base import YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
+from backends.base import CUDA_GRAPH, YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx
 from records.device import Device
-from records.errors import BakeoffError
+from records.errors import BakeoffError, first_line
 from records.precision import Precision
 from records.schema import Cell, Extent, Placement
 
@@ -48,7 +48,7 @@ class TensorRT(AheadOfTime):
     quantises = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {},
-        cuda_graph.MODE: {},
+        CUDA_GRAPH: {},
         "opt-5": {"builder_optimization_level": 5},
     }
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "tensorrt")
@@ -60,7 +60,7 @@ class TensorRT(AheadOfTime):
         try:
             import tensorrt as trt
         except (ImportError, OSError) as error:  # tensorrt opens its libraries itself, which raises OSError
-            return Availability(f"tensorrt does not import ({_first_line(error)}): {REMEDY}")
+            return Availability(f"tensorrt does not import ({first_line(error)}): {REMEDY}")
         if not OLDEST <= _version(trt.__version__) < TOO_NEW:
             return Availability(f"TensorRT {trt.__version__} is not one that this backend was written for: {REMEDY}")
         return torch_available(device)
@@ -68,8 +68,6 @@ class TensorRT(AheadOfTime):
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        if not (capturable := cuda_graph.supports_capture(cell)):
-            return capturable
         if cell.precision is Precision.FP8:
             return Availability("TensorRT takes FP8 from a graph quantised to it, and nothing here makes one")
         return YES
@@ -91,7 +89,7 @@ class TensorRT(AheadOfTime):
 
         with context.phase("load"):
             engine = Engine(context.workspace, context.cell.device)
-            return cuda_graph.capture(engine, inputs) if context.cell.mode == cuda_graph.MODE else engine
+            return cuda_graph.capture(engine, inputs) if context.cell.mode == CUDA_GRAPH else engine
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class Complaints:
         try:
             yield
         except TypeError as error:
-            raise self.failure(what, *self.errors, _first_line(error)) from error
+            raise self.failure(what, *self.errors, first_line(error)) from error
 
 
 def stream_handle() -> int:
@@ -386,7 +384,3 @@ def _told(error: trt.ParserError) -> str:
 def _version(text: str) -> tuple[int, ...]:
     """Return the first two numbers of a version."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -19,11 +19,11 @@ from dataclasses import fields
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends import cuda_graph
-from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
+from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.tensorrt import layer_types
 from records.device import Device
+from records.errors import first_line
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class TorchTensorRT(Backend):
     name = "torch-tensorrt"
     description = "Torch-TensorRT through torch.export"
     quantises = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}, JUST_IN_TIME: {}}
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}, JUST_IN_TIME: {}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-tensorrt", "tensorrt")
     caveat = (
         "Bakeoff's authors never ran this backend on real TensorRT: it was only held against Torch-TensorRT's sources"
@@ -63,8 +63,7 @@ class TorchTensorRT(Backend):
         try:
             import torch_tensorrt  # noqa: F401
         except Exception as error:  # torch_tensorrt raises Exception if TensorRT's libraries are missing
-            first_line = str(error).strip().partition("\n")[0]
-            return Availability(f"torch-tensorrt does not import ({first_line}): pip install {_requirement()}")
+            return Availability(f"torch-tensorrt does not import ({first_line(error)}): pip install {_requirement()}")
         return YES
 
     def supports(self, cell: Cell) -> Availability:
@@ -74,7 +73,7 @@ class TorchTensorRT(Backend):
             return Availability(
                 f"Torch-TensorRT takes {cell.precision} from modules that NVIDIA's ModelOpt quantised, and none is here"
             )
-        return cuda_graph.supports_capture(cell)
+        return YES
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         # imported before the phases, which do not time imports
@@ -128,7 +127,7 @@ def _ahead_of_time(
     with context.phase("compile"):
         with _plain_tensors():
             graph = torch_tensorrt.dynamo.compile(program, arg_inputs=examples, **settings)
-        graphs = context.cell.mode == cuda_graph.MODE
+        graphs = context.cell.mode == CUDA_GRAPH
         switch = torch_tensorrt.runtime.enable_cudagraphs(graph) if graphs else None
         return _triggered(Partitioned(graph, [graph], switch, flat=True), inputs)
 
@@ -269,7 +268,7 @@ def _operators(graph: Any) -> Iterator[str]:
 def _graph_breaks() -> list[str]:
     from torch._dynamo.utils import counters
 
-    return [f"graph break: {str(reason).strip().partition(chr(10))[0]}"[:300] for reason in counters["graph_break"]]
+    return [f"graph break: {first_line(reason)}"[:300] for reason in counters["graph_break"]]
 
 
 def _version_matches_torch() -> Availability:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph
-from backends.base import Availability, Backend, BuildContext, Compiled
+from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled
 from backends.eager import torch_available
 from records.device import Device
 from records.schema import Cell, Extent, Placement
@@ -24,7 +24,7 @@ class TorchScript(Backend):
     name = "torchscript"
     description = "torch.jit.trace, then torch.jit.freeze"
     quantises = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, cuda_graph.MODE: {}}
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}}
 
     def available(self, device: Device) -> Availability:
         return torch_available(device)
@@ -34,7 +34,7 @@ class TorchScript(Backend):
             return supported
         if cell.precision.is_quantised:
             return Availability(f"torch.jit.trace cannot record what torchao makes of a model for {cell.precision}")
-        return cuda_graph.supports_capture(cell)
+        return YES
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
@@ -50,7 +50,7 @@ class TorchScript(Backend):
             for _ in range(SPECIALISING_CALLS):
                 frozen(*tensors)
             compiled: Compiled = Traced(frozen)
-            return cuda_graph.capture(compiled, inputs) if context.cell.mode == cuda_graph.MODE else compiled
+            return cuda_graph.capture(compiled, inputs) if context.cell.mode == CUDA_GRAPH else compiled
 
 
 class Traced(Compiled):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph, kernels
-from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
+from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings
 from backends.eager import torch_available
 from backends.kernels import Launch, Variant
 from records.device import Device
@@ -38,7 +38,7 @@ class Triton(Backend):
         "default": {},
         "pointer": {"loads": "pointer"},
         DESCRIPTOR: {"loads": DESCRIPTOR},
-        cuda_graph.MODE: {},
+        CUDA_GRAPH: {},
     }
     libraries: ClassVar[tuple[str, ...]] = ("torch", "triton")
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("fused_add_relu_mul", {"elements": "65536"})
@@ -65,7 +65,7 @@ class Triton(Backend):
         loads = self.modes[cell.mode].get("loads")
         if loads and len(row.loads) == 1:
             return Availability(f"the kernel of {cell.model} loads by {row.loads[0]} only: use {self.name}")
-        return cuda_graph.supports_capture(cell)
+        return YES
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         row = kernels.TABLE[context.cell.model]
@@ -74,7 +74,7 @@ class Triton(Backend):
         with context.phase("compile"):
             chosen, settings = choose_variant(kernel.prepare, variants, module, inputs, context)
             handwritten = Handwritten(row.module, kernel.prepare, module, chosen, settings)
-            if context.cell.mode == cuda_graph.MODE:
+            if context.cell.mode == CUDA_GRAPH:
                 return cuda_graph.capture(handwritten, inputs)
             return handwritten
 

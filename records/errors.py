@@ -28,6 +28,11 @@ class Unsupported(BakeoffError):
     """This backend cannot build this cell, and no other version of the request would help: the message says why."""
 
 
+def first_line(error: object) -> str:
+    """Return the first line of the message that is not empty, or else the name of the error's type."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UsageError:
     """An error for a name nobody knows: it names the nearest known one, or all of them, and `where` to look."""
     known = sorted(known)

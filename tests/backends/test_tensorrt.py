@@ -283,38 +283,22 @@ def test_a_constructor_that_got_nothing_is_explained(
         pass
 
 
-def test_a_call_that_enqueued_nothing_is_an_error(fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with built(a_cell(), tmp_path) as one:
-        monkeypatch.setattr(fake.IExecutionContext, "execute_async_v3", lambda *_: False)
-        with pytest.raises(BakeoffError, match=r"^TensorRT enqueued nothing"):
-            one.compiled.run()
-
-
-def test_an_address_that_is_not_taken_is_an_error(fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with built(a_cell(), tmp_path) as one:
-        monkeypatch.setattr(fake.IExecutionContext, "set_tensor_address", lambda *_: False)
-        with pytest.raises(BakeoffError, match="did not take the address of tensor"):
-            one.compiled.bind(one.sets[0])
-
-
-def test_no_timing_cache_is_an_error(fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(fake.IBuilderConfig, "set_timing_cache", lambda *_, **__: False)
-    with pytest.raises(BakeoffError, match="took no timing cache: TensorRT logged no error"), built(a_cell(), tmp_path):
-        pass
-
-
-def test_a_tensor_in_host_memory_is_refused(fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(fake.ICudaEngine, "get_tensor_location", lambda *_: fake.TensorLocation.HOST)
-    with pytest.raises(BakeoffError, match="in host memory"), built(a_cell(), tmp_path):
-        pass
-
-
-def test_an_output_without_a_static_shape_is_refused(
-    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("owner", "method", "answer", "said"),
+    [
+        ("IBuilderConfig", "set_timing_cache", lambda _: False, "took no timing cache: TensorRT logged no error"),
+        ("ICudaEngine", "get_tensor_location", lambda fake: fake.TensorLocation.HOST, "in host memory"),
+        ("ICudaEngine", "get_tensor_shape", lambda fake: fake.Dims((-1, 8)), r"has no static shape \(\(-1, 8\)\)"),
+        ("IExecutionContext", "set_tensor_address", lambda _: False, "did not take the address of tensor"),
+        ("IExecutionContext", "execute_async_v3", lambda _: False, "^TensorRT enqueued nothing"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_an_error(
+    owner: str, method: str, answer: Any, said: str, fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(fake.ICudaEngine, "get_tensor_shape", lambda *_: fake.Dims((-1, 8)))
-    with pytest.raises(BakeoffError, match=r"has no static shape \(\(-1, 8\)\)"), built(a_cell(), tmp_path):
-        pass
+    monkeypatch.setattr(getattr(fake, owner), method, lambda *_, **__: answer(fake))
+    with pytest.raises(BakeoffError, match=said), built(a_cell(), tmp_path) as one:
+        one.compiled.run()
 
 
 def test_a_type_that_torch_lacks_is_named(fake: Any) -> None:
