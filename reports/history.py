@@ -18,6 +18,7 @@ from records.errors import UsageError
 from records.schema import Environment, Record, Report, Status
 from records.text import one_line
 from reports import format
+from reports.charts import draw_history
 from reports.format import NONE
 from reports.markdown import details, escape, table
 
@@ -64,12 +65,10 @@ def write(folder: Path, out: Path | None = None) -> tuple[History, Path]:
 
     Returns the history and where its page is. Raises UsageError where there is no folder or no report in it.
     """
-    from reports.history_figure import draw  # matplotlib takes a while to import
-
     history = read(folder)
     target = out or folder
     target.mkdir(parents=True, exist_ok=True)
-    drawn = draw(history, target)
+    drawn = draw_history(history, target)
     return history, write_atomically(target / HISTORY_MD, to_markdown(history, drawn))
 
 

@@ -1,7 +1,7 @@
 """A report as one self-contained page: no network, no libraries, one file that opens from disk and prints.
 
 Templates, style sheet and script lie in templates/. Everything from outside is escaped: text by jinja2's autoescaping,
-charts by the element tree they are built as, data for the script as JSON without markup characters. Should anything get
+charts by the module that paints them, data for the script as JSON without markup characters. Should anything get
 past that, the page's own policy runs no script but ours, which it knows by its hash.
 """
 
@@ -20,13 +20,11 @@ from markupsafe import Markup
 from pydantic import JsonValue
 
 from judging.compare import CellChange, Comparison
-from judging.costs import STARTS, Start
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Record, Report
 from records.text import one_line, visible
-from reports import comparison, cost_report, format, machine, sentences
-from reports.charts import Chart, Key, change, charts_of, costs, sweep
-from reports.charts.key import DARK, LIGHT
+from reports import charts, comparison, cost_report, format, machine, sentences
+from reports.charts import Chart, Palette
 from reports.columns import BACKEND, STATUS, Column, Output, columns_of, shown_in
 
 DOUBTS_SHOWN = 4
@@ -46,16 +44,19 @@ _TEMPLATES = Path(__file__).with_name("templates")
 def to_page(judgement: Judgement) -> str:
     """Return the whole report as a page."""
     report, contests = judgement.report, judgement.contests
-    key = Key([row.label for contest in contests for row in contest.cells])
+    palette = Palette(row.label for contest in contests for row in contest.cells)
     return _page(
         "report.html.jinja",
-        key,
+        palette,
         title=report.run_id,
         report=report,
         summary=_summary(report),
         incomplete=machine.incomplete(report),
-        sections=[Section(contest, key, number) for number, contest in enumerate(contests, 1)],
-        sweeps=[(sentences.sweep_title(swept), sweep.charts(swept, key)) for swept in judgement.sweeps],
+        sections=[Section(contest, palette, number) for number, contest in enumerate(contests, 1)],
+        sweeps=[
+            (sentences.sweep_title(swept), [Picture(chart, palette) for chart in charts.of_sweep(swept, palette)])
+            for swept in judgement.sweeps
+        ],
         environment=machine.environment(report.environment),
         method=[*report.notes, *machine.method(report)],
         request=json.dumps(report.request, indent=1, ensure_ascii=False),
@@ -70,15 +71,15 @@ def comparison_to_page(compared: Comparison) -> str:
     contests: dict[str, list[CellChange]] = {}
     for cell in compared.cells:
         contests.setdefault(cell.cell.contest_id, []).append(cell)
-    key = Key([cell.cell.label for cell in compared.cells])
+    palette = Palette(cell.cell.label for cell in compared.cells)
     return _page(
         "comparison.html.jinja",
-        key,
+        palette,
         title=f"{compared.base.run_id} → {compared.new.run_id}",
         comparison=compared,
         headline=comparison.headline(compared),
         warnings=list(comparison.warnings(compared)),
-        sections=[Changes(cells, key, number) for number, cells in enumerate(contests.values(), 1)],
+        sections=[Changes(cells, palette, number) for number, cells in enumerate(contests.values(), 1)],
         method=comparison.method(compared),
         name_column=comparison.CELL,
         status_column=comparison.OUTCOME,
@@ -88,18 +89,17 @@ def comparison_to_page(compared: Comparison) -> str:
 class Section:
     """One contest on the page."""
 
-    def __init__(self, contest: ContestJudgement, key: Key, number: int) -> None:
+    def __init__(self, contest: ContestJudgement, palette: Palette, number: int) -> None:
         self.contest = contest
         self.title = contest.title
         self.anchor = f"contest-{number}"
         self.rows = contest.cells
         self._columns = columns_of([contest])
         self.columns = shown_in(Output.PAGE, self._columns, contest.cells)
-        self.charts: list[Chart] = charts_of(contest, key)
-        self.sliders = [
-            Slider(contest, chart, start, key, f"{self.anchor}-calls-{start}")
-            for start in STARTS
-            if (chart := costs.chart(contest, key, start))
+        calls = contest.calls or USUAL_CALLS
+        self.pictures = [
+            Picture(chart, palette, f"{self.anchor}-{chart.name}-calls", calls)
+            for chart in charts.of_contest(contest, palette)
         ]
         self.finding = f"{sentences.finding(contest)}."
         self.doubts = sentences.doubts(contest)
@@ -165,35 +165,34 @@ def _settings(values: Mapping[str, JsonValue]) -> Facts:
     return [(name, format.json_value(value)) for name, value in values.items()]
 
 
-class Slider:
-    """The chart of the costs, with the number of calls to be moved along it."""
+class Picture:
+    """A chart on the page. The costs have a slider with the number of calls, which begins at `calls`."""
 
-    def __init__(self, contest: ContestJudgement, chart: Chart, start: Start, key: Key, anchor: str) -> None:
+    def __init__(self, chart: Chart, palette: Palette, slider: str = "", calls: int = USUAL_CALLS) -> None:
         self.chart = chart
-        self.anchor = anchor
-        self.stops = costs.stops(contest, start)
-        calls = contest.calls or USUAL_CALLS
-        self.at = max(place for place, stop in enumerate(self.stops) if place == 0 or stop.calls <= calls)
-        across = costs.scale_of_calls()
-        self.data: list[dict[str, Any]] = [
+        self.markup = Markup(charts.svg(chart, palette))
+        self.slider = slider  # its id
+        self.at = max((place for place, stop in enumerate(chart.stops) if stop.calls <= calls), default=0)
+        self.stops = [
             {
-                "x": round(across(stop.calls), 1),
-                "said": stop.said,
-                "totals": [[key.number(label), total] for label, total in stop.totals],
+                "x": charts.place_on_x(chart, stop.calls),
+                "said": stop.text,
+                "totals": [[palette(label).number, total] for label, total in stop.totals],
             }
-            for stop in self.stops
+            for stop in chart.stops
         ]
 
 
 class Changes:
     """One contest of two runs on the page."""
 
-    def __init__(self, cells: Sequence[CellChange], key: Key, number: int) -> None:
+    def __init__(self, cells: Sequence[CellChange], palette: Palette, number: int) -> None:
         self.anchor = f"contest-{number}"
         self.title = cells[0].cell.title
         self.rows = cells
         self.columns = shown_in(Output.PAGE, comparison.columns_of(cells), cells)
-        self.chart = change.chart(cells, self.title, key)
+        chart = charts.of_change(cells, self.title, palette)
+        self.picture = Picture(chart, palette) if chart else None
 
 
 def _summary(report: Report) -> list[str]:
@@ -203,16 +202,15 @@ def _summary(report: Report) -> list[str]:
     return [part for part in (machine.machine(found), torch, f"Python {found.python}", report.created_at) if part]
 
 
-def _page(template: str, key: Key, **values: Any) -> str:
+def _page(template: str, palette: Palette, **values: Any) -> str:
     script = _asset("page.js")
     return (
         _templates()
         .get_template(template)
         .render(
-            key=key,
+            palette=palette,
+            swatch=lambda label: Markup(charts.swatch(palette(label))),
             style=Markup(_asset("page.css")),
-            light=key.colours(LIGHT),
-            dark=key.colours(DARK),
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             doubts_shown=DOUBTS_SHOWN,

@@ -10,6 +10,7 @@ from records.atomic_file import write_atomically
 from records.errors import UsageError
 from records.report_file import REPORT_JSON, write_json
 from records.schema import Report
+from reports import charts
 from reports.csv_files import sweep_tables, to_csv
 from reports.markdown import to_markdown
 from reports.page import to_page
@@ -31,10 +32,7 @@ def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str
     written = {name: write_atomically(folder / name, text) for name, text in texts.items()}
     drawn: list[Path] = []
     if figures:
-        from reports.figures import draw  # matplotlib takes a while to import, and the harness imports this module
-        from reports.sweep_figures import draw as draw_sweeps
-
-        drawn = [*draw(judgement.reports, folder / "figures"), *draw_sweeps(judgement.report, folder / "figures")]
+        drawn = charts.draw(judgement, folder / "figures")
         written |= {f"figures/{path.name}": path for path in drawn}
     written["report.md"] = write_atomically(folder / "report.md", to_markdown(judgement, figures=drawn))
     return written
@@ -50,8 +48,6 @@ def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path
         raise UsageError("--figures of several reports go together: name a folder for them by --out")
     beside = paths[0] if paths[0].is_dir() else paths[0].parent
     target = folder or beside / "figures"
-    from reports.figures import draw
-
-    if not draw(judge_together(reports).reports, target):
+    if not charts.draw(judge_together(reports), target):
         raise UsageError(f"nothing to draw in {', '.join(map(str, paths))}: no cell has numbers or phases")
     return target

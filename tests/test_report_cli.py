@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import runner
+from judging.judgement import Judgement
 from records import report_file
 from records.schema import Report, Status
 from reports import writer
@@ -100,11 +101,11 @@ def test_figures_of_several_reports_go_together_into_a_folder(
 ) -> None:
     drawn: list[tuple[list[str], Path]] = []
 
-    def draw(reports: list[Report], target: Path) -> list[Path]:
-        drawn.append(([each.run_id for each in reports], target))
+    def draw(judgement: Judgement, target: Path) -> list[Path]:
+        drawn.append(([each.run_id for each in judgement.reports], target))
         return [target / "latency.png"]
 
-    monkeypatch.setattr("reports.figures.draw", draw)
+    monkeypatch.setattr("reports.charts.draw", draw)
     name = report_file.read(folder).run_id
     assert call(monkeypatch, folder, "--figures") == 0
     assert call(monkeypatch, folder, folder / "report.json", "--figures", "--out", folder / "paper") == 0

@@ -1,4 +1,4 @@
-"""How much longer each cell takes in the new run than in the base run, with its interval."""
+"""The chart of a comparison: how much longer each cell takes in the new run than in the base run."""
 
 from __future__ import annotations
 
@@ -6,50 +6,47 @@ from collections.abc import Sequence
 
 from judging.change import Change
 from judging.compare import CellChange
-from reports.charts import rows
-from reports.charts.key import Key
-from reports.charts.svg import Chart, Scale, add, bar_interval, fit, mark, symbol, x_axis
+from records.text import one_line
+from reports.charts.chart import BAR_Y, NAME_CHARACTERS, Axis, Chart, Dots, Mark, Text, vertical_line
+from reports.charts.palette import Palette
+from reports.charts.speed import interval
 from reports.comparison import spell_change
 
-_SHORTEST_REACH = 0.05
+_SHORTEST_REACH = 5.0
 
 
-def chart(cells: Sequence[CellChange], title: str, key: Key) -> Chart | None:
-    """`cells` are those of one contest. Nothing where none of them has a change."""
-    changes = {place: cell.raw for place, cell in enumerate(cells) if cell.raw}
-    if not changes:
+def of_change(cells: Sequence[CellChange], title: str, palette: Palette) -> Chart | None:
+    """Draw the cells of one contest; nothing if none of them has a change."""
+    values = [value for cell in cells if cell.raw for value in _percents(cell.raw)]
+    if not values:
         return None
-    made = Chart("change", title, "Change of latency in %, above 0 the new run takes longer", rows.height_of(cells))
-    texts = {place: spell_change(change) for place, change in changes.items()}
-    across = _scale(
-        list(changes.values()), rows.RIGHT - rows.room_for([text.split(" [")[0] for text in texts.values()])
+    low, high = min(-_SHORTEST_REACH, *values), max(_SHORTEST_REACH, *values)
+    return Chart(
+        name="change",
+        subject="",
+        finding=title,
+        caption="Change of latency in %, above 0 the new run takes longer",
+        x=Axis("change of latency (%)", low - 0.04 * (high - low), high),
+        y=None,
+        marks=(vertical_line(0.0, 0.0, len(cells)), *(_mark(place, cell, palette) for place, cell in enumerate(cells))),
+        rows=tuple(one_line(cell.cell.label, NAME_CHARACTERS) for cell in cells),
     )
-    foot = rows.foot_of(cells)
-    x_axis(made.root, across, foot, "change of latency (%)")
-    add(made.root, "path", "one", d=f"M{across(0):.1f} 0V{foot:.1f}")
-    for place, cell in enumerate(cells):
-        label, name_y = cell.cell.label, rows.ROW * place + rows.NAME_DOWN
-        add(made.root, "text", "label", fit(label, rows.RIGHT), x=rows.LEFT, y=name_y)
-        group = mark(made.root, key.number(label), f"{label}: {texts.get(place, cell.outcome)}")
-        if place not in changes:
-            add(group, "text", "lost", f"\u00d7 {cell.outcome}", x=rows.LEFT, y=rows.middle_of(place) + 4)
-            continue
-        low, middle, high = (across(value) for value in _percents(changes[place]))
-        if low < high:
-            bar_interval(group, low, high, rows.middle_of(place))
-        symbol(group, middle, rows.middle_of(place), key.look(label).marker, size=6)
-        rows.value_at(group, texts[place].split(" [")[0], max(high, middle + 4), place)
-    return made
+
+
+def _mark(place: int, cell: CellChange, palette: Palette) -> Mark:
+    label, y = cell.cell.label, place + BAR_Y
+    if cell.raw is None:
+        return Mark(
+            (Text(None, y, f"\u00d7 {cell.outcome}", colour="bad"),), f"{label}: {cell.outcome}", palette(label)
+        )
+    low, middle, high = _percents(cell.raw)
+    shapes = Dots((middle,), (y,)), Text(high, y, spell_change(Change(cell.raw.log, None)))
+    tip = f"{label}: {spell_change(cell.raw)}"
+    return Mark((*([interval(low, high, y)] if low < high else []), *shapes), tip, palette(label))
 
 
 def _percents(change: Change) -> tuple[float, float, float]:
-    """Low end, value and high end."""
-    interval = change.ci95
-    low, high = (interval.low, interval.high) if interval else (change.value, change.value)
+    """Return the low end, the value and the high end."""
+    found = change.ci95
+    low, high = (found.low, found.high) if found else (change.value, change.value)
     return 100 * (low - 1), 100 * (change.value - 1), 100 * (high - 1)
-
-
-def _scale(changes: Sequence[Change], stop: float) -> Scale:
-    values = [value for change in changes for value in _percents(change)]
-    low, high = min(-100 * _SHORTEST_REACH, *values), max(100 * _SHORTEST_REACH, *values)
-    return Scale(low - 0.04 * (high - low), high, rows.LEFT, stop)

@@ -11,8 +11,8 @@ from records.errors import UsageError
 from records.report_file import to_json
 from records.schema import Environment, Record, Report, Status
 from reports import history
+from reports.charts import draw_history
 from reports.history import RUNS_SHOWN
-from reports.history_figure import draw
 from tests.reports.samples import HOSTILE, bursts, cell, constant, environment, failed, hostile_on_cpu, ok, report
 
 
@@ -120,7 +120,8 @@ def test_the_tables_hold_the_last_runs_and_the_figure_all(tmp_path: Path) -> Non
     assert row[1] == str(RUNS_SHOWN + 3)
     ticks = [node.text for node in ElementTree.parse(tmp_path / "history.svg").iter("{http://www.w3.org/2000/svg}text")]
     assert str(RUNS_SHOWN + 3) in ticks
-    assert f"eager moved most, to {(1 + RUNS_SHOWN + 3) / 2:.2f}x its first latency: conv on cpu, fp32" in ticks
+    assert f"eager moved most, to {(1 + RUNS_SHOWN + 3) / 2:.2f}x its first latency" in ticks
+    assert "conv on cpu, fp32" in ticks
 
 
 def test_another_folder_can_be_named(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_another_folder_can_be_named(tmp_path: Path) -> None:
 def test_many_contests_go_to_further_pages(tmp_path: Path) -> None:
     records = [ok(cell(model=f"m{number}"), constant([1.0, 200.0] * 4)) for number in range(14)]
     keep(made(1, records), tmp_path / "1")
-    files = draw(history.read(tmp_path), tmp_path)
+    files = draw_history(history.read(tmp_path), tmp_path)
     assert [path.name for path in files] == ["history.png", "history.svg", "history-2.png", "history-2.svg"]
 
 

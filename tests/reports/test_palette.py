@@ -1,26 +1,38 @@
 import pytest
 
-from reports.palette import BLACK, WHITE, Look, Looks, luminance, parse_hex, readable
+from reports.charts.palette import BLACK, DARK_GROUND, WHITE, Look, Palette, luminance, parse_hex, ramp, readable
 
 LABELS = ["eager", "torchscript", "inductor", "inductor/a", "inductor/b", "onnx", "triton", "hotpath", "theirs"]
 
 
-@pytest.mark.parametrize(("background", "contrast"), [(WHITE, 2.1), (parse_hex("#14181f"), 3.0)])
-def test_every_colour_can_be_made_readable_on_light_and_on_dark(
-    background: tuple[float, float, float], contrast: float
-) -> None:
-    looks = Looks(LABELS)
-    for label in LABELS:
-        found = readable(looks(label), background, contrast).colour
-        darker, lighter = sorted((luminance(found), luminance(background)))
-        assert (lighter + 0.05) / (darker + 0.05) >= contrast, label
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted(luminance(parse_hex(text)) for text in (one, other))
+    return (lighter + 0.05) / (darker + 0.05)
 
 
-def test_what_is_readable_stays_as_it_is() -> None:
-    look = Looks(["onnx"])("onnx")
-    assert look.hex == "#0072b2"
-    assert readable(look, WHITE, 2.1) == look
-    assert readable(Look(WHITE, "", "o"), WHITE, 22.0).colour == BLACK  # more than there is
+@pytest.mark.parametrize("look", [*Palette(LABELS).looks, *ramp("abcdef").values()])
+def test_every_colour_is_readable_on_light_and_on_dark(look: Look) -> None:
+    assert contrast(look.light, "#ffffff") >= 2.08 and contrast(look.dark, DARK_GROUND) >= 2.97  # rounded to 8 bits
+
+
+def test_a_backend_has_one_hue_and_a_mode_another_lightness_and_shape() -> None:
+    palette = Palette(LABELS)
+    plain, tuned = palette("inductor"), palette("inductor/a")
+    assert plain.light == "#e69f00"
+    assert luminance(parse_hex(tuned.dark)) > luminance(parse_hex(plain.dark)) and tuned.marker != plain.marker
+    assert len({look.dark for look in palette.looks}) == len(LABELS)
+    assert [look.number for look in palette.looks] == list(range(len(LABELS)))
+
+
+def test_unknown_backends_get_colours_by_name_whatever_their_order() -> None:
+    forth, back = Palette(["zeta", "alpha", "eager"]), Palette(["eager", "alpha", "zeta"])
+    assert all(forth(label).light == back(label).light for label in ("zeta", "alpha", "eager"))
+    assert forth("zeta").light != forth("alpha").light
+
+
+def test_a_readable_colour_stays_as_it_is() -> None:
+    assert readable(parse_hex("#0072b2"), WHITE, 2.1) == parse_hex("#0072b2")
+    assert readable(WHITE, WHITE, 22.0) == BLACK  # more than there is
 
 
 def test_luminance_is_that_of_the_standard() -> None:
@@ -29,5 +41,5 @@ def test_luminance_is_that_of_the_standard() -> None:
 
 
 def test_a_label_that_was_not_named_has_no_look() -> None:
-    with pytest.raises((KeyError, ValueError)):
-        Looks(["onnx"])("onnx/cuda-graph")
+    with pytest.raises(KeyError):
+        Palette(["onnx"])("onnx/cuda-graph")

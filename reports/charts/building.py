@@ -1,0 +1,152 @@
+"""Charts of what building costs: its phases, and the build time against the speed-up and against the latency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from judging.contest import CellJudgement, ContestJudgement
+from records.text import one_line
+from reports import findings, format
+from reports.charts.chart import BAR_Y, Axis, Bar, Chart, Dots, Line, Mark, Text, axis_around, lost_cell, name
+from reports.charts.palette import Palette
+from reports.charts.speed import LOG_FROM_RATIO, ends
+
+SHORTEST_BUILD_S = 1e-3
+"""A shorter build stands here on a logarithmic axis."""
+
+_PHASES = {"export": "#4b6a9b", "compile": "#8c93a3", "load": "#b5a76c", "first_call": "#e6c229"}
+_OTHER_PHASE = "#777777"
+
+
+def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw the time until the first answer as a stack of phases. The axis is linear, since lengths add up."""
+    longest_s = max((_total_s(cell) for cell in contest.cells), default=0.0)
+    if longest_s <= 0:
+        return None
+    found = {phase.name for cell in contest.cells for phase in cell.record.phases}
+    names = [phase for phase in _PHASES if phase in found]
+    return Chart(
+        name="phases",
+        subject=contest.title,
+        finding=findings.phases(contest),
+        caption="Time until the first answer in s: export, compile, load and first call, from empty caches",
+        x=Axis("time (s)", 0.0, longest_s),
+        y=None,
+        marks=tuple(mark for place, cell in enumerate(contest.cells) for mark in _stack(place, cell, palette)),
+        rows=tuple(map(name, contest.cells)),
+        colours=(
+            *((phase.replace("_", " "), _PHASES[phase]) for phase in names),
+            *([("other", _OTHER_PHASE)] if found - set(names) else []),
+        ),
+    )
+
+
+def build_vs_speedup(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw what building costs against what it buys, a dot for each ranked cell."""
+    if not findings.has_ratio(contest):
+        return None
+    baseline = contest.baseline
+    points = [(cell, ratio) for cell in contest.ranked if (ratio := cell.speedup)]
+    values = [1.0, *(value for _, ratio in points for value in (ratio.value, *ends(ratio)))]
+    x = axis_around(_build_title(contest), [build_s(cell) for cell, _ in points], is_log=True)
+    marks = [Mark((Line((x.low, x.high), (1.0, 1.0), colour="soft", width=0.9),))]
+    for cell, ratio in points:
+        at_s = build_s(cell)
+        tip = f"{cell.label}: {format.ratio(ratio.value)}x {format.ratio_interval(ratio.ci95)}, "
+        shapes = Line((at_s, at_s), ends(ratio)), Dots((at_s,), (ratio.value,), size=6.5)
+        marks.append(Mark(shapes, f"{tip}built in {format.seconds(cell.record.build_s)} s", palette(cell.label)))
+    return Chart(
+        name="build-vs-speedup",
+        subject=contest.title,
+        finding=findings.building(contest),
+        caption=f"Speed-up over {baseline} against build time in s (under 1 ms: at 1 ms), with its 95 % interval",
+        x=x,
+        y=axis_around(
+            f"speed-up over {baseline} (x)", values, is_log=max(values) > LOG_FROM_RATIO * min(values) > 0, pad=0.1
+        ),
+        marks=tuple(marks),
+        legend=tuple((name(cell), palette(cell.label)) for cell, _ in points),
+        foot_note=" ".join(f"\u00d7 {name(cell)} {cell.record.status}" for cell in contest.unranked),
+    )
+
+
+def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw latency against build time. The stairs are the front of these two; a filled dot is not dominated at all."""
+    points = [(cell, found.median_ms) for cell in contest.ranked if (found := cell.record.latency)]
+    if len(contest.ranked) < 2 or any(median_ms <= 0 for _, median_ms in points):
+        return None
+    x = axis_around(_build_title(contest), [build_s(cell) for cell, _ in points], is_log=True)
+    front = stairs([(build_s(cell), median_ms) for cell, median_ms in points])
+    corners = [front[0]]
+    for at_s, median_ms in front[1:]:
+        corners += [(at_s, corners[-1][1]), (at_s, median_ms)]
+    xs, ys = zip(*corners, (x.high, corners[-1][1]), strict=True)
+    dots = [
+        Mark(
+            (Dots((build_s(cell),), (median_ms,), cell.label in contest.front.labels),),
+            _pareto_tip(cell, median_ms),
+            palette(cell.label),
+        )
+        for cell, median_ms in points
+    ]
+    return Chart(
+        name="pareto",
+        subject=contest.title,
+        finding=findings.pareto(contest),
+        caption="Median latency in ms against build time in s; the line is their front. Filled: nothing dominates it "
+        f"in {', '.join(contest.front.aims)}",
+        x=x,
+        y=axis_around("median latency (ms)", [median_ms for _, median_ms in points], is_log=True),
+        marks=(Mark((Line(xs, ys, colour="soft", width=1.0),)), *dots),
+        legend=tuple((name(cell), palette(cell.label)) for cell, _ in points),
+    )
+
+
+def build_s(cell: CellJudgement) -> float:
+    """Return the build time, long enough for a logarithmic axis."""
+    return max(cell.record.build_s, SHORTEST_BUILD_S)
+
+
+def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other is below in both coordinates, from left to right."""
+    found: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if not found or y < found[-1][1]:
+            found.append((x, y))
+    return found
+
+
+def _total_s(cell: CellJudgement) -> float:
+    return sum(phase.seconds for phase in cell.record.phases)
+
+
+def _stack(place: int, cell: CellJudgement, palette: Palette) -> list[Mark]:
+    if not cell.record.phases:
+        return [lost_cell(place, cell, palette)]
+    marks, left_s, look = [], 0.0, palette(cell.label)
+    for phase in cell.record.phases:
+        bar = Bar(place + BAR_Y, left_s, left_s + phase.seconds, colour=_PHASES.get(phase.name, _OTHER_PHASE))
+        marks.append(Mark((bar,), f"{cell.label}: {phase.name} {format.seconds(phase.seconds)} s", look))
+        left_s += phase.seconds
+    lost = "" if cell.record.latency else f" \u00d7 {one_line(format.fate(cell.record), 30)}"
+    text = f"{format.seconds(left_s)}{lost}"
+    return [
+        *marks,
+        Mark((Text(left_s, place + BAR_Y, text),), f"{cell.label}: {format.seconds(left_s)} s in all{lost}", look),
+    ]
+
+
+def _build_title(contest: ContestJudgement) -> str:
+    is_cut = any(build_s(cell) == SHORTEST_BUILD_S for cell in contest.ranked)
+    return f"build time (s){'; under 1 ms: at 1 ms' if is_cut else ''}"
+
+
+def _pareto_tip(cell: CellJudgement, median_ms: float) -> str:
+    record = cell.record
+    parts = [
+        f"{cell.label}: {format.milliseconds(median_ms)} ms",
+        f"built in {format.seconds(record.build_s)} s",
+        f"{format.mebibytes(format.peak_memory(record)[0])} MiB",
+        f"relative error {format.error(record.accuracy.relative_rmse if record.accuracy else None)}",
+    ]
+    return ", ".join(parts)

@@ -1,0 +1,138 @@
+"""The colour and the shape of each configuration: the backend gives the hue, the mode the lightness and the shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+Rgb = tuple[float, float, float]
+WHITE, BLACK = (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)
+DARK_GROUND = "#14181f"
+
+LIGHT = {
+    "ground": "#ffffff",
+    "ink": "#16191d",
+    "soft": "#59616b",
+    "faint": "#d9dde2",
+    "hair": "#e8eaed",
+    "bad": "#a8330a",
+}
+"""What charts are painted with besides the colours of configurations. The page's style sheet has the same names as
+variables, for light and for dark."""
+
+CONTRAST_ON_LIGHT, CONTRAST_ON_DARK = 2.1, 3.0
+"""Minimum contrast of a mark with its background, as WCAG 2.2 defines it. Shapes and names tell marks apart, too."""
+
+# Okabe & Ito, "Color Universal Design", 2008; with two greys for those that are no compilers, and two of Paul Tol's
+_COLOURS = {
+    "eager": "#4d4d4d",
+    "torchscript": "#f0e442",
+    "inductor": "#e69f00",
+    "aotinductor": "#d55e00",
+    "onnx": "#0072b2",
+    "openvino": "#56b4e9",
+    "tensorrt": "#009e73",
+    "torch-tensorrt": "#cc79a7",
+    "triton": "#332288",
+    "hotpath": "#882255",
+    "null": "#b0b0b0",
+}
+# Paul Tol's "muted" scheme, for the backends of third parties
+_FURTHER_COLOURS = ["#999933", "#44aa99", "#661100", "#aa4499", "#117733", "#ddcc77"]
+_RAMP = ["#440154", "#3b528b", "#21918c", "#5ec962"]  # viridis without its yellow end
+_MARKERS = "os^DvP"
+
+_LIGHTER_PER_MODE, _LIGHTEST = 0.3, 0.6
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a configuration is drawn, with its number on the page. `marker` is one of matplotlib's names."""
+
+    number: int
+    light: str
+    dark: str
+    marker: str
+
+
+class Palette:
+    """The looks of all configurations that are drawn together: `palette("inductor/max-autotune")`.
+
+    Configurations are numbered in the order in which they first appear.
+    """
+
+    def __init__(self, labels: Iterable[str]) -> None:
+        self.labels = list(dict.fromkeys(labels))
+        known = [label.partition("/")[::2] for label in self.labels]
+        unknown = sorted({backend for backend, _ in known} - _COLOURS.keys())
+        colours = _COLOURS | {name: _FURTHER_COLOURS[n % len(_FURTHER_COLOURS)] for n, name in enumerate(unknown)}
+        self._looks = {}
+        for number, (label, (backend, mode)) in enumerate(zip(self.labels, known, strict=True)):
+            modes = sorted({other for name, other in known if name == backend and other})
+            step = 1 + modes.index(mode) if mode else 0
+            colour = _between(parse_hex(colours[backend]), WHITE, min(_LIGHTEST, _LIGHTER_PER_MODE * step))
+            self._looks[label] = _look(number, colour, _MARKERS[step % len(_MARKERS)])
+
+    def __call__(self, label: str) -> Look:
+        """Return the look of a label. Raises KeyError for a label that was not given at the beginning."""
+        return self._looks[label]
+
+    @property
+    def looks(self) -> list[Look]:
+        return list(self._looks.values())
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The page's variable for each light colour: `#0072b2` is `var(--k2)`."""
+        names = {colour: f"var(--{name})" for name, colour in LIGHT.items()}
+        return {look.light: f"var(--k{look.number})" for look in reversed(self.looks)} | names
+
+
+def ramp(labels: Iterable[str]) -> dict[str, Look]:
+    """Return looks for labels that have an order, such as sizes: from dark to bright."""
+    ordered = list(labels)
+    looks = {}
+    for place, label in enumerate(ordered):
+        whole, part = divmod(place / max(1, len(ordered) - 1) * (len(_RAMP) - 1), 1)
+        stops = [parse_hex(_RAMP[min(int(whole) + step, len(_RAMP) - 1)]) for step in (0, 1)]
+        looks[label] = _look(place, _between(stops[0], stops[1], part), _MARKERS[place % len(_MARKERS)])
+    return looks
+
+
+def parse_hex(text: str) -> Rgb:
+    """Return `#e69f00` as parts of one."""
+    red, green, blue = (int(text[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    return red, green, blue
+
+
+def readable(colour: Rgb, background: Rgb, contrast: float) -> Rgb:
+    """Return the colour that is closest to `colour` and has at least that contrast with the background."""
+    far_end = BLACK if luminance(background) > 0.5 else WHITE
+    steps = (_between(colour, far_end, step / 20) for step in range(21))
+    return next((found for found in steps if _contrast(found, background) >= contrast), far_end)
+
+
+def luminance(colour: Rgb) -> float:
+    """Return the relative luminance of an sRGB colour, 0 to 1 (WCAG 2.2)."""
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _look(number: int, colour: Rgb, marker: str) -> Look:
+    light = readable(colour, WHITE, CONTRAST_ON_LIGHT)
+    dark = readable(colour, parse_hex(DARK_GROUND), CONTRAST_ON_DARK)
+    return Look(number, _hex(light), _hex(dark), marker)
+
+
+def _hex(colour: Rgb) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colour)
+
+
+def _contrast(one: Rgb, other: Rgb) -> float:
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _between(colour: Rgb, other: Rgb, share: float) -> Rgb:
+    red, green, blue = (part + (end - part) * share for part, end in zip(colour, other, strict=True))
+    return red, green, blue

@@ -1,0 +1,215 @@
+"""Charts: one description each, painted for the page and for files."""
+
+import re
+import struct
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import pytest
+from PIL import Image
+
+from judging.judgement import contests_of, judge, judge_together
+from records.schema import Record, Report, Status
+from reports import charts
+from reports.charts import CHARTS_PER_FILE, Chart, Palette
+from reports.charts.chart import Axis, Dots, Line
+from reports.charts.paint import save
+from tests.reports.samples import (
+    bursts,
+    cell,
+    conv_on_cpu,
+    failed,
+    hostile_on_cpu,
+    mlp_on_cuda,
+    ok,
+    over_processes,
+    report,
+    strictly_on_cpu,
+    sweep,
+)
+
+PAIR = [ok(cell(), over_processes(2.0)), ok(cell("onnx"), over_processes(1.0), build_s=1.0)]
+NAMES = {"latency", "speedup", "build-vs-speedup", "costs", "pareto", "phases", "samples"}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def draw(made: Report, folder: Path) -> dict[str, Path]:
+    return {path.name: path for path in charts.draw(judge(made), folder)}
+
+
+def described(records: Sequence[Record], name: str) -> tuple[Chart, Palette]:
+    """The chart of that name of the only contest of these records."""
+    (contest,) = contests_of(report(list(records)))
+    palette = Palette(found.label for found in contest.cells)
+    return next(chart for chart in charts.of_contest(contest, palette) if chart.name == name), palette
+
+
+def seen(chart: Chart, palette: Palette) -> list[str]:
+    """What is written in a chart on the page."""
+    return ["".join(node.itertext()) for node in ElementTree.fromstring(charts.svg(chart, palette)).iter("text")]
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every file of the whole sample, by its name."""
+    return draw(report(), tmp_path_factory.mktemp("run") / "figures")
+
+
+def texts(svg: Path) -> list[str]:
+    """What a reader can read and search in it."""
+    return ["".join(node.itertext()).strip() for node in ElementTree.parse(svg).iter(f"{SVG}text")]
+
+
+def png_size_and_dpi(path: Path) -> tuple[int, int, int]:
+    data = path.read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    per_metre = struct.unpack(">I", data[data.index(b"pHYs") + 4 :][:4])[0]
+    return width, height, round(per_metre * 0.0254)
+
+
+def test_every_figure_is_written_as_png_and_svg(drawn: dict[str, Path]) -> None:
+    assert set(drawn) == {f"{name}.{kind}" for name in NAMES for kind in ("png", "svg")}
+    width, height, dpi = png_size_and_dpi(drawn["latency.png"])
+    assert (width, dpi) == (1440, 200) and width / 3 < height < 2 * width  # as wide as the text of a page
+
+
+def test_a_single_contest_is_as_wide_as_a_column(tmp_path: Path) -> None:
+    png, _ = save([described(PAIR, "latency")[0]], "", tmp_path / "latency")
+    assert png_size_and_dpi(png)[0] == 700
+
+
+def test_files_are_the_same_each_time_and_no_setting_of_matplotlib_changes(tmp_path: Path) -> None:
+    before = matplotlib.rcParams.copy()
+    first, again = (draw(report(hostile_on_cpu()), tmp_path / name) for name in ("first", "again"))
+    assert {name: path.read_bytes() for name, path in first.items()} == {
+        name: path.read_bytes() for name, path in again.items()
+    }
+    assert matplotlib.rcParams.copy() == before
+
+
+def test_a_sweep_becomes_lines_over_its_sizes_with_a_cross_where_a_cell_failed() -> None:
+    (swept,) = judge(sweep(contests=8, backends=5)).sweeps
+    palette = Palette(swept.lines)
+    over_latency, over_speedup = charts.of_sweep(swept, palette)
+    assert (over_latency.x.title, over_latency.subject) == (
+        "batch",
+        "transformer (sequence 128) on cpu, fp32, over batch",
+    )
+    assert over_latency.finding.startswith(("fastest: ", "fastest at every batch: "))
+    assert {"failed", "inductor/max-autotune"} <= dict(over_latency.legend).keys()
+    assert {"median latency (ms)", "batch", "128"} <= set(seen(over_latency, palette))
+    assert "speed-up over eager (x)" in seen(over_speedup, palette)
+
+
+def test_what_is_in_several_reports_names_its_run() -> None:
+    conv, mlp = conv_on_cpu()[:2], mlp_on_cuda()[:2]
+    both = judge_together([report(conv, run_id="before"), report([*conv, *mlp], run_id="after")])
+    palette = Palette(found.label for contest in both.contests for found in contest.cells)
+    subjects = [charts.of_contest(contest, palette)[0].subject for contest in both.contests]
+    assert [subject.rpartition(", ")[2] for subject in subjects] == ["before", "after", "fp16"]
+
+
+def test_an_svg_keeps_its_text_and_says_what_is_seen(drawn: dict[str, Path]) -> None:
+    found = texts(drawn["latency.svg"])
+    assert "onnx and tensorrt tie on mlp" in found
+    assert any(text.startswith("onnx is fastest on conv: 1.8") for text in found)
+    assert "median latency (ms), 95 % interval" in found
+    assert any("$x$" in text for text in found)  # a name, not mathematics
+    assert {"nothing dominates onnx and eager", "median latency (ms)"} <= set(texts(drawn["pareto.svg"]))
+
+
+def test_a_failed_cell_is_a_mark_and_not_a_gap(drawn: dict[str, Path]) -> None:
+    for name in ("latency", "speedup", "samples"):
+        found = texts(drawn[f"{name}.svg"])
+        assert {"\u00d7 crash in load (signal 11)", "\u00d7 oom in compile", "\u00d7 unavailable"} <= set(found), name
+    assert "\u00d7 incorrect" in texts(drawn["speedup.svg"])
+    assert any(text.endswith("incorrect") and text[0].isdigit() for text in texts(drawn["latency.svg"]))
+    assert any("torchscript crash" in text for text in texts(drawn["build-vs-speedup.svg"]))
+    assert any("3.9" in text and "crash in load" in text for text in texts(drawn["phases.svg"]))
+
+
+def test_what_strict_failed_is_labelled_as_that() -> None:
+    found = seen(*described(strictly_on_cpu(), "latency"))
+    assert sum(text.endswith(" fallback") and text[0].isdigit() for text in found) == 2
+    assert not any("incorrect" in text for text in found)
+
+
+def test_a_chart_with_nothing_to_show_is_not_drawn(tmp_path: Path) -> None:
+    assert draw(report([]), tmp_path) == {}
+    assert draw(report([failed(cell("onnx"), Status.CRASH, "signal 11")]), tmp_path) == {}
+    (contest,) = contests_of(report(hostile_on_cpu()))
+    names = {chart.name for chart in charts.of_contest(contest, Palette(found.label for found in contest.cells))}
+    assert names == (NAMES | {"drift"}) - {"speedup", "build-vs-speedup"}  # nothing to be faster than
+
+
+def test_the_costs_are_drawn_for_each_start_with_their_crossings() -> None:
+    records = [
+        ok(cell("eager"), over_processes(2.0)),
+        ok(cell("onnx"), over_processes(1.0, seed=1), build_s=2.0),
+        ok(cell("openvino"), over_processes(0.99, (0.9, 1.1, 1.0), seed=2), build_s=9.0),
+    ]
+    cold, warm = (seen(*described(records, name)) for name in ("costs", "costs-warm"))
+    assert {"total time / eager's", "calls"} <= set(cold)
+    sure = next(text for text in cold if re.fullmatch(r"2,0\d\d|1,9\d\d", text))  # 2 s against 1 ms a call
+    assert described(records, "costs")[0].finding.startswith("eager costs least up to call ")
+    assert any(re.fullmatch(r"[\d,]+\?", text) for text in cold)  # openvino may be no faster than onnx
+    assert sure not in warm
+
+
+def test_more_contests_than_fit_go_to_a_further_figure(tmp_path: Path) -> None:
+    count = CHARTS_PER_FILE + 1
+    records = [ok(cell("null", dimensions={"batch": size}), bursts(1.0, rounds=2, calls=3)) for size in range(count)]
+    files = draw(report(records), tmp_path)
+    assert {"latency.png", "latency-2.png"} <= set(files) and "latency-3.png" not in files
+    assert "null (batch 12) on cpu, fp32" not in texts(files["latency.svg"])
+    assert any("batch 12" in text for text in texts(files["latency-2.svg"]))
+
+
+@pytest.mark.parametrize("median_ms", [1e-6, 1e5])
+def test_one_burst_of_one_call_can_be_drawn(median_ms: float) -> None:
+    records = [ok(cell("eager"), bursts(median_ms, 1, 1)), ok(cell("onnx"), bursts(2 * median_ms, 1, 1))]
+    for name in NAMES:
+        assert seen(*described(records, name))
+
+
+def test_a_chart_on_the_page_has_marks_with_tips_and_colours_that_follow_the_theme() -> None:
+    chart, palette = described(PAIR, "latency")
+    svg = charts.svg(chart, palette)
+    root = ElementTree.fromstring(svg)
+    assert root.attrib["role"] == "img" and root.attrib["aria-label"].startswith("onnx is fastest on conv: ")
+    (first, second) = [node for node in root.iter("g") if node.get("class") == "mark"]
+    assert first.attrib["data-k"] == str(palette("onnx").number)
+    assert (first.findtext("title") or "").startswith("onnx: ") and (second.findtext("title") or "").startswith("eager")
+    assert f"var(--k{palette('onnx').number})" in svg and "var(--ink)" in svg
+    assert re.findall(r"#[0-9a-f]{6}\b", svg) == []
+    assert "is fastest on" not in "".join(root.itertext())  # the page writes that as text of its own
+
+
+def test_the_page_and_the_file_have_the_same_colours(tmp_path: Path) -> None:
+    chart, palette = described([ok(cell("torchscript"), over_processes(2.0)), PAIR[1]], "latency")
+    png, svg = save([chart], "", tmp_path / "latency")
+    with Image.open(png) as image:
+        pixels = {image.convert("RGB").getpixel((x, y)) for x in range(30, 100) for y in range(image.height)}
+    painted = {"#" + bytes(pixel).hex() for pixel in pixels if isinstance(pixel, tuple)}
+    written = set(re.findall(r"#[0-9a-f]{6}", svg.read_text(encoding="utf-8")))
+    assert {palette(label).light for label in ("torchscript", "onnx")} <= painted & written
+
+
+def test_a_median_stands_within_its_hill() -> None:
+    for mark in described(PAIR, "samples")[0].marks:
+        hill, median = mark.shapes
+        assert isinstance(median, Line) and hill.xs[0] < median.xs[0] < hill.xs[-1]  # type: ignore[union-attr]
+
+
+def test_a_dot_is_filled_where_nothing_dominates_it() -> None:
+    slow = ok(cell("inductor"), over_processes(3.0), build_s=9.0)
+    chart, palette = described([*PAIR, slow], "pareto")
+    dots = {mark.look: shape for mark in chart.marks for shape in mark.shapes if isinstance(shape, Dots)}
+    assert [dots[palette(label)].is_filled for label in ("eager", "onnx", "inductor")] == [True, True, False]
+
+
+def test_values_have_a_place_on_their_axis() -> None:
+    assert [Axis("", 1.0, 100.0, is_log=True).share(value) for value in (1, 10, 100)] == pytest.approx([0, 0.5, 1])
+    assert Axis("", 2.0, 4.0).share(3.0) == 0.5
