@@ -482,10 +482,8 @@ def _leaves(node: ElementTree.Element, group: str) -> Iterator[tuple[str, Elemen
 
 def _element(node: ElementTree.Element, names: dict[str, str], inside: str = "") -> str:
     """Return one element without what nobody needs. `names` are the new names of what it refers to."""
-    tag, style = (
-        _tag(node),
-        dict(part.strip().split(": ", 1) for part in node.get("style", "").split(";") if part.strip()),
-    )
+    tag = _tag(node)
+    style = dict(part.strip().split(": ", 1) for part in node.get("style", "").split(";") if part.strip())
     if "font" in style:  # older releases of matplotlib write one property
         style["font-size"] = re.findall(r"[\d.]+px", style["font"])[0]
         style |= {"font-weight": "700"} if re.search(r"\b(bold|700)\b", style["font"]) else {}
@@ -494,7 +492,7 @@ def _element(node: ElementTree.Element, names: dict[str, str], inside: str = "")
     kept = {name: style[name].removesuffix("px") for name in _KEPT if name in style}
     kept = {name: value for name, value in kept.items() if value != _DEFAULTS.get(name)}
     kept |= {name: _rounded(node.attrib[name]) for name in ("x", "y", "width", "height", "d") if name in node.attrib}
-    if tag == "path" and kept["d"].count("C") == 8:  # a circle
+    if tag == "path" and kept.get("d", "").count("C") == 8:  # a circle
         tag, kept["r"] = "circle", kept.pop("d").split("C")[0].split(" ")[1]
     if href := node.get(_HREF):
         kept["href"] = f"#{names[href.removeprefix('#')]}"
