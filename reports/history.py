@@ -1,21 +1,16 @@
-"""Many reports as one history: the median of every cell from run to run, and where the machine or its software changed.
-
-A history shows, it does not judge: two runs share no rounds, and what lies between them is what `compare` is for.
-"""
+"""Reads many reports and shows the median of each cell from run to run, and where machine or software changed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from judging import environments
-from judging.environments import Difference
+from judging.history import History, history_of
 from records import report_file
 from records.atomic_file import write_atomically
 from records.errors import UsageError
-from records.schema import Environment, Record, Report, Status
+from records.schema import Record, Report, Status
 from records.text import one_line
 from reports import format
 from reports.charts import draw_history
@@ -25,45 +20,13 @@ from reports.markdown import details, escape, table
 HISTORY_MD = "history.md"
 
 RUNS_SHOWN = 6
-"""Columns of the tables: the last so many runs. The figure shows all."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One report of a history, without its samples."""
-
-    run_id: str
-    at: datetime  # aware
-    environment: Environment
-    records: dict[str, Record]  # by the cell's id
-    changes: list[Difference]  # to the run before, of what bears on speed
-
-    @property
-    def day(self) -> str:
-        return self.at.astimezone(UTC).strftime("%Y-%m-%d")
-
-
-@dataclass(frozen=True)
-class History:
-    runs: list[Run]  # the oldest first; at least one
-    skipped: list[str]  # why a report is not among them
-
-    @property
-    def contests(self) -> dict[str, list[Record]]:
-        """Per contest the newest record of each of its cells, in the order in which they first appear."""
-        newest: dict[str, Record] = {}
-        for run in self.runs:
-            newest |= run.records
-        grouped: dict[str, list[Record]] = {}
-        for record in newest.values():
-            grouped.setdefault(record.cell.contest_id, []).append(record)
-        return grouped
+"""Number of runs that have a column: the last ones. The figure shows all runs."""
 
 
 def write(folder: Path, out: Path | None = None) -> tuple[History, Path]:
-    """Reads every report below `folder`, and writes `history.md` and its figure into `out`, or into `folder` itself.
+    """Read every report below `folder`, and write `history.md` and its figure into `out`, or into `folder` itself.
 
-    Returns the history and where its page is. Raises UsageError where there is no folder or no report in it.
+    Return the history and the path of `history.md`. Raises UsageError if there is no folder, or no report in it.
     """
     history = read(folder)
     target = out or folder
@@ -73,9 +36,9 @@ def write(folder: Path, out: Path | None = None) -> tuple[History, Path]:
 
 
 def read(folder: Path) -> History:
-    """The reports below `folder` in the order of time. One that cannot be read is named among the skipped.
+    """Return the reports below `folder` in the order of time. Those that cannot be read are named as skipped.
 
-    Raises UsageError where there is no folder, or no report in it that can be read.
+    Raises UsageError if there is no folder, or no report in it that can be read.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder: give one that holds runs, such as results")
@@ -95,11 +58,11 @@ def read(folder: Path) -> History:
     if not dated:
         why = f": {'; '.join(skipped)}" if skipped else ""
         raise UsageError(f"no report below {folder} can be read{why}; runner.py run makes one")
-    return History(_runs(dated), skipped)
+    return history_of(dated, skipped)
 
 
 def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
-    """The whole history. `figures` are files beside it; those that are PNG are embedded."""
+    """Return the whole history. `figures` are files beside it; those that are PNG are embedded."""
     count = "1 run" if len(history.runs) == 1 else f"{len(history.runs)} runs"
     first, last = history.runs[0].day, history.runs[-1].day
     sections = [f"# History: {count}, {first if first == last else f'{first} to {last}'}"]
@@ -118,27 +81,18 @@ def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
 
 
 def _find(folder: Path) -> list[Path]:
-    """The folders below `folder`, itself included, that hold a report, whichever way it is packed."""
+    """Return `folder` and the folders below it that hold a report, packed or not."""
     names = (report_file.REPORT_JSON, f"{report_file.REPORT_JSON}.gz")
     return sorted({path.parent for name in names for path in folder.rglob(name)})
 
 
 def _moment(text: str) -> datetime:
-    """Raises UsageError where it is no date of ISO 8601. Without a zone it is UTC."""
+    """Read a date of ISO 8601; without a zone it is UTC. Raises UsageError for anything else."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(f"a report was made at {one_line(text, 40)!r}, which is no date: it has no place") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _runs(dated: dict[tuple[datetime, str], Report]) -> list[Run]:
-    runs: list[Run] = []
-    for (at, run_id), report in sorted(dated.items(), key=lambda item: item[0]):
-        changes = environments.bear_on_speed(runs[-1].environment, report.environment) if runs else []
-        records = {record.cell.id: record for record in report.records}
-        runs.append(Run(run_id, at, report.environment, records, changes))
-    return runs
 
 
 def _contest_table(history: History, records: Sequence[Record]) -> str:
@@ -153,7 +107,7 @@ def _contest_table(history: History, records: Sequence[Record]) -> str:
 
 
 def _median(record: Record | None) -> str:
-    """What a failed cell ended as is marked, with whatever numbers it kept."""
+    """Return the median of a cell; if it failed, with what it ended as."""
     if record is None:
         return NONE
     median = format.median(record.latency) if record.latency else ""

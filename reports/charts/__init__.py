@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from judging.contest import ContestJudgement
 from judging.costs import STARTS
+from judging.history import History
 from judging.judgement import Judgement
 from reports import findings
 from reports.charts import building, calls, speed
@@ -21,9 +21,6 @@ from reports.charts.costs import costs
 from reports.charts.palette import Look, Palette
 from reports.charts.roofline import roofline
 from reports.charts.sweep import compiled_attention, compiled_language_models, of_sweep
-
-if TYPE_CHECKING:
-    from reports.history import History
 
 __all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "of_change", "of_contest", "of_sweep",
            "place_on_x", "svg", "swatch"]  # fmt: skip

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from judging.history import History
 from records.schema import Latency, Record, Status
 from records.text import one_line
 from reports import findings
 from reports.charts.chart import COLUMN_IN, Axis, Chart, Dots, Line, Mark, Shape, axis_around
 from reports.charts.palette import LIGHT, Look, Palette
 from reports.charts.speed import LOG_FROM
-
-if TYPE_CHECKING:
-    from reports.history import History
 
 _WIDE_UP_TO = 3
 """So many contests stand below each other, as wide as the page; more stand in two columns."""
