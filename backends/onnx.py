@@ -73,12 +73,11 @@ class Onnx(Backend):
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        kind = cell.device.kind
-        if cell.mode in ("cpu", "openvino-ep") and kind != "cpu":
+        if cell.mode in ("cpu", "openvino-ep") and cell.device.is_cuda:
             return Availability(f"mode {cell.mode} is for the CPU, not {cell.device}")
-        if cell.mode in ("cuda", "tensorrt-ep") and kind != "cuda":
+        if cell.mode in ("cuda", "tensorrt-ep") and not cell.device.is_cuda:
             return Availability(f"mode {cell.mode} needs a CUDA device, not {cell.device}")
-        if cell.precision.is_16_bit and kind == "cpu":
+        if cell.precision.is_16_bit and not cell.device.is_cuda:
             return Availability(f"ONNX Runtime's CPU provider has no {cell.precision} kernels for most operators")
         if cell.precision is Precision.INT8 and _provider(cell) == "cuda":
             return Availability("ONNX Runtime's CUDA provider has no kernels for quantised layers: use tensorrt-ep")

@@ -72,12 +72,6 @@ def max_sm_clock_mhz(index: int) -> int | None:
             return None
 
 
-def cuda_index(device: str) -> int | None:
-    """The index in `cuda:1`; 0 for `cuda`; None for `cpu`."""
-    name, _, index = device.partition(":")
-    return int(index or 0) if name == "cuda" else None
-
-
 class GpuWatch:
     """Reads a GPU's clock, temperature, processes and energy. NVML stays open: opening it takes longer than a burst."""
 
