@@ -1,4 +1,4 @@
-"""Starting, watching and ending the children of cells: forked from a server, or spawned afresh."""
+"""Starting, watching and ending workers, which are forked from a server or spawned as fresh interpreters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tempfile
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,23 +27,23 @@ from harness.plan import StartMethod
 from records.errors import BakeoffError
 
 ROOT = Path(__file__).resolve().parents[2]
-WATCH_S = 1.0
-"""How often a blocking wait looks whether the child is still there; end of file on its pipe usually tells first."""
-PRELOADING_S = 120.0
-"""How long a fork server may take to import what it was asked to."""
-CLOSING_S = 10.0
-"""How long a child may take to leave after closing its pipe: dumping core, freeing a GPU's memory."""
+LIVENESS_CHECK_S = 1.0
+"""A blocking wait looks this often whether the worker is still there. Usually the end of its pipe tells first."""
+MAX_PRELOAD_S = 120.0
+"""A fork server may take this long to import what it was asked to."""
+MAX_CLOSE_S = 10.0
+"""A worker may take this long to leave after closing its pipe: it may dump core, or free a GPU's memory."""
 
-FURTHER_AT_ONCE = 2
-"""Servers for epochs that were not prepared for. Importing torch takes a core some seconds, so that two at once hardly
-take longer than one; and whoever needed a fourth process mostly needed a fifth (trials of equals, docs/aa)."""
+FURTHER_SERVERS_AT_ONCE = 2
+"""Servers that are started together for epochs beyond the prepared ones. Two hardly take longer than one, and a contest
+that needs a fourth process mostly needs a fifth."""
 
 CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
 CAN_PAUSE = hasattr(signal, "SIGSTOP")
 
 
 class WorkerEnded(Exception):
-    """The child is gone. `status` is its exit code, or minus the number of the signal that killed it."""
+    """The worker is gone. `status` is its exit code, or minus the number of the signal that killed it."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"exit status {status}")
@@ -51,15 +51,15 @@ class WorkerEnded(Exception):
 
 
 class DeadlinePassed(Exception):
-    """The child sent nothing in time. It still lives."""
+    """The worker sent nothing in time. It is still alive."""
 
 
 class CannotPreload(Exception):
-    """The fork server ended, or was not through in time, while it imported what it was asked to."""
+    """The fork server ended while it imported what it was asked to, or took too long."""
 
 
 class Worker(ABC):
-    """One child process. Its messages come through `receive`, in order."""
+    """One worker process. Its events come through `receive`, in order."""
 
     def __init__(self, pid: int, connection: Connection, mark: str, workspace: Path, keeps: bool) -> None:
         self.pid = pid
@@ -78,7 +78,7 @@ class Worker(ABC):
         """Wait for the next event until `deadline` (time.monotonic). Raises WorkerEnded or DeadlinePassed."""
         while True:
             remaining = deadline - time.monotonic()
-            if self._connection.poll(max(0.0, min(WATCH_S, remaining))):
+            if self._connection.poll(max(0.0, min(LIVENESS_CHECK_S, remaining))):
                 try:
                     return messages.receive_event(self._connection)
                 except (EOFError, OSError):
@@ -90,17 +90,17 @@ class Worker(ABC):
                 raise DeadlinePassed
 
     def pause(self) -> None:
-        """Stop the child's whole process group, spinning threads and all."""
+        """Stop the worker's whole process group, with all its threads."""
         self._signal_group(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal_group(signal.SIGCONT)
 
     def end(self) -> int:
-        """Kill the child with everything it started, and return its exit status. A workspace of its own goes too."""
+        """Kill the worker with everything it started, and return its exit status. Its own workspace goes, too."""
         isolation.kill_tree(self.pid, self.mark)
         status = self._wait()
-        isolation.kill_tree(self.pid, self.mark)  # what was being started while the first blow fell
+        isolation.kill_tree(self.pid, self.mark)  # what was being started meanwhile
         self._connection.close()
         if not self._keeps_workspace:
             shutil.rmtree(self.workspace, ignore_errors=True)
@@ -108,8 +108,8 @@ class Worker(ABC):
         return status
 
     def _reap(self) -> int:
-        """Its exit status, now that its pipe is closed; one that lives on without a pipe is killed."""
-        give_up = time.monotonic() + CLOSING_S
+        """Return the exit status of a worker that closed its pipe. One that does not leave is killed."""
+        give_up = time.monotonic() + MAX_CLOSE_S
         while (status := self._exit_status()) is None:
             if time.monotonic() > give_up:
                 isolation.kill_tree(self.pid, self.mark)
@@ -123,22 +123,24 @@ class Worker(ABC):
 
     @abstractmethod
     def _exit_status(self) -> int | None:
-        """Its exit status if it has ended, without waiting."""
+        """Return the exit status, or None while the worker is alive."""
 
     @abstractmethod
     def _wait(self) -> int:
-        """Wait for its end."""
+        """Wait for the end of the worker, and return its exit status."""
 
 
 class Launcher(ABC):
-    """A context manager that starts children; leaving it ends all of them and removes their folders."""
+    """Starts workers. It is a context manager: leaving it ends all of them and removes their folders."""
 
     start_method: str
+    is_per_epoch: bool
+    """Each epoch needs a launcher of its own."""
 
     def __init__(self) -> None:
         # resolved: a socket or a compiler that sees the path through a link would take it for another
         self.temporary = Path(tempfile.mkdtemp(prefix="bakeoff-")).resolve()
-        self._children: list[Worker] = []
+        self._workers: list[Worker] = []
 
     def start(self, job: Job, log: Path, workspace: Path | None = None) -> Worker:
         """Start a worker that does `job`, and send its output to the file `log`.
@@ -158,11 +160,11 @@ class Launcher(ABC):
         )
         ours, theirs = Pipe()
         try:
-            child = self._start(assignment, ours, theirs, keeps)
+            worker = self._start(assignment, ours, theirs, keeps)
         finally:
             theirs.close()
-        self._children.append(child)
-        return child
+        self._workers.append(worker)
+        return worker
 
     def ask(self, job: Job, log: Path, limit_s: float) -> Event:
         """Start a worker for a short job, return its one event, and end it. Raises what `Worker.receive` raises."""
@@ -178,17 +180,28 @@ class Launcher(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.ExitStack() as stack:  # what does not end well keeps nothing else from ending
+        with contextlib.ExitStack() as stack:  # each step is taken even if another one fails
             stack.callback(shutil.rmtree, self.temporary, ignore_errors=True)
             stack.callback(self._close)
-            for child in self._children:
-                if not child.is_over:
-                    stack.callback(child.end)
+            for worker in self._workers:
+                if not worker.is_over:
+                    stack.callback(worker.end)
 
     @property
     @abstractmethod
     def note(self) -> str:
-        """What a reader of the report should know of how children were started."""
+        """What a reader of the report should know of how workers were started."""
+
+    def preload(self, modules: Sequence[str]) -> None:  # noqa: B027 - only some share what was imported
+        """Import `modules` for all workers, where they share what was imported."""
+
+    @property
+    def is_serving(self) -> bool:
+        """Return True when a worker can be started without waiting."""
+        return True
+
+    def await_serving(self) -> None:  # noqa: B027 - only some have a server to wait for
+        """Wait until workers can be started. Raises CannotPreload or BakeoffError where that does not come."""
 
     @abstractmethod
     def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Worker: ...
@@ -198,16 +211,19 @@ class Launcher(ABC):
 
 
 class Launchers:
-    """The launchers of a run, one per epoch. A context manager; leaving it leaves all of them.
+    """The launchers of a run, one for each epoch. It is a context manager: leaving it leaves all of them.
 
-    Children of one fork server share the layout of its memory, and with it most of what makes one process a few per
-    cent faster than an equal one: each epoch has a server of its own, whose addresses the kernel has drawn anew.
+    Workers of one fork server share the layout of its memory, and with it most of what makes one process a few per cent
+    faster than an equal one. Each epoch has a server of its own, because the kernel draws its addresses anew.
     """
 
-    def __init__(self, start_method: StartMethod) -> None:
-        self._start_method = start_method
-        self._launchers = [launcher(start_method)]
-        self._further: dict[int, ForkLauncher] = {}  # by epoch: those that were not prepared for
+    def __init__(
+        self, start_method: StartMethod, new_launcher: Callable[[StartMethod], Launcher] | None = None
+    ) -> None:
+        self._start_method: StartMethod = start_method
+        self._new_launcher = new_launcher or launcher
+        self._launchers = [self._new_launcher(start_method)]
+        self._further: dict[int, Launcher] = {}  # by epoch, beyond the prepared ones
         self._modules: tuple[str, ...] = ()
 
     @property
@@ -215,40 +231,57 @@ class Launchers:
         return self._launchers[0]
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Have every fork server import `modules`, for a run whose children do not use CUDA.
+        """Have every fork server import `modules`, for a run whose workers do not use CUDA.
 
-        A server that does not live through it is replaced by one that imports torch alone.
+        A server that does not survive this is replaced by one that imports torch alone.
         """
         self._modules = tuple(dict.fromkeys(modules))
         for each in self._launchers:
-            if isinstance(each, ForkLauncher):
-                each.preload(self._modules)
+            each.preload(self._modules)
 
     def prepare(self, epochs: int) -> None:
-        """Have launchers for so many epochs. Their servers import torch beside one another; nobody waits for them."""
-        while len(self._launchers) < epochs and isinstance(self.first, ForkLauncher):
-            further = ForkLauncher()
-            further.preload(self._modules)
-            self._launchers.append(further)
+        """Have launchers for so many epochs. Their servers import torch at the same time, and this does not wait."""
+        while len(self._launchers) < epochs and self.first.is_per_epoch:
+            self._launchers.append(self._started())
 
     @property
     def are_serving(self) -> bool:
-        """Whether nobody would have to wait for them."""
-        return all(each.is_serving for each in self._launchers if isinstance(each, ForkLauncher))
+        """Return True when workers can be started without waiting."""
+        return all(each.is_serving for each in self._launchers)
 
     def await_serving(self, epochs: int | None = None) -> None:
-        """Block until the servers of so many epochs (default: all there are) have imported what they are to import."""
+        """Wait until the servers of so many epochs, or of all, have imported what they are to import."""
         for place, each in enumerate(self._launchers[:epochs]):
-            if isinstance(each, ForkLauncher):
-                self._launchers[place] = self._serving(each)
+            self._launchers[place] = self._serving(each)
 
-    def _serving(self, server: ForkLauncher) -> ForkLauncher:
+    def of_epoch(self, epoch: int) -> Launcher:
+        """Return the launcher of this epoch. Raises BakeoffError where its server does not start.
+
+        Servers beyond the prepared ones start by twos. They are let go when another epoch comes, since each holds a
+        torch. Spawned workers are processes of their own anyway, so that one launcher serves all epochs.
+        """
+        self.await_serving()
+        if epoch < len(self._launchers) or not self.first.is_per_epoch:
+            return self._launchers[min(epoch, len(self._launchers) - 1)]
+        if epoch not in self._further:
+            self._leave_further(list(self._further))
+            self._start_further(range(epoch, epoch + FURTHER_SERVERS_AT_ONCE))
+        self._leave_further([before for before in self._further if before < epoch])
+        return self._further[epoch]
+
+    def _started(self) -> Launcher:
+        started = self._new_launcher(self._start_method)
+        started.preload(self._modules)
+        return started
+
+    def _serving(self, server: Launcher) -> Launcher:
+        """Return the server when it serves, or another one if importing modules has ended it."""
         try:
             server.await_serving()
         except CannotPreload:
             server.__exit__(None, None, None)
             self._modules = ()
-            server = ForkLauncher()
+            server = self._started()
             try:
                 server.await_serving()
             except BakeoffError:
@@ -256,36 +289,18 @@ class Launchers:
                 raise
         return server
 
-    def of_epoch(self, epoch: int) -> Launcher:
-        """The launcher of this epoch. Those that were not prepared for start by twos, and are let go once another epoch
-        has come: each holds a torch.
-
-        A spawned child is a process of its own anyway: those launchers are all the same one. Raises BakeoffError where
-        a server does not start.
-        """
-        self.await_serving()
-        if epoch < len(self._launchers) or not isinstance(self.first, ForkLauncher):
-            return self._launchers[min(epoch, len(self._launchers) - 1)]
-        if epoch not in self._further:
-            self._leave_further(list(self._further))
-            self._start_further(range(epoch, epoch + FURTHER_AT_ONCE))
-        self._leave_further([before for before in self._further if before < epoch])
-        return self._further[epoch]
-
     def _start_further(self, epochs: range) -> None:
-        """Start a server for each of `epochs`, all at once. Raises BakeoffError where the first one does not start;
-        nobody has asked for the others yet."""
+        """Start a server for each of `epochs`. Raises BakeoffError where the first does not start; others are spare."""
         try:
             for epoch in epochs:
-                self._further[epoch] = ForkLauncher()
-                self._further[epoch].preload(self._modules)
+                self._further[epoch] = self._started()
         except OSError as error:
             self._leave_further(list(self._further))
             raise BakeoffError(f"no further fork server could be started: {error}") from None
         for epoch in epochs:
             try:
                 self._further[epoch] = self._serving(self._further[epoch])
-            except BakeoffError:  # nobody is to take for one that serves what does not
+            except BakeoffError:
                 self._leave_further([later for later in epochs if later >= epoch])
                 if epoch == epochs.start:
                     raise
@@ -302,7 +317,7 @@ class Launchers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # the last one first: the first one's folder holds what the others' children work on
+        # the last one first: the first one's folder holds what the workers of the others use
         with contextlib.ExitStack() as stack:
             for each in self._launchers:
                 stack.push(each)
@@ -310,7 +325,7 @@ class Launchers:
 
 
 def launcher(start_method: StartMethod) -> Launcher:
-    """The launcher for `start_method`; `auto` forks where the platform can. Raises BakeoffError where it cannot."""
+    """Return a launcher. `auto` forks where the platform can. Raises BakeoffError where `forkserver` cannot."""
     if start_method == "spawn" or (start_method == "auto" and not CAN_FORK):
         return SpawnLauncher()
     if not CAN_FORK:
@@ -319,10 +334,19 @@ def launcher(start_method: StartMethod) -> Launcher:
 
 
 class ForkLauncher(Launcher):
-    start_method = "forkserver"
+    """Starts workers as forks of a server that has imported torch."""
 
-    def __init__(self) -> None:
+    start_method = "forkserver"
+    is_per_epoch = True
+
+    def __init__(
+        self,
+        python: Sequence[str] | None = None,
+        max_preload_s: float = MAX_PRELOAD_S,
+        max_close_s: float = MAX_CLOSE_S,
+    ) -> None:
         super().__init__()
+        self._max_preload_s, self._max_close_s = max_preload_s, max_close_s
         self._imported: list[str] = []
         self._exited: dict[int, int] = {}
         self._buffer = b""
@@ -330,7 +354,7 @@ class ForkLauncher(Launcher):
         with theirs:
             self._server = subprocess.Popen(
                 [
-                    *_python(),
+                    *(python or _python()),
                     "from harness.worker.forkserver import main; main()",
                     str(theirs.fileno()),
                     str(self.temporary),
@@ -343,36 +367,41 @@ class ForkLauncher(Launcher):
         self._awaited: list[type[Notice]] = [Serving]
 
     @property
+    def pid(self) -> int:
+        """The process id of the server."""
+        return self._server.pid
+
+    @property
     def note(self) -> str:
         packages = dict.fromkeys(name.partition(".")[0] for name in self._imported)
         imported = f"{' and '.join(['torch', *packages])} and nothing else"
         return (
-            f"every cell ran in children forked from servers that had imported {imported}; each of its "
+            f"every cell ran in processes forked from servers that had imported {imported}; each of its "
             "processes came from a server of its own, with memory laid out anew"
         )
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Have the server import `modules` before it forks another child. One that does not import is left out."""
+        """Have the server import `modules` before it forks another worker. One that does not import is left out."""
         if modules:
-            with contextlib.suppress(OSError):  # it is gone: waiting for it says so
+            with contextlib.suppress(OSError):  # the server is gone: waiting for it says so
                 self._send(Preload(modules=tuple(modules)))
             self._awaited.append(Preloaded)
 
     @property
     def is_serving(self) -> bool:
-        """Whether children can be forked without waiting."""
+        """Return True when a worker can be forked without waiting."""
         while self._awaited and self._readable():
             self._note(self._answer())
         return not self._awaited
 
     def await_serving(self) -> None:
-        """Block until all is imported and children can be forked. Several servers started at once import at once.
+        """Wait until everything is imported and workers can be forked. Servers started together import together.
 
-        Raises CannotPreload where what it was asked to import ends the server, or takes too long.
+        Raises CannotPreload where a module that it was asked to import ends the server, or takes too long.
         """
         while self._awaited:
             is_preloading = self._awaited[0] is Preloaded
-            if is_preloading and not self._readable(PRELOADING_S):
+            if is_preloading and not self._readable(self._max_preload_s):
                 raise CannotPreload
             try:
                 self._note(self._answer())
@@ -407,7 +436,7 @@ class ForkLauncher(Launcher):
             self._imported += notice.modules
 
     def _readable(self, seconds: float = 0.0) -> bool:
-        """Whether an answer comes within `seconds`."""
+        """Return True when an answer comes within `seconds`."""
         if b"\n" in self._buffer:
             return True
         readable, _, _ = select.select([self._control], [], [], seconds)
@@ -428,7 +457,7 @@ class ForkLauncher(Launcher):
     def _close(self) -> None:
         self._control.close()
         try:
-            self._server.wait(CLOSING_S)
+            self._server.wait(self._max_close_s)
         except subprocess.TimeoutExpired:  # it is stuck in an import, and does not hear
             self._server.kill()
             self._server.wait()
@@ -451,13 +480,16 @@ class ForkedWorker(Worker):
 
 
 class SpawnLauncher(Launcher):
+    """Starts workers as fresh interpreters."""
+
     start_method = "spawn"
+    is_per_epoch = False
 
     @property
     def note(self) -> str:
         return (
-            "every cell ran in children spawned as fresh interpreters, each of which pays for `import torch`; if such "
-            "a run is killed, what its children started and its temporary folder stay behind"
+            "every cell ran in processes spawned as fresh interpreters, each of which pays for `import torch`; if such "
+            "a run is killed, what its processes started and its temporary folder stay behind"
         )
 
     def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Worker:
@@ -478,7 +510,7 @@ class SpawnLauncher(Launcher):
         return SpawnedWorker(process, ours, assignment.mark, assignment.workspace, keeps)
 
     def _close(self) -> None:
-        """Nothing outlives the children."""
+        """Nothing outlives the workers."""
 
 
 class SpawnedWorker(Worker):
@@ -496,5 +528,5 @@ class SpawnedWorker(Worker):
 
 
 def _python() -> list[str]:
-    """An interpreter that finds this checkout, and nothing in the folder it happens to be started from."""
+    """Return the command of an interpreter that finds this checkout, and nothing in the current folder."""
     return [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r});" + "exec(sys.argv.pop(1))"]
