@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness.sampling_plan import MAX_PROCESSES
 from judging.decision import FEWEST_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
-from judging.estimate import ratio_over_processes, student_quantile
+from judging.estimate import ratio_over_processes
+from judging.intervals import student_quantile
 from records.schema import Ratio
 
 Array = npt.NDArray[np.float64]

@@ -28,7 +28,7 @@ from records import report_file
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import reproduce
-from judging.estimate import median_interval
+from judging.intervals import median_interval
 from records.schema import Report
 
 RUNNER = Path(__file__).parents[1] / "runner.py"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from judging.estimate import burst_ms, process_medians_ms, welch_interval
+from judging.estimate import burst_ms, process_medians_ms
+from judging.intervals import welch_interval
 from records.schema import Burst, Interval
 
 

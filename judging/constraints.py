@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from judging.estimate import calls_needed
+from judging.intervals import calls_needed
 from records.errors import UsageError, unknown
 from records.schema import Doubt, DoubtKind, Record
 

@@ -1,7 +1,7 @@
-"""What a ratio with its interval allows to be said: faster, slower, a tie, or not decided yet. Pure functions.
+"""Decides what a ratio and its interval allow to say: faster, slower, a tie, or not decided yet.
 
-The thresholds come from simulating the whole procedure, looks after every process included (benchmarks/coverage.py; the
-table is in docs/method.md).
+The thresholds come from simulations of the whole procedure, which looks after every process (benchmarks/coverage.py,
+with the table in docs/method.md).
 """
 
 from __future__ import annotations
@@ -12,48 +12,46 @@ from judging.estimate import interval_at
 from records.schema import Interval, Ratio
 
 TIE_MARGIN = 0.02
-"""A smaller difference is a tie, however narrow its interval."""
+"""A smaller difference is a tie, however narrow its interval is."""
 
 CALL_CONFIDENCE = 0.999
-"""A winner by less than `NARROW_LEAD` is called when the interval of this confidence excludes 1: at a look after each
-of 3 to 20 processes, a 95 % interval would exclude it by chance in 20 % of the contests between equals (repeated
-significance testing: Armitage, McPherson and Rowe, JRSS A 132, 1969). A constant, stricter confidence for all looks is
-Pocock's remedy (Biometrika 64, 1977)."""
+"""A lead under `NARROW_LEAD` is called if the interval of this confidence excludes 1. With a look after each of 3 to
+20 processes, a 95 % interval would exclude 1 by chance in 20 % of the contests between equals (repeated significance
+testing: Armitage, McPherson and Rowe, JRSS A 132, 1969). Pocock's remedy is a stricter confidence, the same for all
+looks (Biometrika 64, 1977)."""
 
 TIE_CONFIDENCE = 0.80
-"""Measuring goes on until the interval of this confidence lies within the tie's margin: what is missed by stopping too
-early is a difference hardly larger than the margin."""
+"""Measuring goes on until the interval of this confidence is within the tie's margin. Stopping too early can only
+miss a difference that is hardly larger than the margin."""
 
-NARROW_ENOUGH = 0.01
-"""A 95 % interval narrower than this, end to end, is an answer wherever it lies."""
+NARROW_WIDTH = 0.01
+"""A 95 % interval narrower than this, from end to end, decides."""
 
 FEWEST_PROCESSES = 3
-"""From fewer, no interval over processes is worth a decision: at two, Student's t is 12.7 standard errors wide."""
+"""An interval over fewer processes decides nothing: for two, Student's t is 12.7 standard errors wide."""
 
 NARROW_LEAD = 0.10
-"""Ten equal processes were seen to spread over 7.9 %: a lead over this is more than their layouts can make."""
+"""A larger lead is more than memory layouts can cause: ten equal processes spread over 7.9 %."""
 
 WIDE_LEAD_CONFIDENCE = 0.99
-"""Enough for a lead over `NARROW_LEAD`, however often it is looked at: between equals such a lead hardly comes up to be
-called. At `CALL_CONFIDENCE` three processes seldom told a lead of 24 % (31 % of the contests drawn from the quiet
-transformer's pairs, instead of 92)."""
+"""The confidence for a lead over `NARROW_LEAD`, which hardly ever occurs between equals, so that many looks do no harm.
+With `CALL_CONFIDENCE`, three processes would show a lead of 24 % in 31 % of the simulated contests, instead of 92 %."""
 
 FEWEST_FOR_NARROW_LEAD = 5
-"""A smaller lead is called from so many processes on. Where processes come in two kinds (data aligned or not), three of
-one cell are of the one kind and three of its equal of the other in up to 3 % of the contests, each as steady as can be;
-five in 0.2 %."""
+"""A narrow lead needs this many processes. Some processes come in two kinds, with aligned data or not. Three of one
+cell are all of one kind, and three of its equal of the other kind, in up to 3 % of the contests; five only in 0.2 %."""
 
 MARGIN = 0.04
-"""With fewer processes a lead is called only if the low end of its 95 % interval is over this: two identical processes
-can differ by 4 % for as long as they live (memory layout), which no interval over rounds shows."""
+"""With fewer processes, the low end of the 95 % interval must be over this. Two identical processes can differ by 4 %
+for as long as they live, because of their memory layout, and no interval over rounds shows that."""
 
 MARGIN_UNPAIRED = 0.25
-"""The same between cells that were not measured in the same rounds, by however many processes: the machine may have
-drifted in between."""
+"""The low end must be over this if the cells were not measured in the same rounds, because the machine may have drifted
+in between."""
 
 
 class Relation(StrEnum):
-    """What a ratio says of the first cell against the second."""
+    """What a ratio says about the first cell, compared with the second."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -62,7 +60,7 @@ class Relation(StrEnum):
 
 
 def relation(ratio: Ratio) -> Relation:
-    """The call as of now. `UNDECIDED` shares a place like a tie, and says that more processes may change that."""
+    """Return what can be said now. `UNDECIDED` shares a place like a tie, but more processes may change that."""
     if _is_faster(ratio):
         return Relation.FASTER
     if _is_faster(_inverse(ratio)):
@@ -73,8 +71,10 @@ def relation(ratio: Ratio) -> Relation:
 
 
 def is_decided(ratio: Ratio) -> bool:
-    """Whether measuring in further processes can end: a winner is called, a tie is as good as sure, or the interval is
-    narrow. Never with fewer than `FEWEST_PROCESSES`; never for a ratio that is `UNDECIDED`."""
+    """Return True if no further processes are needed: a winner is called, a tie is sure, or the interval is narrow.
+
+    It is never True with fewer than `FEWEST_PROCESSES`, or for a ratio that is `UNDECIDED`.
+    """
     if ratio.ci95 is None or ratio.processes < FEWEST_PROCESSES:
         return False
     call = relation(ratio)
@@ -98,7 +98,7 @@ def _is_faster(ratio: Ratio) -> bool:
 
 
 def _is_over_processes(ratio: Ratio) -> bool:
-    """Whether the interval knows how far equal processes are apart, with nothing else between the two cells."""
+    """Return True if the interval contains the differences between equal processes, and the cells shared rounds."""
     return ratio.paired and ratio.processes >= FEWEST_PROCESSES
 
 
@@ -120,4 +120,4 @@ def _is_within(interval: Interval, margin: float) -> bool:
 
 
 def _is_narrow(interval: Interval) -> bool:
-    return interval.high / interval.low - 1 < NARROW_ENOUGH
+    return interval.high / interval.low - 1 < NARROW_WIDTH

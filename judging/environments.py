@@ -1,4 +1,4 @@
-"""What two environments differ in, and whether that bears on speed: pure functions."""
+"""Finds the differences between two environments, and whether they can change the speed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN = "unknown"
 
 
 class Bearing(StrEnum):
-    """What a difference means for a comparison of latencies."""
+    """The effect of a difference on a comparison of latencies."""
 
     MACHINE = "another machine"  # other hardware, or another share of it: not even the ratio to eager carries over
     SPEED = "bears on speed"
@@ -21,6 +21,8 @@ class Bearing(StrEnum):
 
 @dataclass(frozen=True)
 class Difference:
+    """One fact that is not the same in both."""
+
     what: str
     base: str
     new: str
@@ -28,7 +30,7 @@ class Difference:
 
 
 def differences(base: Environment, new: Environment) -> list[Difference]:
-    """Every fact that differs, those that weigh most first. What only one of them tells differs too."""
+    """Return every fact that differs, the most important first. A fact that only one of them has differs, too."""
     old_facts, new_facts = _facts(base), _facts(new)
     found = [
         Difference(what, _told(old_facts, what), _told(new_facts, what), (old_facts | new_facts)[what][0])
@@ -39,18 +41,18 @@ def differences(base: Environment, new: Environment) -> list[Difference]:
 
 
 def bear_on_speed(base: Environment, new: Environment) -> list[Difference]:
-    """The differences that can make a call slower or faster."""
+    """Return the differences that can make a call slower or faster."""
     return [difference for difference in differences(base, new) if difference.bearing is not Bearing.NOTE]
 
 
 _Facts = dict[str, tuple[Bearing, object]]
 
 _BESIDE_THE_CALL = {"matplotlib", "nvidia-ml-py", "pydantic", "safetensors", "scipy"}
-"""Libraries of ours that no measured call runs through."""
+"""Libraries of ours that no measured call uses."""
 
 
 def _facts(environment: Environment) -> _Facts:
-    """What is known, by name. A fact that cannot be read is left out."""
+    """Return the known facts by name. A fact that could not be read is left out."""
     machine = {
         "GPUs": ", ".join(gpu.name for gpu in environment.gpus) or "none",
         "CPU": environment.cpu,
@@ -84,7 +86,7 @@ def _facts(environment: Environment) -> _Facts:
 
 
 def _gpu_facts(gpu: Gpu) -> dict[str, object]:
-    """Settings, not states: a clock or a temperature at the moment of asking differs between any two runs."""
+    """Return the settings of a GPU. Its clock and temperature of the moment differ between any two runs."""
     return {
         f"driver of GPU {gpu.index}": gpu.driver,
         f"power limit of GPU {gpu.index} (W)": gpu.power_limit_w,

@@ -1,98 +1,51 @@
-"""Numbers from samples: pure functions. The methods and where they come from are told in docs/method.md.
+"""Estimates latencies and ratios from samples. docs/method.md explains the method.
 
-Calls of one burst share the state of the machine at that moment, and bursts of one process share its memory layout: an
-interval that takes either for independent is too narrow. Within a burst the median is taken, over the bursts of a
-process the median again; intervals are over processes.
+Calls of one burst share the state of the machine at that moment, and bursts of one process share its memory layout. An
+interval that takes either as independent is too narrow. So each burst counts as its median, each process as the median
+of its bursts, and intervals are over processes.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
 from judging.disturbance import disturbed, usual_of
+from judging.intervals import median_interval, percentile, student_interval, student_quantile, welch_interval
 from records.schema import Burst, Interval, Latency, Ratio
 
-PERCENTILE_CONFIDENCE = 0.99
+MIN_UNDISTURBED_SHARE = 0.5
+"""Disturbed rounds are left out of a pair's estimate only if at least this share of its rounds was undisturbed."""
 
-CALM_SHARE = 0.5
-"""Disturbed rounds are left out of a pair's estimate only if at least this part of them was undisturbed."""
-
-FEWEST_CALM_ROUNDS = 4
-"""And at least so many."""
+MIN_UNDISTURBED_ROUNDS = 4
 
 ERROR_PER_DEVIATION = math.sqrt(math.pi / 2) * 1.4826
-"""Times the median deviation, over the root of the number of values: the standard error of the median of normal ones.
-The first factor is a median's error over a mean's, the second the standard deviation over the median one (Rousseeuw and
-Croux, Alternatives to the Median Absolute Deviation, JASA 88, 1993)."""
+"""The standard error of a median is this many median deviations, over the root of the number of values, if these are
+normal. The first factor is the error of a median over that of a mean, the second the standard deviation over the median
+deviation (Rousseeuw and Croux, Alternatives to the Median Absolute Deviation, JASA 88, 1993)."""
 
-PRECISE_ENOUGH = 0.0125
-"""Standard error of a ratio from which on more rounds tell little beside what equal processes differ by: 0 to 1.4 % for
-pairs of the transformer on two cores, by the covariance of even and odd rounds (docs/method.md)."""
+MAX_STANDARD_ERROR = 0.0125
+"""If the standard error of a ratio is at most this, more rounds add little: equal processes differ by 0 to 1.4 %."""
 
-PRECISE_SHARE = 1 / 8
-"""Of a difference: with an error of it, three processes tell that there is one."""
-
-
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Distribution-free interval of the median from order statistics, or None where the sample is too small for it.
-
-    The k-th smallest and the k-th largest value enclose the median with probability 1 - 2·P(Binomial(n, 1/2) < k)
-    (David & Nagaraja, Order Statistics, 3rd ed., §7.1); the largest k that keeps `confidence` is used. 95 % needs six.
-    """
-    n = len(values)
-    k = 0
-    while 2 * special.bdtr(k, n, 0.5) <= 1 - confidence:
-        k += 1
-    if k < 1:
-        return None
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    return Interval(low=float(ordered[k - 1]), high=float(ordered[n - k]))
-
-
-def calls_needed(quantile: float, confidence: float = PERCENTILE_CONFIDENCE) -> int:
-    """Smallest sample that holds `quantile`: with probability `confidence` at least two calls lie above the true one.
-
-    Binomial bound: q^n + n·q^(n-1)·(1-q) <= 1 - confidence. 64 calls for p90, 130 for p95, 662 for p99, 6,636 for
-    p99.9.
-    """
-    low, high = 2, 4
-    while special.bdtr(1, high, 1 - quantile) > 1 - confidence:
-        low, high = high, high * 2
-    while low < high:
-        middle = (low + high) // 2
-        if special.bdtr(1, middle, 1 - quantile) > 1 - confidence:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def percentile(values: Sequence[float], quantile: float) -> float | None:
-    """The empirical quantile, or None where the sample cannot hold it (`calls_needed`)."""
-    if len(values) < calls_needed(quantile):
-        return None
-    return float(np.quantile(np.asarray(values, dtype=np.float64), quantile))
+MAX_STANDARD_ERROR_SHARE = 1 / 8
+"""If the standard error is at most this share of a difference, three processes can show the difference."""
 
 
 def burst_ms(burst: Burst) -> float:
-    """What stands for a burst wherever bursts are compared: the median of its calls, in milliseconds."""
+    """Return the median of a burst's calls in milliseconds, which represents the burst in every comparison."""
     return float(np.median(burst.samples_ns)) / 1e6
 
 
 def burst_medians_ms(bursts: Sequence[Burst]) -> list[float]:
-    """Median latency of each burst in milliseconds, in the order given."""
-    return [float(np.median(burst.samples_ns)) / 1e6 for burst in bursts]
+    """Return the median latency of each burst in milliseconds."""
+    return [burst_ms(burst) for burst in bursts]
 
 
 def process_medians_ms(bursts: Sequence[Burst]) -> dict[int, float]:
-    """By process, the median over its bursts of the burst's median, in milliseconds."""
+    """Return for each process the median over its bursts of the burst's median, in milliseconds."""
     by_process: dict[int, list[Burst]] = {}
     for burst in bursts:
         if burst.samples_ns:
@@ -101,7 +54,7 @@ def process_medians_ms(bursts: Sequence[Burst]) -> dict[int, float]:
 
 
 def summarise(bursts: Sequence[Burst]) -> Latency | None:
-    """Summary of all bursts of a cell, or None where there is no sample."""
+    """Return the summary of all bursts of a cell, or None without a sample."""
     filled = [burst for burst in bursts if burst.samples_ns]
     if not filled:
         return None
@@ -127,18 +80,18 @@ def summarise(bursts: Sequence[Burst]) -> Latency | None:
 
 @dataclass(frozen=True)
 class Turn:
-    """A burst, reduced to what a ratio needs of it."""
+    """One burst with what a ratio needs of it."""
 
     ms: float
     disturbed: bool
 
 
 Series = Mapping[int, Mapping[tuple[int, int], Turn]]
-"""The turns of one cell: by process, then by (group, round)."""
+"""The turns of one cell by process, then by group and round."""
 
 
 def series_of(bursts: Sequence[Burst]) -> Series:
-    """One cell's bursts made ready to be compared; those without samples are left out."""
+    """Return the turns of one cell. Bursts without samples are left out."""
     usual = usual_of(bursts)
     series: dict[int, dict[tuple[int, int], Turn]] = {}
     for burst in bursts:
@@ -149,20 +102,20 @@ def series_of(bursts: Sequence[Burst]) -> Series:
 
 
 def speedup(fast: Sequence[Burst], slow: Sequence[Burst], baseline: Sequence[Burst] | None = None) -> Ratio:
-    """How many times faster `fast` is than `slow`; `ratio_of` their series. Raises ValueError where either is empty."""
+    """Return how many times faster `fast` is than `slow`, as `ratio_of` does. Raises ValueError if one is empty."""
     return ratio_of(series_of(fast), series_of(slow), series_of(baseline) if baseline else None)
 
 
 def ratio_of(fast: Series, slow: Series, baseline: Series | None = None) -> Ratio:
-    """How many times faster `fast` is than `slow`.
+    """Return how many times faster `fast` is than `slow`.
 
-    Each round that both were measured in gives one ratio, so that a drift of the machine's speed divides out. A pair of
-    processes that lived together is worth the median of its rounds, which a few disturbed ones cannot move; the
-    interval is Student's t over the logarithms of those. Two that shared no round are bridged by `baseline`, where it
-    shared some with each. A single pair has its interval from order statistics over rounds, and `processes` is 1.
+    Each round with both cells gives one ratio, so that a drift of the machine's speed divides out. A pair of processes
+    that were alive together counts as the median of its rounds, which a few disturbed rounds cannot move. The interval
+    is Student's t over the logarithms of these medians. Two processes without a common round are compared through
+    `baseline`, if it shared rounds with each. A single pair has an interval over its rounds, and `processes` is 1.
 
-    Where no two processes can be paired at all, the processes' medians are compared by Welch's t on logarithms, and
-    `paired` is False: drift between the two remains. Raises ValueError where either series is empty.
+    If no two processes can be paired, their medians are compared by Welch's t on logarithms, and `paired` is False: the
+    ratio contains the drift between the two. Raises ValueError if a series is empty.
     """
     if not fast or not slow:
         raise ValueError("a ratio needs at least one burst on either side")
@@ -177,16 +130,16 @@ def ratio_of(fast: Series, slow: Series, baseline: Series | None = None) -> Rati
 
 
 def ratio_over_processes(logs: Sequence[float]) -> Ratio:
-    """The ratio whose logarithm each pair of processes has estimated once: geometric mean, Student's t interval."""
-    interval = _student(logs)
+    """Return the geometric mean, with Student's t-interval, of one logarithm for each pair of processes."""
+    interval = student_interval(logs)
     return Ratio(value=math.exp(float(np.mean(logs))), ci95=_exp(interval), paired=True, processes=len(logs))
 
 
 def interval_at(ratio: Ratio, confidence: float) -> Interval:
-    """The interval over processes of another confidence than 95 %, from Student's t with `ratio.processes` - 1 degrees
-    of freedom (of an unpaired ratio that is the fewest that Welch's approximation can come to).
+    """Return the interval over processes for another confidence than 95 %.
 
-    Raises ValueError where the ratio has no interval over processes.
+    Student's t has `ratio.processes` - 1 degrees of freedom. For an unpaired ratio, Welch's approximation has at least
+    as many. Raises ValueError if the ratio has no interval over processes.
     """
     if ratio.ci95 is None or ratio.processes < 2:
         raise ValueError("no interval over processes to take another confidence of")
@@ -197,17 +150,10 @@ def interval_at(ratio: Ratio, confidence: float) -> Interval:
     return Interval(low=middle * math.exp(-half), high=middle * math.exp(half))
 
 
-@functools.cache
-def student_quantile(confidence: float, degrees: int) -> float:
-    """Half the width, in standard errors, of a two-sided t-interval."""
-    return float(special.stdtrit(degrees, (1 + confidence) / 2))
-
-
 def undisturbed_rounds(cells: Sequence[Sequence[Burst]]) -> int:
-    """How many rounds were undisturbed for the cell that was disturbed most. The bursts are cell by cell.
+    """Return how many rounds were undisturbed for the cell that was disturbed most. `cells` holds the bursts of each.
 
-    Not how many were so for all of them: among many cells some burst of every round is disturbed, and a pair of cells
-    needs only its own two.
+    Rounds that were undisturbed for all cells do not matter: a pair of cells needs only its own two bursts.
     """
     return min(
         (
@@ -219,14 +165,13 @@ def undisturbed_rounds(cells: Sequence[Sequence[Burst]]) -> int:
 
 
 def are_precise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> bool:
-    """Whether rounds tell how each cell compares with the fastest: the bursts are cell by cell, of one process each.
+    """Return True if the rounds so far tell how each cell compares with the fastest. Each has bursts of one process.
 
-    They do where the standard error of the median over rounds is at most `PRECISE_ENOUGH`, or an eighth of the
-    difference. What processes differ by comes on top of it, and no number of rounds tells it. With `bridge` each is
-    compared with the cell of that place instead, and no difference excuses an error, which is in other ratios, too.
+    The standard error of the median over rounds must be at most `MAX_STANDARD_ERROR`, or an eighth of the difference.
+    What processes differ by comes on top, and no number of rounds shows it. With `bridge`, each cell is compared with
+    the cell at that place instead, and a large difference does not help: the error is in other ratios, too.
 
-    Rounds that are added until they seem precise stop a little early: at errors a fifth larger than these, if one looks
-    after each (drawn, normal rounds).
+    Looking after each round stops a little early, at errors about a fifth larger than these.
     """
     turns = [next(iter(series.values()), {}) for series in map(series_of, cells)]
     filled = [each for each in turns if each]
@@ -241,21 +186,21 @@ def are_precise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> 
         middle = float(np.median(logs))
         deviation = float(np.median(np.abs(np.asarray(logs) - middle)))
         error = ERROR_PER_DEVIATION * deviation / math.sqrt(len(logs))
-        if error > max(PRECISE_ENOUGH, 0.0 if bridge is not None else abs(middle) * PRECISE_SHARE):
+        if error > max(MAX_STANDARD_ERROR, 0.0 if bridge is not None else abs(middle) * MAX_STANDARD_ERROR_SHARE):
             return False
     return True
 
 
 def _shared_logs(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> list[float]:
-    """Logarithms of slow / fast in the rounds that two processes shared; without the disturbed, if enough are left."""
+    """Return the logarithms of slow / fast in common rounds. Disturbed rounds are left out if enough others remain."""
     shared = sorted(fast.keys() & slow.keys())
     calm = [key for key in shared if not fast[key].disturbed and not slow[key].disturbed]
-    used = calm if len(calm) >= max(FEWEST_CALM_ROUNDS, CALM_SHARE * len(shared)) else shared
+    used = calm if len(calm) >= max(MIN_UNDISTURBED_ROUNDS, MIN_UNDISTURBED_SHARE * len(shared)) else shared
     return [math.log(slow[key].ms / fast[key].ms) for key in used]
 
 
 def _bridged_logs(fast: Series, slow: Series, baseline: Series) -> list[float]:
-    """One logarithm of slow / fast for each pair of processes that shared no round, each against the baseline."""
+    """Return one logarithm of slow / fast, through the baseline, for each pair of processes without a common round."""
     found = []
     for process in sorted(fast.keys() & slow.keys() & baseline.keys()):
         if fast[process].keys() & slow[process].keys():
@@ -268,7 +213,7 @@ def _bridged_logs(fast: Series, slow: Series, baseline: Series) -> list[float]:
 
 
 def _unpaired(fast: Series, slow: Series) -> Ratio:
-    """From medians of processes, or of the rounds of one where either side has but one."""
+    """Return the ratio of the processes' medians, or of single rounds if one side has only one process."""
     processes = min(len(fast), len(slow))
     fast_logs, slow_logs = (_levels(series, over_rounds=processes == 1) for series in (fast, slow))
     ratio = math.exp(float(np.median(slow_logs) - np.median(fast_logs)))
@@ -281,44 +226,20 @@ def _levels(series: Series, over_rounds: bool) -> list[float]:
 
 
 def _latency_interval(medians_ms: Sequence[float]) -> Interval | None:
-    """Student's t on logarithms over processes, which holds the median of them, too, where they are skewed."""
-    interval = _exp(_student([math.log(value) for value in medians_ms]))
+    """Return Student's t-interval on logarithms, widened so that it contains the median even of skewed values."""
+    interval = _exp(student_interval([math.log(value) for value in medians_ms]))
     middle = float(np.median(medians_ms))
     return interval and Interval(low=min(interval.low, middle), high=max(interval.high, middle))
 
 
-def _student(values: Sequence[float]) -> Interval | None:
-    """The 95 % t-interval of the mean, or None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    half = student_quantile(0.95, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    mean = float(np.mean(values))
-    return Interval(low=mean - half, high=mean + half)
-
-
 def _welch(a: Sequence[float], b: Sequence[float]) -> Interval | None:
-    """`welch_interval`, of no width where no side varies; None below three values on either side."""
+    """Return `welch_interval`, with no width if no side varies. None below three values on either side."""
     if len(a) < 3 or len(b) < 3:
         return None
     if np.var(a) == 0 and np.var(b) == 0:
         difference = float(np.mean(a) - np.mean(b))
         return Interval(low=difference, high=difference)
     return welch_interval(a, b)
-
-
-def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Welch's 95 % t-interval of mean(a) - mean(b). Two values or more on either side; on one of them not all equal.
-
-    Source: Welch, The Generalization of Student's Problem, Biometrika 34, 1947.
-    """
-    # half a second to import, for what only unpaired values need
-    from scipy import stats  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
-
-    with warnings.catch_warnings():
-        # values that are equal to the last bit on one side: the other side's variance is the interval's
-        warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
-        interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
-    return Interval(low=float(interval.low), high=float(interval.high))
 
 
 def _exp(interval: Interval | None) -> Interval | None:

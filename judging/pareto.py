@@ -1,4 +1,4 @@
-"""Which configurations nothing dominates: pure functions over the records of one contest."""
+"""Finds the cells of a contest that no other cell dominates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from records.schema import Record
 
 @dataclass(frozen=True)
 class Aim:
-    """Something to have little of. Two values whose ratio is at most `tie` are equal."""
+    """A quantity of which less is better. Two values with a ratio of at most `tie` are equal."""
 
     name: str
     of: Callable[[Record], float | None]
@@ -19,20 +19,20 @@ class Aim:
 
 @dataclass(frozen=True)
 class Front:
-    """`labels` are those that nothing dominates, in the order of the records; `aims` is what was compared."""
+    """The labels that nothing dominates, in the order of the records, and the quantities that were compared."""
 
     labels: Sequence[str]
     aims: Sequence[str]
-    left_out: Sequence[str]  # aims that some record has no value of
+    left_out: Sequence[str]  # quantities that some record does not have
 
 
 def front_of(records: Sequence[Record]) -> Front:
-    """The Pareto front over latency, throughput, memory, build time and error, of records that may win.
+    """Return the Pareto front over latency, throughput, memory, build time and error, of records that may win.
 
-    One dominates another if it is worse in no aim and better in at least one, where values within 2 % are equal, and
-    errors within a factor of two: so far apart may be two roundings of the same precision, and so far is what passes as
-    correct. An aim that some record has no value of compares nobody. Equality with a margin is not transitive: three
-    that dominate each other in a circle are conceivable, and would all be missing.
+    A cell dominates another if it is nowhere worse and somewhere better. Values within 2 % are equal. So are errors
+    within a factor of two, because two roundings of the same precision may differ that much. A quantity that some
+    record does not have is not compared. Equality with a margin is not transitive: three cells could dominate each
+    other in a circle, and would all be missing.
     """
     known = _aims_on(records)
     aims = [aim for aim in known if all(aim.of(record) is not None for record in records)]
@@ -48,7 +48,7 @@ def front_of(records: Sequence[Record]) -> Front:
 
 
 def dominates(one: Sequence[float], other: Sequence[float], ties: Sequence[float]) -> bool:
-    """Whether `one` is nowhere worse than `other` and somewhere better: less is better; `ties` are ratios of equals."""
+    """Return True if `one` is nowhere worse than `other` and somewhere better. Less is better."""
     is_worse = any(ours > theirs * tie for ours, theirs, tie in zip(one, other, ties, strict=True))
     is_better = any(ours * tie < theirs for ours, theirs, tie in zip(one, other, ties, strict=True))
     return is_better and not is_worse

@@ -12,7 +12,7 @@ from records.schema import Cell
 
 @dataclass(frozen=True)
 class Value:
-    """What is drawn of a cell, with the ends of its interval."""
+    """A number of one cell with the ends of its interval."""
 
     middle: float
     ends: tuple[float, float]
@@ -22,7 +22,7 @@ Quantity = Callable[[CellJudgement], Value | None]
 
 
 def latency(row: CellJudgement) -> Value | None:
-    """In ms; None for a cell that failed, though an incorrect one has numbers."""
+    """Return the median latency in ms. None for a cell that failed, although an incorrect one has numbers."""
     found = row.record.latency
     if found is None or row.record.status.is_failure:
         return None
@@ -32,7 +32,7 @@ def latency(row: CellJudgement) -> Value | None:
 
 
 def speedup(row: CellJudgement) -> Value | None:
-    """Over the baseline of its contest."""
+    """Return the speed-up over the baseline of its contest."""
     ratio = row.speedup
     if ratio is None:
         return None
@@ -41,7 +41,7 @@ def speedup(row: CellJudgement) -> Value | None:
 
 @dataclass(frozen=True)
 class Point:
-    """One configuration at one size. `row` has no latency where the cell ended without."""
+    """One backend and mode at one size. Its cell may have failed, and then has no latency."""
 
     size: float
     row: CellJudgement
@@ -59,7 +59,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Contests in the order of the sizes that they differ in."""
+    """Contests that differ in one size only, in the order of that size."""
 
     dimension: str  # "batch"
     contests: Sequence[ContestJudgement]
@@ -70,7 +70,7 @@ class Sweep:
 
     @property
     def lines(self) -> dict[str, list[Point]]:
-        """The points of each configuration, from the smallest size to the largest."""
+        """Return the points of each label, from the smallest size to the largest."""
         found: dict[str, list[Point]] = {}
         for contest in self.contests:
             for row in contest.cells:
@@ -78,7 +78,7 @@ class Sweep:
         return found
 
     def failures(self, quantity: Quantity) -> dict[str, list[Point]]:
-        """By configuration, the points without that quantity because their cells failed."""
+        """Return for each label the points without that quantity because their cells failed."""
         found = {
             label: [point for point in points if point.row.record.status.is_failure and not quantity(point.row)]
             for label, points in self.lines.items()
@@ -87,14 +87,14 @@ class Sweep:
 
     @property
     def has_ratio(self) -> bool:
-        """Whether it has anything but a baseline over itself."""
+        """Return True if a cell other than the baseline has a speed-up."""
         return any(
             speedup(row) and row.label != contest.baseline for contest in self.contests for row in contest.ranked
         )
 
     @property
     def fastest(self) -> list[Stretch]:
-        """Who is fastest over which sizes, from the smallest size on."""
+        """Return which label is fastest over which sizes, from the smallest size on."""
         found: list[Stretch] = []
         for contest in self.contests:
             leader = contest.winner, bool(contest.tied), contest.unstable
@@ -104,9 +104,9 @@ class Sweep:
 
 
 def sweeps_of(contests: Sequence[ContestJudgement]) -> list[Sweep]:
-    """Every set of at least two contests that agree in all but the size of one dimension, which is a number.
+    """Return every set of at least two contests that differ only in one dimension, which is a number.
 
-    Where several dimensions were swept, it is the one with the most values, and each combination of the others makes a
+    If several dimensions were swept, the axis is the one with the most values. Each combination of the others makes a
     sweep of its own.
     """
     families: dict[tuple[object, ...], list[ContestJudgement]] = defaultdict(list)
@@ -129,7 +129,7 @@ def _sweeps_of_family(contests: Sequence[ContestJudgement]) -> list[Sweep]:
 
 
 def _most_varied(contests: Sequence[ContestJudgement]) -> str | None:
-    """The dimension with the most values, of those that are numbers throughout; None where none has two."""
+    """Return the dimension with the most values, of those that are always numbers. None if no dimension has two."""
     values = {name: {contest.cell.dimensions[name] for contest in contests} for name in contests[0].cell.dimensions}
     numbers = {name: len(found) for name, found in values.items() if all(isinstance(value, int) for value in found)}
     widest = max(numbers, key=lambda name: numbers[name], default=None)

@@ -1,4 +1,4 @@
-"""Writing a file so that a reader sees all of it or nothing of it."""
+"""Writes a file so that a reader never sees a part of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> Path:
-    """Puts `text` (UTF-8) at `path` so that a reader sees all of it or the old file, whenever we are killed.
+    """Write `text` in UTF-8 to `path`, and return `path`. The folder must exist.
 
-    Returns `path`. The folder must exist.
+    A reader sees either the old file or the whole new one, even if this process is killed.
     """
     temporary = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex[:12]}.tmp")
     try:

@@ -1,9 +1,9 @@
-"""The errors a user sees. They live at the bottom of the import order so that every folder can raise them.
+"""The errors that a user sees.
 
-BakeoffError            something this project says in one line, never as a traceback
-├── UsageError          the request is wrong: what, where, and what to do now (exit status 2)
+BakeoffError            an error that is shown as one line, never as a traceback
+├── UsageError          the request is wrong (exit status 2)
 ├── Unavailable         this machine lacks what the cell needs
-└── Unsupported         a backend learns only while building that this cell makes no sense for it
+└── Unsupported         the backend cannot build this cell, which it learns only while building
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 
 class BakeoffError(Exception):
-    """Base of the errors whose message is the whole story."""
+    """Base of the errors that are shown by their message alone."""
 
 
 class UsageError(BakeoffError, ValueError):
-    """The request cannot be carried out as written."""
+    """The request cannot be carried out as written: the message says why, and what to do."""
 
 
 class Unavailable(BakeoffError):
@@ -34,7 +34,7 @@ def first_line(error: object) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UsageError:
-    """An error for a name nobody knows: it names the nearest known one, or all of them, and `where` to look."""
+    """Return an error for an unknown name. It names the nearest known one, or all of them, and `where` it stands."""
     known = sorted(known)
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {', '.join(known) or 'none'}"

@@ -1,4 +1,4 @@
-"""A run's folder: what was asked, and one file per finished cell, each of which appears whole or not at all."""
+"""Keeps a run in its folder: the request, and one file for each finished cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from records.upgrade import upgrade_record
 
 
 class Store:
-    """The folder of one run. Everything in it but the report is written while the run goes on."""
+    """The folder of one run. Everything in it except the report is written while the run goes on."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -28,7 +28,7 @@ class Store:
 
     @staticmethod
     def check(root: Path) -> None:
-        """Make the folder of a new run. Raises UsageError where it cannot be made or written, or is not empty."""
+        """Make the folder of a new run. Raises UsageError if it cannot be made or written, or is not empty."""
         try:
             root.mkdir(parents=True, exist_ok=True)
             if any(root.iterdir()):
@@ -42,7 +42,7 @@ class Store:
 
     @classmethod
     def create(cls, root: Path, request: Frozen, planned: Sequence[str], command: str) -> Store:
-        """A new run in `root`. Raises what `check` raises."""
+        """Begin a new run in `root`. Raises what `check` raises."""
         cls.check(root)
         for name in ("cells", "logs", "golden"):
             (root / name).mkdir()
@@ -52,18 +52,18 @@ class Store:
 
     @staticmethod
     def is_run(root: Path) -> bool:
-        """Whether a run has begun in this folder."""
+        """Return True if a run has begun in this folder."""
         return (root / "plan.json").exists()
 
     @classmethod
     def open(cls, root: Path) -> Store:
-        """The folder of an earlier run. Raises UsageError where there is none."""
+        """Open the folder of an earlier run. Raises UsageError if there is none."""
         store = cls(root)
         store.request()
         return store
 
     def request(self) -> dict[str, Any]:
-        """What was asked, as JSON values. Raises UsageError if the folder holds no readable run."""
+        """Return the request as JSON values. Raises UsageError if the folder holds no readable run."""
         plan = self._read_plan()
         if not isinstance(plan, dict) or not isinstance(plan.get("request"), dict):
             raise UsageError(f"{self.root / 'plan.json'} is not a plan of this version of Bakeoff")
@@ -75,22 +75,22 @@ class Store:
 
     @property
     def planned(self) -> list[str]:
-        """Ids of all cells, in the order planned."""
+        """Return the ids of all cells in the order planned."""
         return list(self._read_plan().get("planned", []))
 
     def save(self, record: Record) -> None:
-        """Write a cell's record; it replaces none and appears whole."""
+        """Write the record of a cell that has ended."""
         write_atomically(self.root / "cells" / f"{record.cell.id}.json", record.model_dump_json())
         self._kept(record.cell.id).unlink(missing_ok=True)
 
     def keep(self, record: Record) -> None:
-        """Keep what a cell has come to so far, between two of its processes: should the run be killed, it is there."""
+        """Write the record of a cell as it is between two of its processes, in case the run is killed."""
         path = self._kept(record.cell.id)
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, record.model_dump_json())
 
     def records(self) -> list[Record]:
-        """The records so far, in the order planned; of a cell that was not brought to its end, what was kept of it."""
+        """Return the records so far in the order planned. A cell that has not ended has the record that was kept."""
         found = []
         for cell_id in self.planned:
             path = self.root / "cells" / f"{cell_id}.json"
@@ -101,11 +101,11 @@ class Store:
         return found
 
     def has(self, cell_id: str) -> bool:
-        """Whether the cell has been brought to its end."""
+        """Return True if the cell has ended."""
         return (self.root / "cells" / f"{cell_id}.json").exists()
 
     def next_group(self) -> int:
-        """A number that no group of cells of this run had yet."""
+        """Return a number that no group of cells of this run has."""
         return 1 + max((burst.group for record in self.records() for burst in record.bursts), default=-1)
 
     def log(self, name: str) -> Path:
@@ -115,11 +115,11 @@ class Store:
         return self.root / "golden" / f"{contest_id}.safetensors"
 
     def save_work(self, contest_id: str, work: Work) -> None:
-        """Keep what a call takes beside the golden, which is computed in the same process."""
+        """Keep the work of a call beside the reference, which is computed in the same process."""
         write_atomically(self._work(contest_id), work.model_dump_json())
 
     def work(self, contest_id: str) -> Work | None:
-        """What a call of this contest's model takes; None where it was not counted."""
+        """Return the work of a call of this contest's model, or None if it was not counted."""
         path = self._work(contest_id)
         return Work.model_validate_json(path.read_text()) if path.exists() else None
 
@@ -129,12 +129,12 @@ class Store:
         write_atomically(path, ceilings.model_dump_json())
 
     def ceilings(self, device: Device, precision: Precision) -> Ceilings | None:
-        """What the machine can do at best; None where it was not measured."""
+        """Return the machine's highest rates, or None if they were not measured."""
         path = self._ceilings(device, precision)
         return Ceilings.model_validate_json(path.read_text()) if path.exists() else None
 
     def note(self, text: str) -> None:
-        """Keep a remark that a reader of the report should see; the same one only once."""
+        """Keep a note for the readers of the report. The same note is kept once."""
         if text not in self.notes():
             with open(self.root / "notes.txt", "a", encoding="utf-8") as file:
                 file.write(text + "\n")
@@ -152,7 +152,7 @@ class Store:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Add the block's time to the run's, also when the block is broken off."""
+        """Add the time of the block to that of the run, even if the block raises."""
         begun, before_s = time.monotonic(), self.elapsed_s
         try:
             yield
@@ -161,12 +161,12 @@ class Store:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of measuring so far, over all resumptions; time cut off by SIGKILL is missing."""
+        """Return the seconds of measuring so far, over all resumptions. Time that SIGKILL cut off is missing."""
         path = self.root / "elapsed_s"
         return float(path.read_text()) if path.exists() else 0.0
 
     def kernel_killed(self) -> bool:
-        """Whether the kernel has killed a process for want of memory since this was last asked."""
+        """Return True if the kernel has killed a process for lack of memory since the last call of this."""
         before, self._kernel_kills = self._kernel_kills, _kernel_kills()
         return self._kernel_kills > before
 
@@ -192,7 +192,7 @@ class Store:
 
 
 def _kernel_kills() -> int:
-    """How many processes the kernel has killed for want of memory; 0 where it does not say."""
+    """Return how many processes the kernel has killed for lack of memory, or 0 if it does not say."""
     if not os.path.exists("/proc/vmstat"):
         return 0
     with open("/proc/vmstat", encoding="ascii") as file:

@@ -11,11 +11,10 @@ import numpy as np
 from judging.contest import ContestJudgement
 from judging.costs import Start
 from judging.decision import Relation, relation
-from judging.estimate import percentile
+from judging.samples import Turn
 from judging.sweeps import Sweep
 from records.text import one_line
 from reports import format
-from reports.chart_data import Turn, samples_ms
 from reports.cost_report import doubt_of
 
 NAME_CHARACTERS = 36
@@ -83,14 +82,10 @@ def phases(contest: ContestJudgement) -> str:
 
 
 def samples(contest: ContestJudgement) -> str:
-    calls_ms = {cell.label: samples_ms(cell.record) for cell in contest.cells if cell.record.bursts}
-    for quantile, name in ((0.99, "p99"), (0.95, "p95"), (0.9, "p90")):
-        tails = {label: percentile(values.tolist(), quantile) for label, values in calls_ms.items()}
-        spreads = {label: tail / float(np.median(calls_ms[label])) for label, tail in tails.items() if tail}
-        if spreads:
-            label = max(spreads, key=lambda label: spreads[label])
-            return f"{_short(label)} varies most: {name} {spreads[label]:.2f}x median"
-    return "few calls: too short a sample to speak of its tail"
+    tail = contest.longest_tail
+    if tail is None:
+        return "few calls: too short a sample to speak of its tail"
+    return f"{_short(tail.label)} varies most: {tail.percentile} {tail.over_median:.2f}x median"
 
 
 def drift(turns: Mapping[str, Sequence[Sequence[Turn]]]) -> str:

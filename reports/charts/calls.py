@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from judging.contest import ContestJudgement
+from judging.samples import Distribution, Turn
 from reports import findings, format
-from reports.chart_data import Distribution, Turn, distributions, samples_ms, turns_of
 from reports.charts.chart import BAR_Y, FOOT_Y, Chart, Dots, Hill, Line, Mark, axis_around, lost_cell, name
 from reports.charts.palette import Palette
 
@@ -19,28 +19,26 @@ _SMALLEST_REACH = 0.02
 
 def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw the distribution of each cell's calls as a hill, with a line at the median."""
-    calls_ms = {place: values for place, cell in enumerate(contest.cells) if len(values := samples_ms(cell.record))}
-    if not calls_ms:
+    found = contest.distributions
+    if not found.by_label:
         return None
-    found, is_log = distributions(list(calls_ms.values()))
-    drawn = dict(zip(calls_ms, found, strict=True))
     marks = []
     for place, cell in enumerate(contest.cells):
-        if place not in drawn:
+        hill = found.by_label.get(cell.label)
+        if hill is None:
             marks.append(lost_cell(place, cell, palette))
             continue
-        hill = drawn[place]
         middle = f"{format.milliseconds(hill.low_ms)} to {format.milliseconds(hill.high_ms)} ms"
-        median = f"median of {len(calls_ms[place]):,} calls {format.milliseconds(hill.median_ms)} ms"
+        median = f"median of {hill.calls:,} calls {format.milliseconds(hill.median_ms)} ms"
         shapes = _hill(hill, place + FOOT_Y, is_filled=not cell.record.status.is_failure)
         marks.append(Mark(shapes, f"{cell.label}: {median}, 99 % from {middle}", palette(cell.label)))
-    ends_ms = [end for hill in found for end in (hill.low_ms, hill.high_ms)]
+    ends_ms = [end for hill in found.by_label.values() for end in (hill.low_ms, hill.high_ms)]
     return Chart(
         name="samples",
         subject=contest.title,
         finding=findings.samples(contest),
         caption="Distribution of the latency of single calls in ms, the middle 99 % of them, with the median",
-        x=axis_around("latency of a call (ms), middle 99 % of the calls", ends_ms, is_log, pad=0.04),
+        x=axis_around("latency of a call (ms), middle 99 % of the calls", ends_ms, found.is_log, pad=0.04),
         y=None,
         marks=tuple(marks),
         rows=tuple(map(name, contest.cells)),
@@ -49,7 +47,7 @@ def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
 
 def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw a line for each process: its bursts over time. There is none if no process has more than two bursts."""
-    turns = {place: taken for place, cell in enumerate(contest.cells) if (taken := turns_of(cell.record))}
+    turns = {place: taken for place, cell in enumerate(contest.cells) if (taken := cell.turns)}
     everything = [turn for taken in turns.values() for process in taken for turn in process]
     if not any(len(process) > 2 for taken in turns.values() for process in taken):
         return None
@@ -81,10 +79,10 @@ def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
 
 def _hill(hill: Distribution, foot: float, is_filled: bool) -> tuple[Hill | Line, ...]:
     median = Line((hill.median_ms,) * 2, (foot, foot - _HILL_HEIGHT), colour="ink", width=1.0)
-    if not len(hill.heights):
+    if not hill.heights:
         return (median,)
-    ys = (foot - _HILL_HEIGHT * hill.heights).tolist()
-    return Hill(tuple(hill.middles_ms.tolist()), tuple(ys), foot, is_filled), median
+    ys = tuple(foot - _HILL_HEIGHT * height for height in hill.heights)
+    return Hill(hill.middles_ms, ys, foot, is_filled), median
 
 
 def _process(process: Sequence[Turn], y: float, reach: float) -> tuple[Line | Dots, ...]:

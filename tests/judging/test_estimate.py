@@ -7,16 +7,14 @@ from judging.estimate import (
     ERROR_PER_DEVIATION,
     are_precise,
     burst_ms,
-    calls_needed,
     interval_at,
-    median_interval,
-    percentile,
     process_medians_ms,
     ratio_over_processes,
     speedup,
     summarise,
     undisturbed_rounds,
 )
+from judging.intervals import calls_needed, median_interval, percentile
 from records.schema import Burst
 from tests.reports.samples import bursts, constant, over_processes, steady, under
 
