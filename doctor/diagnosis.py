@@ -80,7 +80,7 @@ class Weight(StrEnum):
 class Finding(Frozen):
     """A known trap that was found on this machine."""
 
-    trap: str  # the name of the function in doctor.traps that found it, with dashes
+    trap: str = ""  # the name of the function in doctor.traps that found it, with dashes
     weight: Weight
     text: str
     remedy: str

@@ -30,7 +30,7 @@ OVERRIDES = {
 
 def find_all(facts: Facts) -> list[Finding]:
     """Return what every trap finds on this machine."""
-    return [finding for trap in TRAPS for finding in trap(facts)]
+    return [finding.model_copy(update={"trap": name_of(trap)}) for trap in TRAPS for finding in trap(facts)]
 
 
 def name_of(trap: Callable[[Facts], Iterator[Finding]]) -> str:
@@ -43,7 +43,6 @@ def several_onnxruntimes(facts: Facts) -> Iterator[Finding]:
     if len(installed) > 1:
         wanted = "onnxruntime-gpu" if "onnxruntime-gpu" in installed and _has_gpu(facts) else installed[0]
         yield Finding(
-            trap=name_of(several_onnxruntimes),
             weight=Weight.PROBLEM,
             text=f"{' and '.join(installed)} are installed over one another, and chance decides which files are left",
             remedy=f"pip uninstall -y {' '.join(installed)} && pip install {wanted}",
@@ -54,7 +53,6 @@ def several_onnxruntimes(facts: Facts) -> Iterator[Finding]:
 def onnxruntime_without_cuda(facts: Facts) -> Iterator[Finding]:
     if _has_gpu(facts) and _onnxruntimes(facts) == ["onnxruntime"]:
         yield Finding(
-            trap=name_of(onnxruntime_without_cuda),
             weight=Weight.PROBLEM,
             text=f"onnxruntime {facts.version('onnxruntime')} is the build for the CPU, and this machine has a GPU",
             remedy="pip uninstall -y onnxruntime && pip install onnxruntime-gpu",
@@ -66,7 +64,6 @@ def onnxruntime_without_cuda(facts: Facts) -> Iterator[Finding]:
 def torch_without_cuda(facts: Facts) -> Iterator[Finding]:
     if _has_gpu(facts) and facts.torch and facts.torch_cuda is None:
         yield Finding(
-            trap=name_of(torch_without_cuda),
             weight=Weight.PROBLEM,
             text=f"torch {facts.torch} is a build without CUDA, and this machine has a GPU",
             remedy="install torch from an index of CUDA builds: pip install --force-reinstall torch",
@@ -78,7 +75,6 @@ def no_driver(facts: Facts) -> Iterator[Finding]:
     if facts.nvidia_cards and not facts.gpus and facts.has_nvml:
         where = "in a container, give it the GPU: docker run --gpus all, or compose's service `bench`"
         yield Finding(
-            trap=name_of(no_driver),
             weight=Weight.NOTE if facts.container else Weight.PROBLEM,  # in a container it may be on purpose
             text=f"{facts.nvidia_cards} NVIDIA card(s) on the bus, but no driver answers here",
             remedy=where if facts.container else f"install NVIDIA's driver until nvidia-smi answers; {where}",
@@ -89,7 +85,6 @@ def no_driver(facts: Facts) -> Iterator[Finding]:
 def nvml_not_installed(facts: Facts) -> Iterator[Finding]:
     if facts.nvidia_cards and not facts.has_nvml:
         yield Finding(
-            trap=name_of(nvml_not_installed),
             weight=Weight.WARNING,
             text="nvidia-ml-py is not installed: reports have no device memory, clocks, throttling or energy",
             remedy="pip install nvidia-ml-py",
@@ -100,7 +95,6 @@ def driver_too_old(facts: Facts) -> Iterator[Finding]:
     """A driver runs builds for newer minor versions of its CUDA, but not for a newer major version."""
     if facts.torch_cuda and facts.driver_cuda and _major(facts.torch_cuda) > _major(facts.driver_cuda):
         yield Finding(
-            trap=name_of(driver_too_old),
             weight=Weight.PROBLEM,
             text=f"torch {facts.torch} is built for CUDA {facts.torch_cuda}, and the driver runs {facts.driver_cuda}",
             remedy=f"update the driver, or install torch for CUDA {_major(facts.driver_cuda)}",
@@ -113,7 +107,6 @@ def torch_tensorrt_of_another_minor(facts: Facts) -> Iterator[Finding]:
     ours, theirs = facts.version("torch"), facts.version("torch-tensorrt")
     if ours and theirs and _minor(ours) != _minor(theirs):
         yield Finding(
-            trap=name_of(torch_tensorrt_of_another_minor),
             weight=Weight.PROBLEM,
             text=f"torch-tensorrt {theirs} is compiled against torch {_minor(theirs)}, and torch {ours} is installed",
             remedy=f"pip install 'torch-tensorrt=={_minor(ours)}.*'",
@@ -128,7 +121,6 @@ def library_does_not_import(facts: Facts) -> Iterator[Finding]:
         on_gpu = library.name in NEEDS_DRIVER
         if library.imports is False and (_has_gpu(facts) or not on_gpu):
             yield Finding(
-                trap=name_of(library_does_not_import),
                 weight=Weight.PROBLEM,
                 text=f"{library.name} {library.version} is installed and does not import: {library.import_error}",
                 remedy=f"pip install --force-reinstall {library.name}",
@@ -158,7 +150,6 @@ def onnxruntime_of_another_cuda(facts: Facts) -> Iterator[Finding]:
     linked, version = facts.linked.get("CUDA"), facts.version("onnxruntime-gpu")
     if linked and version and facts.torch_cuda and linked != _major(facts.torch_cuda):
         yield Finding(
-            trap=name_of(onnxruntime_of_another_cuda),
             weight=Weight.PROBLEM,
             text=f"onnxruntime-gpu {version} wants CUDA {linked}, found {facts.torch_cuda} (torch {facts.torch})",
             remedy=f"pip install a torch for CUDA {linked}, or an onnxruntime-gpu for CUDA {_major(facts.torch_cuda)}",
@@ -172,7 +163,6 @@ def onnxruntime_of_another_tensorrt(facts: Facts) -> Iterator[Finding]:
     linked, installed = facts.linked.get("TensorRT"), facts.version("tensorrt")
     if linked and installed and linked != Version(installed).major:
         yield Finding(
-            trap=name_of(onnxruntime_of_another_tensorrt),
             weight=Weight.WARNING,
             text=(
                 f"onnxruntime-gpu {facts.version('onnxruntime-gpu')} links TensorRT {linked} (libnvinfer.so.{linked}), "
@@ -185,7 +175,6 @@ def onnxruntime_of_another_tensorrt(facts: Facts) -> Iterator[Finding]:
 def no_cxx_compiler(facts: Facts) -> Iterator[Finding]:
     if facts.cxx is None:
         yield Finding(
-            trap=name_of(no_cxx_compiler),
             weight=Weight.PROBLEM,
             text="no C++ compiler: Inductor on the CPU and AOTInductor write C++",
             remedy="apt-get install g++, or set CXX to the compiler's path",
@@ -196,7 +185,6 @@ def no_cxx_compiler(facts: Facts) -> Iterator[Finding]:
 def little_shared_memory(facts: Facts) -> Iterator[Finding]:
     if facts.shared_memory_bytes is not None and facts.shared_memory_bytes < MIN_SHARED_MEMORY_BYTES:
         yield Finding(
-            trap=name_of(little_shared_memory),
             weight=Weight.WARNING,
             text=f"/dev/shm holds {facts.shared_memory_bytes / 2**20:.0f} MiB; loaders and NCCL share tensors there",
             remedy="in a container: docker run --ipc=host, or --shm-size=1g; else: mount -o remount,size=1G /dev/shm",
@@ -207,7 +195,6 @@ def tf32_overridden(facts: Facts) -> Iterator[Finding]:
     for name, effect in OVERRIDES.items():
         if value := facts.variables.get(name):
             yield Finding(
-                trap=name_of(tf32_overridden),
                 weight=Weight.WARNING,
                 text=(
                     f"{name}={value}: {effect}. Bakeoff's workers do not see it, so the precision of its numbers is "
@@ -221,7 +208,6 @@ def persistence_off(facts: Facts) -> Iterator[Finding]:
     off = [f"{gpu.index}" for gpu in facts.gpus if gpu.persistence_mode is False]
     if off:
         yield Finding(
-            trap=name_of(persistence_off),
             weight=Weight.WARNING,
             text=f"persistence mode is off (GPU {', '.join(off)}): the first process waits seconds for the driver",
             remedy="nvidia-smi -pm 1, as root on the host",
@@ -236,7 +222,6 @@ def clock_held_down(facts: Facts) -> Iterator[Finding]:
             why.append(f"application clock {set_to} MHz, by default {default}")
         if why:
             yield Finding(
-                trap=name_of(clock_held_down),
                 weight=Weight.WARNING,
                 text=f"GPU {gpu.index} ({gpu.name}) does not run at its full clock: {', '.join(why)}",
                 remedy="see nvidia-smi -q -d CLOCK,PERFORMANCE,POWER; nvidia-smi -rac resets an application clock",
@@ -247,7 +232,6 @@ def gpu_in_use(facts: Facts) -> Iterator[Finding]:
     for gpu in facts.gpus:
         if gpu.processes:
             yield Finding(
-                trap=name_of(gpu_in_use),
                 weight=Weight.WARNING,
                 text=f"{gpu.processes} other process(es) compute on GPU {gpu.index}: latencies and memory are shared",
                 remedy="measure on an idle GPU: nvidia-smi shows who uses which, CUDA_VISIBLE_DEVICES chooses one",
@@ -257,7 +241,6 @@ def gpu_in_use(facts: Facts) -> Iterator[Finding]:
 def governor_saves_power(facts: Facts) -> Iterator[Finding]:
     if facts.governor not in (None, "performance"):
         yield Finding(
-            trap=name_of(governor_saves_power),
             weight=Weight.WARNING,
             text=f"the CPU's governor is {facts.governor}: clocks follow the load, and short calls run at low ones",
             remedy="cpupower frequency-set -g performance, as root on the host",
@@ -269,7 +252,6 @@ def fewer_cores_than_the_machine(facts: Facts) -> Iterator[Finding]:
     seen = facts.affinity_cores or facts.cores
     if facts.quota_cores and seen and facts.quota_cores < MIN_QUOTA_SHARE * seen:
         yield Finding(
-            trap=name_of(fewer_cores_than_the_machine),
             weight=Weight.WARNING,
             text=(
                 f"the control group allows the time of {facts.quota_cores:g} cores, and {seen} are visible: torch "
@@ -279,7 +261,6 @@ def fewer_cores_than_the_machine(facts: Facts) -> Iterator[Finding]:
         )
     elif facts.cores and facts.affinity_cores and facts.affinity_cores < facts.cores:
         yield Finding(
-            trap=name_of(fewer_cores_than_the_machine),
             weight=Weight.NOTE,
             text=f"{facts.affinity_cores} of the machine's {facts.cores} cores may be used, and numbers are for these",
             remedy="taskset -p $$ shows which; to use all, start without taskset or --cpuset-cpus",
@@ -311,7 +292,6 @@ TRAPS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 
 def _unmet(asking: str, name: str, specifier: str, found: str, backends: list[str]) -> Finding:
     return Finding(
-        trap=name_of(requirement_not_met),
         weight=Weight.PROBLEM if backends else Weight.WARNING,
         text=f"{asking} needs {name} {specifier}, and {found} is installed",
         remedy=f"pip install '{name}{specifier}'",
