@@ -9,7 +9,7 @@ harness from the moment at which it starts or ends a process, keeps a record or 
 measured that a run without this script would not do. *Building* is export, compile, load and the first call, as the
 records have it, and what precedes them in a child (importing the backend's library, loading the model) and in
 fork servers (importing what loading the model imports). *Sampling* is
-warm-up, bursts, and throughput, device time and energy with the last check. *Checking* is the golden, the machine's
+warm-up, bursts, and throughput, device time and energy with the last check. *Checking* is the reference, the machine's
 ceilings, and the first comparison with it. The rest is the harness's: starting fork servers and children, ending them,
 and the verdict. Figures and pages are made after the verdict is said, and stand apart.
 """

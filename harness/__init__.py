@@ -1,1 +1,1 @@
-"""Measuring: from a request to records. Import order: run → contest → launcher → (in the child) worker."""
+"""Measuring: from a request to records. The controller directs a run, and workers measure cells for it."""

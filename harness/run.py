@@ -1,4 +1,4 @@
-"""A whole run: plan → golden → contests → records on disk → report. The straight line that everything else hangs on."""
+"""A whole run: plan, references, contests, records on disk, report. Everything else hangs on this straight line."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def _trial(
     # all trials share one reference, and only latencies are looked at
     store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1.0, bytes_per_s=1.0))
     if reference.exists():
-        shutil.copy(reference, store.golden(contest.id))
+        shutil.copy(reference, store.reference(contest.id))
     plan = replace(
         SamplingPlan.lasting(request.min_time_s, request.processes, max_processes=max_processes), latency_only=True
     )
@@ -250,7 +250,7 @@ def _trial(
         )
         measurement.measure(contest, contest.cells)
     if not reference.exists():
-        shutil.copy(store.golden(contest.id), reference)
+        shutil.copy(store.reference(contest.id), reference)
     records = store.records()
     shutil.rmtree(folder)
     first = next(record for record in records if record.cell.backend == FIRST)

@@ -44,7 +44,7 @@ class Store:
     def create(cls, root: Path, request: Frozen, planned: Sequence[str], command: str) -> Store:
         """Begin a new run in `root`. Raises what `check` raises."""
         cls.check(root)
-        for name in ("cells", "logs", "golden"):
+        for name in ("cells", "logs", "reference"):
             (root / name).mkdir()
         store = cls(root)
         store._write_plan({"command": command, "planned": list(planned), "request": request.model_dump(mode="json")})
@@ -111,8 +111,8 @@ class Store:
     def log(self, name: str) -> Path:
         return self.root / "logs" / f"{name}.log"
 
-    def golden(self, contest_id: str) -> Path:
-        return self.root / "golden" / f"{contest_id}.safetensors"
+    def reference(self, contest_id: str) -> Path:
+        return self.root / "reference" / f"{contest_id}.safetensors"
 
     def save_work(self, contest_id: str, work: Work) -> None:
         """Keep the work of a call beside the reference, which is computed in the same process."""
@@ -174,7 +174,7 @@ class Store:
         return self.root / "unfinished" / f"{cell_id}.json"
 
     def _work(self, contest_id: str) -> Path:
-        return self.root / "golden" / f"{contest_id}.work.json"
+        return self.root / "reference" / f"{contest_id}.work.json"
 
     def _ceilings(self, device: Device, precision: Precision) -> Path:
         return self.root / "ceilings" / f"{device.slug}_{precision}.json"

@@ -321,8 +321,8 @@ HERE = Path(__file__).parent
 
 
 def factory(batch: int = 1):
-    """Blocks in the first cell of the second contest, its golden being there, as long as a file says so."""
-    if (HERE / "block").exists() and list(HERE.glob("run/golden/*batch2*")):
+    """Blocks in the first cell of the second contest, its reference being there, as long as a file says so."""
+    if (HERE / "block").exists() and list(HERE.glob("run/reference/*batch2*")):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
         (HERE / "blocked").touch()
         time.sleep(3600)

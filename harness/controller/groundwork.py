@@ -23,21 +23,23 @@ class NoReference(Exception):
 
 def reference(contest: Contest, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> Path:
     """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference."""
-    path = store.golden(contest.id)
+    path = store.reference(contest.id)
     if path.exists():
         return path
-    log = store.log(f"golden-{contest.id}")
-    progress.note(f"computing the float64 golden of {contest.id}")
+    log = store.log(f"reference-{contest.id}")
+    progress.note(f"computing the float64 reference of {contest.id}")
     job = ComputeReference(cell=contest.cells[0].cell, reference=path.resolve())
     try:
         event = launcher.ask(job, log, limit_s)
     except WorkerEnded as ended:
         status, reason = cause_of_death(ended.status, "float64", store.kernel_killed())
-        raise NoReference(status, f"no golden: its process {reason} ({log})") from None
+        raise NoReference(status, f"the reference could not be computed: its process {reason} ({log})") from None
     except DeadlinePassed:
-        raise NoReference(Status.TIMEOUT, f"no golden within {limit_s:g} s: raise --time-limit") from None
+        raise NoReference(
+            Status.TIMEOUT, f"the reference was not computed within {limit_s:g} s: raise --time-limit"
+        ) from None
     if isinstance(event, Failed):
-        raise NoReference(event.status, f"no golden: {event.reason} ({log})")
+        raise NoReference(event.status, f"the reference could not be computed: {event.reason} ({log})")
     assert isinstance(event, ReferenceComputed)
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")

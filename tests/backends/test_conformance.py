@@ -247,7 +247,7 @@ def test_training_gives_what_float64_does(cell: Cell, tmp_path: Path) -> None:
         assert training is not None and training.module is one.module and one.module.training
         names = training.describe_outputs(one.sets[0])
         compilations = one.compiled.compilations()
-        checks = [accuracy.check(restored(one), (known := golden_of(one)), Precision.FP32, names)]
+        checks = [accuracy.check(restored(one), (known := reference_of(one)), Precision.FP32, names)]
         for inputs in one.sets * 2:
             one.call(inputs)
         checks.append(accuracy.check(restored(one), known, Precision.FP32, names))
@@ -271,7 +271,7 @@ def restored(one: Built) -> list[accuracy.Outputs]:
     return found
 
 
-def golden_of(one: Built) -> accuracy.Reference:
+def reference_of(one: Built) -> accuracy.Reference:
     outputs = []
     for dtype in (torch.float64, torch.float32):
         model = load(one.cell)

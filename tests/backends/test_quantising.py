@@ -46,7 +46,7 @@ def cell_of(model: str, backend: str = "eager", precision: str = "int8", mode: s
     return Cell(model=model, dimensions=dimensions, backend=backend, mode=mode, precision=precision)
 
 
-def golden_of(cell: Cell) -> accuracy.Reference:
+def reference_of(cell: Cell) -> accuracy.Reference:
     """Compute the reference as the harness does."""
     with torch.inference_mode():
         module, sets = place(load(cell), cell, torch.float64)
@@ -58,7 +58,7 @@ def golden_of(cell: Cell) -> accuracy.Reference:
 
 
 def relative_rmse(one: Built) -> float:
-    found = accuracy.check([one.call(inputs) for inputs in one.sets], golden_of(one.cell), one.cell.precision)
+    found = accuracy.check([one.call(inputs) for inputs in one.sets], reference_of(one.cell), one.cell.precision)
     assert found.passed, found.rule
     return found.relative_rmse
 
@@ -163,7 +163,7 @@ def test_onnx_is_quantised_whole_and_right(model: str, symmetric: bool, tmp_path
     assert [file.name for file in folder.iterdir()] == ["int8.onnx"]
     assert onnx_layers(quantised) == LAYERS[model]
     assert onnx_layers(source).keys() == {name.replace("int8", "float32") for name in LAYERS[model]}
-    found = accuracy.check([(onnx_outputs(quantised, one),) for one in sets], golden_of(cell), Precision.INT8)
+    found = accuracy.check([(onnx_outputs(quantised, one),) for one in sets], reference_of(cell), Precision.INT8)
     assert found.passed, found.rule
     assert 1e-3 < found.relative_rmse < 4e-2
 
@@ -337,7 +337,7 @@ def test_the_rule_rejects_int8_in_a_cell_that_asked_for_more(tmp_path: Path) -> 
     with built(cell_of("mlp"), tmp_path) as one:
         outputs = [one.call(inputs) for inputs in one.sets]
     for asked in ("fp32", "fp16"):
-        found = accuracy.check(outputs, golden_of(cell_of("mlp", precision=asked)), Precision(asked))
+        found = accuracy.check(outputs, reference_of(cell_of("mlp", precision=asked)), Precision(asked))
         assert not found.passed
     assert precision.dtype_of(Precision.INT8) == torch.float32
 
@@ -352,7 +352,7 @@ def test_the_way_for_cuda_quantises_the_same_layers_and_is_right(lower: bool) ->
     prepared = torch_int8_cuda(module, sets[0], sets, lower)
     with torch.inference_mode():
         outputs = [flatten_outputs(prepared.module(*one.tensors())) for one in sets]
-        found = accuracy.check(outputs, golden_of(cell), Precision.INT8)
+        found = accuracy.check(outputs, reference_of(cell), Precision.INT8)
     assert found.passed and found.eager_rmse is not None
     assert found.rmse == pytest.approx(found.eager_rmse, rel=0.1)  # the yardstick rounds as torchao does
     assert prepared.layers == {"int8 linear layers": 3}

@@ -39,7 +39,7 @@ def checked(task: str, precision: str, change: Callable[[Training], None] = lamb
     """Check eager, with `change` made to it, against the reference, as the harness does."""
     cell = cell_of(task, precision)
     exact, eager = loaded(), loaded()
-    golden = run_eager(*place(exact, cell, torch.float64), training_of(exact, cell))
+    reference = run_eager(*place(exact, cell, torch.float64), training_of(exact, cell))
     placed = place(eager, cell)
     outputs = run_eager(*placed, training_of(eager, cell))
     other = loaded()
@@ -48,9 +48,9 @@ def checked(task: str, precision: str, change: Callable[[Training], None] = lamb
     assert training is not None
     change(training)
     ours = run_eager(other.module, sets, training)
-    rmse = accuracy.rmse_per_output(outputs, golden)
+    rmse = accuracy.rmse_per_output(outputs, reference)
     return accuracy.check(
-        ours, accuracy.Reference(golden, rmse), Precision(precision), training.describe_outputs(sets[0])
+        ours, accuracy.Reference(reference, rmse), Precision(precision), training.describe_outputs(sets[0])
     )
 
 

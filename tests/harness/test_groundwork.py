@@ -34,10 +34,14 @@ def store(tmp_path: Path) -> Store:
         (
             Failed(status=Status.ERROR, reason="ValueError: no weights"),
             Status.ERROR,
-            "no golden: ValueError: no weights",
+            "the reference could not be computed: ValueError: no weights",
         ),
-        (WorkerEnded(-11), Status.CRASH, "no golden: its process died of signal 11 (SIGSEGV) in float64"),
-        (DeadlinePassed(), Status.TIMEOUT, "no golden within 30 s: raise --time-limit"),
+        (
+            WorkerEnded(-11),
+            Status.CRASH,
+            "the reference could not be computed: its process died of signal 11 (SIGSEGV) in float64",
+        ),
+        (DeadlinePassed(), Status.TIMEOUT, "the reference was not computed within 30 s: raise --time-limit"),
     ],
     ids=["failed", "died", "out of time"],
 )

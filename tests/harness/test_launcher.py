@@ -61,7 +61,7 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
 
 
 @pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     import models
@@ -71,14 +71,14 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     doubled: tuple[Inputs, ...] = tuple(one.map(lambda tensor: tensor.double()) for one in loaded.inputs)
     with torch.inference_mode():
         exact = run_eager(loaded.module.double(), doubled)
-    path = tmp_path_factory.mktemp("golden") / "golden.safetensors"
+    path = tmp_path_factory.mktemp("reference") / "reference.safetensors"
     Reference(exact, (1e-6,)).save(path)
     return path
 
 
-def start(launcher: Launcher, mode: str, golden: Path, folder: Path) -> Worker:
+def start(launcher: Launcher, mode: str, reference: Path, folder: Path) -> Worker:
     cell = Cell(model="mlp", dimensions=DIMENSIONS, backend="null", mode=mode)
-    job = MeasureCell(cell=cell, reference=golden, sampling=SAMPLING, shared_folder=folder / "shared")
+    job = MeasureCell(cell=cell, reference=reference, sampling=SAMPLING, shared_folder=folder / "shared")
     return launcher.start(job, folder / "worker.log")
 
 
@@ -101,8 +101,8 @@ def _mark(process: psutil.Process) -> str | None:
         return None
 
 
-def test_a_worker_takes_bursts_on_command_and_finishes(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "default", golden, tmp_path)
+def test_a_worker_takes_bursts_on_command_and_finishes(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
+    worker = start(launcher, "default", reference, tmp_path)
     ready = until(worker, Ready)
     assert ready.accuracy.passed
     worker.send(TakeBurst())
@@ -116,8 +116,8 @@ def test_a_worker_takes_bursts_on_command_and_finishes(launcher: Launcher, golde
     assert worker.end() in (0, -9)  # it leaves by itself, or is helped
 
 
-def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "default", golden, tmp_path)
+def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
+    worker = start(launcher, "default", reference, tmp_path)
     seen = []
     while not isinstance(event := worker.receive(time.monotonic() + 60), Ready):
         assert isinstance(event, PhaseBegun | PhaseEnded)
@@ -129,8 +129,8 @@ def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, go
     worker.end()
 
 
-def test_a_segmentation_fault_is_known_by_its_signal(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "crash-in-load", golden, tmp_path)
+def test_a_segmentation_fault_is_known_by_its_signal(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
+    worker = start(launcher, "crash-in-load", reference, tmp_path)
     with pytest.raises(WorkerEnded) as ended:
         until(worker, Ready)
     assert ended.value.status == -11
@@ -138,16 +138,16 @@ def test_a_segmentation_fault_is_known_by_its_signal(launcher: Launcher, golden:
     assert "Fatal Python error: Segmentation fault" in (tmp_path / "worker.log").read_text()
 
 
-def test_a_hang_passes_the_deadline_and_can_be_ended(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "hang", golden, tmp_path)
+def test_a_hang_passes_the_deadline_and_can_be_ended(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
+    worker = start(launcher, "hang", reference, tmp_path)
     assert until(worker, PhaseBegun).name == "probe"
     with pytest.raises(DeadlinePassed):
         until(worker, Ready, seconds=1.5)
     assert worker.end() == -9
 
 
-def test_nothing_of_a_worker_survives_its_end(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "grandchildren", golden, tmp_path)
+def test_nothing_of_a_worker_survives_its_end(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
+    worker = start(launcher, "grandchildren", reference, tmp_path)
     until(worker, Ready)
     sleepers = [process for process in processes_of(worker) if process.pid != worker.pid]
     assert len(sleepers) >= 3  # in its group, in a session of their own, and orphaned
@@ -159,8 +159,8 @@ def test_nothing_of_a_worker_survives_its_end(launcher: Launcher, golden: Path, 
     assert not workspace.exists()
 
 
-def test_grandchildren_die_even_if_the_worker_crashed(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "grandchildren", golden, tmp_path)
+def test_grandchildren_die_even_if_the_worker_crashed(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
+    worker = start(launcher, "grandchildren", reference, tmp_path)
     until(worker, Ready)
     sleepers = [process for process in processes_of(worker) if process.pid != worker.pid]
     os.kill(worker.pid, 11)
@@ -173,9 +173,9 @@ def test_grandchildren_die_even_if_the_worker_crashed(launcher: Launcher, golden
 
 
 def test_a_stopped_worker_does_not_run_and_goes_on_when_resumed(
-    launcher: Launcher, golden: Path, tmp_path: Path
+    launcher: Launcher, reference: Path, tmp_path: Path
 ) -> None:
-    worker = start(launcher, "default", golden, tmp_path)
+    worker = start(launcher, "default", reference, tmp_path)
     until(worker, Ready)
     worker.pause()
     worker.send(TakeBurst())
@@ -187,15 +187,15 @@ def test_a_stopped_worker_does_not_run_and_goes_on_when_resumed(
     worker.end()
 
 
-def test_a_stopped_worker_can_be_ended(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "default", golden, tmp_path)
+def test_a_stopped_worker_can_be_ended(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
+    worker = start(launcher, "default", reference, tmp_path)
     until(worker, Ready)
     worker.pause()
     assert worker.end() == -9
 
 
-def test_a_worker_has_a_session_and_a_log_of_its_own(launcher: Launcher, golden: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "noisy-output", golden, tmp_path)
+def test_a_worker_has_a_session_and_a_log_of_its_own(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
+    worker = start(launcher, "noisy-output", reference, tmp_path)
     until(worker, Ready)  # 100,000 characters on its stdout have spoilt no message
     assert os.getsid(worker.pid) == worker.pid
     assert os.getpgid(worker.pid) == worker.pid
@@ -211,16 +211,16 @@ def test_a_worker_of_a_failing_role_says_why(launcher: Launcher, tmp_path: Path)
     worker.end()
 
 
-def test_leaving_the_launcher_ends_workers_and_removes_its_folder(golden: Path, tmp_path: Path) -> None:
+def test_leaving_the_launcher_ends_workers_and_removes_its_folder(reference: Path, tmp_path: Path) -> None:
     with SpawnLauncher() as launcher:
-        worker = start(launcher, "hang", golden, tmp_path)
+        worker = start(launcher, "hang", reference, tmp_path)
         until(worker, PhaseBegun)
     assert not psutil.pid_exists(worker.pid) or psutil.Process(worker.pid).status() == "zombie"
     assert not launcher.temporary.exists()
 
 
 def test_a_workspace_that_was_given_stays_when_its_worker_has_ended(
-    launcher: Launcher, golden: Path, tmp_path: Path
+    launcher: Launcher, reference: Path, tmp_path: Path
 ) -> None:
     worker = launcher.start(TryBackend(backend="eager", device="cpu"), tmp_path / "worker.log", tmp_path / "kept")
     until(worker, Tried)

@@ -153,7 +153,7 @@ def test_a_model_that_cannot_be_loaded_fails_every_cell_with_the_reason(tmp_path
     request = Request(models=(f"{file}:factory",), devices=("cpu",), backends=("eager", "null"))
     report, _ = runs.run(request, tmp_path / "run", "test", Silent())
     assert [record.status for record in report.records] == [Status.ERROR, Status.ERROR]
-    assert "no golden: ValueError: no weights here" in report.records[0].reason
+    assert "the reference could not be computed: ValueError: no weights here" in report.records[0].reason
     assert runs.exit_status(report) == 3
 
 
@@ -353,8 +353,8 @@ def test_every_latency_has_its_share_of_one_floor_and_a_resumption_measures_no_c
 
     (lost,) = (folder / "cells").glob("*null.double.json")
     lost.unlink()
-    kept = {path: path.stat().st_mtime_ns for path in [*folder.glob("ceilings/*"), *folder.glob("golden/*")]}
-    assert len(kept) == 3  # ceilings, golden, work
+    kept = {path: path.stat().st_mtime_ns for path in [*folder.glob("ceilings/*"), *folder.glob("reference/*")]}
+    assert len(kept) == 3  # ceilings, reference, work
     progress = Silent()
     report, _ = runs.resume(folder, progress)
     assert by_label(report)["null/double"].roofline is not None

@@ -64,5 +64,5 @@ def test_every_variant_of_every_kernel_is_right_in_every_type(errors: dict[str, 
 
 
 def test_what_is_compared_is_not_what_was_computed_twice(errors: dict[str, float]) -> None:
-    """16 bits round: an error of nothing would mean that kernel and golden are one computation."""
+    """16 bits round: an error of nothing would mean that kernel and reference are one computation."""
     assert all(error > 0 for label, error in errors.items() if label.split()[1] != "fp32" and "tma_copy" not in label)

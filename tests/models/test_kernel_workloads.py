@@ -67,7 +67,7 @@ def test_a_float8_product_in_float64_is_exact() -> None:
 
 
 @pytest.mark.parametrize("name", ["rope", "fused_add_relu_mul", "tma_copy", "matmul_fp16"])
-def test_inputs_are_drawn_in_the_cells_type_and_the_golden_is_of_them(name: str) -> None:
+def test_inputs_are_drawn_in_the_cells_type_and_the_reference_is_of_them(name: str) -> None:
     small: dict[str, int | str] = {
         "rope": {"batch": 1, "seq": 4, "heads": 2, "width": 8},
         "fused_add_relu_mul": {"elements": 64},

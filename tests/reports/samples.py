@@ -242,7 +242,7 @@ def conv_on_cpu() -> list[Record]:
         ok(cells["inductor/max-autotune"], bursts(1.13, seed=2), build_s=48.0),
         ok(cells["onnx"], bursts(0.94, seed=3), build_s=0.9),
         ok(cells["openvino"], bursts(0.55, seed=4), build_s=2.1, status=Status.INCORRECT, accuracy=wrong,
-           reason="error against the golden is 0.31 of its size"),
+           reason="error against the reference is 0.31 of its size"),
         failed(cells["torchscript"], Status.CRASH, "died in load, signal 11", died_in="load", signal=11,
                phases=[Phase(name="export", seconds=0.8), Phase(name="compile", seconds=3.1)],
                log_tail="loading module\nSegmentation fault (core dumped)",

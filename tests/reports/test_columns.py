@@ -223,7 +223,7 @@ def test_an_incorrect_cell_keeps_its_numbers_and_has_no_speed_up() -> None:
     assert wrong["median latency (ms) [95 %]"].startswith("0.5")
     assert (wrong["rank"], wrong["speed-up (x eager) [95 %]"]) == ("-", "-")
     assert wrong["relative RMSE"].startswith("**3.1e-01** (rmse is 1.2e+06x eager's")
-    assert wrong["status"].startswith("incorrect: error against the golden")
+    assert wrong["status"].startswith("incorrect: error against the reference")
 
 
 def test_a_cell_that_strict_rejects_keeps_its_numbers_and_is_not_ranked() -> None:
