@@ -403,6 +403,11 @@ class Record(Frozen):
         return build_seconds(self.phases)
 
     @property
+    def phases_until_first_answer(self) -> list[Phase]:
+        """Return all phases except the calls that a build needed after its first answer."""
+        return [phase for phase in self.phases if phase.name != SETTLE]
+
+    @property
     def first_call_s(self) -> float | None:
         return next((phase.seconds for phase in self.phases if phase.name == FIRST_CALL), None)
 

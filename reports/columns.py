@@ -271,7 +271,7 @@ def seconds_of_phases(phases: Sequence[Phase]) -> dict[str, float]:
 
 def _phases(row: CellJudgement) -> str:
     """Return `export 0.42, compile 12`."""
-    found = seconds_of_phases(row.record.phases)
+    found = seconds_of_phases(row.record.phases_until_first_answer)
     return ", ".join(f"{name} {format.seconds(taken_s)}" for name, taken_s in found.items() if name != "first_call")
 
 

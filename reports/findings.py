@@ -76,7 +76,9 @@ def building(contest: ContestJudgement) -> str:
 
 
 def phases(contest: ContestJudgement) -> str:
-    totals_s = {cell.label: sum(phase.seconds for phase in cell.record.phases) for cell in contest.cells}
+    totals_s = {
+        cell.label: sum(phase.seconds for phase in cell.record.phases_until_first_answer) for cell in contest.cells
+    }
     slowest = max(totals_s, key=lambda label: totals_s[label])
     return f"{_short(slowest)} takes longest: {format.seconds(totals_s[slowest])} s"
 

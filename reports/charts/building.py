@@ -23,7 +23,7 @@ def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
     longest_s = max((_total_s(cell) for cell in contest.cells), default=0.0)
     if longest_s <= 0:
         return None
-    found = {phase.name for cell in contest.cells for phase in cell.record.phases}
+    found = {phase.name for cell in contest.cells for phase in cell.record.phases_until_first_answer}
     names = [phase for phase in _PHASES if phase in found]
     return Chart(
         name="phases",
@@ -117,14 +117,14 @@ def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _total_s(cell: CellJudgement) -> float:
-    return sum(phase.seconds for phase in cell.record.phases)
+    return sum(phase.seconds for phase in cell.record.phases_until_first_answer)
 
 
 def _stack(place: int, cell: CellJudgement, palette: Palette) -> list[Mark]:
     if not cell.record.phases:
         return [lost_cell(place, cell, palette)]
     marks, left_s, look = [], 0.0, palette(cell.label)
-    for phase in cell.record.phases:
+    for phase in cell.record.phases_until_first_answer:
         bar = Bar(place + BAR_Y, left_s, left_s + phase.seconds, colour=_PHASES.get(phase.name, _OTHER_PHASE))
         marks.append(Mark((bar,), f"{cell.label}: {phase.name} {format.seconds(phase.seconds)} s", look))
         left_s += phase.seconds
