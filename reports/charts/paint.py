@@ -75,7 +75,7 @@ def page_svg(chart: Chart, variables: dict[str, str]) -> str:
     if chart.stops:
         box = _box_pt(chart)
         body += f'<path class="cursor" d="M0 {box.top:g}V{box.foot:g}" transform="translate({box.left:g} 0)"/>'
-    label = escape(f"{chart.finding}. {chart.caption}")
+    label = escape(one_line(f"{chart.finding}. {chart.caption}"))
     box_text = f"0 {head:g} {width:g} {height - head:g}"
     return f'<svg viewBox="{box_text}" role="img" aria-label="{label}" tabindex="0" {_ROOT}>{body}</svg>'
 
@@ -96,7 +96,7 @@ def save(charts: Sequence[Chart], headline: str, stem: Path) -> list[Path]:
         image.paste(picture, (_pixels(x), _pixels(y)), picture)
     # these have few colours, and take a third of the space with a palette of 256
     image.quantize(256, dither=Image.Dither.NONE).save(png, optimize=True, dpi=(DPI, DPI))
-    title = escape(headline or f"{charts[0].finding}. {charts[0].caption}")
+    title = escape(one_line(headline or f"{charts[0].finding}. {charts[0].caption}"))
     nested = "".join(
         f'<svg x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" overflow="visible">{_svg(part)}</svg>'
         for x, y, part in parts
@@ -451,7 +451,7 @@ def _grouped(mark: Mark, inner: str) -> str:
     if not mark.tip:
         return inner
     number = f' data-k="{mark.look.number}"' if mark.look else ""
-    return f'<g class="mark"{number}><title>{escape(mark.tip, quote=False)}</title>{inner}</g>'
+    return f'<g class="mark"{number}><title>{escape(one_line(mark.tip), quote=False)}</title>{inner}</g>'
 
 
 def _tag(node: ElementTree.Element) -> str:

@@ -100,8 +100,9 @@ def test_a_history_shows_it_literally(tmp_path: Path) -> None:
 
 
 def test_pages_hold_no_element_of_it() -> None:
-    made = hostile("</script><script>pwned</script><img src=x onerror='pwned'>\"&lt;' onload=\"pwned")
+    made = hostile("</script><script>pwned</script><img src=x onerror='pwned'>\"&lt;' onload=\"pwned \x1b[31m")
     for text in (to_page(judge(made)), comparison_to_page(compare(made, made))):
+        assert "\x1b" not in text
         page = Page(text)
         assert {tag for tag, _ in page.elements}.isdisjoint({"img", "iframe", "object", "link", "form"})
         assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
