@@ -1,33 +1,27 @@
 #!/usr/bin/env python3
-"""What n calls cost in all: eager, Inductor, and hot path detection, which has to choose without knowing n.
+"""Measure what n calls cost: eager, Inductor, and hot path detection, which has to choose without knowing n.
 
     python hotpath/benchmarks/hot_paths.py --device cpu
     python hotpath/benchmarks/hot_paths.py --device cuda --out results/hot-paths-h200
     python hotpath/benchmarks/hot_paths.py --workloads mixed_ops --set mixed_ops.batch=8192 --calls 1000
 
-Each contender makes its calls in a fresh process and notes how much time has passed after 1, 10, 100, ... of them: none
-knows how many there will be, so that one process answers for every n. The clock starts with the module on its device,
-what any first operator starts up started, and the compiler's modules imported where they are used; building is in it.
-`inductor` and `hotpath` start from empty caches; `inductor again` and `hotpath again` each from a copy of what those
-left in the first round. After its last call there `hotpath` goes on, untimed, until it has settled, so that there is
-something to be learned.
+Each contender makes its calls in a fresh process, which notes the time that has passed after 1, 10, 100, ... of them.
+So one process answers for every n. The clock starts when the module is on its device, torch's libraries are started,
+and the compiler's modules are imported. `inductor` and `hotpath` start from empty caches; `inductor again` and `hotpath
+again` start from a copy of what those left in the first round. In that round `hotpath` goes on, untimed, until it has
+settled, so that there is something to be learned.
 
-Contenders take turns: `--processes` rounds with each of them once, in an order of its own. On a GPU a round's processes
-are started side by side (its memory has to hold five), and each makes its calls while the others wait; on the CPU each
-is started when the one before has ended, since two threads that have waited may be woken on one core. What is told of n
-calls is the median over its processes, since one process is a draw, and one moment of the machine. The first calls of a
-process are milliseconds on whichever core it was put: `--starts` adds rounds of processes that make 100 calls only, of
-eager and of hot path detection (Inductor has not begun to answer by then).
+Contenders take turns, `--processes` times in orders that are drawn. `--starts` adds processes that make 100 calls only.
+The table has medians over processes. The ratio is to the better of eager and Inductor for that n, from the same kind of
+start, with a 95 % interval: the percentile bootstrap of both medians, over processes.
 
-The ratio is to the better of eager and Inductor for that n, of the same kind of start, with a 95 % interval: the
-percentile bootstrap of both medians, over processes. It is over 1.25, or within, where the interval is. What being
-watched costs is told by hotpath/benchmarks/tracking.py. Leaves a table, `hot-paths.json` and a figure.
+hotpath/benchmarks/tracking.py measures the cost of being watched. This script writes a table, `hot-paths.json` and a
+figure as PNG and SVG.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import multiprocessing
@@ -39,24 +33,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import backends
 import models
-from backends.base import BuildContext, Compiled
-from records.schema import Cell
-
-if TYPE_CHECKING:
-    from multiprocessing.context import SpawnProcess
-
-    from harness.worker.clock import Clock
 
 TASKS = {
     "matmul_chain": "inference",
@@ -64,17 +50,20 @@ TASKS = {
     "attention_block": "inference",
     "mixed_ops": "inference",
 }
-CONTENDERS = ("eager", "inductor", "inductor again", "hotpath", "hotpath again")
-STARTING = ("eager", "hotpath", "hotpath again")
+LOOKS = {
+    "eager": ("#444444", "-"),
+    "inductor": ("#d55e00", "-"),
+    "inductor again": ("#d55e00", "--"),
+    "hotpath": ("#0072b2", "-"),
+    "hotpath again": ("#0072b2", "--"),
+}
+CONTENDERS = tuple(LOOKS)
+CONTENDERS_OF_STARTS = ("eager", "hotpath", "hotpath again")
 RIVALS = {"hotpath": ("eager", "inductor"), "hotpath again": ("eager", "inductor again")}
-TARGET = 1.25
-SETTLE_S = 180.0
-FIRST_CALLS = 100
-"""Of the processes that `--starts` adds."""
-REST_S = 1.0
-"""Between turns of processes that started side by side: what one leaves behind, its compiler's workers, has to end."""
-FEWEST = 5
-"""Processes of each side of an interval."""
+TARGET_RATIO = 1.25
+SETTLE_LIMIT_S = 180.0
+CALLS_OF_STARTS = 100
+MIN_PROCESSES_FOR_INTERVAL = 5
 RESAMPLES, LEVELS = 2000, (0.025, 0.975)
 
 Setup = dict[str, Any]
@@ -84,7 +73,6 @@ def main() -> None:
     options = _parse()
     out: Path = options.out or Path("results") / f"hot-paths-{options.device}"
     out.mkdir(parents=True, exist_ok=True)
-    marks = _marks(options.calls)
     found: Setup = {
         "machine": None,
         "calls": options.calls,
@@ -94,33 +82,47 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(prefix="hot-paths-") as temporary:
         for name in options.workloads.split(","):
-            setup: Setup = {**setup_of(name, options), "marks": marks}
-            measured: Setup = {**setup, "each": {each: [] for each in CONTENDERS}, "about": {}}
+            measured: Setup = {
+                **setup_of(name, options),
+                "marks": _marks(options.calls),
+                "each": {each: [] for each in CONTENDERS},
+                "about": {each: [] for each in CONTENDERS},
+            }
             found["workloads"][name] = measured
             for number in range(options.processes + options.starts):
-                is_start = number >= options.processes
-                asked = {**setup, "marks": [n for n in marks if n <= FIRST_CALLS]} if is_start else setup
-                drawn = _drawn(name, number, STARTING if is_start else CONTENDERS)
-                for group in _groups(drawn, number, options.device):
-                    turns = [_turn(asked, each, number, Path(temporary) / name) for each in group]
-                    for contender, told in zip(group, in_fresh_processes(measure_calls, turns), strict=True):
-                        measured["each"][contender].append(told["seconds"])
-                        measured["about"].setdefault(contender, []).append(told["about"])
-                        found["machine"] = told["machine"]
-                        took = f"{told['seconds'][-1]:.3g} s for {asked['marks'][-1]} calls"
-                        _say(f"{name}, {contender}: {took}; {told['about']}")
+                _measure_round(measured, number, number >= options.processes, Path(temporary) / name, found)
+                measured["seconds"] = medians(measured["each"])
                 # after each round, since a later one may fail
                 (out / "hot-paths.json").write_text(json.dumps(found, indent=1))
-            measured["seconds"] = medians(measured["each"])
-            (out / "hot-paths.json").write_text(json.dumps(found, indent=1))
     table = to_markdown(found)
     (out / "hot-paths.md").write_text(table)
     draw(found, out / "hot-paths")
     _say(table)
 
 
+def _measure_round(measured: Setup, number: int, is_start: bool, folder: Path, found: Setup) -> None:
+    """Measure every contender once, in an order that is drawn."""
+    contenders = CONTENDERS_OF_STARTS if is_start else CONTENDERS
+    order = random.Random(f"{measured['model']}/{number}").sample(contenders, len(contenders))
+    if number == 0:  # caches are filled before a contender starts from them
+        order.sort(key=lambda contender: contender.endswith(" again"))
+    marks = [mark for mark in measured["marks"] if not is_start or mark <= CALLS_OF_STARTS]
+    for contender in order:
+        own, kept = folder / str(number) / contender, folder / "0" / contender.removesuffix(" again")
+        if kept.name != contender:
+            shutil.copytree(kept, own)
+        setup = {key: measured[key] for key in ("model", "task", "device", "dimensions", "threads")}
+        settle_s = SETTLE_LIMIT_S if contender == "hotpath" and number == 0 else 0.0
+        setup |= {"contender": contender, "marks": marks, "folder": str(own), "settle_s": settle_s}
+        told = in_fresh_process(measure_calls, setup)
+        measured["each"][contender].append(told["seconds"])
+        measured["about"][contender].append(told["about"])
+        found["machine"] = told["machine"]
+        _say(f"{measured['model']}, {contender}: {told['seconds'][-1]:.3g} s for {marks[-1]} calls; {told['about']}")
+
+
 def setup_of(name: str, options: argparse.Namespace) -> Setup:
-    """A workload as it was asked for."""
+    """Return a workload as it was asked for."""
     return {
         "model": name,
         "task": TASKS[name],
@@ -130,224 +132,155 @@ def setup_of(name: str, options: argparse.Namespace) -> Setup:
     }
 
 
+def in_fresh_process(work: Callable[[Setup], Setup], setup: Setup) -> Setup:
+    """Return the result of `work` in a process of its own, with memory laid out anew."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, setup).result()
+
+
+class Workload:
+    """A module on its device, with its inputs and, for training, its optimiser."""
+
+    def __init__(self, setup: Setup) -> None:
+        import torch
+
+        if setup["threads"]:
+            torch.set_num_threads(setup["threads"])
+        torch.backends.cudnn.allow_tf32 = False
+        folder = Path(setup["folder"])
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
+        os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+        self.device = setup["device"]
+        self.is_training = setup["task"] != "inference"
+        loaded = models.find(setup["model"]).load(setup["dimensions"], 0)
+        self.module: torch.nn.Module = loaded.module.to(self.device).train(self.is_training)
+        self.inputs = [one.map(lambda tensor: tensor.to(self.device)) for one in loaded.inputs]
+        self._optimizer = torch.optim.AdamW(self.module.parameters()) if self.is_training else None
+        self._no_gradients = torch.inference_mode
+        self._cuda = torch.cuda if self.device.startswith("cuda") else None
+
+    def call(self, function: Callable[..., Any], number: int) -> None:
+        """Make one call, and wait until the device has done it. A call of training is a whole step."""
+        given = self.inputs[number % len(self.inputs)]
+        if self._optimizer is None:
+            with self._no_gradients():
+                function(*given.args, **given.kwargs)
+        else:
+            self._optimizer.zero_grad()
+            function(*given.args, **given.kwargs).square().mean().backward()
+            self._optimizer.step()
+        self._wait_for_device()
+
+    def _wait_for_device(self) -> None:
+        if self._cuda is not None:
+            self._cuda.synchronize(self.device)
+
+    def start_up(self) -> None:
+        """Start threads and libraries, so that their start is in nobody's time."""
+        import torch
+
+        layer = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.LayerNorm(512)).to(self.device)
+        outputs = layer(torch.ones(64, 512, device=self.device))
+        torch.nn.functional.scaled_dot_product_attention(*[outputs.view(1, 8, 64, 64)] * 3)
+        if self.is_training:
+            outputs.sum().backward()
+            torch.optim.AdamW(layer.parameters()).step()
+        self._wait_for_device()
+
+
+def measure_calls(setup: Setup) -> Setup:
+    """Return the seconds that have passed after each of `marks` calls, building included."""
+    import torch
+
+    contender, marks = setup["contender"].removesuffix(" again"), setup["marks"]
+    workload = Workload(setup)
+    # imports are in nobody's time
+    if contender == "inductor":
+        import torch._inductor.compile_fx
+    if contender == "hotpath":
+        import hotpath.enabling
+    workload.start_up()
+    if hasattr(os, "sync"):
+        os.sync()  # the files of earlier processes are not written while this one is timed
+    hot = None
+    seconds: list[float] = []
+    begun = time.perf_counter()
+    function: Callable[..., Any] = workload.module
+    if contender == "inductor":
+        function = torch.compile(workload.module)
+    if contender == "hotpath":
+        hot = hotpath.enabling.enable_hot_path_detection(workload.module, cache=Path(setup["folder"]) / "learned")
+    for number in range(1, marks[-1] + 1):
+        workload.call(function, number)
+        if number == marks[len(seconds)]:
+            seconds.append(time.perf_counter() - begun)
+    about: dict[str, Any] = {}
+    if hot is not None:
+        about["after the calls"] = [str(report) for report in hot.report()]
+        about["switched at call"] = [report.switched_at_call for report in hot.report()]
+        end = time.perf_counter() + setup["settle_s"]
+        while not hot.is_settled and time.perf_counter() < end:
+            workload.call(function, 0)
+        about["in the end"] = [str(report) for report in hot.report()]
+        hot.close()
+    return {"seconds": seconds, "about": about, "machine": machine_of(setup["device"])}
+
+
 def medians(each: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, list[float]]:
-    """For each contender the median over its processes of what has passed at each mark that any of them reached."""
+    """Return for each contender the median over processes at each mark that any of them reached."""
     return {
-        contender: [statistics.median(samples_at(processes, at)) for at in range(max(map(len, processes)))]
+        contender: [statistics.median(samples_at(processes, at)) for at in range(max(map(len, processes), default=0))]
         for contender, processes in each.items()
     }
 
 
 def samples_at(processes: Sequence[Sequence[float]], at: int) -> list[float]:
-    """Of those processes that got to the mark."""
+    """Return the seconds of the processes that reached the mark."""
     return [seconds[at] for seconds in processes if len(seconds) > at]
 
 
 def ratio_interval(ours: Sequence[float], rivals: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Of the ratio of our median to the best rival's: 95 %, by the percentile bootstrap.
+    """Return the 95 % interval of the ratio of our median to the best rival's, by the percentile bootstrap.
 
-    Which rival is best is drawn, too. From minus to plus infinity where one of them has fewer than five processes: an
-    interval of resampled medians of three covers 89 %.
-
-    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
+    The best rival is drawn, too. The interval is infinite for fewer than five processes: one of resampled medians of
+    three covers 89 %. Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
     """
-    if min(map(len, [ours, *rivals])) < FEWEST:
+    if min(map(len, [ours, *rivals])) < MIN_PROCESSES_FOR_INTERVAL:
         return -math.inf, math.inf
     generator = numpy.random.default_rng(0)
-    above, *below = (_resampled_medians(samples, generator) for samples in (ours, *rivals))
+    above, *below = (
+        numpy.median(generator.choice(samples, (RESAMPLES, len(samples))), axis=1) for samples in (ours, *rivals)
+    )
     low, high = numpy.quantile(above / numpy.minimum.reduce(below), LEVELS)
     return float(low), float(high)
 
 
-def _resampled_medians(samples: Sequence[float], generator: numpy.random.Generator) -> numpy.ndarray:
-    return numpy.asarray(numpy.median(generator.choice(samples, (RESAMPLES, len(samples))), axis=1))
-
-
-def _drawn(workload: str, number: int, contenders: Sequence[str]) -> list[str]:
-    """The order of a round. In the first one caches are filled before anybody starts from them."""
-    drawn = random.Random(f"{workload}/{number}").sample(contenders, len(contenders))
-    return sorted(drawn, key=_starts_again) if number == 0 else drawn
-
-
-def _groups(drawn: Sequence[str], number: int, device: str) -> list[list[str]]:
-    """Who of a round is started side by side."""
-    if not device.startswith("cuda"):
-        return [[contender] for contender in drawn]
-    if number > 0:
-        return [list(drawn)]
-    return [[each for each in drawn if _starts_again(each) is again] for again in (False, True)]
-
-
-def _starts_again(contender: str) -> bool:
-    return contender.endswith(" again")
-
-
-def _turn(setup: Setup, contender: str, number: int, folder: Path) -> Setup:
-    """What one process is told. Those that start again have the first round's caches; only there is time to learn."""
-    own = folder / str(number) / contender
-    kept = contender.removesuffix(" again")
-    if kept != contender:
-        shutil.copytree(folder / "kept" / kept, own)
-    elif number == 0:
-        own = folder / "kept" / kept
-    learns = contender == "hotpath" and number == 0
-    return {**setup, "contender": contender, "folder": str(own), "settle_s": SETTLE_S if learns else 0.0}
-
-
-def in_fresh_processes(work: Callable[[Setup, Callable[[], None]], Setup], setups: Sequence[Setup]) -> list[Setup]:
-    """What `work` returns for each of `setups`, in a fresh process each, with memory laid out anew.
-
-    (Forks of one server would share theirs.) The processes get ready side by side. Then each has its turn, from the
-    moment the function it is given returns until it has ended.
-    """
-    context = multiprocessing.get_context("spawn")
-    started: list[tuple[SpawnProcess, Connection, Setup]] = []
-    try:
-        for setup in setups:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_carry_out, args=(work, setup, theirs))
-            process.start()
-            theirs.close()
-            started.append((process, ours, setup))
-        for runner in started:
-            _received(*runner)
-        found: list[Setup] = []
-        for process, connection, setup in started:
-            if hasattr(os, "sync"):
-                os.sync()  # what was copied, and what the one before has left, is not written while this one is timed
-            if len(started) > 1:
-                time.sleep(REST_S)
-            with contextlib.suppress(OSError):  # if it has died, receiving says so
-                connection.send("go")
-            found.append(_received(process, connection, setup))
-            process.join()
-        return found
-    finally:
-        for process, connection, _ in started:
-            connection.close()
-            process.terminate()
-            process.join()
-
-
-def _received(process: SpawnProcess, connection: Connection, setup: Setup) -> Any:
-    try:
-        return connection.recv()
-    except (EOFError, OSError):
-        process.join()
-        raise SystemExit(f"{setup['model']}: its process ended with status {process.exitcode}") from None
-
-
-def measure_calls(setup: Setup, wait_for_turn: Callable[[], None]) -> Setup:
-    """The seconds that have passed after each of `marks` calls, building included."""
-    compiled_by = setup["contender"].removesuffix(" again")
-    marks: list[int] = setup["marks"]
-    with placed(setup) as (build, sets, clock):
-        # imports are in nobody's time
-        backends.create(compiled_by)
-        if compiled_by == "inductor":
-            import torch._inductor.compile_fx  # noqa: F401 - and Dynamo with it
-        if compiled_by == "hotpath":
-            import hotpath.enabling  # noqa: F401
-        wait_for_turn()
-        _start_up(setup)
-        seconds: list[float] = []
-        clock.synchronise()
-        begun = time.perf_counter()
-        with build(compiled_by) as compiled:
-            for number in range(1, marks[-1] + 1):
-                call(compiled, sets[number % len(sets)], clock)
-                if number == marks[len(seconds)]:
-                    seconds.append(time.perf_counter() - begun)
-            about = {"placement": _placement(compiled), **compiled.settings()} if compiled_by == "hotpath" else {}
-            end = time.perf_counter() + setup["settle_s"]
-            while not compiled.is_final() and time.perf_counter() < end:
-                compiled.restore()
-                call(compiled, sets[0], clock)
-            if compiled_by == "hotpath":
-                about["in the end"] = _placement(compiled)
-    return {"seconds": seconds, "about": about, "machine": machine_of(setup["device"])}
-
-
-def _start_up(setup: Setup) -> None:
-    """Have done once, for whoever comes first would pay for it: threads and the libraries of products are started, and
-    an optimiser's first step imports Dynamo."""
-    import torch
-
-    training = setup["task"] != "inference"
-    with torch.set_grad_enabled(training):
-        layer = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.LayerNorm(512)).to(setup["device"])
-        outputs = layer(torch.ones(64, 512, device=setup["device"]))
-        torch.nn.functional.scaled_dot_product_attention(*[outputs.view(1, 8, 64, 64)] * 3)
-        if training:
-            outputs.sum().backward()
-            torch.optim.AdamW(layer.parameters()).step()
-
-
-@contextlib.contextmanager
-def placed(setup: Setup) -> Iterator[tuple[Any, Any, Clock]]:
-    """How to build the workload by a backend's name, its input sets, and the clock of its device."""
-    import torch
-
-    from harness.worker import precision
-    from harness.worker.clock import Clock
-    from harness.worker.loading import gradients, load, place, training_of
-
-    folder = Path(setup["folder"])
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
-    os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
-    cell = Cell(
-        model=setup["model"],
-        dimensions=setup["dimensions"],
-        task=setup["task"],
-        device=setup["device"],
-        backend="eager",
-    )
-    precision.apply(cell.precision)
-    if setup["threads"]:
-        torch.set_num_threads(setup["threads"])
-    clock = Clock(cell.device)
-    model = load(cell)
-    module, sets = place(model, cell)
-    with clock.on_stream(), gradients(cell.task):
-        training = training_of(model, cell)
-
-        def build(name: str) -> Compiled:
-            named = cell.model_copy(update={"backend": name})
-            context = BuildContext(named, _Untimed(), folder, torch.get_num_threads(), training=training)
-            return backends.create(name).build(module, sets[0], context)
-
-        build.module = module  # type: ignore[attr-defined]
-        yield build, sets, clock
-
-
-class _Untimed:
-    def __call__(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-
-def call(compiled: Compiled, inputs: Any, clock: Clock) -> None:
-    compiled.bind(inputs)
-    compiled.run()
-    clock.synchronise()
+def compared(measured: Setup, contender: str, n: int) -> tuple[float, float, float]:
+    """Return the ratio of the medians of n calls, ours to the better rival's, and its interval."""
+    at, seconds, each = measured["marks"].index(n), measured["seconds"], measured["each"]
+    rivals = RIVALS[contender]
+    interval = ratio_interval(samples_at(each[contender], at), [samples_at(each[rival], at) for rival in rivals])
+    return seconds[contender][at] / min(seconds[rival][at] for rival in rivals), *interval
 
 
 def to_markdown(found: Setup) -> str:
-    """A table: the seconds for each n, and ours over the better rival's."""
+    """Return a table of the seconds for each n, with the ratio to the better rival's."""
     decades = [n for n in _marks(found["calls"]) if str(n).strip("0") == "1"]
-    starts = f", and {found['starts']} more up to {FIRST_CALLS} calls" if found["starts"] else ""
+    starts = f", and {found['starts']} more up to {CALLS_OF_STARTS} calls" if found["starts"] else ""
     intervals = [
         compared(measured, contender, n)[1:]
         for measured in found["workloads"].values()
         for contender in RIVALS
         for n in decades
     ]
-    within, over = (sum(high <= TARGET for _, high in intervals), sum(low > TARGET for low, _ in intervals))
+    within = sum(high <= TARGET_RATIO for _, high in intervals)
+    over = sum(low > TARGET_RATIO for low, _ in intervals)
     lines = [
         f"{found['machine']}. Seconds for n calls, building included, medians over {found['processes']} process(es) of "
-        f"each{starts}; in brackets how many times those of the better of eager and Inductor from the same kind of "
-        f"start, with a 95 % interval over processes. Of {len(intervals)} places {within} are within {TARGET}, {over} "
-        f"over it (bold), and {len(intervals) - within - over} not told apart from it.",
+        f"each{starts}. In brackets: the ratio to the better of eager and Inductor from the same kind of start, with a "
+        f"95 % interval over processes. Of {len(intervals)} places {within} are within {TARGET_RATIO}, {over} over it "
+        f"(bold), and {len(intervals) - within - over} undecided.",
         "",
         f"| workload | | {' | '.join(f'{n:,}' for n in decades)} |",
         f"| --- | --- | {' | '.join('---:' for _ in decades)} |",
@@ -359,72 +292,45 @@ def to_markdown(found: Setup) -> str:
     return "\n".join([*lines, ""])
 
 
-def compared(measured: Setup, contender: str, n: int) -> tuple[float, float, float]:
-    """How many times the better rival's seconds n calls took: the ratio of medians, and its interval."""
-    at, seconds, each = measured["marks"].index(n), measured["seconds"], measured["each"]
-    rivals = RIVALS[contender]
-    interval = ratio_interval(samples_at(each[contender], at), [samples_at(each[rival], at) for rival in rivals])
-    return seconds[contender][at] / min(seconds[rival][at] for rival in rivals), *interval
-
-
 def _cell(measured: Setup, contender: str, n: int) -> str:
     seconds = measured["seconds"][contender][measured["marks"].index(n)]
     if contender not in RIVALS:
         return f"{seconds:.3g}"
     ratio, low, high = compared(measured, contender, n)
-    told = "" if math.isinf(low) else f" [{low:.2f}, {high:.2f}]"
-    text = f"{seconds:.3g} ({ratio:.2f}{told})"
-    return f"**{text}**" if low > TARGET else text
+    interval = "" if math.isinf(low) else f" [{low:.2f}, {high:.2f}]"
+    text = f"{seconds:.3g} ({ratio:.2f}{interval})"
+    return f"**{text}**" if low > TARGET_RATIO else text
 
 
 def draw(found: Setup, stem: Path) -> None:
-    """Cumulative time over the number of calls, a panel for each workload."""
-    import matplotlib
+    """Draw the time so far over the number of calls, with a panel for each workload."""
     from matplotlib.figure import Figure
 
-    looks = {
-        "eager": ("#444444", "-"),
-        "inductor": ("#d55e00", "-"),
-        "inductor again": ("#d55e00", "--"),
-        "hotpath": ("#0072b2", "-"),
-        "hotpath again": ("#0072b2", "--"),
-    }
-    with matplotlib.rc_context({"font.size": 8, "svg.fonttype": "none", "svg.hashsalt": "bakeoff"}):
-        figure = Figure(figsize=(7.2, 4.6), layout="constrained")
-        panels = figure.subplots(2, 2, squeeze=False).flat
-        for panel, (name, measured) in zip(panels, found["workloads"].items(), strict=False):
-            for contender, (colour, line) in looks.items():
-                seconds = measured["seconds"][contender]
-                panel.plot(measured["marks"], seconds, line, color=colour, label=contender, linewidth=1.2)
-            panel.set_xscale("log")
-            panel.set_yscale("log")
-            panel.set_title(f"{name}, {measured['task']}")
-            panel.set_xlabel("calls")
-            panel.set_ylabel("seconds so far")
-            panel.grid(True)
-        for panel in list(panels)[len(found["workloads"]) :]:
-            panel.set_visible(False)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        figure.savefig(stem.with_name(f"{stem.name}.png"), dpi=200)
-        figure.savefig(stem.with_name(f"{stem.name}.svg"), metadata={"Date": None})
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    panels = figure.subplots(2, 2, squeeze=False).flat
+    for panel, (name, measured) in zip(panels, found["workloads"].items(), strict=False):
+        for contender, (colour, line) in LOOKS.items():
+            panel.loglog(measured["marks"], measured["seconds"][contender], line, color=colour, label=contender)
+        panel.set(title=f"{name}, {measured['task']}", xlabel="calls", ylabel="seconds so far")
+        panel.grid(True)
+    for panel in list(figure.axes)[len(found["workloads"]) :]:
+        panel.set_visible(False)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.savefig(stem.with_suffix(".png"), dpi=150)
+    figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
 
 
 def _marks(most: int) -> list[int]:
-    """1, 2, 5, 10, 20, ... up to `most`, and `most` itself."""
+    """Return 1, 2, 5, 10, 20, ... up to `most`, and `most` itself."""
     found = [factor * 10**power for power in range(8) for factor in (1, 2, 5)]
     return sorted({*(n for n in found if n <= most), most})
-
-
-def _placement(compiled: Compiled) -> str:
-    placement = compiled.placement()
-    return "; ".join(placement.evidence) if placement else ""
 
 
 def machine_of(device: str) -> str:
     import torch
 
-    name = torch.cuda.get_device_name() if device.startswith("cuda") else _cpu()
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else _cpu()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = f"{cores} cores, {torch.get_num_threads()} of them for an operator"
     return f"{name}, {threads}, torch {torch.__version__}, Python {platform.python_version()}"
@@ -438,48 +344,47 @@ def _cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _carry_out(work: Callable[[Setup, Callable[[], None]], Setup], setup: Setup, connection: Connection) -> None:
-    def wait_for_turn() -> None:
-        connection.send("ready")
-        connection.recv()
-
-    connection.send(work(setup, wait_for_turn))
-    connection.close()
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that this script and tracking.py share."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--workloads", default=",".join(TASKS))
     parser.add_argument("--set", action="append", default=[], help="WORKLOAD.KEY=VALUE of its dimensions")
-    parser.add_argument("--calls", type=int, default=10_000)
-    parser.add_argument("--processes", type=int, default=3, help="of each contender")
-    parser.add_argument("--starts", type=int, default=0, help=f"further processes of {FIRST_CALLS} calls [none]")
-    parser.add_argument("--threads", type=int, help="intra-operator threads of every contender [torch's choice]")
+    parser.add_argument("--threads", type=int, help="intra-operator threads [torch's choice]")
+    parser.add_argument(
+        "--processes", type=int, default=3, help="of each contender, or of each workload in tracking.py"
+    )
     parser.add_argument("--out", type=Path)
+    return parser
+
+
+def checked(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the options, with `set` as dimensions for each workload."""
     options = parser.parse_args()
-    check_workloads(parser, options.workloads)
-    if options.processes < 1 or options.starts < 0:
-        parser.error("--processes: at least 1; --starts: at least 0")
-    options.set = dimensions_of(parser, options.set)
-    return options
-
-
-def check_workloads(parser: argparse.ArgumentParser, workloads: str) -> None:
-    for name in workloads.split(","):
+    for name in options.workloads.split(","):
         if name not in TASKS:
             parser.error(f"--workloads: '{name}' is none of {', '.join(TASKS)}")
-
-
-def dimensions_of(parser: argparse.ArgumentParser, entries: Sequence[str]) -> dict[str, dict[str, str | int]]:
-    found: dict[str, dict[str, str | int]] = {}
-    for entry in entries:
+    if options.processes < 1:
+        parser.error("--processes: at least 1")
+    dimensions: dict[str, dict[str, str | int]] = {}
+    for entry in options.set:
         where, equals, value = entry.partition("=")
         name, dot, key = where.partition(".")
         if not (equals and dot and name in TASKS):
             parser.error(f"--set {entry}: write WORKLOAD.KEY=VALUE, with one of {', '.join(TASKS)}")
-        found.setdefault(name, {})[key] = value
-    return found
+        dimensions.setdefault(name, {})[key] = value
+    options.set = dimensions
+    return options
+
+
+def _parse() -> argparse.Namespace:
+    parser = parser_of(__doc__)
+    parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--starts", type=int, default=0, help=f"further processes of {CALLS_OF_STARTS} calls [none]")
+    options = checked(parser)
+    if options.starts < 0:
+        parser.error("--starts: at least 0")
+    return options
 
 
 def _say(text: str) -> None:

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""What it costs a module to be watched for hot paths, and to have been: eager beside eager.
+"""Measure what it costs a module to be watched for hot paths, and to have been: eager beside eager.
 
     python hotpath/benchmarks/tracking.py --device cpu --threads 2
     python hotpath/benchmarks/tracking.py --device cuda --workloads matmul_chain
 
-A process holds two copies of a workload and calls them in blocks of 50 that alternate, either of them first in turn.
-First one copy is watched, and never compiled, since its compiler is never free; then the detection is told to settle on
-eager, and both go on. After that the copies change places. Two copies of a module are not equally fast, by where their
-memory lies: a process's share is the geometric mean of both places', in which that cancels. The first 50 calls of each
-are not timed: hotpath/benchmarks/hot_paths.py tells what those cost.
+A process holds two copies of a workload, and calls them in blocks of 50 that alternate. First one copy is watched, and
+never compiled, since its compiler is never free. Then the detection settles on eager, and both go on. After that the
+copies change places. Two copies are not equally fast, depending on where their memory lies; this cancels in the
+geometric mean of both places. The first 50 calls of each copy are not timed: hotpath/benchmarks/hot_paths.py has those.
 
-*All in all* is the time of watched blocks over that of the others, *typical* the median over blocks of each over the
-one beside it; both with a 95 % t-interval over processes. *Recording alone* is the time that recorded calls took beyond
-plain ones, the first 50 calls included. Leaves `tracking.json` beside the table.
+*All in all* is the time of watched blocks over that of the others. *Typical* is the median over blocks of each over the
+one beside it. Both have a 95 % t-interval over processes. *Recording alone* is the time that recorded calls took beyond
+plain ones. The script writes a table and `tracking.json`.
 """
 
 from __future__ import annotations
@@ -26,31 +25,25 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from hotpath.benchmarks.hot_paths import (
-    TASKS,
     Setup,
-    call,
-    check_workloads,
-    dimensions_of,
-    in_fresh_processes,
+    Workload,
+    checked,
+    in_fresh_process,
     machine_of,
-    placed,
+    parser_of,
     setup_of,
 )
-from judging.estimate import ratio_over_processes
 
-if TYPE_CHECKING:
-    from backends.base import Compiled
-    from harness.worker.clock import Clock
-
-BLOCK = 50
-"""Calls of a block."""
+CALLS_PER_BLOCK = 50
 Pair = tuple[float, float]
-"""Seconds of a plain and of a watched block, one beside the other."""
+"""The seconds of a plain block, and of the watched one beside it."""
 
 
 def main() -> None:
@@ -60,9 +53,9 @@ def main() -> None:
     found: dict[str, Setup] = {}
     with tempfile.TemporaryDirectory(prefix="tracking-") as temporary:
         for name in options.workloads.split(","):
-            folder = str(Path(temporary) / name)
-            setup: Setup = {**setup_of(name, options), "turn_s": options.turn_s, "folder": folder}
-            processes = [in_fresh_processes(measure, [_own(setup, number)])[0] for number in range(options.processes)]
+            setup: Setup = {**setup_of(name, options), "turn_s": options.turn_s}
+            folders = [Path(temporary) / name / str(number) for number in range(options.processes)]
+            processes = [in_fresh_process(measure, {**setup, "folder": str(folder)}) for folder in folders]
             found[name] = {**setup, "processes": processes}
             (out / "tracking.json").write_text(json.dumps(found, indent=1))
     table = to_markdown(found)
@@ -70,35 +63,22 @@ def main() -> None:
     sys.stdout.write(f"{table}\n")
 
 
-def _own(setup: Setup, number: int) -> Setup:
-    return {**setup, "folder": str(Path(setup["folder"]) / str(number))}
-
-
-def measure(setup: Setup, wait_for_turn: Callable[[], None]) -> Setup:
-    """Pairs of blocks while watched and once settled, for each of the two places; and what was recorded."""
-    with placed(setup) as (build, sets, _), placed(setup) as (build_too, sets_too, clock):
-        copies = [(build, sets), (build_too, sets_too)]
-        wait_for_turn()
-        places = [_measure_place(copies, watched, clock, setup) for watched in (1, 0)]
+def measure(setup: Setup) -> Setup:
+    """Return pairs of blocks while watched and once settled, for each of the two places."""
+    copies = Workload(setup), Workload(setup)
+    places = [_measure_place(*order, setup) for order in (copies, copies[::-1])]
     return {"machine": machine_of(setup["device"]), "places": places}
 
 
-def _measure_place(copies: Sequence[Any], watched: int, clock: Clock, setup: Setup) -> Setup:
-    """Pairs of blocks where `copies[watched]` is the watched one; the other one is first in the first pair."""
+def _measure_place(plain: Workload, watched: Workload, setup: Setup) -> Setup:
     from hotpath import enable_hot_path_detection
 
-    (build, sets), (build_too, sets_too) = copies[1 - watched], copies[watched]
-    cache = Path(setup["folder"]) / f"watched-{watched}"
-    hot = enable_hot_path_detection(build_too.module, cache=cache, compiler=NeverFree())
-    try:
-        with build("eager") as compiled, build_too("eager") as compiled_too:
-            both, given = (compiled, compiled_too), (sets, sets_too)
-            watching = _in_turns(both, given, clock, setup["turn_s"])
-            (path,) = hot.report()
-            hot.settle()
-            settled = _in_turns(both, given, clock, setup["turn_s"])
-    finally:
-        hot.close()
+    cache = Path(setup["folder"]) / "learned"
+    with enable_hot_path_detection(watched.module, cache=cache, compiler=NeverFree()) as hot:
+        watching = _in_turns((plain, watched), setup["turn_s"])
+        (path,) = hot.report()
+        hot.settle()
+        settled = _in_turns((plain, watched), setup["turn_s"])
     return {
         "watching": watching,
         "settled": settled,
@@ -108,7 +88,7 @@ def _measure_place(copies: Sequence[Any], watched: int, clock: Clock, setup: Set
 
 
 class NeverFree:
-    """A compiler that is always busy: the module is watched, and nothing else."""
+    """A compiler that is always busy, so that the module is only watched."""
 
     def is_free(self) -> bool:
         return False
@@ -120,49 +100,50 @@ class NeverFree:
         raise AssertionError("it compiles nothing")
 
 
-def _in_turns(both: Sequence[Compiled], sets: Sequence[Any], clock: Clock, turn_s: float) -> list[Pair]:
-    """For `turn_s` seconds of each: the seconds of a block of the first and of one of the second beside it."""
-    for compiled, given in zip(both, sets, strict=True):
-        for _ in range(BLOCK):
-            call(compiled, given[0], clock)
+def _in_turns(both: tuple[Workload, Workload], turn_s: float) -> list[Pair]:
+    """Return the seconds of pairs of blocks, for `turn_s` seconds of each copy. The first of a pair alternates."""
+    for workload in both:
+        _call_block(workload)
     pairs: list[Pair] = []
     end = time.perf_counter() + 2 * turn_s
     while time.perf_counter() < end or not pairs:
         seconds = [0.0, 0.0]
         for which in (1, 0) if len(pairs) % 2 else (0, 1):
-            both[which].restore()
-            clock.synchronise()
             begun = time.perf_counter()
-            for number in range(BLOCK):
-                call(both[which], sets[which][number % len(sets[which])], clock)
+            _call_block(both[which])
             seconds[which] = time.perf_counter() - begun
         pairs.append((seconds[0], seconds[1]))
     return pairs
 
 
+def _call_block(workload: Workload) -> None:
+    for number in range(CALLS_PER_BLOCK):
+        workload.call(workload.module, number)
+
+
 def all_in_all(pairs: Sequence[Pair]) -> float:
-    """The log of the time of all watched blocks over that of the others."""
+    """Return the log of the time of all watched blocks over that of the others."""
     return math.log(sum(watched for _, watched in pairs) / sum(plain for plain, _ in pairs))
 
 
 def typical(pairs: Sequence[Pair]) -> float:
-    """The median over pairs of the log of a watched block's time over that of the plain one beside it."""
+    """Return the median over pairs of the log of a watched block's time over that of the plain one beside it."""
     return statistics.median(math.log(watched / plain) for plain, watched in pairs)
 
 
 def over_processes(
     share: Callable[[Sequence[Pair]], float], processes: Sequence[Setup], state: str
 ) -> tuple[float, float, float]:
-    """What a watched (or settled) block takes beyond a plain one: 0.02 for 2 % more, and the 95 % interval.
+    """Return what a watched (or settled) block takes beyond a plain one, with a 95 % interval: 0.02 is 2 % more.
 
     Both places of a process count alike. The interval is infinite for a single process.
     """
     logs = [statistics.mean(share(place[state]) for place in process["places"]) for process in processes]
+    mean = statistics.mean(logs)
     if len(logs) == 1:
-        return math.expm1(logs[0]), -math.inf, math.inf
-    ratio = ratio_over_processes(logs)
-    assert ratio.ci95 is not None
-    return ratio.value - 1, ratio.ci95.low - 1, ratio.ci95.high - 1
+        return math.expm1(mean), -math.inf, math.inf
+    half = float(stats.t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.expm1(mean), math.expm1(mean - half), math.expm1(mean + half)
 
 
 def to_markdown(found: dict[str, Setup]) -> str:
@@ -179,35 +160,24 @@ def to_markdown(found: dict[str, Setup]) -> str:
         recording_s = sum(place["recording_s"] for place in places)
         plain_s = sum(plain for place in places for plain, _ in place["watching"])
         shares = [
-            _spell(over_processes(all_in_all, processes, "watching")),
-            _spell(over_processes(typical, processes, "watching")),
+            _percent(over_processes(all_in_all, processes, "watching")),
+            _percent(over_processes(typical, processes, "watching")),
             f"{recording_s / plain_s:+.1%}",
-            _spell(over_processes(typical, processes, "settled")),
+            _percent(over_processes(typical, processes, "settled")),
         ]
         lines.append(f"| {name} | {' | '.join(shares)} |")
     return "\n".join([*lines, ""])
 
 
-def _spell(share: tuple[float, float, float]) -> str:
+def _percent(share: tuple[float, float, float]) -> str:
     value, low, high = share
     return f"{value:+.1%}" + ("" if math.isinf(low) else f" [{low:+.1%}, {high:+.1%}]")
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--workloads", default=",".join(TASKS))
-    parser.add_argument("--set", action="append", default=[], help="WORKLOAD.KEY=VALUE of its dimensions")
-    parser.add_argument("--threads", type=int, help="intra-operator threads [torch's choice]")
-    parser.add_argument("--processes", type=int, default=3, help="of each workload")
+    parser = parser_of(__doc__)
     parser.add_argument("--turn-s", type=float, default=3.0, help="seconds of each copy, in each place and state")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    check_workloads(parser, options.workloads)
-    if options.processes < 1:
-        parser.error("--processes: at least 1")
-    options.set = dimensions_of(parser, options.set)
-    return options
+    return checked(parser)
 
 
 if __name__ == "__main__":
