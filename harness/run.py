@@ -36,10 +36,12 @@ Answer = TypeVar("Answer", TorchFacts, Tried)
 def run(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
     """Carry out `request` in `folder` (default: results/<time>-<models>-<devices>).
 
-    Raises UsageError before anything is measured where the request or the folder is wrong. A KeyboardInterrupt while
-    measuring ends it: the report is of the cells that have finished, and not `complete`.
+    Raises UsageError before anything is measured where the request or the folder is wrong. A KeyboardInterrupt ends the
+    measuring: the report then holds the cells that have finished, and is not `complete`.
     """
-    plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))  # bad names cost no process
+    plan(
+        request.model_copy(update={"devices": request.devices or ("cpu",)})
+    )  # a wrong name is found before any process starts
     if folder is not None:
         Store.check(folder)
     with Launchers(request.start_method) as launchers:
@@ -75,7 +77,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
 
 
 def request_of(store: Store) -> Request:
-    """What the run in `store` was asked. Raises UsageError if this version cannot read it."""
+    """Return the request of the run in `store`. Raises UsageError if this version cannot read it."""
     try:
         return Request.model_validate(store.request())
     except ValidationError:
@@ -83,7 +85,7 @@ def request_of(store: Store) -> Request:
 
 
 def report_of(store: Store) -> Report:
-    """The report on the records that a run's folder holds so far: a fold, nothing is measured."""
+    """Return the report on the records that a run's folder holds so far. Nothing is measured."""
     records = store.records()
     captured = store.environment()
     if captured is None:
@@ -104,7 +106,7 @@ def report_of(store: Store) -> Report:
 
 
 def exit_status(report: Report) -> int:
-    """0: all is well; 1: a cell failed, or a backend asked for by name could not be had; 3: nothing was measured."""
+    """Return 0, or 1 if a cell failed or a backend that was named is missing, or 3 if nothing was measured."""
     if not any(record.latency for record in report.records):
         return 3
     failed = any(
@@ -114,10 +116,10 @@ def exit_status(report: Report) -> int:
 
 
 def availability(devices: Sequence[str], start_method: StartMethod = "auto") -> dict[tuple[str, str], str]:
-    """For each backend and device the reason why this machine lacks it, or an empty string.
+    """Return, for each backend and device, why this machine lacks it, or an empty string.
 
-    With no `devices` given: the CPU, and CUDA where torch sees one. Each backend is tried in a child of its own. Raises
-    UsageError for a device that is none.
+    Each backend is tried in a worker of its own. By default the devices are the CPU, and CUDA where torch sees a GPU.
+    Raises UsageError for an unknown device.
     """
     asked = [Device(name) for name in devices]
     found: dict[tuple[str, str], str] = {}
@@ -133,11 +135,11 @@ def availability(devices: Sequence[str], start_method: StartMethod = "auto") -> 
     return found
 
 
-def ask(starter: Launcher, job: Job, answer: type[Answer]) -> Answer:
+def ask(launcher: Launcher, job: Job, answer: type[Answer]) -> Answer:
     """Start a worker for a short job, and return its answer. Raises BakeoffError, with the reason, without one."""
-    log = starter.temporary / f"{job.kind}.log"
+    log = launcher.temporary / f"{job.kind}.log"
     try:
-        event = starter.ask(job, log, PROBE_LIMIT_S)
+        event = launcher.ask(job, log, PROBE_LIMIT_S)
     except (WorkerEnded, DeadlinePassed) as error:
         said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
         raise BakeoffError(f"asking this machine ({job.kind}) failed: {error} {' '.join(said)}".strip()) from None
@@ -178,7 +180,7 @@ def _measure(
         interleaved=request.schedule == "interleaved",
         undecided=functools.partial(undecided, requirements=Requirements.parse(request.require)),
     )
-    # an interruption ends the measuring, not the run: what has finished is reported
+    # an interruption ends the measuring and not the run: what has finished is reported
     with store.timed(), contextlib.suppress(KeyboardInterrupt):
         for contest in contests:
             pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
@@ -203,7 +205,7 @@ def _default_folder(request: Request) -> Path:
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{slug}"
     folder = Path("results") / stem
     number = 1
-    while folder.exists():  # two runs begun within a second
+    while folder.exists():  # two runs began within a second
         number += 1
         folder = Path("results") / f"{stem}-{number}"
     return folder

@@ -12,6 +12,10 @@ from harness.plan import Contest
 from records.schema import Cell, Status
 from records.store import Store
 
+NOT_COMPUTED = "the reference could not be computed"
+WHAT_FAILED = {"model": "your model failed to load"}
+"""What to say of a failure, by the phase that was under way."""
+
 
 class NoReference(Exception):
     """There is nothing to check a contest's cells against. They end as its computation did."""
@@ -29,17 +33,20 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
     log = store.log(f"reference-{contest.id}")
     progress.note(f"computing the float64 reference of {contest.id}")
     job = ComputeReference(cell=contest.cells[0].cell, reference=path.resolve())
+    phases = ["start"]
     try:
-        event = launcher.ask(job, log, limit_s)
+        event = launcher.ask(job, log, limit_s, phases.append)
     except WorkerEnded as ended:
-        status, reason = cause_of_death(ended.status, "float64", store.kernel_killed())
-        raise NoReference(status, f"the reference could not be computed: its process {reason} ({log})") from None
+        status, reason = cause_of_death(ended.status, phases[-1], store.kernel_killed())
+        raise NoReference(
+            status, f"{WHAT_FAILED.get(phases[-1], NOT_COMPUTED)}: its process {reason} ({log})"
+        ) from None
     except DeadlinePassed:
         raise NoReference(
             Status.TIMEOUT, f"the reference was not computed within {limit_s:g} s: raise --time-limit"
         ) from None
     if isinstance(event, Failed):
-        raise NoReference(event.status, f"the reference could not be computed: {event.reason} ({log})")
+        raise NoReference(event.status, f"{WHAT_FAILED.get(phases[-1], NOT_COMPUTED)}: {event.reason} ({log})")
     assert isinstance(event, ReferenceComputed)
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")

@@ -22,7 +22,20 @@ from types import TracebackType
 from typing import Self
 
 from harness import isolation, messages
-from harness.messages import Assignment, Command, Event, Exited, Forked, Job, Notice, Order, Preload, Preloaded, Serving
+from harness.messages import (
+    Assignment,
+    Command,
+    Event,
+    Exited,
+    Forked,
+    Job,
+    Notice,
+    Order,
+    PhaseBegun,
+    Preload,
+    Preloaded,
+    Serving,
+)
 from harness.plan import StartMethod
 from records.errors import BakeoffError
 
@@ -166,11 +179,14 @@ class Launcher(ABC):
         self._workers.append(worker)
         return worker
 
-    def ask(self, job: Job, log: Path, limit_s: float) -> Event:
-        """Start a worker for a short job, return its one event, and end it. Raises what `Worker.receive` raises."""
+    def ask(self, job: Job, log: Path, limit_s: float, on_phase: Callable[[str], None] = lambda phase: None) -> Event:
+        """Start a worker for a short job, return its answer, and end it. Raises what `Worker.receive` raises."""
         worker = self.start(job, log)
+        deadline = time.monotonic() + limit_s
         try:
-            return worker.receive(time.monotonic() + limit_s)
+            while isinstance(event := worker.receive(deadline), PhaseBegun):
+                on_phase(event.name)
+            return event
         finally:
             worker.end()
 

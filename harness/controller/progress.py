@@ -1,4 +1,4 @@
-"""Where a run tells how it is going. Called between bursts only, never while a cell is measured."""
+"""Where a run says how it is going. It does so between bursts only, never while a cell is measured."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from records.schema import Cell, Record
 
 
 class Progress(Protocol):
+    """Is told what happens in a run. `tick` comes twice a second while a cell is built."""
+
     def planned(self, cells: Sequence[Cell]) -> None: ...
     def phase(self, cell: Cell, name: str) -> None: ...
     def measured(self, cell: Cell, median_ms: float) -> None: ...
@@ -18,7 +20,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Tells nobody."""
+    """Shows nothing."""
 
     def planned(self, cells: Sequence[Cell]) -> None: ...
     def phase(self, cell: Cell, name: str) -> None: ...

@@ -25,6 +25,7 @@ from harness.messages import (
     MeasurePackagedCell,
     PackageCell,
     Packaged,
+    PhaseBegun,
     ProbeTorch,
     TorchFacts,
     Tried,
@@ -82,7 +83,13 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
         case MeasurePackagedCell():
             measure_packaged(Bench.begin(connection, job, assignment.workspace))
         case ComputeReference():
-            messages.send(connection, reference.compute(job, assignment.cwd, assignment.workspace))
+            computed = reference.compute(
+                job,
+                assignment.cwd,
+                assignment.workspace,
+                announce=lambda phase: messages.send(connection, PhaseBegun(name=phase)),
+            )
+            messages.send(connection, computed)
         case MeasureCeilings():
             precision.apply(job.precision)
             messages.send(connection, CeilingsMeasured(ceilings=ceilings.measure(job.device, job.precision)))

@@ -40,17 +40,25 @@ def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outp
 
 
 OutputsIn = Callable[[LoadedModel, Cell, "torch.dtype"], tuple[Outputs, ...]]
+Announce = Callable[[str], None]
+"""Is told the phase that begins: `model` while the model is loaded, and `reference` while outputs are computed."""
 
 
-def compute(job: ComputeReference, cwd: Path, workspace: Path, outputs_in: OutputsIn = outputs_in) -> ReferenceComputed:
+def compute(
+    job: ComputeReference,
+    cwd: Path,
+    workspace: Path,
+    outputs_in: OutputsIn = outputs_in,
+    announce: Announce = lambda phase: None,
+) -> ReferenceComputed:
     """Write a contest's outputs in float64 and the error of eager in the contest's precision to a file."""
     cell = job.cell
     precision.apply(cell.precision)
     clock = Clock(cell.device)
     with clock.on_stream(), gradients(cell.task):
-        exact, computed_in = exact_outputs(cell, cwd, workspace, outputs_in)
+        exact, computed_in = exact_outputs(cell, cwd, workspace, outputs_in, announce)
         # computing them has cast the module in place: a fresh one has the weights that every cell begins with
-        model = _load_alone(cell, cwd, workspace)
+        model = _load_alone(cell, cwd, workspace, announce)
         module, sets = place(model, cell)
         training = training_of(model, cell)
         with simulation.rounded(cell.precision, module, sets):
@@ -66,7 +74,11 @@ def compute(job: ComputeReference, cwd: Path, workspace: Path, outputs_in: Outpu
 
 
 def exact_outputs(
-    cell: Cell, cwd: Path, workspace: Path, outputs_in: OutputsIn = outputs_in
+    cell: Cell,
+    cwd: Path,
+    workspace: Path,
+    outputs_in: OutputsIn = outputs_in,
+    announce: Announce = lambda phase: None,
 ) -> tuple[tuple[Outputs, ...] | None, str]:
     """Return the outputs in the widest type that there is memory for, and that type's name.
 
@@ -78,7 +90,7 @@ def exact_outputs(
     names = reference_types(cell.precision)
     for name in names:
         try:
-            return outputs_in(_load_alone(cell, cwd, workspace), cell, getattr(torch, name)), name
+            return outputs_in(_load_alone(cell, cwd, workspace, announce), cell, getattr(torch, name)), name
         except Exception as error:
             if explain(error)[0] is not Status.OOM or (cell.task == TRAIN_STEP and name == names[-1]):
                 raise
@@ -188,15 +200,17 @@ def layer_by_layer(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None
             hook.remove()
 
 
-def _load_alone(cell: Cell, cwd: Path, workspace: Path) -> LoadedModel:
+def _load_alone(cell: Cell, cwd: Path, workspace: Path, announce: Announce) -> LoadedModel:
     """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""
     import torch
 
     gc.collect()
     if cell.device.is_cuda:
         torch.cuda.empty_cache()
+    announce("model")
     model = load(cell, cwd)
     os.chdir(workspace)
+    announce("reference")
     return model
 
 

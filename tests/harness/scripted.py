@@ -191,7 +191,9 @@ class ScriptedLauncher:
         """Return how many workers are alive."""
         return sum(not worker.is_over for workers in self._workers.values() for worker in workers)
 
-    def ask(self, job: object, log: Path, limit_s: float) -> object:
+    def ask(
+        self, job: object, log: Path, limit_s: float, on_phase: Callable[[str], None] = lambda phase: None
+    ) -> object:
         answer = self.answers[type(job)]
         if isinstance(answer, Exception):
             raise answer

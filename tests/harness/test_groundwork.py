@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Store:
         (
             WorkerEnded(-11),
             Status.CRASH,
-            "the reference could not be computed: its process died of signal 11 (SIGSEGV) in float64",
+            "the reference could not be computed: its process died of signal 11 (SIGSEGV) in start",
         ),
         (DeadlinePassed(), Status.TIMEOUT, "the reference was not computed within 30 s: raise --time-limit"),
     ],

@@ -282,6 +282,8 @@ def test_planning_imports_neither_torch_nor_a_compiler(tmp_path: Path) -> None:
 import sys
 from harness.plan import Request, plan
 import runner
+import harness.controller.contest_run
+import harness.selfcheck
 contests = plan(Request(models=("mlp", "conv", "transformer", {str(tmp_path / "mine.py:factory")!r}),
                         backends=("all/all",), devices=("cpu", "cuda")))
 assert len(contests) == 8
