@@ -1,4 +1,4 @@
-"""How the tests of this repository share one machine."""
+"""How the tests share one machine: tests that measure run alone."""
 
 import os
 import tempfile
@@ -10,15 +10,15 @@ from typing import IO
 import pytest
 
 MEASURING = frozenset({"gpu", "harness", "hotpath", "test_runner.py"})
-"""Folders and files whose tests start, time and kill processes. Each of these tests needs the machine to itself."""
+"""Folders and files with tests that start, time and kill processes. Each of them needs the machine to itself."""
 
-LONGEST_TEST_S = 300.0
-"""`timeout` of pyproject.toml: no test takes longer. After so long one runs beside whatever still holds the machine."""
+MAX_TEST_S = 300.0
+"""No test takes longer, as `timeout` in pyproject.toml ensures. A test that has waited so long for the machine runs."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Where pytest-xdist runs two tests at a time, one that measures waits for the others, and has none beside it."""
+    """Make a test that measures wait for the others, and let no other run beside it under pytest-xdist."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:
         return (yield)
@@ -26,14 +26,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
     wanted = fcntl.LOCK_EX if _measures(item) else fcntl.LOCK_SH
     with (Path(tempfile.gettempdir()) / f"bakeoff-tests-{run}").open("a") as lock:
-        # not waiting in the kernel: what a worker that died has left running may hold it for ever
-        end = time.monotonic() + LONGEST_TEST_S
+        # polling, because a process that a dead worker has left may hold the lock for ever
+        end = time.monotonic() + MAX_TEST_S
         while not _locked(lock, wanted | fcntl.LOCK_NB) and time.monotonic() < end:
             time.sleep(0.01)
         try:
             return (yield)
         finally:
-            # not by closing it, since a process that the test has forked may have it open still
+            # closing the file is not enough, because a process that the test has forked may still have it open
             fcntl.flock(lock, fcntl.LOCK_UN)
 
 
@@ -48,7 +48,7 @@ def _locked(lock: IO[str], how: int) -> bool:
 
 
 def pytest_sessionfinish() -> None:
-    """The last worker has nobody to wait for."""
+    """Remove the lock file at the end."""
     if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
         (Path(tempfile.gettempdir()) / f"bakeoff-tests-{run}").unlink(missing_ok=True)
 
@@ -58,7 +58,7 @@ def _measures(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests that measure last. Leave out those marked `gpu` where torch sees no CUDA device."""
+    """Put tests that measure last, and leave out those marked `gpu` where torch sees no CUDA device."""
     items.sort(key=_measures)
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if not needing:

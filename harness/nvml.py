@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 THROTTLE_REASONS = {
@@ -61,9 +62,9 @@ def device_free_bytes(index: int) -> int | None:
         return None if library is None else int(library.nvmlDeviceGetMemoryInfo(handle(library, index)).free)
 
 
-def max_sm_clock_mhz(index: int) -> int | None:
+def max_sm_clock_mhz(index: int, opened: Callable[[], AbstractContextManager[Any]] = nvml) -> int | None:
     """Return the highest clock of a CUDA device's multiprocessors, or None where NVML does not tell."""
-    with nvml() as library:
+    with opened() as library:
         if library is None:
             return None
         try:

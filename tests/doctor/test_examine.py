@@ -1,4 +1,4 @@
-"""The doctor on backends that behave as they are told, and what it makes of what it saw."""
+"""The doctor tries backends with scripted behaviour, and explains what it saw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor reads of this machine, and of folders made up like one."""
+"""What the doctor reads of this machine, and of made-up folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Right or wrong, against the reference."""
+"""Outputs are compared with the reference, and are right or wrong."""
 
 import math
 from pathlib import Path
@@ -33,7 +33,7 @@ def checked(
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_what_is_close_passes_even_if_eager_is_exact(precision: str, dtype: torch.dtype) -> None:
+def test_a_close_output_passes_even_if_eager_is_exact(precision: str, dtype: torch.dtype) -> None:
     accuracy = checked(EXACT.to(dtype), precision=precision)
     assert accuracy.passed and accuracy.allclose and accuracy.rule == "allclose"
     assert 0 < accuracy.rmse < 0.01
@@ -48,7 +48,7 @@ def test_the_tolerance_of_a_precision_is_its_own() -> None:
 @pytest.mark.parametrize(
     ("precision", "factor"), [("fp32", 2), ("tf32", 2), ("bf16", 3), ("fp16", 3), ("int8", 3), ("fp8", 3)]
 )
-def test_an_error_some_times_that_of_eager_passes_and_a_larger_one_does_not(precision: str, factor: int) -> None:
+def test_an_error_of_some_times_eagers_passes_and_a_larger_one_fails(precision: str, factor: int) -> None:
     assert Precision(precision).max_times_eager_rmse == factor
     below = checked(off_by(0.999 * factor * EAGER_RMSE), eager=(EAGER_RMSE,), precision=precision)
     above = checked(off_by(1.001 * factor * EAGER_RMSE), eager=(EAGER_RMSE,), precision=precision)
@@ -57,7 +57,7 @@ def test_an_error_some_times_that_of_eager_passes_and_a_larger_one_does_not(prec
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
-def test_noise_of_a_tenth_of_the_signals_power_fails_however_badly_a_model_takes_to_quantisation(
+def test_noise_of_a_tenth_of_the_signals_power_fails_for_every_model(
     precision: str,
 ) -> None:
     root_mean_square = float(EXACT.square().mean().sqrt())
@@ -70,7 +70,7 @@ def test_noise_of_a_tenth_of_the_signals_power_fails_however_badly_a_model_takes
 
 
 @pytest.mark.parametrize("precision", Precision)
-def test_every_precision_has_its_rule_and_that_can_fail(precision: str) -> None:
+def test_the_rule_of_every_precision_can_fail(precision: str) -> None:
     right = checked(EXACT, eager=(1e-9,), precision=precision)
     wrong = checked(EXACT.flip(0), eager=(1e-9,), precision=precision)
     assert right.passed and not wrong.passed
@@ -82,7 +82,7 @@ def test_an_output_of_zeros_is_compared_with_eager_alone() -> None:
     assert not checked(zeros + 0.4, reference=(zeros,), eager=(0.1,), precision="int8").passed
 
 
-def test_the_error_is_told_in_three_ways() -> None:
+def test_the_error_is_given_in_three_ways() -> None:
     accuracy = checked(off_by(0.5), eager=(EAGER_RMSE,))
     assert accuracy.rmse == pytest.approx(0.5)
     assert accuracy.max_abs_error == pytest.approx(0.5)
@@ -108,7 +108,7 @@ def trained(change_a: float, change_b: float, eager_a: float, eager_b: float, gr
 
 
 @pytest.mark.parametrize("eager", [0.34, 0.5, 0.89])
-def test_doing_nothing_is_wrong_wherever_eager_is_well_below_that(eager: float) -> None:
+def test_zeros_are_wrong_where_eager_is_much_better_than_zeros(eager: float) -> None:
     assert trained(0.94, 0.0, eager, 0.0).passed
     nothing = trained(1.0, 0.0, eager, 0.0)
     assert not nothing.passed and nothing.relative_rmse == pytest.approx(1.0)
@@ -116,13 +116,13 @@ def test_doing_nothing_is_wrong_wherever_eager_is_well_below_that(eager: float) 
     assert not trained(0.0, 0.0, 0.0, 0.0, gradient=1.0).passed
 
 
-def test_the_limit_is_never_more_than_times_eager() -> None:
+def test_the_limit_is_never_above_the_allowed_multiple_of_eager() -> None:
     assert trained(0.299, 0.0, 0.1, 0.0).passed and not trained(0.301, 0.0, 0.1, 0.0).passed
     assert trained(2.99, 0.0, 1.0, 0.0).passed and not trained(3.01, 0.0, 1.0, 0.0).passed
 
 
 @pytest.mark.parametrize("eager", [0.9, 1.0, 2.0])
-def test_a_change_that_eager_cannot_hold_is_counted_and_not_in_the_error(eager: float) -> None:
+def test_a_change_that_eager_cannot_hold_is_counted_but_not_in_the_error(eager: float) -> None:
     found = trained(1.0, 0.2, eager, 0.1)
     assert found.passed and (found.changes, found.changes_unheld) == (2, 1)
     assert found.relative_rmse == pytest.approx(0.2)
@@ -131,7 +131,7 @@ def test_a_change_that_eager_cannot_hold_is_counted_and_not_in_the_error(eager: 
     assert wild.relative_rmse == pytest.approx(100.0)
 
 
-def test_where_no_change_can_be_held_the_error_is_the_gradients() -> None:
+def test_without_a_change_that_is_held_the_error_is_that_of_gradients() -> None:
     found = trained(1.0, 1.0, 1.0, 1.0, gradient=0.25)
     assert found.passed and (found.changes, found.changes_unheld) == (2, 2)
     assert found.relative_rmse == pytest.approx(0.25)
@@ -142,7 +142,7 @@ def test_an_eager_that_overflows_holds_no_change_and_excuses_none() -> None:
     assert not found.passed and found.changes_unheld == 0
 
 
-def test_where_no_change_is_right_none_is_missed() -> None:
+def test_a_change_of_zero_is_right_where_the_reference_is_zero() -> None:
     zeros = torch.zeros(64, dtype=torch.float64)
     names = (TrainingOutput("loss"), TrainingOutput("change", "a"), TrainingOutput("change", "b"))
     reference = (EXACT, EXACT, zeros)
@@ -281,7 +281,7 @@ def test_outputs_may_pass_by_different_rules() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 64, 1000])
-def test_what_is_compared_in_pieces_is_compared_as_a_whole(piece: int) -> None:
+def test_comparing_in_pieces_gives_the_same_result(piece: int) -> None:
     generator = torch.Generator().manual_seed(0)
     reference = torch.randn(8, 8, dtype=torch.float64, generator=generator)
     error = 1e-3 * torch.randn(8, 8, dtype=torch.float64, generator=generator)
@@ -295,7 +295,7 @@ def test_what_is_compared_in_pieces_is_compared_as_a_whole(piece: int) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 40, 63])
-def test_one_strange_value_is_found_in_whichever_piece(value: float, place: int) -> None:
+def test_a_value_that_is_not_finite_is_found_in_every_piece(value: float, place: int) -> None:
     strange = EXACT.clone()
     strange[place] = value
     assert checked(strange, piece_elements=16).rule == "1 value(s) not finite where the reference's are"

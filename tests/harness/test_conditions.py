@@ -1,4 +1,4 @@
-"""What is read around a burst: by a process that is left alone, and by one that another keeps from its core."""
+"""What is read around a burst, and where threads begin."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harness.controller.environment import calibrate_ms, usable_cores
-from harness.nvml import GpuWatch
+from harness.nvml import GpuWatch, max_sm_clock_mhz
 from harness.worker import conditions
 from records.device import CPU
 
@@ -105,7 +106,7 @@ def test_other_threads_begin_elsewhere_and_those_bound_by_a_runtime_stay() -> No
 
 
 @linux
-def test_a_core_that_is_not_ours_any_more_changes_nothing() -> None:
+def test_a_core_that_was_taken_away_changes_nothing() -> None:
     before = os.sched_getaffinity(0)
     with conditions.beginning_on(100_000):
         assert os.sched_getaffinity(0) == before
@@ -134,6 +135,11 @@ class Nvml:
     def nvmlDeviceGetClockInfo(self, handle: object, kind: int) -> int:
         return 1200
 
+    def nvmlDeviceGetMaxClockInfo(self, handle: int, kind: int) -> int:
+        if handle != 1:
+            raise self.NVMLError
+        return 1980
+
     def nvmlDeviceGetTemperature(self, handle: object, kind: int) -> int:
         raise self.NVMLError
 
@@ -144,7 +150,7 @@ class Nvml:
         return 2500
 
 
-def test_a_gpu_tells_its_clock_and_why_it_is_slow_and_what_it_does_not_tell_is_none(
+def test_a_gpus_clock_and_throttling_are_read_and_the_rest_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -156,3 +162,10 @@ def test_a_gpu_tells_its_clock_and_why_it_is_slow_and_what_it_does_not_tell_is_n
     }
     assert watch.processes() == 2
     assert watch.energy_j() == 2.5
+
+
+def test_the_highest_clock_is_nvmls_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert max_sm_clock_mhz(1, lambda: nullcontext(Nvml())) == 1980
+    assert max_sm_clock_mhz(2, lambda: nullcontext(Nvml())) is None
+    assert max_sm_clock_mhz(1, nullcontext) is None

@@ -84,7 +84,7 @@ def test_without_a_counter_nothing_is_called() -> None:
     assert compiled.count == 0
 
 
-def test_packages_are_added_up_their_parts_are_not_and_a_counter_that_wraps_goes_on(tmp_path: Path) -> None:
+def test_cpu_packages_are_added_up_even_when_a_counter_wraps(tmp_path: Path) -> None:
     def write(zone: str, microjoules: int) -> None:
         (tmp_path / zone).mkdir(exist_ok=True)
         (tmp_path / zone / "energy_uj").write_text(f"{microjoules}\n")

@@ -1,4 +1,4 @@
-"""What a child may see, and that nothing of it stays behind."""
+"""What a worker may see, and that all that it starts is ended."""
 
 import subprocess
 import sys

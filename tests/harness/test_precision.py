@@ -1,4 +1,4 @@
-"""One meaning of each precision."""
+"""Each precision means the same for every backend."""
 
 import json
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_a_variable_that_overrules_it_is_refused(
 
 
 @pytest.mark.parametrize(("name", "value"), [("fp32", "0"), ("fp32", ""), ("tf32", "1")])
-def test_a_variable_that_agrees_is_no_matter(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_a_variable_that_agrees_is_accepted(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", value)
     precision.apply(Precision(name))
 

@@ -1,4 +1,4 @@
-"""What cells are checked against, and what is done where there is no memory for float64."""
+"""The reference of a contest, also where there is no memory for float64."""
 
 from __future__ import annotations
 

@@ -232,7 +232,9 @@ def test_a_library_that_a_package_had_to_be_linked_with_is_named_and_only_then()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", ["eager", "torchscript", "inductor", "onnx", "openvino"])
-def test_its_latency_is_the_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str) -> None:
+def test_a_script_measures_the_latency_of_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str
+) -> None:
     """Within 25 % in one of four attempts: one machine, other loads. One thread, which a neighbour disturbs least."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     ratios = []
@@ -270,11 +272,11 @@ def test_every_script_is_python_that_ruff_leaves_as_it_is(tmp_path: Path, model:
 
 
 @pytest.mark.parametrize("label", [*ON_CPU, *COMPILING])
-def test_it_is_about_a_page(label: str) -> None:
+def test_a_script_is_about_a_page_long(label: str) -> None:
     assert len(script_of(cell_of("mlp", label)).splitlines()) <= 90
 
 
-def test_its_heading_says_where_the_number_comes_from() -> None:
+def test_the_heading_says_where_the_number_comes_from() -> None:
     fields = {"command": "python runner.py run --model mlp", "precision_in_force": {"use_tf32": "0"}}
     record = record_of(cell_of("mlp", "onnx"), **fields)
     script = reproduce.script_for(report_on(record, git_commit="abc123", variables={"LD_PRELOAD": "x.so"}), record)
@@ -293,13 +295,13 @@ def test_its_heading_says_where_the_number_comes_from() -> None:
     assert f"in the report {spell_ms(record.latency.median_ms)}" in script
 
 
-def test_only_a_gpu_cell_says_anything_of_gpus() -> None:
+def test_only_the_script_of_a_gpu_cell_mentions_gpus() -> None:
     assert "H100" in script_of(cell_of("mlp", "eager", device="cuda"))
     for said in ("H100", "cuda", "stream", "synchronize"):
         assert said not in script_of(cell_of("mlp", "eager"))
 
 
-def test_variables_that_bear_on_speed_are_set_before_torch_is_imported() -> None:
+def test_variables_that_affect_speed_are_set_before_torch_is_imported() -> None:
     script = script_of(cell_of("mlp", "eager"), variables={"OMP_NUM_THREADS": "1", "LD_PRELOAD": "x.so"})
     assert script.index('os.environ["OMP_NUM_THREADS"] = "1"') < script.index("import torch\n")
     assert 'os.environ["LD_PRELOAD"]' not in script
@@ -321,8 +323,9 @@ def test_a_cell_that_died_can_be_reproduced_too() -> None:
     assert "torch.set_num_threads(1)" in script
 
 
-def test_a_script_is_written_without_torch() -> None:
-    code = "import sys, harness.reproduce; assert not {'torch', 'onnxruntime', 'openvino'} & set(sys.modules)"
+def test_neither_the_controller_nor_the_doctor_nor_a_script_needs_torch() -> None:
+    code = "import sys, harness.run, harness.reproduce, doctor.examine\n"
+    code += "assert not {'torch', 'onnxruntime', 'openvino'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

@@ -92,7 +92,7 @@ def test_a_model_without_products_has_bytes_alone() -> None:
 # --- bytes
 
 
-def test_of_a_table_only_what_is_looked_up_moves() -> None:
+def test_only_the_looked_up_rows_of_a_table_move() -> None:
     table = nn.Embedding(1000, 16)
     row, indices = 16 * 4, torch.tensor([[1, 2, 3]])
     assert work_of(table, indices).bytes_moved == 3 * row + 3 * 8 + 3 * row
@@ -100,7 +100,7 @@ def test_of_a_table_only_what_is_looked_up_moves() -> None:
     assert work_of(nn.Embedding(2, 16), torch.zeros(1, 50, dtype=torch.int64)).bytes_moved == 2 * row + 50 * (8 + row)
 
 
-def test_a_table_that_is_multiplied_by_too_moves_whole_and_once() -> None:
+def test_a_table_that_is_also_a_weight_moves_whole_and_once() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -157,7 +157,7 @@ def latency(median_ms: float) -> Latency:
     )
 
 
-def test_the_floor_is_what_takes_longer() -> None:
+def test_the_floor_is_the_longer_of_compute_and_memory_time() -> None:
     best = Ceilings(flops_per_s=1e12, bytes_per_s=1e9)
     busy = roofline.of(Work(flops=4_000_000_000, bytes_moved=1_000_000), best, latency(8.0))
     assert (busy.floor_ms, busy.bound, busy.share) == (pytest.approx(4.0), "compute", pytest.approx(0.5))
@@ -185,7 +185,7 @@ def test_the_floor_is_what_takes_longer() -> None:
         ("NVIDIA B200", (10, 0), 148, 1860, "fp16", 2255),
     ],
 )
-def test_sms_times_operations_times_the_clock_are_the_data_sheets_rate(
+def test_the_rate_of_tensor_cores_is_that_of_the_data_sheet(
     gpu: str, capability: tuple[int, int], multiprocessors: int, sm_clock_mhz: int, precision: str, tflops_per_s: int
 ) -> None:
     found = ceilings.tensor_cores(gpu, capability, multiprocessors, sm_clock_mhz, Precision(precision))
@@ -206,11 +206,11 @@ def test_sms_times_operations_times_the_clock_are_the_data_sheets_rate(
         ("NVIDIA H20-3e", (9, 0), "fp16"),
     ],
 )
-def test_of_what_is_not_known_for_sure_there_is_no_rate(gpu: str, capability: tuple[int, int], precision: str) -> None:
+def test_an_unknown_rate_is_none(gpu: str, capability: tuple[int, int], precision: str) -> None:
     assert ceilings.tensor_cores(gpu, capability, 100, 1500, Precision(precision)) is None
 
 
-def test_the_rate_of_the_tensor_cores_is_in_the_record_and_bounds_nothing() -> None:
+def test_the_rate_of_tensor_cores_is_recorded_but_does_not_change_the_floor() -> None:
     nominal = TensorCores(flops_per_s=2e12, sm_clock_mhz=1980)
     work, measured = Work(flops=4_000_000_000, bytes_moved=1_000_000), Ceilings(flops_per_s=1e12, bytes_per_s=1e9)
     found = roofline.of(work, measured.model_copy(update={"tensor_cores": nominal}), latency(8.0))

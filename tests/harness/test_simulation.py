@@ -1,4 +1,4 @@
-"""The yardstick of int8 and fp8: eager, with what its layers multiply rounded."""
+"""The simulated error of int8 and fp8: eager, with the operands of its layers rounded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_int8_rounds_weights_per_channel_and_inputs_per_tensor() -> None:
     torch.testing.assert_close(first, torch.tensor([[1.0, 3.0]]) @ rounded.T)
 
 
-def test_the_range_is_that_of_all_sets_not_of_the_one_at_hand() -> None:
+def test_the_range_is_taken_from_all_sets() -> None:
     layer = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         layer.weight.fill_(1.0)
@@ -95,12 +95,12 @@ def test_attention_of_torch_is_not_hidden_by_its_fused_kernel() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
-def test_floating_point_is_left_alone(precision: str) -> None:
+def test_floating_point_precisions_are_not_rounded(precision: str) -> None:
     module, x = nn.Linear(16, 16).eval(), torch.randn(4, 16)
     assert torch.equal(simulated(precision, module, x)[0], module(x))
 
 
-def test_nothing_is_rounded_once_it_is_over() -> None:
+def test_nothing_is_rounded_after_the_block() -> None:
     module, x = nn.Linear(16, 16).eval(), torch.randn(4, 16)
     expected, weight = module(x), module.weight.clone()
     simulated("int8", module, x)
