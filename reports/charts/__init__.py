@@ -1,6 +1,6 @@
 """Every chart is described once, as plain values, and painted by matplotlib for the page and for files.
 
-Only `paint` imports matplotlib, and only when something is painted: the harness imports the writer of reports.
+`paint` and `clean_svg` import matplotlib, only when something is painted: importing the writer must not.
 """
 
 from __future__ import annotations

@@ -7,9 +7,6 @@ the style sheet. A file is a grid of such figures. No pyplot is used, so no stat
 from __future__ import annotations
 
 import functools
-import hashlib
-import io
-import itertools
 import math
 import re
 import textwrap
@@ -20,7 +17,6 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -34,6 +30,7 @@ from PIL import Image
 from records.text import one_line
 from reports import format
 from reports.charts.chart import Axis, Bar, Chart, Dots, Hill, Line, Lost, Mark, Text
+from reports.charts.clean_svg import ROOT_ATTRIBUTES, svg_of
 from reports.charts.palette import LIGHT, Look
 
 PAGE_IN = 7.2
@@ -77,7 +74,7 @@ def page_svg(chart: Chart, variables: dict[str, str]) -> str:
         body += f'<path class="cursor" d="M0 {box.top:g}V{box.foot:g}" transform="translate({box.left:g} 0)"/>'
     label = escape(one_line(f"{chart.finding}. {chart.caption}"))
     box_text = f"0 {head:g} {width:g} {height - head:g}"
-    return f'<svg viewBox="{box_text}" role="img" aria-label="{label}" tabindex="0" {_ROOT}>{body}</svg>'
+    return f'<svg viewBox="{box_text}" role="img" aria-label="{label}" tabindex="0" {ROOT_ATTRIBUTES}>{body}</svg>'
 
 
 def place_on_x(chart: Chart, value: float) -> float:
@@ -105,7 +102,7 @@ def save(charts: Sequence[Chart], headline: str, stem: Path) -> list[Path]:
     svg.write_text(
         '<?xml version="1.0" encoding="utf-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" '
         f'width="{width:g}pt" height="{height:g}pt" '
-        f'viewBox="0 0 {width:g} {height:g}" role="img" font-family="DejaVu Sans, sans-serif" {_ROOT}>'
+        f'viewBox="0 0 {width:g} {height:g}" role="img" font-family="DejaVu Sans, sans-serif" {ROOT_ATTRIBUTES}>'
         f'<title>{title}</title><rect width="100%" height="100%" fill="#ffffff"/>{nested}</svg>\n',
         encoding="utf-8",
     )
@@ -118,7 +115,7 @@ def marker_svg(marker: str) -> str:
     with _styled():
         figure = Figure(figsize=(1, 1))
         figure.add_artist(Line2D([0.5], [0.5], marker=marker, ms=10, mew=0, color=LIGHT["ink"]))
-        defs = re.findall(r"<defs>(.*)</defs>", _svg_of(figure))[0]
+        defs = re.findall(r"<defs>(.*)</defs>", svg_of(figure))[0]
     return re.sub(r' (id|fill|stroke|stroke-width)="[^"]*"', "", defs)
 
 
@@ -177,7 +174,7 @@ def _layout(charts: Sequence[Chart], headline: str) -> tuple[list[tuple[float, f
 @functools.lru_cache(maxsize=512)
 def _svg(painted: _Painted) -> str:
     with _styled():
-        return _svg_of(_figure(painted), painted.marks if isinstance(painted, Chart) else ())
+        return svg_of(_figure(painted), painted.marks if isinstance(painted, Chart) else ())
 
 
 def _image(painted: _Painted) -> Image.Image:
@@ -298,7 +295,7 @@ def _write_around(figure: Figure, chart: Chart, box: _Box, width: float, height:
     """Write the caption, the titles of the axes, and what stands below them."""
 
     def write(x: float, y: float, text: str, **style: Any) -> None:
-        figure.text(x / width, 1 - y / height, text, **style)
+        figure.text(x / width, 1 - y / height, one_line(text), **style)
 
     finding, subject = _caption_lines(chart)
     left = 8 if chart.y is None else 2
@@ -347,7 +344,7 @@ def _scale(axes: Axes, name: str, axis: Axis, most: int) -> None:
     side.set_minor_locator(NullLocator())
     if axis.numbers:
         places, texts = zip(*axis.numbers, strict=True)
-        side.set_ticks(places, texts)
+        side.set_ticks(places, [one_line(text) for text in texts])
         return
     side.set_major_locator(_log_locator(low, high, most) if axis.is_log else _linear_locator(axis.is_whole, most))
     side.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
@@ -403,106 +400,8 @@ def _paint_mark(axes: Axes, chart: Chart, mark: Mark, gid: str, zorder: float) -
                 x, right = (0.0, 0) if shape.x is None else (shape.x, 4)
                 style["xycoords"] = axes.get_yaxis_transform() if shape.x is None else axes.transData
                 style |= {"textcoords": "offset points", "va": "center", "size": 7, "bbox": _BEHIND_TEXT}
-                axes.annotate(shape.text, (x, shape.y), xytext=(right, shape.up_pt), color=colour, **style)
+                axes.annotate(one_line(shape.text), (x, shape.y), xytext=(right, shape.up_pt), color=colour, **style)
             case Lost():
                 ys = ((shape.row + 0.5) * _LOST_PT / _PLOT_PT,) * len(shape.xs)
                 style |= {"ls": "", "marker": "x", "ms": 4.5, "mew": 1.3, "transform": axes.get_xaxis_transform()}
                 axes.plot(shape.xs, ys, color=colour, **style)
-
-
-# --- SVG, freed of what a page has no use for
-
-_KEPT = (
-    "fill",
-    "stroke",
-    "stroke-width",
-    "stroke-dasharray",
-    "stroke-opacity",
-    "font-size",
-    "font-weight",
-    "text-anchor",
-)
-_DEFAULTS = {"font-size": "7", "stroke-width": "0.6", "text-anchor": "start"}
-"""What most elements have stands at the root, except for SVG's own default."""
-
-_ROOT = 'font-size="7" stroke-width="0.6"'
-_HREF = "{http://www.w3.org/1999/xlink}href"
-
-
-def _svg_of(figure: Figure, marks: Sequence[Mark] = ()) -> str:
-    """Return what stands inside of matplotlib's `<svg>`: each mark in a group with its tip, numbers of one decimal."""
-    figure.patch.set_visible(False)
-    written = io.StringIO()
-    figure.savefig(written, format="svg", metadata={"Date": None})
-    root = ElementTree.fromstring(written.getvalue())
-    shared, names = _shared(root, hashlib.sha1(written.getvalue().encode(), usedforsecurity=False).hexdigest()[:6])
-    body = [f"<defs>{shared}</defs>"] if shared else []
-    for group, nodes in itertools.groupby(_leaves(root, ""), key=lambda each: each[0]):
-        inner = "".join(_element(node, names) for _, node in nodes)
-        if group == "caption":
-            inner = f'<g class="caption">{inner}</g>'
-        elif group:
-            inner = _grouped(marks[int(group.removeprefix("mark-"))], inner)
-        body.append(inner)
-    return "".join(body)
-
-
-def _grouped(mark: Mark, inner: str) -> str:
-    if not mark.tip:
-        return inner
-    number = f' data-k="{mark.look.number}"' if mark.look else ""
-    return f'<g class="mark"{number}><title>{escape(one_line(mark.tip), quote=False)}</title>{inner}</g>'
-
-
-def _tag(node: ElementTree.Element) -> str:
-    return node.tag.rpartition("}")[2]
-
-
-def _shared(root: ElementTree.Element, unique: str) -> tuple[str, dict[str, str]]:
-    """Return the shapes and clips that others refer to, once each, and their new names by the old ones."""
-    texts: dict[str, str] = {}
-    names: dict[str, str] = {}
-    for node in (each for defs in root.iter() if _tag(defs) == "defs" for each in defs if "id" in each.attrib):
-        for each in node.iter():
-            each.attrib.pop("style", None)  # the colours stand where it is used
-        text = _element(node, {}, "".join(_element(part, {}) for part in node))
-        names[node.attrib["id"]] = texts.setdefault(text, f"{unique}{len(texts)}")
-    return "".join(re.sub(r"^<(\w+)", rf'<\1 id="{name}"', text) for text, name in texts.items()), names
-
-
-def _leaves(node: ElementTree.Element, group: str) -> Iterator[tuple[str, ElementTree.Element]]:
-    """Yield what is drawn, each with the name of the mark or of the part that it belongs to."""
-    for child in node:
-        name = child.get("id", "")
-        if _tag(child) == "g":
-            yield from _leaves(child, name if name.startswith(("mark-", "caption")) else group)
-        elif _tag(child) in ("path", "use", "text"):
-            yield group, child
-
-
-def _element(node: ElementTree.Element, names: dict[str, str], inside: str = "") -> str:
-    """Return one element without what nobody needs. `names` are the new names of what it refers to."""
-    tag = _tag(node)
-    style = dict(part.strip().split(": ", 1) for part in node.get("style", "").split(";") if part.strip())
-    if "font" in style:  # older releases of matplotlib write one property
-        style["font-size"] = re.findall(r"[\d.]+px", style["font"])[0]
-        style |= {"font-weight": "700"} if re.search(r"\b(bold|700)\b", style["font"]) else {}
-    if "stroke" in style:
-        style.setdefault("stroke-width", "1")  # matplotlib leaves out SVG's default
-    kept = {name: style[name].removesuffix("px") for name in _KEPT if name in style}
-    kept = {name: value for name, value in kept.items() if value != _DEFAULTS.get(name)}
-    kept |= {name: _rounded(node.attrib[name]) for name in ("x", "y", "width", "height", "d") if name in node.attrib}
-    if tag == "path" and kept.get("d", "").count("C") == 8:  # a circle
-        tag, kept["r"] = "circle", kept.pop("d").split("C")[0].split(" ")[1]
-    if href := node.get(_HREF):
-        kept["href"] = f"#{names[href.removeprefix('#')]}"
-    if clip := re.search(r"#(\w+)", node.get("clip-path", "")):
-        kept["clip-path"] = f"url(#{names[clip[1]]})"
-    attributes = "".join(f' {name}="{value}"' for name, value in kept.items())
-    text = escape(node.text or "", quote=False) if tag == "text" else inside
-    return f"<{tag}{attributes}>{text}</{tag}>" if text else f"<{tag}{attributes}/>"
-
-
-def _rounded(text: str) -> str:
-    text = re.sub(r"-?\d+\.\d+", lambda number: f"{round(float(number[0]), 1) + 0.0:g}", text)
-    return re.sub(r"\s*([A-Za-z])\s*", r"\1", text).strip()
