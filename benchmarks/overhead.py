@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""What becomes of the time from a command to its verdict: building, sampling, and what the harness takes for itself.
+"""How much of the time from a command to its verdict is building, sampling, checking, and the harness's own?
 
     python benchmarks/overhead.py --model mlp,conv,transformer --devices cpu
     python benchmarks/overhead.py --model hf:./bert --set batch=2 --set seq=128 --backends eager,inductor,onnx,openvino
 
-Time is given to the phase that was announced last, by the same calls that move the table on the terminal, and to the
-harness from the moment at which it starts or ends a process, keeps a record or asks whether it is done: nothing is
-measured that a run without this script would not do. *Building* is export, compile, load and the first call, as the
-records have it, and what precedes them in a child (importing the backend's library, loading the model) and in
-fork servers (importing what loading the model imports). *Sampling* is
-warm-up, bursts, and throughput, device time and energy with the last check. *Checking* is the reference, the machine's
-ceilings, and the first comparison with it. The rest is the harness's: starting fork servers and children, ending them,
-and the verdict. Figures and pages are made after the verdict is said, and stand apart.
+| kind | what it contains |
+| --- | --- |
+| building | export, compile, load, the first call; importing the backend's library and loading the model before them |
+| sampling | warm-up, bursts, throughput, device time, energy, and the last check |
+| checking | the reference, the machine's ceilings, and the first comparison |
+| harness | starting and ending fork servers and workers, keeping records, deciding, and the verdict |
+
+Time belongs to the phase that was announced last, until the harness starts work of its own. Figures and pages are made
+after the verdict, and are counted apart.
 """
 
 from __future__ import annotations
@@ -25,9 +26,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from judging.judgement import judge
-from records import report_file
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import config
@@ -35,12 +33,14 @@ from harness import run as runs
 from harness.controller.cell_run import CellRun
 from harness.controller.launcher import Launcher, Worker
 from harness.plan import Request
+from judging.judgement import judge
+from records import report_file
 from records.schema import Cell, Record
 from records.store import Store
 from reports import sentences, writer
 
 BEGUN = time.monotonic() - time.process_time()
-"""When this process was started, but for what it waited for until now."""
+"""When this process was started, without the time that it has waited."""
 
 KINDS = {
     "probe": "building",
@@ -65,11 +65,11 @@ OWN_WORK = (
     (Store, "save"),
     (CellRun, "record"),
 )
-"""What no phase announces: from its begin on, time is the harness's, until the next phase."""
+"""The harness's own work, which no phase announces. From its start until the next phase, time is the harness's."""
 
 
 class Timeline:
-    """A progress that adds up the time between two announcements, by what was under way."""
+    """Adds up the time between two announcements, by the kind of work that was under way."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

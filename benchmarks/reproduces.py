@@ -23,12 +23,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from records import report_file
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import reproduce
 from judging.intervals import median_interval
+from records import report_file
 from records.schema import Report
 
 RUNNER = Path(__file__).parents[1] / "runner.py"
