@@ -134,7 +134,7 @@ BACKEND = Column[CellJudgement](
 STATUS = Column[CellJudgement](
     "status",
     lambda row: row.record.status.value,
-    text=lambda row: format.fate(row.record),
+    text=lambda row: format.ending(row.record),
     note=lambda row: row.record.reason,
     is_text=True,
     outputs=Output.MARKDOWN,  # the page tells it beside the name of the backend, the terminal below its table
@@ -177,7 +177,7 @@ def _floor() -> list[Column[CellJudgement]]:
     share = _known("roofline.share")
     return [
         Column("of floor", share, "%", format.percent, outputs=Output.ALL, terminal_width=116, csv="floor_share"),
-        Column("achieved", share, text=lambda row: format.achieved(row.record), outputs=Output.ALL,
+        Column("achieved", share, text=lambda row: format.achieved_rate(row.record), outputs=Output.ALL,
                terminal_heading="rate", terminal_width=130),
         Column("floor", _known("roofline.floor_ms"), "ms", csv="floor_ms"),
         Column("bound by", _known("roofline.bound"), csv="bound"),
@@ -299,7 +299,7 @@ def _accuracy() -> list[Column[CellJudgement]]:
 
     def rule(row: CellJudgement) -> str:
         found = row.record.accuracy
-        return "; ".join(part for part in (found.rule, format.unheld(row.record)) if part) if found else ""
+        return "; ".join(part for part in (found.rule, format.unheld_changes(row.record)) if part) if found else ""
 
     def tolerances(row: CellJudgement) -> str | None:
         found = row.record.accuracy
@@ -335,8 +335,8 @@ def _placement() -> list[Column[CellJudgement]]:
         found = row.record.placement
         if found is None:
             return ""
-        elsewhere = format.some([one_line(name, NAME_LIMIT) for name in found.fallbacks])
-        shares = format.some(format.time_shares(found.time_share))
+        elsewhere = format.first_names([one_line(name, NAME_LIMIT) for name in found.fallbacks])
+        shares = format.first_names(format.time_shares(found.time_share))
         return "; ".join(part for part in (elsewhere, shares) if part)
 
     return [

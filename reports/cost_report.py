@@ -74,7 +74,7 @@ def doubt_of(leg: Leg) -> str:
     if leg.crossing and not leg.crossing.is_established:
         return f" ({NOT_ESTABLISHED})"
     rivals = [line.label for line in leg.rivals]
-    return f" (or {format.some(rivals, shown=3)}: {NOT_ESTABLISHED})" if rivals else ""
+    return f" (or {format.first_names(rivals, shown=3)}: {NOT_ESTABLISHED})" if rivals else ""
 
 
 def outcome_sentence(outcome: Outcome) -> str:
@@ -121,7 +121,7 @@ def _spell_cheapest(found: Cheapest | None) -> str:
     text = f"{found.line.label}, {format.seconds(found.line.total_s(found.calls))} s"
     if not found.rivals:
         return text
-    rivals = format.some([line.label for line in found.rivals], shown=3)
+    rivals = format.first_names([line.label for line in found.rivals], shown=3)
     return f"{text} (or {rivals}: {NOT_ESTABLISHED})"
 
 

@@ -23,7 +23,7 @@ NAME_CHARACTERS = 36
 
 def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> dict[str, str]:
     """Return what stands above several charts of one kind, by the name of the chart."""
-    over = f"Over {format.some(list(dict.fromkeys(sweep.dimension for sweep in sweeps)), shown=3)}"
+    over = f"Over {format.first_names(list(dict.fromkeys(sweep.dimension for sweep in sweeps)), shown=3)}"
     return {
         "latency": _latency_over_all(contests),
         "speedup": _speedup_over_all(contests),
@@ -133,7 +133,7 @@ def cheapest(contest: ContestJudgement, start: Start, calls: int) -> str:
     if found is None:
         return f"{number}: nobody can be ranked"
     least = f"{found.line.label} costs least, {format.seconds(found.line.total_s(calls))} s"
-    rivals = format.some([line.label for line in found.rivals], shown=3)
+    rivals = format.first_names([line.label for line in found.rivals], shown=3)
     return f"{number}: {least}{f' (or {rivals}: not established)' if rivals else ''}"
 
 

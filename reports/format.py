@@ -100,7 +100,7 @@ def error(value: float | None) -> str:
     return NONE if value is None else f"{value:.1e}"
 
 
-def unheld(record: Record) -> str:
+def unheld_changes(record: Record) -> str:
     """Say which changes of parameters the error of a training step leaves out, or nothing if it leaves out none."""
     if record.accuracy is None or not record.accuracy.changes_unheld:
         return ""
@@ -137,7 +137,7 @@ def floor(roofline: Roofline) -> str:
     return f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"
 
 
-def achieved(record: Record) -> str:
+def achieved_rate(record: Record) -> str:
     """Return the rate of the work that bounds a cell, by its median latency: `1.21 PFLOP/s` or `3.95 TB/s`."""
     roofline = record.roofline
     if roofline is None or record.latency is None or not record.latency.median_ms:
@@ -148,7 +148,7 @@ def achieved(record: Record) -> str:
     return quantity(roofline.bytes_moved / seconds, "B/s")
 
 
-def some(names: Sequence[str], shown: int = 2) -> str:
+def first_names(names: Sequence[str], shown: int = 2) -> str:
     """Return `gelu, sort and 3 more`."""
     text = ", ".join(names[:shown])
     return text if len(names) <= shown else f"{text} and {len(names) - shown} more"
@@ -174,7 +174,7 @@ def json_value(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def fate(record: Record) -> str:
+def ending(record: Record) -> str:
     """Say how a cell ended: `ok`, `crash in load (signal 11)`."""
     phase = f" in {one_line(record.died_in)}" if record.died_in else ""
     signal = f" (signal {record.signal})" if record.signal else ""

@@ -11,7 +11,7 @@ from reports import format
 from reports.format import MEBIBYTE
 
 
-def environment(found: Environment) -> dict[str, str]:
+def environment_facts(found: Environment) -> dict[str, str]:
     """Return what is known of the machine and its software, in the order of reading."""
     cores = (found.physical_cores, found.logical_cores, found.usable_cores)
     commit = found.git_commit
@@ -34,7 +34,7 @@ def environment(found: Environment) -> dict[str, str]:
     return {name: str(value) for name, value in facts.items() if value is not None}
 
 
-def incomplete(report: Report) -> str:
+def what_is_missing(report: Report) -> str:
     """Say what is missing from a run that was interrupted, or nothing if it was not."""
     if report.complete:
         return ""
@@ -43,14 +43,14 @@ def incomplete(report: Report) -> str:
     return f"Incomplete: all {report.planned} cells have numbers, but the run was interrupted before it was through."
 
 
-def machine(found: Environment) -> str:
+def name(found: Environment) -> str:
     """Return `4 x NVIDIA H200`, or the CPU of a machine without GPUs."""
     counts = Counter(gpu.name for gpu in found.gpus)
     gpus = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
     return gpus or found.cpu
 
 
-def tensor_cores(contest: ContestJudgement) -> str:
+def tensor_core_rates(contest: ContestJudgement) -> str:
     """Compare the nominal rate of the tensor cores with what a large product and the best cell reach.
 
     Return nothing if the rate is not known, or if the contest is bound by memory, so that no cell can come near it.
@@ -67,11 +67,11 @@ def tensor_cores(contest: ContestJudgement) -> str:
     if best is None or best.record.roofline is None or best.record.roofline.share is None:
         return text
     # the contest is bound by compute, so that a share of the floor is one of the product's rate
-    reached = f"{format.percent(best.record.roofline.share * of_product)} % ({format.achieved(best.record)})"
+    reached = f"{format.percent(best.record.roofline.share * of_product)} % ({format.achieved_rate(best.record)})"
     return f"{text}, {one_line(best.label)} {reached}"
 
 
-def method(report: Report) -> list[str]:
+def method_notes(report: Report) -> list[str]:
     """Say how it was measured, in addition to the notes of the report."""
     lines = [
         f"Made {report.created_at} in {format.seconds(report.elapsed_s)} s; schema {report.schema_version}.",

@@ -69,7 +69,7 @@ def escape(text: str, limit: int | None = None) -> str:
 
 def _head(report: Report) -> str:
     lines = [f"# Bakeoff: {escape(report.run_id)}"]
-    if incomplete := machine.incomplete(report):
+    if incomplete := machine.what_is_missing(report):
         lines.append(f"**{incomplete}**")
     return "\n\n".join(lines)
 
@@ -98,7 +98,7 @@ def _contest(contest: ContestJudgement) -> str:
     parts = [f"## {escape(contest.title)}"]
     if contest.roofline:
         parts.append(f"Floor: {escape(format.floor(contest.roofline))}.")
-    if nominal := machine.tensor_cores(contest):
+    if nominal := machine.tensor_core_rates(contest):
         parts.append(f"Tensor cores: {escape(nominal)}.")
     parts += [_contest_table(contest), _stages(contest), _processes(contest), _where_it_ran(contest)]
     return "\n\n".join(part for part in parts if part)
@@ -257,7 +257,7 @@ def _failures(records: Iterable[Record]) -> str:
         if record.status is Status.OK or not (record.log_tail.strip() or long_reason):
             continue
         text = "\n\n".join(part for part in (long_reason, visible(record.log_tail).strip("\n")) if part)
-        parts.append(details(f"{record.cell.id}: {format.fate(record)}", _fenced(text)))
+        parts.append(details(f"{record.cell.id}: {format.ending(record)}", _fenced(text)))
     return "\n\n".join(["## What failed", *parts]) if parts else ""
 
 
@@ -270,15 +270,15 @@ def _reproduce(report: Report) -> str:
 
 
 def _method(report: Report) -> str:
-    lines = [f"- {escape(line)}" for line in (*report.notes, *machine.method(report))]
+    lines = [f"- {escape(line)}" for line in (*report.notes, *machine.method_notes(report))]
     request = json.dumps(report.request, indent=1, ensure_ascii=False)
     return "\n\n".join(["## How it was measured", "\n".join(lines), details("Request", _fenced(request, "json"))])
 
 
 def _environment(environment: Environment) -> str:
-    facts = machine.environment(environment)
+    facts = machine.environment_facts(environment)
     rows = [[escape(name), escape(value)] for name, value in facts.items()]
-    return f"## Environment\n\n{details(machine.machine(environment), table(['what', 'value'], rows, 'll'))}"
+    return f"## Environment\n\n{details(machine.name(environment), table(['what', 'value'], rows, 'll'))}"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], alignment: str) -> str:

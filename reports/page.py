@@ -51,14 +51,14 @@ def to_page(judgement: Judgement) -> str:
         title=report.run_id,
         report=report,
         summary=_summary(report),
-        incomplete=machine.incomplete(report),
+        incomplete=machine.what_is_missing(report),
         sections=[Section(contest, palette, number) for number, contest in enumerate(contests, 1)],
         sweeps=[
             (sentences.sweep_title(swept), [Picture(chart, palette) for chart in charts.of_sweep(swept, palette)])
             for swept in judgement.sweeps
         ],
-        environment=machine.environment(report.environment),
-        method=[*report.notes, *machine.method(report)],
+        environment=machine.environment_facts(report.environment),
+        method=[*report.notes, *machine.method_notes(report)],
         request=json.dumps(report.request, indent=1, ensure_ascii=False),
         lifetime_note=cost_report.NOTE,
         name_column=BACKEND,
@@ -104,7 +104,7 @@ class Section:
         self.finding = f"{sentences.finding(contest)}."
         self.doubts = sentences.doubts(contest)
         self.floor = format.floor(contest.roofline) if contest.roofline else ""
-        self.tensor_cores = machine.tensor_cores(contest)
+        self.tensor_cores = machine.tensor_core_rates(contest)
         self.sentences = [*cost_report.sentences(contest), *cost_report.plain_verdicts(contest)]
         self.tables = cost_report.tables(contest)
 
@@ -199,7 +199,7 @@ def _summary(report: Report) -> list[str]:
     """Where and when, in a line."""
     found = report.environment
     torch = f"torch {found.versions['torch']}" if "torch" in found.versions else ""
-    return [part for part in (machine.machine(found), torch, f"Python {found.python}", report.created_at) if part]
+    return [part for part in (machine.name(found), torch, f"Python {found.python}", report.created_at) if part]
 
 
 def _page(template: str, palette: Palette, **values: Any) -> str:

@@ -86,7 +86,7 @@ class LiveTable:
         if record.latency:
             line.median_ms = record.latency.median_ms
         numbers = f"{format.milliseconds(line.median_ms)} ms" if record.latency else ""
-        outcome = ", ".join(part for part in (format.fate(record), numbers, one_line(record.reason)) if part)
+        outcome = ", ".join(part for part in (format.ending(record), numbers, one_line(record.reason)) if part)
         self._say(f"{_describe(record.cell)}: {outcome}")
         self._draw()
 
@@ -159,7 +159,7 @@ class _Line:
         """Return the cell, its phase or end, the time it has taken, its median and its reason."""
         median = f"{format.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
         if self.record:
-            state, elapsed_s, reason = format.fate(self.record), self.record.elapsed_s, one_line(self.record.reason)
+            state, elapsed_s, reason = format.ending(self.record), self.record.elapsed_s, one_line(self.record.reason)
             style = _STYLES[self.record.status]
         else:
             state, reason, style = one_line(self.phase) or "waiting", "", "" if self.phase else "dim"
@@ -183,11 +183,11 @@ def print_report(judgement: Judgement, console: Console) -> None:
         console.print(_table(contest, console.width))
         if contest.roofline:
             console.print(Text(f"floor {format.floor(contest.roofline)}"), highlight=False)
-        if nominal := machine.tensor_cores(contest):
+        if nominal := machine.tensor_core_rates(contest):
             console.print(Text(f"tensor cores {nominal}"), highlight=False)
         for row in contest.cells:
             if row.record.status is not Status.OK:
-                _print_wrapped(console, "x ", f"{row.label} {format.fate(row.record)}", row.record.reason)
+                _print_wrapped(console, "x ", f"{row.label} {format.ending(row.record)}", row.record.reason)
             placement = doubt_of_placement(row.record)
             if placement and row.record.status is not Status.FALLBACK:
                 _print_wrapped(console, "~ ", sentences.doubt(placement))
@@ -198,7 +198,7 @@ def print_report(judgement: Judgement, console: Console) -> None:
         for sentence in [*cost_report.plain_verdicts(contest), *cost_report.sentences(contest)]:
             _print_wrapped(console, "= ", sentence)
         console.print()
-    if lacking := machine.incomplete(judgement.report):
+    if lacking := machine.what_is_missing(judgement.report):
         console.print(Text(lacking, style="yellow"))
 
 

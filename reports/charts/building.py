@@ -128,7 +128,7 @@ def _stack(place: int, cell: CellJudgement, palette: Palette) -> list[Mark]:
         bar = Bar(place + BAR_Y, left_s, left_s + phase.seconds, colour=_PHASES.get(phase.name, _OTHER_PHASE))
         marks.append(Mark((bar,), f"{cell.label}: {phase.name} {format.seconds(phase.seconds)} s", look))
         left_s += phase.seconds
-    lost = "" if cell.record.latency else f" \u00d7 {one_line(format.fate(cell.record), 30)}"
+    lost = "" if cell.record.latency else f" \u00d7 {one_line(format.ending(cell.record), 30)}"
     text = f"{format.seconds(left_s)}{lost}"
     return [
         *marks,

@@ -45,7 +45,7 @@ def _lines(sweep: Sweep, palette: Palette, quantity: Quantity, chart: str, title
     marks = [mark for label, found in values.items() for mark in _line(sweep, label, found, quantity, palette(label))]
     for row, (label, points) in enumerate(lost.items()):
         marks += [
-            Mark((Lost((point.size,), row),), f"{_at(label, sweep, point.size)}: {format.fate(point.row.record)}",
+            Mark((Lost((point.size,), row),), f"{_at(label, sweep, point.size)}: {format.ending(point.row.record)}",
                  palette(label))
             for point in points
         ]  # fmt: skip

@@ -45,9 +45,9 @@ def test_percentages_have_two_digits(share: float | None, spelt: str) -> None:
 
 
 def test_a_long_list_names_some_and_counts_the_rest() -> None:
-    assert format.some([]) == ""
-    assert format.some(["a", "b"]) == "a, b"
-    assert format.some(["a", "b", "c", "d"]) == "a, b and 2 more"
+    assert format.first_names([]) == ""
+    assert format.first_names(["a", "b"]) == "a, b"
+    assert format.first_names(["a", "b", "c", "d"]) == "a, b and 2 more"
 
 
 def test_shares_of_time_come_largest_first() -> None:

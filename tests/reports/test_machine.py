@@ -6,40 +6,40 @@ from tests.reports.samples import conv_on_cpu, environment, product_on_cuda, rep
 
 def test_what_an_interrupted_run_lacks_is_said() -> None:
     records = conv_on_cpu()
-    assert machine.incomplete(report(records)) == ""
+    assert machine.what_is_missing(report(records)) == ""
     some = report(records, complete=False, planned=40)
-    assert machine.incomplete(some) == "Incomplete: 7 of 40 cells have ended."
+    assert machine.what_is_missing(some) == "Incomplete: 7 of 40 cells have ended."
     every = report(records, complete=False)
-    assert machine.incomplete(every).startswith("Incomplete: all 7 cells have numbers, but the run was interrupted")
+    assert "all 7 cells have numbers, but the run was interrupted" in machine.what_is_missing(every)
 
 
 def test_a_machine_is_known_by_its_gpus_or_else_by_its_cpu() -> None:
     found = environment()
-    assert machine.machine(found) == "NVIDIA H200"
+    assert machine.name(found) == "NVIDIA H200"
     four = [Gpu(index=index, name="NVIDIA H200") for index in range(4)]
-    assert machine.machine(found.model_copy(update={"gpus": four})) == "4 x NVIDIA H200"
-    assert machine.machine(found.model_copy(update={"gpus": []})) == "AMD EPYC 9654"
+    assert machine.name(found.model_copy(update={"gpus": four})) == "4 x NVIDIA H200"
+    assert machine.name(found.model_copy(update={"gpus": []})) == "AMD EPYC 9654"
 
 
 def test_a_product_and_the_best_cell_are_held_against_the_tensor_cores() -> None:
     (contest,) = contests_of(report(product_on_cuda()))
-    assert machine.tensor_cores(contest) == (
+    assert machine.tensor_core_rates(contest) == (
         "1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz; a large product reaches 68 % of that, "
         "triton 66 % (709 TFLOP/s)"
     )
     (unranked,) = contests_of(
         report([record.model_copy(update={"status": Status.INCORRECT}) for record in product_on_cuda()])
     )
-    assert machine.tensor_cores(unranked).endswith("a large product reaches 68 % of that")
+    assert machine.tensor_core_rates(unranked).endswith("a large product reaches 68 % of that")
 
 
 def test_nothing_is_said_of_tensor_cores_that_are_not_known_or_not_the_bound() -> None:
     for records in (product_on_cuda(clock_mhz=None), product_on_cuda(bound="memory"), strictly_on_cpu(), conv_on_cpu()):
-        assert [machine.tensor_cores(contest) for contest in contests_of(report(records))] == [""]
+        assert [machine.tensor_core_rates(contest) for contest in contests_of(report(records))] == [""]
 
 
 def test_what_could_not_be_read_of_the_environment_is_left_out() -> None:
-    facts = machine.environment(environment())
+    facts = machine.environment_facts(environment())
     assert facts["cores (physical / logical / usable)"] == "96 / 192 / 16"
     assert facts["commit"] == "abc1234 with uncommitted changes"
     assert "governor" not in facts and "container" not in facts
