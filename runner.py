@@ -102,13 +102,13 @@ def report(
 ) -> int:
     """Render reports again from their JSON, or for the first time that of a run which was killed."""
     if figures:
-        found_all = [judged_anew(_report_in(path), calls, require) for path in paths]
+        found_all = [judged_anew(runs.report_at(path), calls, require) for path in paths]
         _say(f"Figures: {writer.draw_together(found_all, paths, out)}")
         return 0
     if out:
         raise UsageError("--out: names the folder of the figures, so give --figures too")
     for path in paths:
-        found = judged_anew(_report_in(path), calls, require)
+        found = judged_anew(runs.report_at(path), calls, require)
         _tell(found, path if path.is_dir() else path.parent)
     return 0
 
@@ -126,7 +126,7 @@ def _tell(found: Report, folder: Path, quiet: bool = False) -> None:
                 _say(sentences.verdict(contest))
         else:
             print_report(judgement, stdout)
-    finally:  # also where nobody reads on: `| head` closes the pipe
+    finally:  # `| head` may close the pipe before all is printed
         written = writer.render(judgement, folder)
     _say(f"Report: {written['report.md']}")
     _say(f"Page: {written['report.html']}")
@@ -135,13 +135,6 @@ def _tell(found: Report, folder: Path, quiet: bool = False) -> None:
 def _say(text: str, console: Console | None = None) -> None:
     """Print text from outside as it is, on one line."""
     (console or stdout).print(text, soft_wrap=True, highlight=False, markup=False)
-
-
-def _report_in(path: Path) -> Report:
-    """The report there; of a run that was killed, one of the cells that have finished since it wrote its last."""
-    if path.is_dir() and Store.is_run(path) and not (report_file.has_report(path) and report_file.read(path).complete):
-        return runs.report_of(Store.open(path))
-    return report_file.read(path)
 
 
 @app.command()
@@ -154,7 +147,7 @@ def compare(
 ) -> int:
     """What became faster, slower or broken from one run to another; exit status 4 on a regression (docs/gate.md)."""
     share = comparing.parse_share(fail_above)
-    found = comparing.compare(_report_in(base), _report_in(new), share)
+    found = comparing.compare(runs.report_at(base), runs.report_at(new), share)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, to_markdown(found))
@@ -250,7 +243,7 @@ def reproduce_cell(
     out: Annotated[Path | None, typer.Option(help="File to write [standard output]")] = None,
 ) -> int:
     """Write a script that measures one cell again, and needs nothing but torch and the cell's library."""
-    found = _report_in(path)
+    found = runs.report_at(path)
     script = reproduce.script_for(found, reproduce.find_record(found, cell))
     if out:
         reproduce.write(script, out)

@@ -24,6 +24,7 @@ from harness.sampling_plan import SamplingPlan
 from judging.constraints import Requirements
 from judging.ranking import undecided
 from models.base import Family
+from records import report_file
 from records.device import CPU, Device
 from records.errors import BakeoffError, UsageError
 from records.schema import Report
@@ -103,6 +104,13 @@ def report_of(store: Store) -> Report:
         notes=store.notes(),
         elapsed_s=store.elapsed_s,
     )
+
+
+def report_at(path: Path) -> Report:
+    """Return the report in a file or a folder. For a run that was killed, it holds the cells that have finished."""
+    if path.is_dir() and Store.is_run(path) and not (report_file.has_report(path) and report_file.read(path).complete):
+        return report_of(Store.open(path))
+    return report_file.read(path)
 
 
 def exit_status(report: Report) -> int:
