@@ -105,7 +105,7 @@ def _inference_graphs(flat: torch.nn.Module, tensors: list[torch.Tensor]) -> Gra
 
 
 def _training_graphs(flat: torch.nn.Module, tensors: list[torch.Tensor]) -> Graphs:
-    """Return forward and backward as AOTAutograd splits them. It stores what is dear to compute again."""
+    """Return forward and backward as AOTAutograd splits them. It stores what takes long to compute again."""
     import torch
     from torch._functorch.aot_autograd import aot_function
     from torch._functorch.partitioners import min_cut_rematerialization_partition

@@ -30,7 +30,7 @@ from hotpath.stages import (
 from hotpath.watching import WatchBudget
 
 MAX_PATHS = 16
-"""Of a module with more kinds of calls than this, the others stay eager."""
+"""A module may have more kinds of calls than this. The others stay eager."""
 
 MAX_COUNTED_CALLS = 10
 """The first calls of a kind are only counted and timed: this many, or as many as the threshold if that is lower."""
@@ -159,7 +159,7 @@ class Switch:
             begun = time.perf_counter()
             outputs = self._forward(*args, **kwargs)
             taken_s = time.perf_counter() - begun
-            # only now, since a kind whose calls raise is not met
+            # only now, since a kind is not met if its calls raise
             self._met.setdefault(kind, WatchBudget(self._policy.watch_share)).add_plain(taken_s)
             self._alike[alike] += 1
             return outputs

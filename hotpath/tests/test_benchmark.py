@@ -1,4 +1,4 @@
-"""What the scripts of hotpath/benchmarks make of the seconds that they measured."""
+"""The tables and figures that the scripts of hotpath/benchmarks make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one run learns for the next."""
+"""The file with what earlier runs learned."""
 
 from __future__ import annotations
 

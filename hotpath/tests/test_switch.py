@@ -26,7 +26,7 @@ from hotpath.switch import MAX_COUNTED_CALLS, MAX_PATHS, MIN_STRIDE
 from hotpath.tests.fakes import DONE, EAGER_S, OTHER_PATH, SLOW_S, FakeCompiler, Slowly, make_compiling_cheap
 
 ROWS = torch.arange(4.0)
-ENOUGH_CALLS = 800
+ENOUGH_CALLS = 5000
 NEVER_HOT = 100_000
 
 
@@ -479,7 +479,7 @@ def test_closing_cancels_what_is_under_way_and_gives_the_forward_back(cache: Pat
     call_until(lambda: True, module)
 
 
-def test_a_call_that_raises_is_the_callers_and_a_kind_whose_calls_raise_is_not_met(cache: Path) -> None:
+def test_a_call_that_raises_reaches_the_caller_and_does_not_make_its_kind_known(cache: Path) -> None:
     class Refusing(Slowly):
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             if rows.shape[0] > 4 or (rows.dim() == 1 and self.calls % 3 == 2):
@@ -544,7 +544,7 @@ def test_a_trainer_still_sees_the_inputs_that_the_model_takes(cache: Path) -> No
         assert list(before.parameters) == ["rows"] and inspect.signature(module.forward) == before
 
 
-def test_a_compilation_whose_calls_no_longer_come_keeps_no_other_one_waiting(cache: Path) -> None:
+def test_an_ended_compilation_keeps_no_other_one_waiting_if_its_calls_no_longer_come(cache: Path) -> None:
     module, compiler = Slowly(), FakeCompiler()
     with follow(module, compiler, cache):
         call_until(lambda: bool(compiler.started), module)

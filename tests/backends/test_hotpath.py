@@ -43,13 +43,13 @@ def hot(tmp_path: Path) -> Callable[[FakeCompiler], Hot]:
 def run_until_final(compiled: Hot, compiler: FakeCompiler, outcome: Outcome = DONE) -> Placement:
     """Call until the build is final. A compilation ends as soon as it has started."""
     with torch.inference_mode():
-        for _ in range(800):
+        for _ in range(5000):
             compiled.run()
             if compiler.is_running:
                 compiler.end(outcome)
             if compiled.is_final():
                 return compiled.placement()
-    raise AssertionError("not final after 800 calls")
+    raise AssertionError("not final after 5000 calls")
 
 
 def test_a_build_is_eager_by_choice_at_first(hot: Callable[[FakeCompiler], Hot]) -> None:
