@@ -1,8 +1,8 @@
-"""A report as one self-contained page: no network, no libraries, one file that opens from disk and prints.
+"""Makes one self-contained page of a report: a file that opens from disk, needs no network, and prints.
 
-Templates, style sheet and script lie in templates/. Everything from outside is escaped: text by jinja2's autoescaping,
-charts by the module that paints them, data for the script as JSON without markup characters. Should anything get
-past that, the page's own policy runs no script but ours, which it knows by its hash.
+Templates, style sheet and script lie in templates/. Text from outside is escaped: by jinja2 in the templates, by the
+module that paints the charts, and as JSON without markup characters for the script. The page's own policy allows no
+script but this one, which it knows by its hash.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from reports.charts import Chart, Palette
 from reports.columns import BACKEND, STATUS, Column, Output, columns_of, shown_in
 
 DOUBTS_SHOWN = 4
-"""More doubts than these fold away."""
+"""Number of doubts that are shown; further ones fold away."""
 
 NOTE_LIMIT = 90
-"""Longest note beside a value, in characters; the details of the cell hold it whole."""
+"""Longest note beside a value, in characters. The details of the cell hold it whole."""
 
 Facts = list[tuple[str, str]]
 
 USUAL_CALLS = 1_000
-"""Where the slider of the costs stands, unless the run was asked about another number."""
+"""Number of calls at which the slider of the costs begins, unless the user asked for another number."""
 
 _TEMPLATES = Path(__file__).with_name("templates")
 
@@ -146,7 +146,7 @@ def _phases(record: Record) -> Facts:
 
 
 def _processes(record: Record) -> Facts:
-    """Return the median of each process; nothing where there are fewer than two to compare."""
+    """Return the median of each process, or nothing if there are fewer than two."""
     medians = [
         (f"process {process.index + 1}, {'warm' if process.warm else 'cold'}", process.median_ms)
         for process in record.processes
@@ -196,7 +196,7 @@ class Changes:
 
 
 def _summary(report: Report) -> list[str]:
-    """Where and when, in a line."""
+    """Return where and when the report was made."""
     found = report.environment
     torch = f"torch {found.versions['torch']}" if "torch" in found.versions else ""
     return [part for part in (machine.name(found), torch, f"Python {found.python}", report.created_at) if part]

@@ -1,4 +1,4 @@
-"""A realistic report made of nothing: three contests, every status, seeded samples."""
+"""Makes reports for tests: three contests with every status, from seeded samples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cell(
 
 
 def bursts(median_ms: float, rounds: int = 12, calls: int = 80, seed: int = 0, spread: float = 0.02) -> list[Burst]:
-    """Log-normal calls around a median that wanders a little from burst to burst; a drift shared by all seeds."""
+    """Return log-normal calls around a median that moves a little from burst to burst, the same for all seeds."""
     random = np.random.default_rng([seed, int(median_ms * 1e6)])
     made = []
     for number in range(rounds):
@@ -57,7 +57,7 @@ def bursts(median_ms: float, rounds: int = 12, calls: int = 80, seed: int = 0, s
 def over_processes(
     median_ms: float, biases: Sequence[float] = (1.0, 1.004, 0.997), rounds: int = 12, seed: int = 0, **more: Any
 ) -> list[Burst]:
-    """`bursts` in one process after another, each with a layout of its own: so many times as slow as `median_ms`."""
+    """Return `bursts` in one process for each of `biases`, which say how many times as slow as `median_ms` it is."""
     made = []
     for process, bias in enumerate(biases):
         taken = bursts(median_ms * bias, rounds, seed=1000 * process + seed, **more)
@@ -67,7 +67,7 @@ def over_processes(
 
 
 def constant(milliseconds: Sequence[float], group: int = 0, first_round: int = 0, process: int = 0) -> list[Burst]:
-    """One burst per value, whose calls all take just that."""
+    """Return a burst for each value; all of its calls take exactly that."""
     return [
         Burst(
             group=group,
@@ -81,7 +81,7 @@ def constant(milliseconds: Sequence[float], group: int = 0, first_round: int = 0
 
 
 def steady(levels_ms: Sequence[float], rounds: int = 6, group: int = 0) -> list[Burst]:
-    """One process per level, all of whose calls take just that; the groups are `group` and those after it."""
+    """Return a process for each level; all of its calls take exactly that. Groups are counted from `group`."""
     return [
         burst
         for process, level_ms in enumerate(levels_ms)
@@ -90,17 +90,17 @@ def steady(levels_ms: Sequence[float], rounds: int = 6, group: int = 0) -> list[
 
 
 def under(bursts: Sequence[Burst], **conditions: Any) -> list[Burst]:
-    """The same bursts, taken in these conditions."""
+    """Return the same bursts, taken under these conditions."""
     return [burst.model_copy(update={"conditions": Conditions(**conditions)}) for burst in bursts]
 
 
 def noted(text: str) -> Doubt:
-    """A doubt as reports of schema 1 have it: a text."""
+    """Return a doubt as reports of schema 1 hold it: a text."""
     return Doubt(kind=DoubtKind.NOTED, details=[text])
 
 
 def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: float = 0.01, **more: object) -> Record:
-    """A record with numbers, summarised as the harness does."""
+    """Return a record with numbers, summarised as the harness does it."""
     phases = [Phase(name="export", seconds=build_s * 0.2), Phase(name="compile", seconds=build_s * 0.7)]
     phases += [Phase(name="load", seconds=build_s * 0.1)]
     phases = [*(phases if build_s else []), Phase(name="first_call", seconds=first_call_s)]
@@ -130,7 +130,7 @@ def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: fl
 
 
 def processes_of(made: list[Burst], phases: list[Phase]) -> list[Process]:
-    """Those that took the bursts: the first built in `phases`, those after it started warm in a tenth of the time."""
+    """Return the processes of the bursts. The first one took `phases`; the others started warm in a tenth of them."""
     warm = [phase.model_copy(update={"seconds": phase.seconds / 10}) for phase in phases if phase.name != "export"]
     return [
         Process(
@@ -163,7 +163,7 @@ def accuracy(relative_rmse: float = 1.3e-7, passed: bool = True, rule: str = "al
 
 
 def roofline(median_ms: float) -> Roofline:
-    """Of a model whose floor is 0.151 ms."""
+    """Return the roofline of a model with a floor of 0.151 ms."""
     return Roofline(
         flops=872_415_232,
         bytes_moved=6_844_416,
@@ -176,7 +176,7 @@ def roofline(median_ms: float) -> Roofline:
 
 
 def product_on_cuda(bound: str = "compute", clock_mhz: int | None = 1980) -> list[Record]:
-    """A large product on an H200 whose tensor cores' rate is known, or not."""
+    """Return a large product on an H200. The rate of its tensor cores is not known without `clock_mhz`."""
     nominal = {"flops_per_s": 132 * 4096 * clock_mhz * 1e6, "sm_clock_mhz": clock_mhz} if clock_mhz else None
     measured = {name: cell(name, model="matmul_fp16", device="cuda", precision="fp16") for name in ("eager", "triton")}
     flops, ceiling = 1_099_511_627_776, 7.32e14
@@ -203,7 +203,7 @@ def product_on_cuda(bound: str = "compute", clock_mhz: int | None = 1980) -> lis
 
 
 def strictly_on_cpu() -> list[Record]:
-    """Under --strict: one that ran where it was asked to, one that did not, one that does not tell; with a floor."""
+    """Return a run with --strict: one cell ran where it should, one did not, one does not tell, one failed."""
     partly = Placement(
         extent=Extent.PARTIAL,
         engines={"TensorRT|v10": 10, "torch": 3},
@@ -224,7 +224,7 @@ def strictly_on_cpu() -> list[Record]:
 
 
 def conv_on_cpu() -> list[Record]:
-    """A clear winner, an incorrect cell that is faster still, a crash, a missing library."""
+    """Return a clear winner, an incorrect cell that is even faster, a crash and a missing library."""
     share: dict[str, object] = {"dimensions": {"batch": 4, "size": 128}}
     cells = {
         name: cell(*name.split("/"), **share)
@@ -252,7 +252,7 @@ def conv_on_cpu() -> list[Record]:
 
 
 def mlp_on_cuda() -> list[Record]:
-    """Two that tie, one that ran only in part where it was asked to, out of memory, a time limit."""
+    """Return two cells that tie, one that ran elsewhere in part, one out of memory and one over its time limit."""
     share: dict[str, object] = {"model": "mlp", "device": "cuda", "precision": "fp16"}
     partly = Placement(extent=Extent.PARTIAL, engines={"TensorRT": 10, "torch": 2}, fallbacks=["gelu", "sort"])
     return [
@@ -268,7 +268,7 @@ def mlp_on_cuda() -> list[Record]:
 
 
 def hostile_on_cpu() -> list[Record]:
-    """Names and messages that are markup, and no baseline."""
+    """Return cells with markup in their names and messages, and no baseline."""
     share: dict[str, object] = {"model": "./my|models/<net>_v2$x$.py:Net"}
     return [
         ok(cell("third_party*", **share), bursts(12.5, rounds=6, calls=20)),
@@ -301,7 +301,7 @@ def environment() -> Environment:
 
 
 def report(records: list[Record] | None = None, **more: object) -> Report:
-    """The three contests, or `records`, with the verdicts on them."""
+    """Return a report of these records, or of the three contests."""
     records = [*conv_on_cpu(), *mlp_on_cuda(), *hostile_on_cpu()] if records is None else records
     fields: dict[str, object] = {
         "run_id": "20260501-100000-conv",
@@ -324,7 +324,7 @@ def judged(records: list[Record] | None = None, **more: object) -> Judgement:
 
 
 def sweep(contests: int = 12, backends: int = 7) -> Report:
-    """One model over many sizes."""
+    """Return a report of one model over many sizes."""
     names = ["eager", "inductor", "inductor/max-autotune", "onnx", "openvino", "torch-tensorrt/dynamic", "tensorrt"]
     records = []
     for number in range(contests):

@@ -13,7 +13,7 @@ from tests.reports.samples import bursts, cell, conv_on_cpu, failed, hostile_on_
 
 
 def records(**more: object) -> list[Record]:
-    """Eager at 2 ms, one at 1 ms for 2 s of building, one that is as fast for all one knows, and one that crashed."""
+    """Return eager at 2 ms, onnx at 1 ms after 2 s of building, openvino that ties with onnx, and a crash."""
     return [
         ok(cell("eager"), over_processes(2.0)),
         ok(cell("onnx"), over_processes(1.0, (1.0, 1.01, 0.99), seed=1), build_s=2.0, **more),
@@ -46,7 +46,7 @@ def test_cold_and_warm_start_stand_beside_each_other() -> None:
     assert "energy per call (mJ)" not in found.number_columns
 
 
-def test_energy_has_a_column_where_somebody_has_it() -> None:
+def test_energy_has_a_column_if_a_cell_has_it() -> None:
     energy = Energy(joules_per_call=0.0123, idle_w=70.0, calls=1000, seconds=1.0, source="NVML, the whole GPU")
     found = table(view(records(energy=energy)), "Cold and warm start")
     assert column(found, "energy per call (mJ)") == {"eager": "-", "onnx": "12.3", "openvino": "-"}
@@ -55,7 +55,7 @@ def test_energy_has_a_column_where_somebody_has_it() -> None:
     )
 
 
-def test_one_process_each_has_no_warm_start_to_show() -> None:
+def test_a_single_process_has_no_warm_start_to_show() -> None:
     contest = view(conv_on_cpu())
     assert table(contest, "Cold start").number_columns == [
         "build, cold (s)",
@@ -76,7 +76,7 @@ def test_who_costs_least_over_one_to_ten_million_calls() -> None:
     assert column(found, "from a warm start")["1,000"].startswith("onnx, 1.2 s")
 
 
-def test_the_break_even_of_everybody_against_everybody() -> None:
+def test_the_break_even_of_each_cell_against_each_other() -> None:
     cold = table(view(), "Break-even from a cold start")
     assert cold.is_folded
     assert set(cold.number_columns) == set(column(cold, "backend")) == {"eager", "onnx", "openvino"}
@@ -100,14 +100,14 @@ def test_the_sentences_name_the_crossings_and_the_front() -> None:
     assert front == "Nothing dominates onnx and eager in latency, throughput, resident memory, build time and error."
 
 
-def test_one_that_is_always_the_cheapest_is_said_to_be() -> None:
+def test_a_cell_that_is_always_the_cheapest_is_named_alone() -> None:
     made = [ok(cell("eager"), over_processes(1.0)), ok(cell("onnx"), over_processes(2.0, seed=1), build_s=2.0)]
     sentence = cost_report.sentences(view(made))[0]
     assert sentence == "From a cold start eager costs least, however many calls (up to 10,000,000)."
 
 
-def test_one_that_leads_at_first_by_what_was_timed_once_is_not_said_to_be_sure() -> None:
-    """The same latency as near as can be told, and a first call that was 5 % shorter."""
+def test_a_lead_from_building_and_first_call_alone_is_not_called_sure() -> None:
+    """Both have the same latency within the error; the first call of one was 5 % shorter."""
     made = [
         ok(cell("eager"), over_processes(1.0), first_call_s=0.1),
         ok(cell("onnx"), over_processes(1.01, seed=1), first_call_s=0.095),
@@ -123,7 +123,7 @@ def test_one_that_leads_at_first_by_what_was_timed_once_is_not_said_to_be_sure()
     assert ": neither wins, onnx is 1.0" in cost_report.plain_verdicts(contest)[0]
 
 
-def test_one_that_only_seems_always_the_cheapest_is_not_said_to_be_sure() -> None:
+def test_a_cell_that_only_seems_the_cheapest_is_not_called_sure() -> None:
     made = [
         ok(cell("eager"), over_processes(1.0, (1.0, 1.3, 0.8)), first_call_s=0.001),
         ok(cell("onnx"), over_processes(1.1, seed=1), build_s=2.0),
@@ -190,7 +190,7 @@ def test_the_plain_verdict(total: float, ends: tuple[float, float], crossing: Br
     assert cost_report.outcome_sentence(outcome) == said
 
 
-def test_who_may_not_win_is_not_among_the_cheapest_but_still_the_baseline() -> None:
+def test_a_cell_that_may_not_win_is_never_the_cheapest_but_can_be_the_baseline() -> None:
     contest = view(calls=100, require="median_ms<1.5, build_s<5")
     assert contest.contenders == ["onnx"]
     assert contest.baseline == "eager"
@@ -208,7 +208,7 @@ def test_a_report_is_judged_anew_and_keeps_its_records() -> None:
     assert judged_anew(before) == before
 
 
-def test_nothing_is_shown_where_nothing_was_measured() -> None:
+def test_nothing_is_shown_if_nothing_was_measured() -> None:
     contest = view([failed(cell("onnx"), Status.CRASH, "signal 11")])
     assert (cost_report.tables(contest), cost_report.sentences(contest), cost_report.plain_verdicts(contest)) == (
         [],
@@ -217,7 +217,7 @@ def test_nothing_is_shown_where_nothing_was_measured() -> None:
     )
 
 
-def test_the_baseline_alone_has_nobody_to_be_compared_with() -> None:
+def test_the_baseline_alone_is_compared_with_nothing() -> None:
     titles = [each.title for each in cost_report.tables(view([ok(cell("eager"), bursts(1.0))], calls=100))]
     assert titles == ["Cold start", "Who costs least, building and first call included"]
 
@@ -228,7 +228,7 @@ def test_without_a_baseline_there_is_no_table_against_it() -> None:
     assert titles[0] == "Cold start" and not any(title.startswith("Over") for title in titles)
 
 
-def test_markdown_has_it_after_the_contests_and_escapes_names() -> None:
+def test_markdown_prints_costs_after_the_contests_and_escapes_names() -> None:
     markdown = to_markdown(judge(judged_anew(report([*records(), *hostile_on_cpu()]), calls=100)))
     section = markdown.split("## What a deployment costs over its life")[1].split("\n## ")[0]
     assert markdown.index("| rank |") < markdown.index("## What a deployment costs")

@@ -22,7 +22,7 @@ PHONE, DESK = (375, 800), (1280, 900)
 
 
 class Reader:
-    """Whoever reads a page: points, types, and looks at what there is."""
+    """Opens a page, points, types, and looks at what there is to see."""
 
     def __init__(self, driver: Any, folder: Path) -> None:
         self.driver = driver
@@ -53,7 +53,7 @@ class Reader:
 
     @property
     def names(self) -> list[str]:
-        """Of the rows that are to be seen."""
+        """Return the names of the rows that can be seen."""
         return self.reads("tr.cell .unfold")
 
     @property
@@ -76,7 +76,7 @@ def driver() -> Iterator[Any]:
 
 @pytest.fixture
 def reader(driver: Any, tmp_path: Path) -> Iterator[Reader]:
-    """Of a page that must not complain on the console."""
+    """Yield a reader, and fail if the page wrote anything to the console."""
     found = Reader(driver, tmp_path)
     yield found
     assert found.console == []
@@ -252,7 +252,7 @@ def test_without_scripts_everything_is_there_and_printed(reader: Reader, html: s
 
 
 def compared() -> str:
-    """A page that compares two runs, of which the new one is markup in part."""
+    """Return a page that compares two runs; the name of the new one is markup."""
     from judging.compare import compare
 
     base = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(0.9, seed=1))], run_id="base")
