@@ -39,7 +39,9 @@ CONTAINER_MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 
 def capture(torch: TorchFacts | None) -> Environment:
     """Describe this machine. `torch` is what a worker found out, since the controller does not import torch."""
-    git = _git()
+    git = git_state(ROOT)
+    with nvml() as library:
+        gpus = gpus_of(library)
     return Environment(
         hostname=platform.node(),
         os=f"{platform.system()} {platform.release()}",
@@ -50,7 +52,7 @@ def capture(torch: TorchFacts | None) -> Environment:
         governor=governor(),
         memory_bytes=psutil.virtual_memory().total,
         torch_threads=torch.threads if torch else None,
-        gpus=_gpus(),
+        gpus=gpus,
         python=platform.python_version(),
         versions=_versions() | ({"torch": torch.torch} if torch else {}),
         cuda=torch.cuda if torch else None,
@@ -105,11 +107,9 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _gpus() -> list[Gpu]:
-    with nvml() as library:
-        if library is None:
-            return []
-        return [_gpu(library, index) for index in range(library.nvmlDeviceGetCount())]
+def gpus_of(library: Any) -> list[Gpu]:
+    """Return the GPUs that NVML tells of, or none without it."""
+    return [] if library is None else [_gpu(library, index) for index in range(library.nvmlDeviceGetCount())]
 
 
 def _gpu(library: Any, index: int) -> Gpu:
@@ -142,17 +142,17 @@ def _gpu(library: Any, index: int) -> Gpu:
     )
 
 
-def _git() -> tuple[str | None, bool | None]:
-    """Return the commit of this checkout, and whether tracked files differ from it. Both are None without git."""
+def git_state(folder: Path) -> tuple[str | None, bool | None]:
+    """Return the commit of a checkout, and whether tracked files differ from it. Both are None without git."""
     try:
-        commit = _output("git", "rev-parse", "HEAD")
-        return commit, bool(_output("git", "status", "--porcelain", "--untracked-files=no"))
+        commit = _output(folder, "git", "rev-parse", "HEAD")
+        return commit, bool(_output(folder, "git", "status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.SubprocessError):
         return None, None
 
 
-def _output(*command: str) -> str:
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
+def _output(folder: Path, *command: str) -> str:
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     return result.stdout.strip()
 
 

@@ -12,7 +12,7 @@ from records.schema import Cell, Record, Report
 
 
 class Silent(progress.Silent):
-    """A progress that keeps what it was told."""
+    """A progress that keeps what it was told, and shows nothing."""
 
     def __init__(self) -> None:
         self.cells: Sequence[Cell] = ()
@@ -30,8 +30,10 @@ class Silent(progress.Silent):
 
 
 def measure(folder: Path, *backends: str, **fields: object) -> Report:
-    """The report of a run of `backends` into `folder`: of `mlp` on the CPU, briefly and in one process per cell, where
-    `fields` do not say else."""
+    """Return the report of a run of `backends` into `folder`.
+
+    It measures `mlp` on the CPU briefly, in one process per cell, unless `fields` say otherwise.
+    """
     brief = {"models": ["mlp"], "devices": ["cpu"], "min_time_s": 0.05, "processes": 1}
     asked = {**brief, "backends": backends, **fields}
     report, _ = runs.run(Request.model_validate(asked), folder, "test", Silent())

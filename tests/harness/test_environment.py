@@ -1,8 +1,7 @@
 """The record of the machine."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 import numpy
 import psutil
@@ -37,12 +36,11 @@ def test_without_answers_of_torch_its_facts_are_unknown() -> None:
     assert environment.capture(None).torch_threads is None
 
 
-def test_without_nvml_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert environment.capture(FACTS).gpus == []
+def test_without_nvml_there_is_no_gpu() -> None:
+    assert environment.gpus_of(None) == []
 
 
-def test_a_gpu_that_does_not_answer_everything_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_does_not_answer_everything_is_described() -> None:
     class Library:
         NVMLError = RuntimeError
         NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = "sm", "memory", "temperature"
@@ -58,12 +56,7 @@ def test_a_gpu_that_does_not_answer_everything_is_described(monkeypatch: pytest.
 
             return refuse
 
-    @contextmanager
-    def nvml() -> Iterator[Library]:
-        yield Library()
-
-    monkeypatch.setattr(environment, "nvml", nvml)
-    assert environment.capture(FACTS).gpus == [
+    assert environment.gpus_of(Library()) == [
         Gpu(index=index, name="H200", driver="580.1", power_limit_w=700.0) for index in (0, 1)
     ]
 
@@ -76,12 +69,11 @@ def test_variables_that_bear_on_speed_are_kept_and_no_others(monkeypatch: pytest
     assert {"LC_ALL", "SECRET_TOKEN", "PATH", "HOME"}.isdisjoint(kept)
 
 
-def test_an_exported_tree_has_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
+def test_an_exported_tree_has_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", "/")
-    assert environment._git() == (None, None)
+    assert environment.git_state(tmp_path) == (None, None)
     monkeypatch.setenv("PATH", "/nowhere")
-    assert environment._git() == (None, None)
+    assert environment.git_state(tmp_path) == (None, None)
 
 
 def test_the_same_machine_does_not_differ(captured: Environment) -> None:
