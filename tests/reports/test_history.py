@@ -13,7 +13,7 @@ from records.schema import Environment, Record, Report, Status
 from reports import history
 from reports.charts import draw_history
 from reports.history import RUNS_SHOWN
-from tests.reports.samples import HOSTILE, bursts, cell, constant, environment, failed, hostile_on_cpu, ok, report
+from tests.reports.samples import cell, constant, environment, failed, ok, report
 
 
 def made(day: int, records: list[Record], where: Environment | None = None, zone: str = "+00:00") -> Report:
@@ -143,14 +143,3 @@ def test_without_any_latency_there_is_a_page_and_no_figure(tmp_path: Path) -> No
     keep(made(1, [failed(cell(), Status.ERROR, "no")]), tmp_path / "1")
     _, page = history.write(tmp_path)
     assert "history.png" not in page.read_text(encoding="utf-8")
-
-
-def test_text_from_reports_is_never_markup(tmp_path: Path) -> None:
-    where = environment().model_copy(update={"cpu": HOSTILE, "git_commit": HOSTILE})
-    hostile = made(1, hostile_on_cpu()).model_copy(update={"run_id": HOSTILE})
-    keep(hostile, tmp_path / "1")
-    keep(made(2, [*hostile_on_cpu(), ok(cell(), bursts(1.0))], where), tmp_path / "2")
-    _, page = history.write(tmp_path)
-    text = page.read_text(encoding="utf-8")
-    for markup in ("<b>", "<net>", "\x1b", "[e](http"):
-        assert markup not in text
