@@ -231,11 +231,12 @@ class _Box:
 
 def _caption_lines(chart: Chart) -> tuple[list[str], list[str]]:
     """Return what is seen, and on what it is seen, as lines that fit."""
-    width = chart.width_in * _POINTS
-    wrap: Callable[[str, float, int], list[str]] = lambda text, character, most: textwrap.wrap(  # noqa: E731
-        one_line(text, 400), int(width / character), max_lines=most, placeholder=" …"
-    )
-    return wrap(chart.finding, 5.0, 3), wrap(chart.subject, 4.35, 2)
+
+    def lines(text: str, character_pt: float, most: int) -> list[str]:
+        room = int(chart.width_in * _POINTS / character_pt)
+        return textwrap.wrap(one_line(text, 400), room, max_lines=most, placeholder=" …")
+
+    return lines(chart.finding, 5.0, 3), lines(chart.subject, 4.35, 2)
 
 
 def _caption_pt(chart: Chart) -> float:
