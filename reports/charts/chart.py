@@ -34,8 +34,8 @@ class Axis:
 
     def share(self, value: float) -> float:
         """Return where a value stands: 0 at the low end, 1 at the high one."""
-        if self.is_log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
+        if self.is_log:  # what is not above 0 stands far outside
+            return math.log(max(value / self.low, 1e-300)) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
 

@@ -2,6 +2,9 @@
 
 A chart is one `Figure`, drawn as SVG and as PNG. A page takes the SVG without its caption, with colours as variables of
 the style sheet. A file is a grid of such figures. No pyplot is used, so no state outlives a call.
+
+A figure has no `Axes`: building and drawing one takes longer than all that a chart shows in it. Every place on a
+figure is known in points before it is painted. matplotlib chooses the numbers on an axis.
 """
 
 from __future__ import annotations
@@ -11,20 +14,22 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
+from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.patches import Polygon, Rectangle
+from matplotlib.text import Text as Writing
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator
+from matplotlib.transforms import Affine2D, Bbox, TransformedBbox
 from PIL import Image
 
 from records.text import one_line
@@ -38,23 +43,18 @@ DPI = 200
 
 _POINTS = 72
 _ROW_PT, _PLOT_PT = 25.0, 150.0
-_BAR_HEIGHT = 0.36
+_BAR_PT = 9.0
+_PAD_PT = 3.0
 _LOST_PT = 9.0
 _TICK_PT, _TITLE_PT, _NOTE_PT = 13.0, 12.0, 10.0
 _CHARACTER_PT = 4.4
 """About the width of a character of a value's text."""
 
+_MOST_NUMBERS = 6
+"""Maximum count of numbers on an axis, about."""
+
 _STYLE: dict[Any, Any] = {
     "font.size": 7.5,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "xtick.color": LIGHT["soft"],
-    "ytick.color": LIGHT["soft"],
-    "axes.edgecolor": LIGHT["soft"],
-    "axes.axisbelow": True,
-    "axes.linewidth": 0.6,
-    "grid.color": LIGHT["hair"],
-    "grid.linewidth": 0.6,
     "lines.solid_capstyle": "butt",
     "text.color": LIGHT["ink"],
     "svg.fonttype": "none",
@@ -92,7 +92,7 @@ def save(charts: Sequence[Chart], headline: str, stem: Path) -> list[Path]:
         picture = _image(painted)
         image.paste(picture, (_pixels(x), _pixels(y)), picture)
     # these have few colours, and take a third of the space with a palette of 256
-    image.quantize(256, dither=Image.Dither.NONE).save(png, optimize=True, dpi=(DPI, DPI))
+    image.quantize(256, dither=Image.Dither.NONE).save(png, dpi=(DPI, DPI))
     title = escape(one_line(headline or f"{charts[0].finding}. {charts[0].caption}"))
     nested = "".join(
         f'<svg x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" overflow="visible">{_svg(part)}</svg>'
@@ -188,20 +188,43 @@ def _image(painted: _Painted) -> Image.Image:
 
 
 def _figure(painted: _Painted) -> Figure:
-    width, height = _size_pt(painted)
-    figure = Figure(figsize=(width / _POINTS, height / _POINTS))
+    sheet = _Sheet(*_size_pt(painted))
     if isinstance(painted, Chart):
-        _paint(figure, painted)
-        return figure
+        _paint(sheet, painted)
+        return sheet.figure
     for number, line in enumerate(painted.lines):
-        figure.text(0.005, 1 - (11 + 13 * number) / height, line, weight="bold", size=9.5)
+        sheet.write(0.005 * painted.width_pt, 11 + 13 * number, line, weight="bold", size=9.5)
     if painted.legend:
         handles = [Line2D([], [], ls="", marker=look.marker, ms=5, color=look.light) for _, look in painted.legend]
-        figure.legend(
+        sheet.figure.legend(
             handles, [text for text, _ in painted.legend], loc="center", ncols=painted.columns, frameon=False,
             fontsize=7, handletextpad=0.3, columnspacing=1.2, labelspacing=0.35,
         )  # fmt: skip
-    return figure
+    return sheet.figure
+
+
+class _Sheet:
+    """A figure whose places are points from its left upper corner. What is added later lies on top."""
+
+    def __init__(self, width: float, height: float) -> None:
+        self.figure = Figure(figsize=(width / _POINTS, height / _POINTS))
+        inches = Affine2D().scale(1 / _POINTS, -1 / _POINTS).translate(0, height / _POINTS)
+        self._to_pixels = inches + self.figure.dpi_scale_trans
+
+    def add(self, artist: Artist, gid: str = "", clip: _Box | None = None) -> None:
+        artist.set_transform(self._to_pixels)
+        artist.set_zorder(len(self.figure.artists))
+        artist.set_gid(gid or None)
+        if clip:
+            extent = Bbox.from_extents(clip.left, clip.top, clip.right, clip.foot)
+            artist.set_clip_box(TransformedBbox(extent, self._to_pixels))
+        self.figure.add_artist(artist)
+
+    def line(self, xs: Sequence[float], ys: Sequence[float], colour: str, width: float = 0.6, **style: Any) -> None:
+        self.add(Line2D(xs, ys, color=colour, lw=width, **style))
+
+    def write(self, x: float, y: float, text: str, gid: str = "", **style: Any) -> None:
+        self.add(Writing(x, y, one_line(text), **style), gid)
 
 
 def _pixels(points: float) -> int:
@@ -270,52 +293,78 @@ def _note_lines(chart: Chart) -> list[str]:
     return [line for line in lines if line]
 
 
-def _paint(figure: Figure, chart: Chart) -> None:
-    box, (width, height) = _box_pt(chart), _size_pt(chart)
-    axes = figure.add_axes(
-        (box.left / width, 1 - box.foot / height, (box.right - box.left) / width, (box.foot - box.top) / height)
-    )
-    axes.patch.set_visible(False)
-    axes.spines[["top", "right", *(["left"] if chart.y is None else [])]].set_visible(False)
-    axes.tick_params(length=0, pad=3)
-    _scale(axes, "x", _with_room_for_texts(chart, box), most=6)
-    if chart.y is None:
-        axes.set_ylim(len(chart.rows) + 2 / _ROW_PT, 0)
-        axes.yaxis.set_major_locator(NullLocator())
-    else:
-        _scale(axes, "y", chart.y, most=6)
-    axes.grid(True, clip_on=False)
-    for number, mark in enumerate(chart.marks):
-        _paint_mark(axes, chart, mark, f"mark-{number}", zorder=3 + number if mark.tip else 1)
+@dataclass(frozen=True)
+class _Plane:
+    """Turns values of a chart into points of its figure."""
+
+    box: _Box
+    x: Axis
+    y: Axis | None  # None: a row for each whole number
+
+    def across(self, values: Iterable[float]) -> list[float]:
+        width = self.box.right - self.box.left
+        return [self.box.left + width * self.x.share(value) for value in values]
+
+    def down(self, values: Iterable[float]) -> list[float]:
+        if self.y is None:
+            return [self.box.top + _ROW_PT * value for value in values]
+        height = self.box.foot - self.box.top
+        return [self.box.foot - height * self.y.share(value) for value in values]
+
+
+def _paint(sheet: _Sheet, chart: Chart) -> None:
+    box = _box_pt(chart)
+    plane = _Plane(box, _with_length(_with_room_for_texts(chart, box)), chart.y and _with_length(chart.y))
+    _paint_axes(sheet, plane)
+    marks = [(mark, f"mark-{number}") for number, mark in enumerate(chart.marks)]
+    for mark, gid in marks:
+        if not mark.tip:
+            _paint_mark(sheet, plane, mark, gid)
     for place, name in enumerate(chart.rows):
-        axes.text(0, place + 0.36, name, transform=axes.get_yaxis_transform(), bbox=_BEHIND_TEXT, zorder=1.5)
-    _write_around(figure, chart, box, width, height)
+        sheet.write(box.left, box.top + _ROW_PT * (place + 0.36), name, bbox=_BEHIND_TEXT)
+    sheet.line((box.left, box.right), (box.foot, box.foot), LIGHT["soft"], solid_capstyle="projecting")
+    if plane.y:
+        sheet.line((box.left, box.left), (box.top, box.foot), LIGHT["soft"], solid_capstyle="projecting")
+    for mark, gid in marks:
+        if mark.tip:
+            _paint_mark(sheet, plane, mark, gid)
+    _write_around(sheet, chart, box)
 
 
-def _write_around(figure: Figure, chart: Chart, box: _Box, width: float, height: float) -> None:
+def _paint_axes(sheet: _Sheet, plane: _Plane) -> None:
+    """Draw the grid, and write the numbers outside of it."""
+    box = plane.box
+    style: dict[str, Any] = {"color": LIGHT["soft"], "size": 7}
+    for value, text in _numbers(plane.x):
+        (x,) = plane.across([value])
+        sheet.line((x, x), (box.top, box.foot), LIGHT["hair"])
+        sheet.write(x, box.foot + _PAD_PT, text, ha="center", va="top", **style)
+    for value, text in _numbers(plane.y) if plane.y else []:
+        (y,) = plane.down([value])
+        sheet.line((box.left, box.right), (y, y), LIGHT["hair"])
+        sheet.write(box.left - _PAD_PT, y, text, ha="right", va="center_baseline", **style)
+
+
+def _write_around(sheet: _Sheet, chart: Chart, box: _Box) -> None:
     """Write the caption, the titles of the axes, and what stands below them."""
-
-    def write(x: float, y: float, text: str, **style: Any) -> None:
-        figure.text(x / width, 1 - y / height, one_line(text), **style)
-
     finding, subject = _caption_lines(chart)
-    left = 8 if chart.y is None else 2
+    soft: dict[str, Any] = {"color": LIGHT["soft"], "size": 7}
+    left, middle = 8 if chart.y is None else 2, (box.left + box.right) / 2
     y = 0.0
     for line in finding:
-        write(left, y := y + 10, line, weight="bold", gid="caption")
+        sheet.write(left, y := y + 10, line, "caption", weight="bold")
     for line in subject:
-        write(left, y := y + 9.5, line, color=LIGHT["soft"], size=7, gid="caption")
+        sheet.write(left, y := y + 9.5, line, "caption", **soft)
     if chart.y is not None:
-        write(2, box.top - 7, chart.y.title, color=LIGHT["soft"], size=7)
+        sheet.write(2, box.top - 7, chart.y.title, **soft)
     y = box.foot + _TICK_PT + 9
-    write((box.left + box.right) / 2, y, chart.x.title, color=LIGHT["soft"], size=7, ha="center")
+    sheet.write(middle, y, chart.x.title, ha="center", **soft)
     for line in _note_lines(chart):
-        write((box.left + box.right) / 2, y := y + _NOTE_PT, line, color=LIGHT["bad"], size=6.5, ha="center")
+        sheet.write(middle, y := y + _NOTE_PT, line, ha="center", color=LIGHT["bad"], size=6.5)
     x, y = box.left, y + _NOTE_PT + 1
     for text, colour in chart.colours:
-        corner, size = (x / width, 1 - y / height), (6 / width, 6 / height)
-        figure.add_artist(Rectangle(corner, *size, facecolor=colour, lw=0, transform=figure.transFigure))
-        write(x + 9, y, text, color=LIGHT["soft"], size=7)
+        sheet.add(Rectangle((x, y - 6), 6, 6, facecolor=colour, lw=0))
+        sheet.write(x + 9, y, text, **soft)
         x += 9 + 4.2 * len(text) + 14
 
 
@@ -336,34 +385,30 @@ def _with_room_for_texts(chart: Chart, box: _Box) -> Axis:
     return Axis(x.title, x.low, math.exp(high) if x.is_log else high, x.is_log, x.numbers, x.is_whole)
 
 
-def _scale(axes: Axes, name: str, axis: Axis, most: int) -> None:
-    """Set the limits of an axis, and round numbers on it."""
-    low, high = (axis.low, axis.high) if axis.low < axis.high else (axis.low - 0.5, axis.low + 0.5)
-    side = axes.xaxis if name == "x" else axes.yaxis
-    limits = {f"{name}scale": "log" if axis.is_log else "linear", f"{name}lim": (low, high)}
-    axes.set(**limits)
-    side.set_minor_locator(NullLocator())
+def _with_length(axis: Axis) -> Axis:
+    """Return an axis that holds its numbers, and has a length even if there is but one value."""
+    places = [place for place, _ in axis.numbers]
+    low, high = min([axis.low, *places]), max([axis.high, *places])
+    return replace(axis, low=low, high=high) if low < high else replace(axis, low=low - 0.5, high=low + 0.5)
+
+
+def _numbers(axis: Axis) -> list[tuple[float, str]]:
+    """Return the numbers that stand on an axis, each with its text."""
     if axis.numbers:
-        places, texts = zip(*axis.numbers, strict=True)
-        side.set_ticks(places, [one_line(text) for text in texts])
-        return
-    side.set_major_locator(_log_locator(low, high, most) if axis.is_log else _linear_locator(axis.is_whole, most))
-    side.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
+        return list(axis.numbers)
+    places = _locator(axis).tick_values(axis.low, axis.high)
+    return [(float(place), _number(place)) for place in places if -1e-9 <= axis.share(place) <= 1 + 1e-9]
 
 
-def _linear_locator(is_whole: bool, most: int) -> Locator:
-    if is_whole:
+def _locator(axis: Axis) -> Locator:
+    """Return a locator of round numbers: on a logarithmic axis 1, 2, 5 or 1, 3 or 1 of each decade."""
+    if axis.is_whole:
         return MaxNLocator(integer=True, nbins=12, min_n_ticks=1)
-    return MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10])
-
-
-def _log_locator(low: float, high: float, most: int) -> Locator:
-    """Return 1, 2, 5 or 1, 3 or 1 of each decade, or even steps within less than a decade."""
-    decades = math.log10(high / low)
+    decades = math.log10(axis.high / axis.low) if axis.is_log else 0.0
     if decades < 1:
-        return MaxNLocator(nbins=most - 1, steps=[1, 2, 2.5, 5, 10])
-    subs = next((subs for subs in ([1, 2, 5], [1, 3]) if len(subs) * decades <= most), [1])
-    return LogLocator(subs=subs, numticks=most)
+        return MaxNLocator(nbins=_MOST_NUMBERS - axis.is_log, steps=[1, 2, 2.5, 5, 10])
+    subs = next((subs for subs in ([1, 2, 5], [1, 3]) if len(subs) * decades <= _MOST_NUMBERS), [1])
+    return LogLocator(subs=subs, numticks=_MOST_NUMBERS)
 
 
 def _number(value: float) -> str:
@@ -373,36 +418,41 @@ def _number(value: float) -> str:
     return f"{value:,.6g}"
 
 
-def _paint_mark(axes: Axes, chart: Chart, mark: Mark, gid: str, zorder: float) -> None:
-    look, ground = mark.look or Look(0, LIGHT["soft"], "", "o"), LIGHT["ground"]
+def _paint_mark(sheet: _Sheet, plane: _Plane, mark: Mark, gid: str) -> None:
+    look, ground, box = mark.look or Look(0, LIGHT["soft"], "", "o"), LIGHT["ground"], plane.box
     for shape in mark.shapes:
         colour = look.light
         if not isinstance(shape, Hill | Lost) and shape.colour:
             colour = LIGHT.get(shape.colour, shape.colour)
-        style: dict[str, Any] = {"gid": gid, "zorder": zorder, "clip_on": False}
         match shape:
             case Bar():
-                face, style["lw"] = (colour, 0.3) if shape.is_filled else ("none", 0.9)
-                low, width = shape.y - _BAR_HEIGHT / 2, shape.right - shape.left
-                axes.add_patch(Rectangle((shape.left, low), width, _BAR_HEIGHT, fc=face, ec=colour, **style))
+                left, right = plane.across((shape.left, shape.right))
+                (y,) = plane.down((shape.y,))
+                face, width = (colour, 0.3) if shape.is_filled else ("none", 0.9)
+                corner = (left, y - _BAR_PT / 2)
+                sheet.add(Rectangle(corner, right - left, _BAR_PT, fc=face, ec=colour, lw=width), gid)
             case Line():
-                style["clip_on"] = chart.y is not None and not all(chart.y.low <= y <= chart.y.high for y in shape.ys)
-                style |= {"lw": shape.width, "ls": "--" if shape.is_dashed else "-", "alpha": shape.opacity}
-                axes.plot(shape.xs, shape.ys, color=colour, **style)
+                style: dict[str, Any] = {"ls": "--" if shape.is_dashed else "-", "alpha": shape.opacity}
+                line = Line2D(plane.across(shape.xs), plane.down(shape.ys), color=colour, lw=shape.width, **style)
+                is_outside = plane.y and not all(plane.y.low <= y <= plane.y.high for y in shape.ys)
+                sheet.add(line, gid, box if is_outside else None)
             case Dots():
                 face, edge, width = (colour, ground, 0.5) if shape.is_filled else (ground, colour, 1.1)
-                style |= {"ls": "", "marker": shape.shape or look.marker, "ms": shape.size}
-                axes.plot(shape.xs, shape.ys, mfc=face, mec=edge, mew=width, **style)
+                style = {"ls": "", "marker": shape.shape or look.marker, "ms": shape.size}
+                xs, ys = plane.across(shape.xs), plane.down(shape.ys)
+                sheet.add(Line2D(xs, ys, mfc=face, mec=edge, mew=width, **style), gid)
             case Hill():
-                face, style["lw"] = (colour, 0.0) if shape.is_filled else ("none", 0.8)
-                xs, ys = (shape.xs[0], *shape.xs, shape.xs[-1]), (shape.foot, *shape.ys, shape.foot)
-                axes.fill(xs, ys, facecolor=face, edgecolor=colour, **style)
+                xs = plane.across((shape.xs[0], *shape.xs, shape.xs[-1]))
+                ys = plane.down((shape.foot, *shape.ys, shape.foot))
+                face, width = (colour, 0.0) if shape.is_filled else ("none", 0.8)
+                corners = list(zip(xs, ys, strict=True))
+                sheet.add(Polygon(corners, facecolor=face, edgecolor=colour, lw=width), gid)
             case Text():
-                x, right = (0.0, 0) if shape.x is None else (shape.x, 4)
-                style["xycoords"] = axes.get_yaxis_transform() if shape.x is None else axes.transData
-                style |= {"textcoords": "offset points", "va": "center", "size": 7, "bbox": _BEHIND_TEXT}
-                axes.annotate(one_line(shape.text), (x, shape.y), xytext=(right, shape.up_pt), color=colour, **style)
+                x = box.left if shape.x is None else plane.across((shape.x,))[0] + 4
+                (y,) = plane.down((shape.y,))
+                style = {"color": colour, "va": "center", "size": 7, "bbox": _BEHIND_TEXT}
+                sheet.write(x, y - shape.up_pt, shape.text, gid, **style)
             case Lost():
-                ys = ((shape.row + 0.5) * _LOST_PT / _PLOT_PT,) * len(shape.xs)
-                style |= {"ls": "", "marker": "x", "ms": 4.5, "mew": 1.3, "transform": axes.get_xaxis_transform()}
-                axes.plot(shape.xs, ys, color=colour, **style)
+                ys = [box.foot - (shape.row + 0.5) * _LOST_PT] * len(shape.xs)
+                style = {"ls": "", "marker": "x", "ms": 4.5, "mew": 1.3}
+                sheet.add(Line2D(plane.across(shape.xs), ys, color=colour, **style), gid)
