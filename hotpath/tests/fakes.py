@@ -49,7 +49,7 @@ class Pointwise(torch.nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         for _ in range(8):
-            rows = torch.tanh(rows * self.scale + self.shift) + rows
+            rows = (torch.tanh(rows * self.scale + self.shift) + rows) / 2  # keeps rounding errors small
         return rows
 
 

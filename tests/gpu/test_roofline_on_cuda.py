@@ -22,17 +22,17 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture
 def float32_again() -> Iterator[None]:
     yield
-    precisions.apply("fp32")
+    precisions.apply(Precision.FP32)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "int8", "fp8"])
-def test_ceilings_are_measured_in_seconds_and_are_a_gpus(precision: str, float32_again: None) -> None:
-    if precision == "fp8" and torch.cuda.get_device_capability() < (8, 9):
+@pytest.mark.parametrize("precision", list(Precision))
+def test_ceilings_are_measured_in_seconds_and_are_a_gpus(precision: Precision, float32_again: None) -> None:
+    if precision is Precision.FP8 and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("this GPU has no fp8")
-    ceilings.measure(Device("cuda"), Precision(precision))  # cuBLAS starts
+    ceilings.measure(Device("cuda"), precision)  # cuBLAS starts
     begun = time.monotonic()
     precisions.apply(precision)
-    found = ceilings.measure(Device("cuda"), Precision(precision))
+    found = ceilings.measure(Device("cuda"), precision)
     print(precision, f"{found.flops_per_s:.3g} FLOP/s, {found.bytes_per_s:.3g} B/s")  # noqa: T201 - for the record
     assert time.monotonic() - begun < 3
     assert 1e12 < found.flops_per_s < 1e16
@@ -41,27 +41,27 @@ def test_ceilings_are_measured_in_seconds_and_are_a_gpus(precision: str, float32
 
 def test_small_types_are_faster_than_float32(float32_again: None) -> None:
     rates = {}
-    for precision in ("fp32", "tf32", "bf16", "fp16"):
+    for precision in (Precision.FP32, Precision.TF32, Precision.BF16, Precision.FP16):
         precisions.apply(precision)
-        rates[precision] = ceilings.measure(Device("cuda"), Precision(precision)).flops_per_s
-    assert all(rates[precision] > 2 * rates["fp32"] for precision in ("tf32", "bf16", "fp16"))
+        rates[precision] = ceilings.measure(Device("cuda"), precision).flops_per_s
+    assert all(rates[precision] > 2 * rates[Precision.FP32] for precision in rates if precision is not Precision.FP32)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_a_large_product_is_near_the_rate_of_the_tensor_cores(precision: str, float32_again: None) -> None:
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
+def test_a_large_product_is_near_the_rate_of_the_tensor_cores(precision: Precision, float32_again: None) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("held against what a Hopper's tensor cores do")
     precisions.apply(precision)
-    found = ceilings.measure(Device("cuda"), Precision(precision))
+    found = ceilings.measure(Device("cuda"), precision)
     assert found.tensor_cores is not None
     share = found.flops_per_s / found.tensor_cores.flops_per_s
     print(precision, found.tensor_cores, f"a product reaches {share:.1%}")  # noqa: T201 - for the record
     assert 0.30 < share < 1.05
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 @pytest.mark.parametrize("name", ["mlp", "conv", "transformer"])
-def test_the_work_is_the_same_as_on_the_cpu(name: str, precision: str) -> None:
+def test_the_work_is_the_same_as_on_the_cpu(name: str, precision: Precision) -> None:
     family = models.find(name)
     dimensions = family.resolve({})
     counted = []
@@ -69,5 +69,5 @@ def test_the_work_is_the_same_as_on_the_cpu(name: str, precision: str) -> None:
         cell = Cell(model=name, dimensions=dimensions, device=device, precision=precision, backend="eager")
         with torch.inference_mode():
             module, sets = loading.place(loading.load(cell), cell)
-            counted.append(count(module, sets[0], Precision(precision)))
+            counted.append(count(module, sets[0], precision))
     assert counted[0] == counted[1]
