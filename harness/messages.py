@@ -184,6 +184,7 @@ class Ready(Frozen):
     versions: dict[str, str]
     caveat: str  # what a reader should know of the backend's mode, or nothing
     reference_type: str  # what the reference was computed in
+    reference_in_float32: tuple[str, ...] = ()  # operators of a float64 reference that ran in float32
 
 
 class BurstTaken(Frozen):

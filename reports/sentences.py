@@ -260,6 +260,13 @@ def _unpaired(_: Doubt) -> str:
     )
 
 
+def _reference(doubt: Doubt) -> str:
+    computed_in, *in_float32 = doubt.details
+    if in_float32:
+        return f"checked against {computed_in}, but without float64 ran in float32: {', '.join(in_float32)}"
+    return f"checked against eager in {computed_in}, since float64 could not be computed here"
+
+
 def _settled_late(doubt: Doubt) -> str:
     return (
         f"this build needed {_count(doubt, 'calls')} calls ({doubt.values['seconds']:.1f} s) before it was final; they "
@@ -327,9 +334,7 @@ _DOUBTS: dict[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.REQUIREMENT: lambda doubt: f"{doubt.labels[0]} may not win: {unmet(doubt)}",
     DoubtKind.CAVEAT: lambda doubt: doubt.details[0],
     DoubtKind.NOTED: lambda doubt: doubt.details[0],
-    DoubtKind.REFERENCE: lambda doubt: (
-        f"checked against eager in {doubt.details[0]}, since there was no memory for float64"
-    ),
+    DoubtKind.REFERENCE: _reference,
     DoubtKind.RECOMPILED: lambda doubt: f"compiled {_count(doubt, 'count')} more time(s) while it was measured",
     DoubtKind.WARM_UP: lambda doubt: f"the warm-up did not become steady within 2 % in {doubt.values['seconds']:.0f} s",
     DoubtKind.WARM_UP_NOISE: lambda _: (

@@ -254,8 +254,9 @@ class CellRun:
         doubts = []
         if caveat := first.ready.caveat:
             doubts.append(Doubt(kind=DoubtKind.CAVEAT, details=[caveat]))
-        if (computed_in := first.ready.reference_type) != "float64":
-            doubts.append(Doubt(kind=DoubtKind.REFERENCE, details=[computed_in]))
+        computed_in, in_float32 = first.ready.reference_type, first.ready.reference_in_float32
+        if computed_in != "float64" or in_float32:
+            doubts.append(Doubt(kind=DoubtKind.REFERENCE, details=[computed_in, *in_float32]))
         latency = summarise(self.bursts)
         return self._record(
             status,

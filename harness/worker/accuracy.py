@@ -60,7 +60,8 @@ class Reference:
 
     outputs: tuple[Outputs, ...]
     eager_rmse: tuple[float, ...]
-    computed_in: str = "float64"  # a narrower type where there was no memory for it
+    computed_in: str = "float64"  # a narrower type where float64 could not be had
+    in_float32: tuple[str, ...] = ()  # operators that lack float64 and ran in float32
 
     def save(self, path: Path) -> None:
         """Write it as safetensors. The file appears at `path` whole or not at all."""
@@ -73,7 +74,11 @@ class Reference:
             for number, tensor in enumerate(outputs)
         }
         partial = path.with_suffix(".partial")
-        known = {"eager_rmse": json.dumps(self.eager_rmse), "computed_in": self.computed_in}
+        known = {
+            "eager_rmse": json.dumps(self.eager_rmse),
+            "computed_in": self.computed_in,
+            "in_float32": json.dumps(self.in_float32),
+        }
         save_file(tensors, partial, metadata=known)
         partial.replace(path)
 
@@ -88,7 +93,12 @@ class Reference:
                 sets.setdefault(index, {})[number] = file.get_tensor(key)
             known = file.metadata()
         outputs = tuple(tuple(sets[index][number] for number in sorted(sets[index])) for index in sorted(sets))
-        return cls(outputs, tuple(json.loads(known["eager_rmse"])), known.get("computed_in", "float64"))
+        return cls(
+            outputs,
+            tuple(json.loads(known["eager_rmse"])),
+            known.get("computed_in", "float64"),
+            tuple(json.loads(known.get("in_float32", "[]"))),
+        )
 
 
 def check(

@@ -8,7 +8,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.messages import ComputeReference, ReferenceComputed
 from harness.worker import accuracy, precision, simulation
@@ -39,6 +39,14 @@ def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outp
         return run_eager(module, tuple(one.map(lambda tensor: _cast(tensor, dtype)) for one in sets))
 
 
+class Exact(NamedTuple):
+    """What cells are checked against."""
+
+    outputs: tuple[Outputs, ...] | None
+    computed_in: str
+    in_float32: tuple[str, ...] = ()  # operators that lack float64
+
+
 OutputsIn = Callable[[LoadedModel, Cell, "torch.dtype"], tuple[Outputs, ...]]
 Announce = Callable[[str], None]
 """Is told the phase that begins: `model` while the model is loaded, and `reference` while outputs are computed."""
@@ -56,7 +64,7 @@ def compute(
     precision.apply(cell.precision)
     clock = Clock(cell.device)
     with clock.on_stream(), gradients(cell.task):
-        exact, computed_in = exact_outputs(cell, cwd, workspace, outputs_in, announce)
+        exact, computed_in, in_float32 = exact_outputs(cell, cwd, workspace, outputs_in, announce)
         # computing them has cast the module in place: a fresh one has the weights that every cell begins with
         model = _load_alone(cell, cwd, workspace, announce)
         module, sets = place(model, cell)
@@ -69,7 +77,8 @@ def compute(
             sets = jolt(module, sets)
             eager = run_eager(module, sets, training_of(model, cell))
         clock.synchronise()
-    accuracy.Reference(exact, accuracy.rmse_per_output(eager, exact), computed_in).save(job.reference)
+    eager_rmse = accuracy.rmse_per_output(eager, exact)
+    accuracy.Reference(exact, eager_rmse, computed_in, in_float32).save(job.reference)
     return ReferenceComputed(work=work, uncounted=uncounted)
 
 
@@ -79,23 +88,50 @@ def exact_outputs(
     workspace: Path,
     outputs_in: OutputsIn = outputs_in,
     announce: Announce = lambda phase: None,
-) -> tuple[tuple[Outputs, ...] | None, str]:
-    """Return the outputs in the widest type that there is memory for, and that type's name.
+) -> Exact:
+    """Return the outputs in the widest type that the model can be computed in.
 
-    Return None and the cell's precision if there is no memory for any wider type. `train_step` raises then: how a
+    In float64, the model's own casts to float32 are widened, and operators that lack float64 run in float32. If that
+    fails, a mixture of experts of transformers is asked for its plain implementation. Then come narrower types. The
+    outputs are None, and the type the cell's precision, if no wider type will do. `train_step` raises then: how a
     weight's type rounds a step is in both of two runs, so their difference tells nothing.
     """
     import torch
 
-    names = reference_types(cell.precision)
-    for name in names:
+    from harness.worker.float64 import KeepFloat64
+
+    def attempt(name: str, has_plain_experts: bool = False) -> Exact | None:
+        model = _load_alone(cell, cwd, workspace, announce)
+        if has_plain_experts and not use_plain_experts(model.module):
+            return None
+        if name != "float64":
+            return Exact(outputs_in(model, cell, getattr(torch, name)), name)
+        with KeepFloat64() as mode:
+            return Exact(outputs_in(model, cell, torch.float64), name, tuple(mode.in_float32))
+
+    errors: list[Exception] = []
+    for name, has_plain_experts in (("float64", False), ("float64", True), ("float32", False)):
+        is_pointless = has_plain_experts and explain(errors[-1])[0] is Status.OOM
+        if name not in reference_types(cell.precision) or is_pointless:
+            continue
         try:
-            return outputs_in(_load_alone(cell, cwd, workspace, announce), cell, getattr(torch, name)), name
+            if found := attempt(name, has_plain_experts):
+                return found
         except Exception as error:
-            if explain(error)[0] is not Status.OOM or (cell.task == TRAIN_STEP and name == names[-1]):
-                raise
             traceback.print_exc()
-    return None, cell.precision
+            errors.append(error)
+    if cell.task == TRAIN_STEP:
+        raise errors[0]
+    return Exact(None, cell.precision)
+
+
+def use_plain_experts(module: torch.nn.Module) -> bool:
+    """Ask transformers for the plain implementation of a mixture of experts. Return False for any other model."""
+    for part in module.modules():
+        if (choose := getattr(part, "set_experts_implementation", None)) is not None:
+            choose("eager")
+            return True
+    return False
 
 
 def reference_types(precision: Precision) -> tuple[str, ...]:

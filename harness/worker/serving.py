@@ -51,6 +51,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         versions=_versions_of(bench.backend),
         caveat=bench.backend.caveat_of(bench.cell.mode),
         reference_type=reference.computed_in,
+        reference_in_float32=reference.in_float32,
     )
     messages.send(connection, ready)
     compilations = compiled.compilations()

@@ -40,13 +40,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_float64_is_the_reference_where_there_is_room(folder: Path) -> None:
-    outputs, computed_in = reference.exact_outputs(cell_of("bf16"), folder, folder)
+    outputs, computed_in, _ = reference.exact_outputs(cell_of("bf16"), folder, folder)
     assert outputs is not None
     assert (outputs[0][0].dtype, computed_in) == (torch.float64, "float64")
 
 
 def test_beside_16_bits_float32_is_the_next_best(folder: Path) -> None:
-    outputs, computed_in = reference.exact_outputs(cell_of("bf16"), folder, folder, without_room_for("float64"))
+    outputs, computed_in, _ = reference.exact_outputs(cell_of("bf16"), folder, folder, without_room_for("float64"))
     assert outputs is not None
     assert (outputs[0][0].dtype, computed_in) == (torch.float32, "float32")
 
@@ -83,12 +83,18 @@ def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_an
     assert not accuracy.check(doubled, known, Precision(precision), names).passed
 
 
-def test_another_error_is_not_taken_for_a_lack_of_memory(folder: Path) -> None:
-    def broken(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
-        raise RuntimeError("a shape that does not fit")
-
-    with pytest.raises(RuntimeError, match="does not fit"):
-        reference.exact_outputs(cell_of("bf16"), folder, folder, broken)
+def test_a_model_that_fails_in_every_type_raises_its_own_error(folder: Path) -> None:
+    (folder / "broken.py").write_text(
+        "import torch\n"
+        "class Broken(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        raise RuntimeError('a shape that does not fit')\n"
+        "def factory():\n"
+        "    return Broken(), (torch.rand(2, 3),)\n"
+    )
+    cell = Cell(model="broken.py:factory", precision=Precision.BF16, backend="eager")
+    with pytest.raises(RuntimeError, match="a shape that does not fit"):
+        reference.compute(ComputeReference(cell=cell, reference=folder / "reference"), folder, folder)
 
 
 def test_the_reference_says_what_it_was_computed_in(tmp_path: Path) -> None:

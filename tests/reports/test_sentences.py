@@ -129,7 +129,11 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
         (Doubt(kind=DoubtKind.CAVEAT, labels=["onnx"], details=["never ran"]), "onnx: never ran"),
         (
             Doubt(kind=DoubtKind.REFERENCE, details=["float32"]),
-            "checked against eager in float32, since there was no memory for float64",
+            "checked against eager in float32, since float64 could not be computed here",
+        ),
+        (
+            Doubt(kind=DoubtKind.REFERENCE, details=["float64", "aten._grouped_mm"]),
+            "checked against float64, but without float64 ran in float32: aten._grouped_mm",
         ),
         (Doubt(kind=DoubtKind.RECOMPILED, values={"count": 2}), "compiled 2 more time(s) while it was measured"),
         (
