@@ -92,7 +92,7 @@ def save(charts: Sequence[Chart], headline: str, stem: Path) -> list[Path]:
         picture = _image(painted)
         image.paste(picture, (_pixels(x), _pixels(y)), picture)
     # these have few colours, and take a third of the space with a palette of 256
-    image.quantize(256, dither=Image.Dither.NONE).save(png, dpi=(DPI, DPI))
+    image.quantize(256, dither=Image.Dither.NONE).save(png, optimize=True, dpi=(DPI, DPI))
     title = escape(one_line(headline or f"{charts[0].finding}. {charts[0].caption}"))
     nested = "".join(
         f'<svg x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" overflow="visible">{_svg(part)}</svg>'
