@@ -181,6 +181,19 @@ def test_on_a_phone_no_page_is_wider_than_the_screen(reader: Reader, html: str) 
         assert reader.asks("document.documentElement.scrollWidth") == PHONE[0]
 
 
+def test_on_a_small_laptop_every_column_of_the_table_is_seen(reader: Reader) -> None:
+    records = [
+        ok(cell(), over_processes(2.0), roofline=roofline(2.0)),
+        ok(cell("inductor", "reduce-overhead"), over_processes(1.99, seed=1), build_s=20.0, roofline=roofline(1.99)),
+        ok(cell("onnx"), over_processes(1.9999, seed=2), build_s=200.0, roofline=roofline(1.0)),
+    ]
+    reader.opens(to_page(judged(records)), (1180, 900))
+    (overflow,) = reader.asks(
+        "[...document.querySelectorAll('.contest > .scroll')].map(each => each.scrollWidth - each.clientWidth)"
+    )
+    assert overflow == 0
+
+
 def test_what_a_mark_says_is_shown_by_pointer_and_by_keyboard(reader: Reader, html: str) -> None:
     reader.opens(html)
     assert reader.reads("#tip") == []
