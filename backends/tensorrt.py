@@ -13,7 +13,7 @@ import json
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,13 +57,7 @@ class TensorRT(AheadOfTime):
     def available(self, device: Device) -> Availability:
         if not device.is_cuda:
             return Availability(f"TensorRT runs on NVIDIA GPUs, and {device} is none")
-        try:
-            import tensorrt as trt
-        except (ImportError, OSError) as error:  # tensorrt opens its libraries itself, which raises OSError
-            return Availability(f"tensorrt does not import ({first_line(error)}): {REMEDY}")
-        if not OLDEST <= _version(trt.__version__) < TOO_NEW:
-            return Availability(f"TensorRT {trt.__version__} is not one that this backend was written for: {REMEDY}")
-        return torch_available(device)
+        return library_available() and torch_available(device)
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
@@ -82,14 +76,31 @@ class TensorRT(AheadOfTime):
 
                 exported = static_onnx(exported, context.calibration, context.workspace, symmetric=True)
         with context.phase("compile"):
-            _write_engine(exported, context)
+            write_engine(exported, context)
 
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
         import tensorrt  # noqa: F401 - before the phases, which do not time imports
 
         with context.phase("load"):
-            engine = Engine(context.workspace, context.cell.device)
+            engine = Engine(context.workspace, context.cell.device, self.stream_handle)
             return cuda_graph.capture(engine, inputs) if context.cell.mode == CUDA_GRAPH else engine
+
+    def stream_handle(self) -> int:
+        """Return the current CUDA stream in the form that TensorRT takes."""
+        import torch
+
+        return int(torch.cuda.current_stream().cuda_stream)
+
+
+def library_available() -> Availability:
+    """Return whether a TensorRT is installed that this backend was written for."""
+    try:
+        import tensorrt as trt
+    except (ImportError, OSError) as error:  # tensorrt opens its libraries itself, which raises OSError
+        return Availability(f"tensorrt does not import ({first_line(error)}): {REMEDY}")
+    if not OLDEST <= _version(trt.__version__) < TOO_NEW:
+        return Availability(f"TensorRT {trt.__version__} is not one that this backend was written for: {REMEDY}")
+    return YES
 
 
 @dataclass(frozen=True)
@@ -136,13 +147,6 @@ class Complaints:
             raise self.failure(what, *self.errors, first_line(error)) from error
 
 
-def stream_handle() -> int:
-    """Return the current CUDA stream in the form that TensorRT takes."""
-    import torch
-
-    return int(torch.cuda.current_stream().cuda_stream)
-
-
 def logger_for(complaints: Complaints) -> trt.ILogger:
     """Return a logger that keeps TensorRT's errors, and sends errors and warnings to the process's log."""
     import tensorrt as trt
@@ -163,7 +167,7 @@ def logger_for(complaints: Complaints) -> trt.ILogger:
     return Logger()
 
 
-def _write_engine(exported: OnnxModel, context: BuildContext) -> None:
+def write_engine(exported: OnnxModel, context: BuildContext) -> None:
     """Build an engine from ONNX into the workspace. Raise BakeoffError or MemoryError with TensorRT's words."""
     import tensorrt as trt
 
@@ -220,16 +224,17 @@ def _timing_cache(config: trt.IBuilderConfig, path: Path, complaints: Complaints
 
 
 class Engine(Compiled):
-    """An execution context that reads and writes the memory of torch tensors on `device`.
+    """An execution context that reads and writes the memory of torch tensors on `device`, in the stream of each call.
 
     Inputs are bound as they are. Outputs are allocated once, as the engine says. The log, the runtime and the engine
     live until `close`.
     """
 
-    def __init__(self, folder: Path, device: Device) -> None:
+    def __init__(self, folder: Path, device: Device, stream_handle: Callable[[], int]) -> None:
         import tensorrt as trt
         import torch
 
+        self._stream_handle = stream_handle
         self._manifest = Manifest.read(folder)
         self._complaints = Complaints()
         self._logger = logger_for(self._complaints)
@@ -273,7 +278,7 @@ class Engine(Compiled):
         self._bound = tensors  # TensorRT holds only their addresses
 
     def run(self) -> None:
-        if not self._context.execute_async_v3(stream_handle()):
+        if not self._context.execute_async_v3(self._stream_handle()):
             raise self._complaints.failure("TensorRT enqueued nothing")
 
     def outputs(self) -> tuple[torch.Tensor, ...]:

@@ -56,15 +56,7 @@ class TorchTensorRT(Backend):
     def available(self, device: Device) -> Availability:
         if not device.is_cuda:
             return Availability(f"TensorRT runs on NVIDIA GPUs, and {device} is none")
-        if not (matching := _version_matches_torch()):
-            return matching
-        if not (available := torch_available(device)):
-            return available
-        try:
-            import torch_tensorrt  # noqa: F401
-        except Exception as error:  # torch_tensorrt raises Exception if TensorRT's libraries are missing
-            return Availability(f"torch-tensorrt does not import ({first_line(error)}): pip install {_requirement()}")
-        return YES
+        return version_matches_torch() and torch_available(device) and library_imports()
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
@@ -271,7 +263,7 @@ def _graph_breaks() -> list[str]:
     return [f"graph break: {first_line(reason)}"[:300] for reason in counters["graph_break"]]
 
 
-def _version_matches_torch() -> Availability:
+def version_matches_torch() -> Availability:
     """Check the versions. Torch-TensorRT is linked to one minor version of torch, and can crash with another."""
     import torch
 
@@ -285,6 +277,15 @@ def _version_matches_torch() -> Availability:
         return Availability(
             f"torch-tensorrt {version} is not for torch {torch.__version__}: pip install {_requirement()}"
         )
+    return YES
+
+
+def library_imports() -> Availability:
+    """Try to import the library, whose version must match torch's."""
+    try:
+        import torch_tensorrt  # noqa: F401
+    except Exception as error:  # torch_tensorrt raises Exception if TensorRT's libraries are missing
+        return Availability(f"torch-tensorrt does not import ({first_line(error)}): pip install {_requirement()}")
     return YES
 
 

@@ -1,6 +1,7 @@
 """What the tests of more than one folder share."""
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,6 +19,16 @@ def restored_signals() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, object], None]:
+    """Return a function that makes `import NAME` give a library, or fail where the library is None."""
+
+    def put(name: str, library: object) -> None:
+        monkeypatch.setitem(sys.modules, name, library)
+
+    return put
 
 
 @pytest.fixture(scope="session", autouse=True)

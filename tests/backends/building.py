@@ -58,12 +58,15 @@ class Built:
 
 
 @contextlib.contextmanager
-def built(cell: Cell, workspace: Path, model: LoadedModel | None = None) -> Iterator[Built]:
+def built(
+    cell: Cell, workspace: Path, model: LoadedModel | None = None, backend: Backend | None = None
+) -> Iterator[Built]:
     """Build `cell`, or `model` in its place, bind the first input set, and close twice at the end.
 
-    Skip the test, with the reason, if the backend does not support the cell or this machine lacks the backend.
+    `backend` builds it, or else the cell's own one. Skip the test, with the reason, if the backend does not support the
+    cell or this machine lacks the backend.
     """
-    backend = backends.create(cell.backend)
+    backend = backend or backends.create(cell.backend)
     for answer in (backend.supports(cell), backend.available(cell.device)):
         if not answer:
             pytest.skip(f"{cell.label} on {cell.device}: {answer.reason}")

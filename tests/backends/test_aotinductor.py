@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,41 +37,44 @@ def test_an_operator_that_stays_pytorchs_is_named_after_loading(tmp_path: Path) 
     assert (tmp_path / PACKAGE).stat().st_size > 1000
 
 
-def compiler_that_prints(path: Path, answer: str) -> str:
-    script = path / "g++"
-    script.write_text(f"#!/bin/sh\necho '{answer}'\n")
+def compiler_that_finds(runtime: str, folder: Path) -> Any:
+    """Return a context in which Inductor's compiler is g++, and says that the shared C++ runtime is at `runtime`."""
+    from torch._inductor import config
+
+    script = folder / "g++"
+    script.write_text(
+        f"#!/bin/sh\ncase $1 in -print-file-name=*) echo '{runtime}' ;; *) exec {shutil.which('g++')} \"$@\" ;; esac\n"
+    )
     script.chmod(0o755)
-    return str(script)
+    return config.patch({"cpp.cxx": (str(script),)})
 
 
-def test_where_the_compiler_finds_no_shared_runtime_it_is_named_to_the_linker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+with_gcc = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("g++"), reason="is about GCC on Linux")
+
+
+@with_gcc
+def test_where_the_compiler_finds_no_shared_runtime_it_is_named_to_the_linker(tmp_path: Path) -> None:
     """With a dangling libstdc++.so, GCC prints the bare name and the linker takes the static library."""
-    from torch._inductor import cpp_builder
-
-    monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", lambda: compiler_that_prints(tmp_path, "libstdc++.so"))
-    assert linker_options() == {"aot_inductor.custom_op_libs": [":libstdc++.so.6"]}
+    with compiler_that_finds("libstdc++.so", tmp_path):
+        assert linker_options() == {"aot_inductor.custom_op_libs": [":libstdc++.so.6"]}
 
 
-def test_where_it_finds_one_the_linker_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch._inductor import cpp_builder
-
+@with_gcc
+def test_where_it_finds_one_the_linker_is_left_alone(tmp_path: Path) -> None:
     there = tmp_path / "libstdc++.so"
     there.touch()
-    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", lambda: compiler_that_prints(tmp_path, str(there)))
-    assert linker_options() == {}
-    there.unlink()
-    assert linker_options() != {}
+    with compiler_that_finds(str(there), tmp_path):
+        assert linker_options() == {}
+        there.unlink()
+        assert linker_options() != {}
 
 
+@with_gcc
 @pytest.mark.slow
-def test_naming_the_runtime_links_it_and_the_package_still_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("backends.aotinductor.linker_options", lambda: {LINKED: [":libstdc++.so.6"]})
-    with built(Cell(model="own", backend="aotinductor"), tmp_path, loaded(nn.Linear(4, 4))) as one:
+def test_naming_the_runtime_links_it_and_the_package_still_runs(tmp_path: Path) -> None:
+    cell = Cell(model="own", backend="aotinductor")
+    with compiler_that_finds("libstdc++.so", tmp_path), built(cell, tmp_path, loaded(nn.Linear(4, 4))) as one:
         torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
-        compiled: Any = one.compiled
-        assert compiled.settings()["loaded_and_called_through"] == "AOTIModelPackageLoader"
+        settings = one.compiled.settings()
+        assert settings["loaded_and_called_through"] == "AOTIModelPackageLoader"
+        assert settings[LINKED] == ":libstdc++.so.6"

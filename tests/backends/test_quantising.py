@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy
@@ -314,8 +315,8 @@ def test_fp8_without_a_gpu_is_unsupported_with_the_reason() -> None:
         quantising.torch_fp8(module, sets[0])
 
 
-def test_without_torchao_the_reason_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torchao.quantization.pt2e.lowering", None)
+def test_without_torchao_the_reason_says_what_to_install(install: Callable[[str, object], None]) -> None:
+    install("torchao.quantization.pt2e.lowering", None)
     with pytest.raises(Unavailable, match="pip install torchao"):
         quantising.require_torchao()
 

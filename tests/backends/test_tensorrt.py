@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import subprocess
 import sys
-import weakref
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +19,39 @@ import torch
 import backends
 from backends import cuda_graph
 from backends import tensorrt as ours
-from backends.base import YES
+from backends.base import YES, Availability, BuildContext
+from backends.eager import torch_available
 from backends.exporting import OnnxModel
-from models.base import Inputs
 from records.device import Device
 from records.errors import BakeoffError
 from records.schema import Cell, Extent
-from tests.backends.building import Built, built
+from tests.backends.building import Built, RecordingPhases, built
 from tests.fakes import suite
+from tests.fakes.on_cpu import TensorRTOnCpu
 
 ROOT = Path(__file__).parents[2]
-pytest.importorskip("onnxruntime")
+tensorrt: Any = pytest.importorskip("tests.fakes.tensorrt")  # needs ONNX Runtime
+behaviour: Any = tensorrt.behaviour
 TWO_HEADS = f"{ROOT / 'examples/two_heads.py'}:factory"
 KEYWORDS = f"{ROOT / 'tests/backends/keywords.py'}:factory"
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put the fake in TensorRT's place, and make the backend available on the CPU."""
-    module = importlib.import_module("tests.fakes.tensorrt")
-    monkeypatch.setitem(sys.modules, "tensorrt", module)
-    monkeypatch.setattr(ours.TensorRT, "available", lambda *_: YES)
-    monkeypatch.setattr(ours, "stream_handle", lambda: 0)
-    return module
+def installed(install: Callable[[str, object], None]) -> Iterator[None]:
+    """The fake is in TensorRT's place."""
+    install("tensorrt", tensorrt)
+    yield
+    behaviour.reset()
 
 
 def a_cell(**changes: Any) -> Cell:
     small = {"batch": 2, "features": 8, "hidden": 8}
     return Cell(**{"model": "mlp", "dimensions": small, "backend": "tensorrt", **changes})
+
+
+def on_cpu(cell: Cell, folder: Path) -> AbstractContextManager[Built]:
+    """Build the cell with a backend that takes the CPU for a GPU."""
+    return built(cell, folder, backend=TensorRTOnCpu())
 
 
 def test_it_passes_the_conformance_suite_on_the_cpu(tmp_path: Path) -> None:
@@ -74,7 +79,7 @@ with on_cpu.TensorRTOnCpu().load(inputs, context) as compiled:
 """
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    with built(a_cell(model=TWO_HEADS, dimensions={"batch": 6, "items": 50}), workspace) as one:
+    with on_cpu(a_cell(model=TWO_HEADS, dimensions={"batch": 6, "items": 50}), workspace) as one:
         saved = (list(one.sets[1].tensors()), list(one.eager(one.sets[1])))
     torch.save(saved, tmp_path / "expected.pt")
     for file in workspace.glob("*.onnx*"):
@@ -89,18 +94,9 @@ with on_cpu.TensorRTOnCpu().load(inputs, context) as compiled:
     assert done.returncode == 0, done.stderr
 
 
-def test_binding_passes_the_addresses_of_inputs_and_leaves_outputs_where_they_are(
-    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    addresses: dict[str, int] = {}
-    original = fake.IExecutionContext.set_tensor_address
-
-    def remember(self: Any, name: str, address: int) -> bool:
-        addresses[name] = address
-        return bool(original(self, name, address))
-
-    monkeypatch.setattr(fake.IExecutionContext, "set_tensor_address", remember)
-    with built(a_cell(model=KEYWORDS, dimensions={}), tmp_path) as one:
+def test_binding_passes_the_addresses_of_inputs_and_leaves_outputs_where_they_are(tmp_path: Path) -> None:
+    addresses = behaviour.addresses
+    with on_cpu(a_cell(model=KEYWORDS, dimensions={}), tmp_path) as one:
         manifest = ours.Manifest.read(tmp_path)
         kept = [addresses[name] for name in manifest.output_names]
         for inputs in one.sets[:2]:
@@ -110,7 +106,7 @@ def test_binding_passes_the_addresses_of_inputs_and_leaves_outputs_where_they_ar
 
 
 def test_inputs_that_are_not_contiguous_are_read_rightly(tmp_path: Path) -> None:
-    with built(a_cell(), tmp_path) as one:
+    with on_cpu(a_cell(), tmp_path) as one:
         strided = one.sets[1].map(lambda tensor: tensor.t().contiguous().t())
         assert not all(tensor.is_contiguous() for tensor in strided.tensors())
         torch.testing.assert_close(one.call(strided), one.eager(strided))
@@ -126,27 +122,27 @@ def test_inputs_that_are_not_contiguous_are_read_rightly(tmp_path: Path) -> None
 )
 def test_an_input_that_the_engine_was_not_built_for_is_refused(change: Any, said: str, tmp_path: Path) -> None:
     """TensorRT would read past the end of a smaller input, and misread another type."""
-    with built(a_cell(), tmp_path) as one, pytest.raises(BakeoffError, match=said.replace("'x'", r"'\w+'")):
+    with on_cpu(a_cell(), tmp_path) as one, pytest.raises(BakeoffError, match=said.replace("'x'", r"'\w+'")):
         one.compiled.bind(one.sets[0].map(change))
 
 
 @pytest.mark.parametrize(("precision", "tf32"), [("fp32", False), ("tf32", True)])
-def test_tf32_is_as_the_cell_says(precision: str, tf32: bool, fake: Any, tmp_path: Path) -> None:
-    with built(a_cell(precision=precision), tmp_path) as one:
+def test_tf32_is_as_the_cell_says(precision: str, tf32: bool, tmp_path: Path) -> None:
+    with on_cpu(a_cell(precision=precision), tmp_path) as one:
         told = one.compiled.precision()
         assert told["tensorrt_tf32"] is tf32
         assert str(told["tensorrt_layers"]).startswith("fp32 (")
 
 
 @pytest.mark.parametrize(("mode", "level"), [("default", 3), ("opt-5", 5)])
-def test_the_optimisation_level_is_the_modes(mode: str, level: int, fake: Any, tmp_path: Path) -> None:
-    with built(a_cell(mode=mode), tmp_path) as one:
+def test_the_optimisation_level_is_the_modes(mode: str, level: int, tmp_path: Path) -> None:
+    with on_cpu(a_cell(mode=mode), tmp_path) as one:
         assert one.compiled.settings()["builder_optimization_level"] == level
-        assert one.compiled.settings()["tensorrt_version"] == fake.__version__
+        assert one.compiled.settings()["tensorrt_version"] == tensorrt.__version__
 
 
 def test_placement_counts_layers_by_what_they_compute_in(tmp_path: Path) -> None:
-    with built(a_cell(), tmp_path) as one:
+    with on_cpu(a_cell(), tmp_path) as one:
         placement = one.compiled.placement()
         assert placement is not None and placement.extent is Extent.FULL
         assert set(placement.engines) == {"TensorRT fp32"} and placement.engines["TensorRT fp32"] >= 3
@@ -154,51 +150,40 @@ def test_placement_counts_layers_by_what_they_compute_in(tmp_path: Path) -> None
 
 
 def test_the_workspace_holds_the_artefact_and_a_timing_cache_of_the_cells_own(tmp_path: Path) -> None:
-    with built(a_cell(), tmp_path):
+    with on_cpu(a_cell(), tmp_path):
         pass
     assert {"model.onnx", ours.ENGINE, ours.TIMING_CACHE, ours.MANIFEST} <= {file.name for file in tmp_path.iterdir()}
     assert (tmp_path / ours.TIMING_CACHE).read_bytes() == b"timed: "
-    with built(a_cell(), tmp_path):
+    with on_cpu(a_cell(), tmp_path):
         pass
     assert (tmp_path / ours.TIMING_CACHE).read_bytes() == b"timed: timed: "
 
 
-def test_closing_frees_the_context_then_the_engine_then_the_runtime(
-    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    order: list[str] = []
-
-    def watch(owner: Any, method: str) -> None:
-        """Note in `order` when the owner of the method, or the context that it makes, is freed."""
-        original = getattr(owner, method)
-
-        def remember(self: Any, *given: Any) -> Any:
-            made = original(self, *given)
-            for one in (self, made) if isinstance(made, fake.IExecutionContext) else (self,):
-                weakref.finalize(one, order.append, type(one).__name__)
-            return made
-
-        monkeypatch.setattr(owner, method, remember)
-
-    watch(fake.Runtime, "deserialize_cuda_engine")
-    watch(fake.ICudaEngine, "create_execution_context")
-    with built(a_cell(), tmp_path) as one:
+def test_closing_frees_the_context_then_the_engine_then_the_runtime(tmp_path: Path) -> None:
+    with on_cpu(a_cell(), tmp_path) as one:
+        behaviour.freed.clear()  # what building needed
         one.compiled.close()
-        assert order == ["IExecutionContext", "ICudaEngine", "Runtime"]
+        assert behaviour.freed == ["IExecutionContext", "ICudaEngine", "Runtime"]
+
+
+class CapturingOnCpu(TensorRTOnCpu):
+    """Takes the mode `cuda-graph` although there is no GPU."""
+
+    def supports(self, cell: Cell) -> Availability:
+        return YES
 
 
 def test_cuda_graph_is_the_harnesss_own_capture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     captured: list[Any] = []
-    monkeypatch.setattr(ours.TensorRT, "supports", lambda *_: YES)
     monkeypatch.setattr(cuda_graph, "capture", lambda compiled, inputs: captured.append(inputs) or compiled)
-    with built(a_cell(mode="cuda-graph"), tmp_path) as one:
+    with built(a_cell(mode="cuda-graph"), tmp_path, backend=CapturingOnCpu()) as one:
         assert captured == [one.sets[0]]
         assert one.phases == ("export", "compile", "load")
 
 
 def test_int8_is_in_the_graph_symmetric_and_without_integer_biases(tmp_path: Path) -> None:
     """TensorRT takes no zero point but 0, and does not dequantise int32."""
-    with built(a_cell(precision="int8"), tmp_path) as one:
+    with on_cpu(a_cell(precision="int8"), tmp_path) as one:
         assert one.phases == ("export", "compile", "load")
         placement = one.compiled.placement()
         assert placement is not None and placement.engines["TensorRT int8"] > 0
@@ -216,51 +201,33 @@ def pairs(one: Built) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [pair for inputs in one.sets for pair in zip(one.call(inputs), one.eager(inputs), strict=True)]
 
 
-def test_a_node_that_the_parser_does_not_know_is_named_in_the_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def export(module: Any, inputs: Inputs, folder: Path) -> OnnxModel:
-        value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-        node = onnx.helper.make_node("Gargle", ["x"], ["y"], name="node_7", domain="nowhere")
-        path = folder / "model.onnx"
-        onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "graph", [value], [])), path)
-        return OnnxModel(path, ("x",), ("y",))
-
-    monkeypatch.setattr(ours, "export_onnx", export)
+def test_a_node_that_the_parser_does_not_know_is_named_in_the_error(tmp_path: Path) -> None:
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    node = onnx.helper.make_node("Gargle", ["x"], ["y"], name="node_7", domain="nowhere")
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "graph", [value], [])), path)
     said = "^TensorRT's ONNX parser refused the graph: Gargle node_7: Plugin not found, domain nowhere$"
-    with pytest.raises(BakeoffError, match=said), built(a_cell(), tmp_path):
-        pass
-
-
-def none_and_a_word(message: str) -> Any:
-    """Return a method that fails as TensorRT's do: it logs `message` and returns None."""
-
-    def method(self: Any, *_: Any, **__: Any) -> None:
-        logger = self._logger
-        logger.log(type(logger).ERROR, message)
-
-    return method
+    with pytest.raises(BakeoffError, match=said):
+        ours.write_engine(OnnxModel(path, ("x",), ("y",)), BuildContext(a_cell(), RecordingPhases(), tmp_path, 1))
 
 
 @pytest.mark.parametrize(
-    ("owner", "method", "what"),
+    ("method", "what"),
     [
-        ("Builder", "build_serialized_network", "TensorRT built no engine"),
-        ("Runtime", "deserialize_cuda_engine", "TensorRT could not read its engine back"),
-        ("ICudaEngine", "create_execution_context", "TensorRT made no execution context"),
+        ("Builder.build_serialized_network", "TensorRT built no engine"),
+        ("Runtime.deserialize_cuda_engine", "TensorRT could not read its engine back"),
+        ("ICudaEngine.create_execution_context", "TensorRT made no execution context"),
     ],
 )
-def test_none_is_an_error_with_what_tensorrt_logged(
-    owner: str, method: str, what: str, fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(getattr(fake, owner), method, none_and_a_word("Error Code 10:\n no implementation"))
+def test_none_is_an_error_with_what_tensorrt_logged(method: str, what: str, tmp_path: Path) -> None:
+    behaviour.fail(method, "Error Code 10:\n no implementation")
     said = f"^{what}: Error Code 10: no implementation$"
-    with pytest.raises(BakeoffError, match=said), built(a_cell(), tmp_path):
+    with pytest.raises(BakeoffError, match=said), on_cpu(a_cell(), tmp_path):
         pass
 
 
 def test_an_engine_that_did_not_survive_the_disk_is_an_error(tmp_path: Path) -> None:
-    with built(a_cell(), tmp_path) as one:
+    with on_cpu(a_cell(), tmp_path) as one:
         context, inputs = one.context, one.sets[0]
     (tmp_path / ours.ENGINE).write_bytes(b"half an engine")
     with pytest.raises(BakeoffError, match="could not read its engine back: deserializeCudaEngine: magicTag"):
@@ -268,42 +235,33 @@ def test_an_engine_that_did_not_survive_the_disk_is_an_error(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("owner", "what"), [("Builder", "TensorRT made no builder"), ("Runtime", "made no runtime")])
-def test_a_constructor_that_got_nothing_is_explained(
-    owner: str, what: str, fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_constructor_that_got_nothing_is_explained(owner: str, what: str, tmp_path: Path) -> None:
     """With an old driver the real bindings log an error, and then pybind11 raises TypeError."""
-
-    def nothing(self: Any, logger: Any) -> None:
-        logger.log(fake.ILogger.ERROR, "CUDA initialization failure with error: 35")
-        raise TypeError("pybind11::init(): factory function returned nullptr")
-
-    monkeypatch.setattr(getattr(fake, owner), "__init__", nothing)
+    behaviour.fail_to_construct(owner, "CUDA initialization failure with error: 35")
     said = f"{what}: CUDA initialization failure with error: 35; pybind11"
-    with pytest.raises(BakeoffError, match=said), built(a_cell(), tmp_path):
+    with pytest.raises(BakeoffError, match=said), on_cpu(a_cell(), tmp_path):
         pass
 
 
 @pytest.mark.parametrize(
-    ("owner", "method", "answer", "said"),
+    ("method", "answer", "said"),
     [
-        ("IBuilderConfig", "set_timing_cache", lambda _: False, "took no timing cache: TensorRT logged no error"),
-        ("ICudaEngine", "get_tensor_location", lambda fake: fake.TensorLocation.HOST, "in host memory"),
-        ("ICudaEngine", "get_tensor_shape", lambda fake: fake.Dims((-1, 8)), r"has no static shape \(\(-1, 8\)\)"),
-        ("IExecutionContext", "set_tensor_address", lambda _: False, "did not take the address of tensor"),
-        ("IExecutionContext", "execute_async_v3", lambda _: False, "^TensorRT enqueued nothing"),
+        ("IBuilderConfig.set_timing_cache", False, "took no timing cache: TensorRT logged no error"),
+        ("ICudaEngine.get_tensor_location", tensorrt.TensorLocation.HOST, "in host memory"),
+        ("ICudaEngine.get_tensor_shape", tensorrt.Dims((-1, 8)), r"has no static shape \(\(-1, 8\)\)"),
+        ("IExecutionContext.set_tensor_address", False, "did not take the address of tensor"),
+        ("IExecutionContext.execute_async_v3", False, "^TensorRT enqueued nothing"),
     ],
 )
-def test_an_answer_that_cannot_be_used_is_an_error(
-    owner: str, method: str, answer: Any, said: str, fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(getattr(fake, owner), method, lambda *_, **__: answer(fake))
-    with pytest.raises(BakeoffError, match=said), built(a_cell(), tmp_path) as one:
+def test_an_answer_that_cannot_be_used_is_an_error(method: str, answer: object, said: str, tmp_path: Path) -> None:
+    behaviour.answer(method, answer)
+    with pytest.raises(BakeoffError, match=said), on_cpu(a_cell(), tmp_path) as one:
         one.compiled.run()
 
 
-def test_a_type_that_torch_lacks_is_named(fake: Any) -> None:
+def test_a_type_that_torch_lacks_is_named() -> None:
     with pytest.raises(BakeoffError, match="torch has no type for TensorRT's E8M0"):
-        ours.torch_type(fake.DataType("E8M0", 10))
+        ours.torch_type(tensorrt.DataType("E8M0", 10))
 
 
 def test_running_out_of_memory_is_told_from_other_failures() -> None:
@@ -314,12 +272,12 @@ def test_running_out_of_memory_is_told_from_other_failures() -> None:
     assert isinstance(ours.Complaints().failure("TensorRT built no engine"), BakeoffError)
 
 
-def test_only_errors_are_kept_and_warnings_go_to_the_log(fake: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_errors_are_kept_and_warnings_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     complaints = ours.Complaints()
     logger = ours.logger_for(complaints)
     with caplog.at_level(logging.DEBUG):
         for severity in ("INTERNAL_ERROR", "ERROR", "WARNING", "INFO"):
-            logger.log(getattr(fake.ILogger, severity), severity.lower())
+            logger.log(getattr(tensorrt.ILogger, severity), severity.lower())
     assert list(complaints.errors) == ["internal_error", "error"]
     assert [(record.levelname, record.message) for record in caplog.records if record.name == "tensorrt"] == [
         ("ERROR", "internal_error"),
@@ -367,11 +325,9 @@ def test_an_inspector_that_writes_no_json_is_not_read() -> None:
     assert ours.layer_types('{"Layers": ["a name\nover two lines"]}') == Counter({"": 1})
 
 
-def test_layers_are_counted_where_their_types_are_not_told(
-    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(fake.EngineInspector, "get_engine_information", lambda *_: "no JSON")
-    with built(a_cell(), tmp_path) as one:
+def test_layers_are_counted_where_their_types_are_not_told(tmp_path: Path) -> None:
+    behaviour.answer("EngineInspector.get_engine_information", "no JSON")
+    with on_cpu(a_cell(), tmp_path) as one:
         placement = one.compiled.placement()
         layers = len(onnx.load(tmp_path / "model.onnx").graph.node)
         assert placement is not None and placement.engines == {"TensorRT": layers}
@@ -379,47 +335,36 @@ def test_layers_are_counted_where_their_types_are_not_told(
 
 
 def test_what_is_supported() -> None:
-    tensorrt = backends.create("tensorrt")
+    backend = backends.create("tensorrt")
     for precision in ("fp32", "tf32", "bf16", "fp16", "int8"):
-        assert tensorrt.supports(a_cell(device="cuda", precision=precision))
-    assert "FP8" in tensorrt.supports(a_cell(device="cuda", precision="fp8")).reason
-    assert "CUDA device" in tensorrt.supports(a_cell(mode="cuda-graph")).reason
-    assert tensorrt.supports(a_cell(mode="cuda-graph", device="cuda:1"))
+        assert backend.supports(a_cell(device="cuda", precision=precision))
+    assert "FP8" in backend.supports(a_cell(device="cuda", precision="fp8")).reason
+    assert "CUDA device" in backend.supports(a_cell(mode="cuda-graph")).reason
+    assert backend.supports(a_cell(mode="cuda-graph", device="cuda:1"))
 
 
-class TestAvailability:
-    @pytest.fixture(autouse=True)
-    def real(self, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Restore the backend's own answer, and pretend that torch has CUDA."""
-        monkeypatch.undo()
-        monkeypatch.setitem(sys.modules, "tensorrt", fake)
-        monkeypatch.setattr(ours, "torch_available", lambda device: YES)
+def test_a_cpu_is_no_gpu() -> None:
+    assert ours.TensorRT().available(Device("cpu")).reason == "TensorRT runs on NVIDIA GPUs, and cpu is none"
 
-    def test_all_is_there(self) -> None:
-        assert ours.TensorRT().available(Device("cuda"))
 
-    def test_a_cpu_is_no_gpu(self) -> None:
-        assert ours.TensorRT().available(Device("cpu")).reason == "TensorRT runs on NVIDIA GPUs, and cpu is none"
+@pytest.mark.parametrize("version", ["8.6.1", "10.12.0.36", "12.0.0"])
+def test_a_version_it_was_not_written_for_is_refused(version: str) -> None:
+    behaviour.release(version)
+    reason = ours.TensorRT().available(Device("cuda")).reason
+    assert version in reason and reason.endswith(ours.REMEDY)
 
-    @pytest.mark.parametrize("version", ["8.6.1", "10.12.0.36", "12.0.0"])
-    def test_a_version_it_was_not_written_for(self, version: str, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fake, "__version__", version)
-        reason = ours.TensorRT().available(Device("cuda")).reason
-        assert version in reason and reason.endswith(ours.REMEDY)
 
-    @pytest.mark.parametrize("version", ["10.13.3.9.post1", "10.16.1.11", "11.0.0.114", "11.4.0.106"])
-    def test_those_it_was_written_for(self, version: str, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fake, "__version__", version)
-        assert ours.TensorRT().available(Device("cuda"))
+@pytest.mark.parametrize("version", ["10.13.3.9.post1", "10.16.1.11", "11.0.0.114", "11.4.0.106"])
+def test_those_it_was_written_for_are_taken(version: str) -> None:
+    behaviour.release(version)
+    assert ours.library_available()
 
-    def test_a_missing_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "tensorrt", None)
-        reason = ours.TensorRT().available(Device("cuda")).reason
-        assert reason.startswith("tensorrt does not import") and reason.endswith(ours.REMEDY)
 
-    def test_no_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.undo()
-        monkeypatch.setitem(sys.modules, "tensorrt", importlib.import_module("tests.fakes.tensorrt"))
-        if torch.cuda.is_available():
-            pytest.skip("this machine has one")
-        assert "torch" in ours.TensorRT().available(Device("cuda")).reason
+def test_a_missing_library_is_named_with_its_remedy(install: Callable[[str, object], None]) -> None:
+    install("tensorrt", None)
+    reason = ours.TensorRT().available(Device("cuda")).reason
+    assert reason.startswith("tensorrt does not import") and reason.endswith(ours.REMEDY)
+
+
+def test_it_is_available_where_torch_has_the_gpu_too() -> None:
+    assert ours.TensorRT().available(Device("cuda")) == torch_available(Device("cuda"))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import metadata
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +13,34 @@ import torch
 
 import backends
 from backends import torch_tensorrt as ours
-from backends.base import YES
+from backends.base import YES, Availability
+from backends.eager import torch_available
 from records.device import Device
 from records.schema import Cell, Extent, Placement
-from tests.backends.building import built
-from tests.fakes import suite
+from tests.backends.building import Built, built
+from tests.fakes import suite, torch_tensorrt
+from tests.fakes.on_cpu import TorchTensorRTOnCpu
+from tests.fakes.torch_tensorrt import behaviour
 
 SMALL = {"batch": 2, "features": 8, "hidden": 8}
 MODES = ("default", "torch-compile")
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put the fake in Torch-TensorRT's place, and make the backend available on the CPU."""
-    module = importlib.import_module("tests.fakes.torch_tensorrt")
-    monkeypatch.setitem(sys.modules, "torch_tensorrt", module)
-    monkeypatch.setattr(ours.TorchTensorRT, "available", lambda *_: YES)
-    return module
-
-
-@pytest.fixture
-def compiler(fake: Any) -> Any:
-    return importlib.import_module("tests.fakes.torch_tensorrt.dynamo._compiler")
+def installed(install: Callable[[str, object], None]) -> Iterator[None]:
+    """The fake is in Torch-TensorRT's place."""
+    install("torch_tensorrt", torch_tensorrt)
+    yield
+    behaviour.reset()
 
 
 def a_cell(**changes: Any) -> Cell:
     return Cell(**{"model": "mlp", "dimensions": SMALL, "backend": "torch-tensorrt", **changes})
+
+
+def on_cpu(cell: Cell, folder: Path) -> AbstractContextManager[Built]:
+    """Build the cell with a backend that takes the CPU for a GPU."""
+    return built(cell, folder, backend=TorchTensorRTOnCpu())
 
 
 def test_it_passes_the_conformance_suite_on_the_cpu(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_it_passes_the_conformance_suite_on_the_cpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("precision", "disabled"), [("fp32", True), ("tf32", False), ("bf16", True)])
 def test_the_settings_are_the_cells(mode: str, precision: str, disabled: bool, tmp_path: Path) -> None:
-    with built(a_cell(mode=mode, precision=precision), tmp_path) as one:
+    with on_cpu(a_cell(mode=mode, precision=precision), tmp_path) as one:
         passed = ours.compilation_settings(one.context)
         assert passed["disable_tf32"] is disabled
         assert passed["use_explicit_typing"] and passed["pass_through_build_failures"]
@@ -61,20 +61,20 @@ def test_the_settings_are_the_cells(mode: str, precision: str, disabled: bool, t
 def test_the_two_ways_in_differ_in_their_phases(tmp_path: Path) -> None:
     for mode, phases in (("default", ("export", "compile")), ("torch-compile", ("compile",))):
         (tmp_path / mode).mkdir()
-        with built(a_cell(mode=mode), tmp_path / mode) as one:
+        with on_cpu(a_cell(mode=mode), tmp_path / mode) as one:
             assert one.phases == phases
 
 
 def test_only_just_in_time_counts_compilations(tmp_path: Path) -> None:
     for mode, graphs in (("default", 0), ("torch-compile", 1)):
         (tmp_path / mode).mkdir()
-        with built(a_cell(mode=mode), tmp_path / mode) as one:
+        with on_cpu(a_cell(mode=mode), tmp_path / mode) as one:
             assert one.compiled.compilations() == graphs
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_graph_that_is_wholly_converted_is_full(mode: str, tmp_path: Path) -> None:
-    with built(a_cell(mode=mode), tmp_path) as one:
+    with on_cpu(a_cell(mode=mode), tmp_path) as one:
         placement = one.compiled.placement()
         assert placement is not None and (placement.extent, placement.fallbacks) == (Extent.FULL, [])
         assert placement.engines == {"TensorRT engines": 1}
@@ -83,11 +83,9 @@ def test_a_graph_that_is_wholly_converted_is_full(mode: str, tmp_path: Path) -> 
         assert isinstance(told["tensorrt_layers"], int) and told["tensorrt_layers"] >= 3
 
 
-def test_operators_that_stayed_in_torch_are_named_and_counted(
-    compiler: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(compiler, "_NOT_CONVERTED", {"aten.relu.default"})
-    with built(a_cell(), tmp_path) as one:
+def test_operators_that_stayed_in_torch_are_named_and_counted(tmp_path: Path) -> None:
+    behaviour.not_converted.add("aten.relu.default")
+    with on_cpu(a_cell(), tmp_path) as one:
         placement = one.compiled.placement()
         assert placement is not None and placement.extent is Extent.PARTIAL
         (left,) = placement.fallbacks
@@ -97,17 +95,10 @@ def test_operators_that_stayed_in_torch_are_named_and_counted(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_engine_is_a_fallback(mode: str, fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_engine_is_a_fallback(mode: str, tmp_path: Path) -> None:
     """Below min_block_size the library only logs a warning, and returns a plain torch module."""
-    compile = fake.dynamo.compile
-    backend = fake.dynamo.backend.torch_tensorrt_backend
-
-    def jit(graph: Any, inputs: Any, options: dict[str, Any]) -> Any:
-        return backend(graph, inputs, options={**options, "min_block_size": 1000})
-
-    monkeypatch.setattr(fake.dynamo, "compile", lambda *args, **kwargs: compile(*args, min_block_size=1000, **kwargs))
-    monkeypatch.setattr(fake.dynamo.backend, "torch_tensorrt_backend", jit)
-    with built(a_cell(mode=mode), tmp_path) as one:
+    behaviour.build_no_engine_below(1000)
+    with on_cpu(a_cell(mode=mode), tmp_path) as one:
         placement = one.compiled.placement()
         assert placement is not None and placement.extent is Extent.FALLBACK
         assert set(placement.engines) == {"torch operators"}
@@ -130,23 +121,18 @@ def test_a_graph_break_is_no_full_placement() -> None:
     assert broken is not None and (broken.extent, broken.fallbacks) == (Extent.PARTIAL, ["graph break: print"])
 
 
-def test_cuda_graphs_are_the_librarys_own_and_switched_off_again(
-    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    switched: list[bool] = []
+class CapturingOnCpu(TorchTensorRTOnCpu):
+    """Takes the mode `cuda-graph` although there is no GPU."""
 
-    @contextmanager
-    def enable(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-        switched.append(True)
-        yield module
-        switched.append(False)
+    def supports(self, cell: Cell) -> Availability:
+        return YES
 
-    monkeypatch.setattr(fake.runtime, "enable_cudagraphs", enable)
-    monkeypatch.setattr(ours.TorchTensorRT, "supports", lambda *_: YES)
-    with built(a_cell(mode="cuda-graph"), tmp_path) as one:
-        assert switched == [True]
+
+def test_cuda_graphs_are_the_librarys_own_and_switched_off_again(tmp_path: Path) -> None:
+    with built(a_cell(mode="cuda-graph"), tmp_path, backend=CapturingOnCpu()) as one:
+        assert behaviour.switched == [True]
         torch.testing.assert_close(one.call(one.sets[0]), one.eager(one.sets[0]))
-    assert switched == [True, False]
+    assert behaviour.switched == [True, False]
 
 
 def test_what_is_supported() -> None:
@@ -158,48 +144,57 @@ def test_what_is_supported() -> None:
     assert "CUDA device" in backend.supports(a_cell(mode="cuda-graph")).reason
 
 
-class TestAvailability:
-    @pytest.fixture(autouse=True)
-    def real(self, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Restore the backend's own answer, and pretend that torch is 2.13 with CUDA."""
-        monkeypatch.undo()
-        monkeypatch.setitem(sys.modules, "torch_tensorrt", fake)
-        monkeypatch.setattr(ours, "torch_available", lambda device: YES)
-        monkeypatch.setattr(torch, "__version__", "2.13.0+cu130")
+MAJOR, MINOR = (int(number) for number in torch.__version__.split(".")[:2])
+REMEDY = f"pip install 'torch-tensorrt=={MAJOR}.{MINOR}.*'"
 
-    @staticmethod
-    def install(version: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-        def told(name: str) -> str:
-            if version is None:
-                raise metadata.PackageNotFoundError(name)
-            return version
 
-        monkeypatch.setattr(metadata, "version", told)
+@pytest.fixture
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that installs a version of Torch-TensorRT, as its metadata has it."""
+    monkeypatch.syspath_prepend(tmp_path)
 
-    def test_all_is_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.install("2.13.0", monkeypatch)
-        assert ours.TorchTensorRT().available(Device("cuda"))
+    def install(version: str) -> None:
+        information = tmp_path / f"torch_tensorrt-{version}.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch-tensorrt\nVersion: {version}\n")
 
-    def test_a_cpu_is_no_gpu(self) -> None:
-        assert ours.TorchTensorRT().available(Device("cpu")).reason == "TensorRT runs on NVIDIA GPUs, and cpu is none"
+    return install
 
-    @pytest.mark.parametrize(
-        ("version", "said"),
-        [
-            (None, "torch-tensorrt is not installed"),
-            ("2.14.0", "torch-tensorrt 2.14.0 is not for torch 2.13.0+cu130"),
-            ("2.12.1+cu130", "torch-tensorrt 2.12.1+cu130 is not for torch 2.13.0+cu130"),
-            ("2.7.0", "torch-tensorrt 2.7.0 is older than 2.8"),
-        ],
-    )
-    def test_one_that_is_not_this_torchs(self, version: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.install(version, monkeypatch)
-        monkeypatch.setitem(sys.modules, "torch_tensorrt", None)  # never imported: it could crash
-        assert ours.TorchTensorRT().available(Device("cuda")).reason == f"{said}: pip install 'torch-tensorrt==2.13.*'"
 
-    def test_an_import_that_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.install("2.13.0", monkeypatch)
-        monkeypatch.setitem(sys.modules, "torch_tensorrt", None)
-        reason = ours.TorchTensorRT().available(Device("cuda")).reason
-        assert reason.startswith("torch-tensorrt does not import (")
-        assert reason.endswith("pip install 'torch-tensorrt==2.13.*'")
+def test_a_cpu_is_no_gpu() -> None:
+    assert ours.TorchTensorRT().available(Device("cpu")).reason == "TensorRT runs on NVIDIA GPUs, and cpu is none"
+
+
+def test_one_for_this_torch_is_available_where_torch_has_the_gpu(release: Callable[[str], None]) -> None:
+    release(f"{MAJOR}.{MINOR}.0")
+    assert ours.version_matches_torch() and ours.library_imports()
+    assert ours.TorchTensorRT().available(Device("cuda")) == torch_available(Device("cuda"))
+
+
+@pytest.mark.skipif(bool(importlib.util.find_spec("torch_tensorrt")), reason="this machine has Torch-TensorRT")
+def test_one_that_is_not_installed_is_named_with_its_remedy() -> None:
+    reason = ours.TorchTensorRT().available(Device("cuda")).reason
+    assert reason == f"torch-tensorrt is not installed: {REMEDY}"
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (f"{MAJOR}.{MINOR + 1}.0", f"is not for torch {torch.__version__}"),
+        (f"{MAJOR}.{MINOR + 2}.1+cu130", f"is not for torch {torch.__version__}"),
+        ("2.7.0", "is older than 2.8"),
+    ],
+)
+def test_one_that_is_not_this_torchs_is_refused(
+    version: str, said: str, release: Callable[[str], None], install: Callable[[str, object], None]
+) -> None:
+    release(version)
+    install("torch_tensorrt", None)  # never imported: it could crash
+    reason = ours.TorchTensorRT().available(Device("cuda")).reason
+    assert reason == f"torch-tensorrt {version} {said}: {REMEDY}"
+
+
+def test_an_import_that_fails_is_told(install: Callable[[str, object], None]) -> None:
+    install("torch_tensorrt", None)
+    reason = ours.library_imports().reason
+    assert reason.startswith("torch-tensorrt does not import (") and reason.endswith(REMEDY)

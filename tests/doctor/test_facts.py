@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,9 +88,9 @@ def test_a_file_that_is_no_library_was_linked_against_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's ELF files")
-def test_without_pyelftools_it_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyelftools_it_is_not_known(install: Callable[[str, object], None]) -> None:
     assert facts.linked_major(Path(sys.executable).resolve(), "libc.so") == 6
-    monkeypatch.setitem(sys.modules, "elftools.elf.elffile", None)
+    install("elftools.elf.elffile", None)
     assert facts.linked_major(Path(sys.executable).resolve(), "libc.so") is None
 
 

@@ -3,13 +3,10 @@ stream."""
 
 from __future__ import annotations
 
-import backends.tensorrt
 from backends.base import YES, Availability
 from backends.tensorrt import TensorRT
 from backends.torch_tensorrt import TorchTensorRT
 from records.device import Device
-
-backends.tensorrt.stream_handle = lambda: 0
 
 
 class TensorRTOnCpu(TensorRT):
@@ -17,6 +14,9 @@ class TensorRTOnCpu(TensorRT):
 
     def available(self, device: Device) -> Availability:
         return YES if not device.is_cuda else Availability("the fake knows only the CPU")
+
+    def stream_handle(self) -> int:
+        return 0
 
 
 class TorchTensorRTOnCpu(TorchTensorRT):

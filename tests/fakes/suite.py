@@ -24,15 +24,20 @@ def environment(*folders: Path) -> dict[str, str]:
     return {**ours, "PYTHONPATH": os.pathsep.join(map(str, (FAKES, ROOT, *folders)))}
 
 
+def distribute(name: str, entry_point: str, folder: Path) -> None:
+    """Put a distribution with a backend into `folder`, which is to be on Python's path."""
+    information = folder / "bakeoff_fakes-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: bakeoff-fakes\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[{backends.ENTRY_POINTS}]\n{name} = {entry_point}\n")
+
+
 def conformance(name: str, entry_point: str, folder: Path) -> int:
     """Return how many tests passed for the backend at `entry_point`. Raise AssertionError if one failed.
 
     The backend is installed as a distribution in `folder`, as a third party's would be, so the suite needs no edit.
     """
-    information = folder / "bakeoff_fakes-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: bakeoff-fakes\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[{backends.ENTRY_POINTS}]\n{name} = {entry_point}\n")
+    distribute(name, entry_point, folder)
     suite = [sys.executable, "-m", "pytest", "tests/backends/test_conformance.py", "-k", name, "-p", "no:cacheprovider"]
     done = subprocess.run(
         suite, cwd=ROOT, env=environment(folder), capture_output=True, text=True, timeout=280, check=False

@@ -15,6 +15,7 @@ from harness.controller.cell_run import common_fields
 from harness.plan import Request, command_for, expand_backends, plan
 from records.errors import BakeoffError, UsageError
 from records.schema import Cell, Report
+from tests.fakes import suite
 
 REPOSITORY = Path(runner.__file__).parent
 
@@ -182,8 +183,7 @@ def commanded(command: str, monkeypatch: pytest.MonkeyPatch) -> Request:
     monkeypatch.setattr(runs, "run", note)
     words = shlex.split(command)
     assert words[:2] == ["python", "runner.py"]
-    monkeypatch.setattr(sys, "argv", words[1:])
-    runner.main()
+    runner.main(words[2:])
     return made[0]
 
 
@@ -293,8 +293,11 @@ print([name for name in ("torch", "onnx", "onnxruntime", "openvino", "tensorrt",
     assert done.stdout.strip() == "[]"
 
 
-def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(backends.TABLE, "broken", "no_such_module:Backend")
+def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite.distribute("broken", "no_such_module:Backend", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     assert ("broken", "default", False) in expand_backends(["all"])
     with pytest.raises(BakeoffError, match="backend 'broken'"):
         expand_backends(["broken"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -97,9 +99,11 @@ def test_every_preset_can_be_planned(path: Path) -> None:
 
 @pytest.mark.parametrize(("is_installed", "expected"), [(True, "transformer-engine"), (False, "torch")])
 def test_the_float8_decoders_layers_are_transformer_engines_where_that_is_installed(
-    is_installed: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+    is_installed: bool, expected: str, install: Callable[[str, object], None]
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if is_installed else None)
+    library = ModuleType("transformer_engine")
+    library.__spec__ = ModuleSpec("transformer_engine", None)
+    install("transformer_engine", library if is_installed else None)
     contests = [one for one in planned(config.read_preset("kernels")) if one.cells[0].cell.model == "fp8_transformer"]
     assert [one.cells[0].cell.dimensions["linears"] for one in contests] == [expected, "plain"]
     assert len({tuple(planned.cell.label for planned in one.cells) for one in contests}) == 1

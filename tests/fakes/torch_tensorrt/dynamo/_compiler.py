@@ -9,10 +9,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx.passes.split_module import split_module
 
+from .. import behaviour as _behaviour
 from ._settings import CompilationSettings
-
-_NOT_CONVERTED: set[str] = set()
-"""Operators that stay in torch. Tests replace this."""
 
 
 def compile(
@@ -42,8 +40,8 @@ def compile_module(
 ) -> torch.fx.GraphModule:
     """Put neighbouring nodes of one kind into one child, with the real partitioner's names."""
     work = [node for node in gm.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
-    convertible = [node for node in work if str(node.target) not in _NOT_CONVERTED]
-    if len(convertible) < max(1, settings.min_block_size):
+    convertible = [node for node in work if str(node.target) not in _behaviour.not_converted]
+    if len(convertible) < max(1, settings.min_block_size, _behaviour.least_block()):
         return gm
     groups: dict[torch.fx.Node, int] = {}
     kinds: list[bool] = []
