@@ -56,19 +56,22 @@ def test_weights_may_change_and_be_replaced_by_others_of_their_kind() -> None:
     assert current is not None and current[0] is module.weight and current[1] is module.bias
 
 
+def widen(module: torch.nn.Linear) -> None:
+    module.weight = torch.nn.Parameter(torch.ones(3, 2))
+
+
+def drop_bias(module: torch.nn.Linear) -> None:
+    module.bias = None
+
+
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda module: module.double(),
-        lambda module: setattr(module, "weight", torch.nn.Parameter(torch.ones(3, 2))),
-        lambda module: setattr(module, "bias", None),
-        lambda module: module.weight.requires_grad_(False),
-    ],
+    [lambda module: module.double(), widen, drop_bias, lambda module: module.weight.requires_grad_(False)],
 )
-def test_there_are_no_current_weights_once_one_is_of_another_kind(change: object) -> None:
+def test_there_are_no_current_weights_once_one_is_of_another_kind(change: Callable[[torch.nn.Linear], object]) -> None:
     module = torch.nn.Linear(2, 2)
     weights = Weights(module)
-    change(module)  # type: ignore[operator]
+    change(module)
     assert weights.current() is None
 
 
@@ -81,20 +84,56 @@ def filled() -> torch.nn.Module:
     return model
 
 
+def replace_layer(model: torch.nn.Module) -> None:
+    model[1] = torch.nn.Linear(2, 2)
+
+
+def untie_weight(model: torch.nn.Module) -> None:
+    model[1].weight = torch.nn.Parameter(torch.ones(2, 2))
+
+
+def fill_empty_place(model: torch.nn.Module) -> None:
+    model[0].bias = torch.nn.Parameter(torch.ones(2))
+
+
+def shorten_at_the_same_address(model: torch.nn.Module) -> None:
+    model[0].weight.data = model[0].weight.data[:1]
+
+
+def transpose_at_the_same_address(model: torch.nn.Module) -> None:
+    model[0].weight.data = model[0].weight.data.t()
+
+
+def change_type_at_the_same_address(model: torch.nn.Module) -> None:
+    model[0].weight.data = model[0].weight.data.view(torch.bfloat16)[:, ::2]
+
+
+def replace_table(model: torch.nn.Module) -> None:
+    model[0].table = torch.ones(2)
+
+
+def change_number(model: torch.nn.Module) -> None:
+    model[0].scale = 0.25
+
+
+def change_type_of_number(model: torch.nn.Module) -> None:
+    model[0].count = 1000.0
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        lambda model: model.__setitem__(1, torch.nn.Linear(2, 2)),
-        lambda model: setattr(model[1], "weight", torch.nn.Parameter(torch.ones(2, 2))),  # no longer tied
-        lambda model: setattr(model[0], "bias", torch.nn.Parameter(torch.ones(2))),
+        replace_layer,
+        untie_weight,
+        fill_empty_place,
         lambda model: model.append(torch.nn.Linear(2, 2)),
-        lambda model: setattr(model[0].weight, "data", model[0].weight.data[:1]),  # at the same address, as the next
-        lambda model: setattr(model[0].weight, "data", model[0].weight.data.t()),
-        lambda model: setattr(model[0].weight, "data", model[0].weight.data.view(torch.bfloat16)[:, ::2]),
-        lambda model: setattr(model[0], "table", torch.ones(2)),
+        shorten_at_the_same_address,
+        transpose_at_the_same_address,
+        change_type_at_the_same_address,
+        replace_table,
         lambda model: model[0].table.zero_(),
-        lambda model: setattr(model[0], "scale", 0.25),
-        lambda model: setattr(model[0], "count", 1000.0),  # equal, and of another type
+        change_number,
+        change_type_of_number,
         lambda model: delattr(model[0], "kind"),
         torch.jit.script,
     ],

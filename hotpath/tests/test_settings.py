@@ -13,14 +13,24 @@ import torch
 from hotpath import settings
 
 ROOT = Path(__file__).parents[2]
+
+
+def forbid_tf32() -> None:
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def benchmark() -> None:
+    torch.backends.cudnn.benchmark = True
+
+
 CHANGES: dict[str, Callable[[], object]] = {
     "threads": lambda: torch.set_num_threads(1 if torch.get_num_threads() > 1 else 2),
     "dtype": lambda: torch.set_default_dtype(torch.float64),
     "device": lambda: torch.set_default_device("meta"),
     "deterministic": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
     "matmul_precision": lambda: torch.set_float32_matmul_precision("high"),
-    "cudnn.allow_tf32": lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
-    "cudnn.benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "cudnn.allow_tf32": forbid_tf32,
+    "cudnn.benchmark": benchmark,
     "flash_attention": lambda: torch.backends.cuda.enable_flash_sdp(False),
 }
 NEWER = """

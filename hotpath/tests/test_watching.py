@@ -126,14 +126,26 @@ class Remembering(torch.nn.Module):
         return self.inner(rows)
 
 
+def count(module: torch.nn.Module, rows: torch.Tensor) -> None:
+    module.calls += 1
+
+
+def keep_loss(module: torch.nn.Module, rows: torch.Tensor) -> None:
+    module.inner.aux_loss = rows.sum()
+
+
+def update_mean(module: torch.nn.Module, rows: torch.Tensor) -> None:
+    module.mean = 0.9 * module.mean + rows
+
+
 @pytest.mark.parametrize(
     ("change", "which"),
     [
-        (lambda module, rows: setattr(module, "calls", module.calls + 1), "calls of Remembering"),
-        (lambda module, rows: setattr(module.inner, "aux_loss", rows.sum()), "aux_loss of Linear"),
+        (count, "calls of Remembering"),
+        (keep_loss, "aux_loss of Linear"),
         (lambda module, rows: module.losses.append(rows.sum()), "losses of Remembering"),
         (lambda module, rows: delattr(module, "calls"), "calls of Remembering"),
-        (lambda module, rows: setattr(module, "mean", 0.9 * module.mean + rows), "_buffers of Remembering"),
+        (update_mean, "_buffers of Remembering"),
         (lambda module, rows: None, ""),
     ],
 )
