@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,17 @@ from records.precision import Precision
 from records.schema import Ceilings, Environment, Frozen, Record, Work
 from records.upgrade import upgrade_record
 
+VMSTAT = Path("/proc/vmstat")
+"""The kernel's counters, on Linux."""
+
 
 class Store:
     """The folder of one run. Everything in it except the report is written while the run goes on."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, vmstat: Path = VMSTAT) -> None:
         self.root = root
-        self._kernel_kills = _kernel_kills()
+        self._vmstat = vmstat
+        self._kernel_kills = _kernel_kills(vmstat)
 
     @staticmethod
     def check(root: Path) -> None:
@@ -151,13 +154,13 @@ class Store:
         return Environment.model_validate_json(path.read_text()) if path.exists() else None
 
     @contextmanager
-    def timed(self) -> Iterator[None]:
+    def timed(self, now_s: Callable[[], float] = time.monotonic) -> Iterator[None]:
         """Add the time of the block to that of the run, even if the block raises."""
-        begun, before_s = time.monotonic(), self.elapsed_s
+        begun_s, before_s = now_s(), self.elapsed_s
         try:
             yield
         finally:
-            write_atomically(self.root / "elapsed_s", str(before_s + time.monotonic() - begun))
+            write_atomically(self.root / "elapsed_s", str(before_s + now_s() - begun_s))
 
     @property
     def elapsed_s(self) -> float:
@@ -167,7 +170,7 @@ class Store:
 
     def kernel_killed(self) -> bool:
         """Return True if the kernel has killed a process for lack of memory since the last call of this."""
-        before, self._kernel_kills = self._kernel_kills, _kernel_kills()
+        before, self._kernel_kills = self._kernel_kills, _kernel_kills(self._vmstat)
         return self._kernel_kills > before
 
     def _kept(self, cell_id: str) -> Path:
@@ -191,9 +194,9 @@ class Store:
         return plan
 
 
-def _kernel_kills() -> int:
+def _kernel_kills(vmstat: Path) -> int:
     """Return how many processes the kernel has killed for lack of memory, or 0 if it does not say."""
-    if not os.path.exists("/proc/vmstat"):
+    if not vmstat.exists():
         return 0
-    with open("/proc/vmstat", encoding="ascii") as file:
+    with open(vmstat, encoding="ascii") as file:
         return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)

@@ -1,17 +1,16 @@
 """A run's folder."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import runner
 from harness.plan import Request
-from records import store as stores
 from records.device import Device
 from records.errors import UsageError
 from records.precision import Precision
@@ -81,7 +80,7 @@ def test_a_folder_that_cannot_be_made_or_written_is_refused(tmp_path: Path, monk
     def deny(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(stores.tempfile, "TemporaryFile", deny)
+    monkeypatch.setattr(tempfile, "TemporaryFile", deny)
     assert "cannot be written (Permission denied)" in refusal(Store.check, tmp_path / "new")
 
 
@@ -111,20 +110,6 @@ def test_a_cell_that_was_not_planned_is_not_in_the_run(store: Store) -> None:
     assert store.records() == []
 
 
-def test_a_record_half_written_is_never_seen(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[bool, list[Record]]] = []
-    replace = os.replace
-
-    def look_first(*paths: str) -> None:
-        seen.append((store.has(cell("slow").id), store.records()))
-        replace(*paths)
-
-    monkeypatch.setattr(os, "replace", look_first)
-    store.save(record("slow"))
-    assert seen == [(False, [])]
-    assert store.records() == [record("slow")]
-
-
 def test_a_record_whose_writer_is_killed_is_not_seen(store: Store) -> None:
     store.save(record("again"))
     code = f"""
@@ -139,6 +124,7 @@ Store.open(Path({str(store.root)!r})).save(Record.model_validate_json(text))
     killed = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY)
     assert killed.returncode == -signal.SIGKILL
     assert len(list((store.root / "cells").iterdir())) == 2, "nothing was being written"
+    assert not store.has(cell("slow").id)
     assert [found.cell.mode for found in store.records()] == ["again"]
     store.save(record("slow"))
     assert [found.cell.mode for found in store.records()] == ["slow", "again"]
@@ -177,19 +163,24 @@ def test_what_a_call_takes_and_what_the_machine_can_do_are_kept(store: Store) ->
     assert opened.ceilings(Device("cuda:1"), Precision.FP32) is None
 
 
-def test_elapsed_time_adds_up_and_counts_what_was_broken_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = 100.0
-    monkeypatch.setattr(stores.time, "monotonic", lambda: now_s)
-    with store.timed():
-        now_s += 2.0
-    with contextlib.suppress(KeyboardInterrupt), Store.open(store.root).timed():
-        now_s += 3.0
+def test_elapsed_time_adds_up_and_counts_what_was_broken_off(store: Store) -> None:
+    clock = iter([100.0, 102.0, 200.0, 203.0]).__next__
+    with store.timed(clock):
+        pass
+    with contextlib.suppress(KeyboardInterrupt), Store.open(store.root).timed(clock):
         raise KeyboardInterrupt
     assert store.elapsed_s == pytest.approx(5.0)
 
 
-def test_the_kernels_kills_are_told_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = stores._kernel_kills()
-    monkeypatch.setattr(stores, "_kernel_kills", lambda: before + 1)
+def test_the_kernels_kills_are_told_once(tmp_path: Path) -> None:
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("pgfault 7\noom_kill 3\n")
+    store = Store(tmp_path, vmstat)
+    assert not store.kernel_killed()
+    vmstat.write_text("pgfault 9\noom_kill 4\n")
     assert store.kernel_killed()
     assert not store.kernel_killed()
+
+
+def test_where_the_kernel_does_not_tell_nothing_was_killed(tmp_path: Path) -> None:
+    assert not Store(tmp_path, tmp_path / "no vmstat").kernel_killed()
