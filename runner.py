@@ -41,6 +41,7 @@ class RunByDefault(TyperGroup):
     """`runner.py --model conv` means `runner.py run --model conv`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.obj = shlex.join(["runner.py", *args])  # the command as it was typed, for the record
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             raise unknown("command", args[0], self.commands, "runner.py --help")
         if not args or args[0] not in (*self.commands, "--help", "-h"):
@@ -65,6 +66,7 @@ stderr = Console(stderr=True)
 @config.takes_request
 def run(
     typed: dict[str, Any],
+    context: typer.Context,
     out: Annotated[Path | None, typer.Option(help="Folder of this run [results/<time>-<models>-<devices>]")] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="TOML file with these options as keys")] = None,
     preset: Annotated[
@@ -75,7 +77,7 @@ def run(
     """Compare backends on models, and write the report (the default command)."""
     options = config.gather(typed, out, quiet, config_file, preset)
     with LiveTable(stdout, quiet=options.quiet) as progress:
-        report, store = runs.run(options.to_request(), options.out, shlex.join(["runner.py", *sys.argv[1:]]), progress)
+        report, store = runs.run(options.to_request(), options.out, context.obj, progress)
     return _conclude(report, store, options.quiet)
 
 
@@ -261,11 +263,14 @@ def _conclude(found: Report, store: Store, quiet: bool) -> int:
     return runs.exit_status(found)
 
 
-def main() -> int:
-    """Parse, carry out, and turn errors into one line. Returns the exit status."""
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the arguments, carry out, and turn errors into one line. Returns the exit status.
+
+    By default the arguments are those of the process.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends a run as cleanly as Ctrl-C
     try:
-        return int(app(standalone_mode=False) or 0)
+        return int(app(arguments, standalone_mode=False) or 0)
     except BakeoffError as error:
         _complain(str(error))
         return USAGE_ERROR if isinstance(error, UsageError) else 1

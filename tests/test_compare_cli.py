@@ -1,6 +1,5 @@
 """`runner.py compare` and `history`, from what a user types to the exit status."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,8 +21,7 @@ def command_line(
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["runner.py", *arguments])
-        status = runner.main()
+        status = runner.main(list(arguments))
         said = capsys.readouterr()
         assert "Traceback" not in said.out + said.err
         return status, said.out, said.err

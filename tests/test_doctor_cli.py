@@ -1,7 +1,6 @@
 """`runner.py doctor`: what it prints, and its exit status."""
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -29,15 +28,12 @@ def examined(monkeypatch: pytest.MonkeyPatch, restored_signals: None) -> list[tu
     return asked
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["runner.py", "doctor", *arguments])
-    return runner.main()
+def call(*arguments: str) -> int:
+    return runner.main(["doctor", *arguments])
 
 
-def test_a_table_for_people(
-    examined: list[object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch) == 0
+def test_a_table_for_people(examined: list[object], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call() == 0
     assert examined == [((), ())]
     said = capsys.readouterr().out
     assert "FAIL" in said and "died of signal 11" in said
@@ -45,23 +41,19 @@ def test_a_table_for_people(
 
 
 def test_what_was_named_and_is_broken_decides_the_exit_status(
-    examined: list[object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    examined: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "--backends", "eager,onnx", "--devices", "cpu") == 1
+    assert call("--backends", "eager,onnx", "--devices", "cpu") == 1
     assert examined == [(("eager", "onnx"), ("cpu",))]
     assert capsys.readouterr().out.splitlines()[-1].endswith("You asked for these, and they do not work: onnx on cpu")
 
 
-def test_json_and_nothing_else(
-    examined: list[object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "--json", "--backends", "onnx") == 1
+def test_json_and_nothing_else(examined: list[object], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--json", "--backends", "onnx") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["broken"] == ["onnx on cpu"] and found["trials"][0]["outcome"] == "fail"
 
 
-def test_an_unknown_backend_is_refused_in_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restored_signals: None
-) -> None:
-    assert call(monkeypatch, "--backends", "onx") == 2
+def test_an_unknown_backend_is_refused_in_a_line(capsys: pytest.CaptureFixture[str], restored_signals: None) -> None:
+    assert call("--backends", "onx") == 2
     assert capsys.readouterr().err.strip() == "error: unknown backend 'onx': did you mean 'onnx'? (runner.py list)"

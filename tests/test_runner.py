@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,14 +13,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from rich.console import Console
 
 import backends
 import models
 import runner
+from harness import run as runs
 from records import report_file
 from records.schema import Report, Status
-from reports import writer
+from tests.reports.samples import bursts, cell, failed, ok, report
 
 TINY = (
     "--model",
@@ -50,8 +51,7 @@ def command_line(
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["runner.py", *map(str, arguments)])
-        status = runner.main()
+        status = runner.main([*map(str, arguments)])
         said = capsys.readouterr()
         assert "Traceback" not in said.out + said.err
         return status, said.out, said.err
@@ -141,17 +141,15 @@ def test_a_wrong_config_is_refused_in_one_line(command_line: CommandLine, text: 
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "full"])
-def test_a_folder_that_cannot_be_written_is_found_before_anything_is_measured(
-    command_line: CommandLine, monkeypatch: pytest.MonkeyPatch, out: str
+def test_a_folder_that_cannot_be_written_is_found_before_a_process_is_started(
+    command_line: CommandLine, out: str
 ) -> None:
-    def start(*_: object) -> None:
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr("harness.run.Launchers", start)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
     Path("file").write_text("")
     Path("full").mkdir()
     Path("full", "precious").write_text("")
     assert f"--out {out}: " in complaint(command_line(*TINY, "--backends", "null", "--out", out))
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt == before
 
 
 def test_help_is_no_error(command_line: CommandLine) -> None:
@@ -226,13 +224,11 @@ def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine
 
 
 @pytest.mark.parametrize("failing", ["wrong", "crash-in-compile"])
-def test_one_failed_cell_is_enough_for_exit_status_1(
-    command_line: CommandLine, without_figures: None, failing: str
-) -> None:
+def test_one_failed_cell_is_enough_for_exit_status_1(command_line: CommandLine, failing: str) -> None:
     assert command_line(*TINY, "--backends", f"null,null/{failing}", "--out", "run")[0] == 1
 
 
-def test_strict_fails_what_ran_elsewhere(command_line: CommandLine, without_figures: None) -> None:
+def test_strict_fails_what_ran_elsewhere(command_line: CommandLine) -> None:
     asked = (*TINY, "--backends", "eager,null/partial")
     assert command_line(*asked, "--out", "lenient")[0] == 0
     status, out, _ = command_line(*asked, "--strict", "--out", "strict")
@@ -241,7 +237,7 @@ def test_strict_fails_what_ran_elsewhere(command_line: CommandLine, without_figu
     assert "x null/partial fallback: placement is partial, and --strict asks for full" in " ".join(out.split())
 
 
-def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: CommandLine, without_figures: None) -> None:
+def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: CommandLine) -> None:
     asked = (*TINY, "--backends", "eager,null", "--calls", "50", "--require", "peak_device_bytes<1GB")
     status, out, _ = command_line(*asked, "--processes", "2", "--out", "run")  # the second one starts warm
     assert status == 0
@@ -257,28 +253,25 @@ def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: Command
         assert f"= null over 50 calls from a {start} start: " in " ".join(out.split())
 
 
-def test_a_backend_named_that_is_not_to_be_had_fails_the_run(command_line: CommandLine, without_figures: None) -> None:
+def test_a_backend_named_that_is_not_to_be_had_fails_the_run(command_line: CommandLine) -> None:
     status, out, _ = command_line(*TINY, "--backends", "eager,tensorrt", "--out", "run")
     assert status == 1
     assert statuses(report_file.read(Path("run"))) == {"eager": "ok", "tensorrt": "unavailable"}
     assert "x tensorrt unavailable:" in out
 
 
-def test_a_backend_that_all_stands_for_may_be_missing(
-    command_line: CommandLine, without_figures: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backends, "names", lambda: ["eager", "tensorrt"])
-    assert command_line(*TINY, "--backends", "all", "--out", "run")[0] == 0
-    assert statuses(report_file.read(Path("run"))) == {"eager": "ok", "tensorrt": "unavailable"}
+def test_a_backend_that_all_stands_for_may_be_missing() -> None:
+    absent = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
+    assert not absent.asked_by_name
+    named = absent.model_copy(update={"asked_by_name": True})
+    assert [runs.exit_status(report([ok(cell(), bursts(1.0)), each])) for each in (absent, named)] == [0, 1]
 
 
-def test_a_run_that_measured_nothing_says_so(command_line: CommandLine, without_figures: None) -> None:
+def test_a_run_that_measured_nothing_says_so(command_line: CommandLine) -> None:
     assert command_line(*TINY, "--backends", "tensorrt", "--out", "run")[0] == 3
 
 
-def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(
-    command_line: CommandLine, without_figures: None
-) -> None:
+def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(command_line: CommandLine) -> None:
     Path("run.toml").write_text(
         "model = 'mlp'\nbackends = ['null', 'null/slow']\ndevices = 'cpu'\nmin-time = 0.02\nout = 'run'\nquiet = true\n"
         "[set]\nfeatures = 8\nhidden = 4\n"
@@ -293,15 +286,8 @@ def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(
     )
 
 
-@pytest.fixture
-def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than the run."""
-    write = writer.write
-    monkeypatch.setattr(writer, "write", lambda report, folder: write(report, folder, figures=False))
-
-
 def test_list_shows_what_there_is(command_line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "stdout", Console(width=200))
+    monkeypatch.setenv("COLUMNS", "200")
     status, out, err = command_line("list", "--devices", "cpu")
     assert (status, err) == (0, "")
     for name in [*backends.names(), *backends.ALIASES, *models.TABLE, "max-autotune-no-cudagraphs", "features (256)"]:
@@ -425,7 +411,7 @@ def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(
 
 
 def test_a_killed_run_leaves_nothing_running_and_is_resumed_without_repeating(
-    blocked: subprocess.Popen[str], tmp_path: Path, command_line: CommandLine, without_figures: None
+    blocked: subprocess.Popen[str], tmp_path: Path, command_line: CommandLine
 ) -> None:
     blocked.kill()
     blocked.communicate()

@@ -52,9 +52,12 @@ FOLLOWED = {
 """Pages that another test follows, in a copy of the checkout."""
 
 
-def commands(page: Path) -> Iterator[Command]:
-    """Yield the page's commands in order, without comments: what follows `$ ` in console blocks, else each line."""
-    name = page.relative_to(ROOT).as_posix()
+def commands(page: Path, root: Path = ROOT) -> Iterator[Command]:
+    """Yield the commands of a page below `root` in order, without comments.
+
+    In console blocks a command follows `$ `. In other blocks each line is one.
+    """
+    name = page.relative_to(root).as_posix()
     for block in BLOCK.findall(page.read_text(encoding="utf-8")):
         lines = block.replace("\\\n", " ").splitlines()
         typed = [line[2:] for line in lines if line.startswith("$ ")]

@@ -108,9 +108,8 @@ def test_what_measures_can_be_planned(
 
     monkeypatch.setattr("harness.run.run", stop)
     words = shlex.split(command.text)
-    monkeypatch.setattr(sys, "argv", words[words.index("runner.py") :])
     with pytest.raises(Planned):
-        runner.main()
+        runner.main(words[words.index("runner.py") + 1 :])
     (request,) = given
     if "exported" in command.text or "gated" in command.text or "hf:" in command.text:
         return  # the model or backend is the page's own, or a folder that is missing: reading the request is enough
@@ -135,15 +134,14 @@ def test_every_page_with_commands_is_known() -> None:
         assert (ROOT / reason.split()[0]).exists()
 
 
-def test_commands_are_read_as_they_are_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "ROOT", tmp_path)
+def test_commands_are_read_as_they_are_typed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "```console\n$ python runner.py --model mlp   # so\n its output\n```\n"
         "```sh\nmake bench ARGS=\"-k '#1'\"\n\nfirst \\\n    second\n```\n"
         "`a.py`:\n\n```python\nx = 1\n```\n"
     )
-    assert [command.text for command in commands.commands(page)] == [
+    assert [command.text for command in commands.commands(page, tmp_path)] == [
         "python runner.py --model mlp",
         "make bench ARGS=\"-k '#1'\"",
         "first second",

@@ -396,15 +396,14 @@ def test_an_unknown_cell_is_refused_with_a_near_one(name: str, near: str) -> Non
 
 
 def test_the_command_writes_the_script_to_a_file_or_prints_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restored_signals: None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], restored_signals: None
 ) -> None:
     record = record_of(cell_of("mlp", "eager"))
     report = report_on(record)
     (tmp_path / "report.json").write_text(report_file.to_json(report))
-    command = ["runner.py", "reproduce", str(tmp_path / "report.json"), "eager"]
+    command = ["reproduce", str(tmp_path / "report.json"), "eager"]
     for arguments in (command, [*command, "--out", str(tmp_path / "eager.py")]):
-        monkeypatch.setattr(sys, "argv", arguments)
-        assert runner.main() == 0
+        assert runner.main(arguments) == 0
     expected = reproduce.script_for(report, record)
     assert capsys.readouterr().out == expected
     assert (tmp_path / "eager.py").read_text() == expected
