@@ -27,7 +27,7 @@ from doctor.traps import OVERRIDES
 from harness.controller import environment
 from harness.controller.launcher import ROOT, Launcher
 from harness.messages import TorchFacts, Tried, TryImport
-from harness.nvml import nvml, throttle_reasons
+from harness.nvml import cards, nvml
 from harness.run import ask
 from records.errors import BakeoffError
 
@@ -227,33 +227,18 @@ def _needed_by_bakeoff() -> dict[str, str]:
 
 def _gpus() -> list[GpuState]:
     with nvml() as library:
-        if library is None:
-            return []
-        return [_gpu(library, index) for index in range(library.nvmlDeviceGetCount())]
-
-
-def _gpu(library: Any, index: int) -> GpuState:
-    device = library.nvmlDeviceGetHandleByIndex(index)
-
-    def ask_nvml(question: str, *arguments: Any) -> Any:
-        try:
-            return getattr(library, question)(device, *arguments)
-        except library.NVMLError:  # not every card answers everything
-            return None
-
-    name = library.nvmlDeviceGetName(device)
-    persistence = ask_nvml("nvmlDeviceGetPersistenceMode")
-    processes = ask_nvml("nvmlDeviceGetComputeRunningProcesses")
-    reasons = ask_nvml("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
-    return GpuState(
-        index=index,
-        name=name.decode() if isinstance(name, bytes) else name,
-        persistence_mode=bool(persistence) if persistence is not None else None,
-        application_sm_clock_mhz=ask_nvml("nvmlDeviceGetApplicationsClock", library.NVML_CLOCK_SM),
-        default_sm_clock_mhz=ask_nvml("nvmlDeviceGetDefaultApplicationsClock", library.NVML_CLOCK_SM),
-        held_down_by=throttle_reasons(library, reasons),
-        processes=len(processes) if processes is not None else None,
-    )
+        return [
+            GpuState(
+                index=index,
+                name=card.name,
+                persistence_mode=card.persistence_mode,
+                application_sm_clock_mhz=card.ask("nvmlDeviceGetApplicationsClock", library.NVML_CLOCK_SM),
+                default_sm_clock_mhz=card.ask("nvmlDeviceGetDefaultApplicationsClock", library.NVML_CLOCK_SM),
+                held_down_by=card.throttle_reasons,
+                processes=card.processes,
+            )
+            for index, card in enumerate(cards(library))
+        ]
 
 
 def _driver_cuda() -> str | None:

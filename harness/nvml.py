@@ -52,10 +52,6 @@ def handle(library: Any, index: int) -> Any:
     return library.nvmlDeviceGetHandleByIndex(index)
 
 
-def throttle_reasons(library: Any, bits: int) -> list[str]:
-    return [words for name, words in THROTTLE_REASONS.items() if bits & getattr(library, name, 0)]
-
-
 def device_free_bytes(index: int) -> int | None:
     """Return the free memory of a CUDA device, or None without NVML."""
     with nvml() as library:
@@ -73,47 +69,76 @@ def max_sm_clock_mhz(index: int, opened: Callable[[], AbstractContextManager[Any
             return None
 
 
+class Card:
+    """One GPU. What it does not answer is None."""
+
+    def __init__(self, library: Any, device: Any) -> None:
+        self.library = library
+        self._device = device
+
+    @property
+    def name(self) -> str:
+        name = self.library.nvmlDeviceGetName(self._device)
+        return name.decode() if isinstance(name, bytes) else str(name)
+
+    @property
+    def persistence_mode(self) -> bool | None:
+        found = self.ask("nvmlDeviceGetPersistenceMode")
+        return None if found is None else bool(found)
+
+    @property
+    def processes(self) -> int | None:
+        """Return how many processes use the GPU for computing."""
+        found = self.ask("nvmlDeviceGetComputeRunningProcesses")
+        return None if found is None else len(found)
+
+    @property
+    def throttle_reasons(self) -> list[str]:
+        bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        return [words for name, words in THROTTLE_REASONS.items() if bits & getattr(self.library, name, 0)]
+
+    def ask(self, question: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self.library, question)(self._device, *arguments)
+        except self.library.NVMLError:  # not every card answers everything
+            return None
+
+
+def cards(library: Any) -> list[Card]:
+    """Return the GPUs that NVML tells of, or none without it."""
+    count = 0 if library is None else library.nvmlDeviceGetCount()
+    return [Card(library, library.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
+
+
 class GpuWatch:
     """Reads a GPU's clock, temperature, processes and energy. NVML stays open: opening it takes longer than a burst."""
 
     def __init__(self, index: int | None, library: Any = None) -> None:
         """Without an `index` there is nothing to read. Tests pass a `library` of their own."""
-        self._library: Any = None
+        self._card: Card | None = None
         if index is None:
             return
         library = library or import_pynvml()
         if library is None:
             return
-        try:
-            self._handle = handle(library, index)
-        except library.NVMLError:  # there is no such GPU
-            return
-        self._library = library
+        with contextlib.suppress(library.NVMLError):  # there may be no such GPU
+            self._card = Card(library, handle(library, index))
 
     def read(self) -> Mapping[str, Any]:
         """Return fields of `Conditions`: none without NVML or the GPU."""
-        if self._library is None:
+        if (card := self._card) is None:
             return {}
         return {
-            "sm_clock_mhz": self._ask("nvmlDeviceGetClockInfo", self._library.NVML_CLOCK_SM),
-            "temperature_c": self._ask("nvmlDeviceGetTemperature", self._library.NVML_TEMPERATURE_GPU),
-            "throttle_reasons": throttle_reasons(
-                self._library, self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
-            ),
+            "sm_clock_mhz": card.ask("nvmlDeviceGetClockInfo", card.library.NVML_CLOCK_SM),
+            "temperature_c": card.ask("nvmlDeviceGetTemperature", card.library.NVML_TEMPERATURE_GPU),
+            "throttle_reasons": card.throttle_reasons,
         }
 
     def processes(self) -> int | None:
         """Return how many processes use the GPU for computing."""
-        found = self._ask("nvmlDeviceGetComputeRunningProcesses") if self._library else None
-        return None if found is None else len(found)
+        return self._card.processes if self._card else None
 
     def energy_j(self) -> float | None:
         """Return the energy that the GPU has taken since its driver was loaded."""
-        found = self._ask("nvmlDeviceGetTotalEnergyConsumption") if self._library else None
+        found = self._card.ask("nvmlDeviceGetTotalEnergyConsumption") if self._card else None
         return None if found is None else found / 1e3
-
-    def _ask(self, question: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._library, question)(self._handle, *arguments)
-        except self._library.NVMLError:  # not every card answers everything
-            return None

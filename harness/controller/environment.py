@@ -21,7 +21,7 @@ import psutil
 from harness import isolation
 from harness.controller.launcher import ROOT
 from harness.messages import TorchFacts
-from harness.nvml import GpuWatch, device_free_bytes, nvml
+from harness.nvml import Card, GpuWatch, cards, device_free_bytes, nvml
 from records.device import Device
 from records.schema import Environment, Gpu
 
@@ -109,36 +109,26 @@ def _versions() -> dict[str, str]:
 
 def gpus_of(library: Any) -> list[Gpu]:
     """Return the GPUs that NVML tells of, or none without it."""
-    return [] if library is None else [_gpu(library, index) for index in range(library.nvmlDeviceGetCount())]
+    return [_gpu(index, card) for index, card in enumerate(cards(library))]
 
 
-def _gpu(library: Any, index: int) -> Gpu:
-    device = library.nvmlDeviceGetHandleByIndex(index)
-
-    def ask(question: str, *arguments: Any) -> Any:
-        try:
-            return getattr(library, question)(device, *arguments)
-        except library.NVMLError:  # not every card answers everything
-            return None
-
-    power_mw = ask("nvmlDeviceGetEnforcedPowerLimit")
-    memory = ask("nvmlDeviceGetMemoryInfo")
-    persistence = ask("nvmlDeviceGetPersistenceMode")
-    processes = ask("nvmlDeviceGetComputeRunningProcesses")
-    name = library.nvmlDeviceGetName(device)
+def _gpu(index: int, card: Card) -> Gpu:
+    library = card.library
+    power_mw = card.ask("nvmlDeviceGetEnforcedPowerLimit")
+    memory = card.ask("nvmlDeviceGetMemoryInfo")
     driver = library.nvmlSystemGetDriverVersion()
     return Gpu(
         index=index,
-        name=name.decode() if isinstance(name, bytes) else name,
+        name=card.name,
         memory_bytes=memory.total if memory else None,
         driver=driver.decode() if isinstance(driver, bytes) else driver,
-        sm_clock_mhz=ask("nvmlDeviceGetClockInfo", library.NVML_CLOCK_SM),
-        max_sm_clock_mhz=ask("nvmlDeviceGetMaxClockInfo", library.NVML_CLOCK_SM),
-        memory_clock_mhz=ask("nvmlDeviceGetClockInfo", library.NVML_CLOCK_MEM),
+        sm_clock_mhz=card.ask("nvmlDeviceGetClockInfo", library.NVML_CLOCK_SM),
+        max_sm_clock_mhz=card.ask("nvmlDeviceGetMaxClockInfo", library.NVML_CLOCK_SM),
+        memory_clock_mhz=card.ask("nvmlDeviceGetClockInfo", library.NVML_CLOCK_MEM),
         power_limit_w=power_mw / 1000 if power_mw is not None else None,
-        temperature_c=ask("nvmlDeviceGetTemperature", library.NVML_TEMPERATURE_GPU),
-        persistence_mode=bool(persistence) if persistence is not None else None,
-        other_processes=len(processes) if processes is not None else None,
+        temperature_c=card.ask("nvmlDeviceGetTemperature", library.NVML_TEMPERATURE_GPU),
+        persistence_mode=card.persistence_mode,
+        other_processes=card.processes,
     )
 
 
