@@ -6,7 +6,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from backends import cuda_graph, quantising, surgical
@@ -305,9 +304,7 @@ class InductorLog(logging.Handler):
             logging.getLogger(name).addHandler(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         logging.getLogger(self.FALLBACKS).setLevel(self._level)
         for name in (self.FALLBACKS, self.SKIPS):
             logging.getLogger(name).removeHandler(self)
