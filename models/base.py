@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from records.device import Device
+from records.device import CPU, Device
 from records.errors import UsageError, unknown
 from records.precision import Precision
 
@@ -162,3 +162,16 @@ class Family(ABC):
         gives other weights.
         """
         return None
+
+
+class Drawn(Family):
+    """A family of large weights or inputs. They are drawn on the cell's device, in its precision."""
+
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
+        import torch
+
+        return self.load_on(dimensions, seed, CPU, torch.float32)
+
+    @abstractmethod
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
+        """Build the model on every device, never None."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from models.base import Dimension, Family, Inputs, LoadedModel, Sizes
+from models.base import Dimension, Drawn, Inputs, LoadedModel, Sizes
 from models.seeding import normal_inputs_on
-from records.device import CPU, Device
+from records.device import Device
 from records.errors import UsageError
 from records.precision import Precision
 
@@ -20,19 +19,6 @@ MULTIPLE = 16
 
 RANGE = 6.0
 """Standard normal values up to this are quantised. Larger ones, two in a billion, are clipped."""
-
-
-class Drawn(Family):
-    """A family that only has large inputs. They are drawn on the cell's device, in its precision."""
-
-    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
-        import torch
-
-        return self.load_on(dimensions, seed, CPU, torch.float32)
-
-    @abstractmethod
-    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
-        """Build the model on every device, never None."""
 
 
 class FusedAddReluMul(Drawn):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from models.base import Dimension, Family, LoadedModel, Sizes
+from models.base import Dimension, Drawn, LoadedModel, Sizes
 from models.seeding import normal_inputs_on
-from records.device import CPU, Device
+from records.device import Device
 from records.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
 
 
-class Rope(Family):
+class Rope(Drawn):
     """Queries and keys, each (batch, seq, heads, width), turned by their positions."""
 
     name = "rope"
@@ -31,11 +31,6 @@ class Rope(Family):
             raise UsageError(
                 f"{self.name}: width={dimensions['width']} is odd, and is turned in pairs: set an even one"
             )
-
-    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
-        import torch
-
-        return self.load_on(dimensions, seed, CPU, torch.float32)
 
     def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
         from models.decoder_layers import RotaryEmbedding

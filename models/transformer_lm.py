@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
-from records.device import CPU, Device
+from models.base import INPUT_SETS, Dimension, Drawn, Inputs, LoadedModel, Sizes
+from records.device import Device
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ STREAM = 8
 """Number of lengths in a stream, from an eighth of the context to all of it."""
 
 
-class TransformerLM(Family):
+class TransformerLM(Drawn):
     """Tokens (batch, context) -> logits (batch, context, 10000). The layers are in models/language_layers.py.
 
     The loss is the cross entropy of each position's next token, as Hugging Face computes it from labels that are the
@@ -70,11 +70,6 @@ class TransformerLM(Family):
             choices=("fixed", "stream"),
         ),
     }
-
-    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
-        import torch
-
-        return self.load_on(dimensions, seed, CPU, torch.float32)
 
     def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
         import torch
