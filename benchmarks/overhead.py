@@ -31,7 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from harness import config
 from harness import run as runs
 from harness.controller.cell_run import CellRun
-from harness.controller.launcher import Launcher, Worker
+from harness.controller.launcher import Launcher
+from harness.controller.progress import Silent
+from harness.controller.worker_process import Worker
 from harness.plan import Request
 from judging.judgement import judge
 from records import report_file
@@ -68,7 +70,7 @@ OWN_WORK = (
 """The harness's own work, which no phase announces. From its start until the next phase, time is the harness's."""
 
 
-class Timeline:
+class Timeline(Silent):
     """Adds up the time between two announcements, by the kind of work that was under way."""
 
     def __init__(self) -> None:
@@ -101,17 +103,12 @@ class Timeline:
         self.processes += name == "probe"
         self.turn_to(KINDS[name])
 
-    def measured(self, cell: Cell, median_ms: float) -> None:
-        """A burst has ended, and the next one, or the end of the epoch, follows: sampling goes on."""
-
     def ended(self, record: Record) -> None:
         self.turn_to("harness")
 
     def note(self, text: str) -> None:
         kinds = {"importing": "building", "computing": "checking", "measuring": "checking"}
         self.turn_to(kinds.get(text.partition(" ")[0], "harness"))
-
-    def tick(self) -> None: ...
 
 
 def main() -> None:

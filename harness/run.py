@@ -16,10 +16,11 @@ import backends
 import models
 from harness.controller import environment
 from harness.controller.contest_run import Measurement
-from harness.controller.launcher import CAN_FORK, CAN_PAUSE, DeadlinePassed, Launcher, Launchers, WorkerEnded
+from harness.controller.launcher import CAN_FORK, Launcher, Launchers
 from harness.controller.progress import Progress
+from harness.controller.worker_process import CAN_PAUSE, DeadlinePassed, WorkerEnded
 from harness.messages import Failed, Job, ProbeTorch, TorchFacts, Tried, TryBackend
-from harness.plan import Contest, Request, StartMethod, plan
+from harness.plan import Contest, Request, plan
 from harness.sampling_plan import SamplingPlan
 from judging.constraints import Requirements
 from judging.ranking import undecided
@@ -123,7 +124,7 @@ def exit_status(report: Report) -> int:
     return 1 if failed else 0
 
 
-def availability(devices: Sequence[str], start_method: StartMethod = "auto") -> dict[tuple[str, str], str]:
+def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:
     """Return, for each backend and device, why this machine lacks it, or an empty string.
 
     Each backend is tried in a worker of its own. By default the devices are the CPU, and CUDA where torch sees a GPU.
@@ -131,7 +132,7 @@ def availability(devices: Sequence[str], start_method: StartMethod = "auto") -> 
     """
     asked = [Device(name) for name in devices]
     found: dict[tuple[str, str], str] = {}
-    with Launchers(start_method) as launchers:
+    with Launchers("auto") as launchers:
         if not asked:
             asked = [CPU, Device("cuda")] if ask(launchers.first, ProbeTorch(), TorchFacts).cuda_devices else [CPU]
         for device in asked:

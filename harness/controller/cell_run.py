@@ -15,8 +15,9 @@ import models
 from backends.base import AheadOfTime
 from harness.controller import roofline
 from harness.controller.environment import Machine
-from harness.controller.launcher import DeadlinePassed, Launcher, Worker, WorkerEnded
+from harness.controller.launcher import Launcher
 from harness.controller.progress import Progress
+from harness.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from harness.messages import (
     BurstTaken,
     Event,

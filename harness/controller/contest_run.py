@@ -11,7 +11,7 @@ import backends
 from harness.controller import groundwork
 from harness.controller.cell_run import CellEnded, CellRun, ContestSetup, common_fields
 from harness.controller.environment import Machine
-from harness.controller.launcher import CAN_PAUSE, Launchers
+from harness.controller.launcher import Launchers
 from harness.controller.progress import Progress
 from harness.controller.rounds import (
     RoundsSoFar,
@@ -21,6 +21,7 @@ from harness.controller.rounds import (
     order_of_round,
     round_rules,
 )
+from harness.controller.worker_process import CAN_PAUSE
 from harness.plan import Contest, PlannedCell, unsupported_precision
 from harness.sampling_plan import SamplingPlan
 from judging.ranking import BASELINE, undecided

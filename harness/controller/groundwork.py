@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.controller.cell_run import cause_of_death, products_of
-from harness.controller.launcher import DeadlinePassed, Launcher, WorkerEnded
+from harness.controller.launcher import Launcher
 from harness.controller.progress import Progress
+from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.messages import CeilingsMeasured, ComputeReference, Failed, MeasureCeilings, ReferenceComputed
 from harness.plan import Contest
 from records.schema import Cell, Status

@@ -1,4 +1,4 @@
-"""Starting, watching and ending workers, which are forked from a server or spawned as fresh interpreters."""
+"""The ways to start workers: forked from a server, or spawned as fresh interpreters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -15,16 +14,16 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from harness import isolation, messages
+from harness.controller.worker_process import Worker
 from harness.messages import (
     Assignment,
-    Command,
     Event,
     Exited,
     Forked,
@@ -40,107 +39,24 @@ from harness.plan import StartMethod
 from records.errors import BakeoffError
 
 ROOT = Path(__file__).resolve().parents[2]
-LIVENESS_CHECK_S = 1.0
-"""A blocking wait looks this often whether the worker is still there. Usually the end of its pipe tells first."""
 MAX_PRELOAD_S = 120.0
 """A fork server may take this long to import what it was asked to."""
 MAX_CLOSE_S = 10.0
-"""A worker may take this long to leave after closing its pipe: it may dump core, or free a GPU's memory."""
+"""A fork server may take this long to leave after its socket was closed."""
 
 FURTHER_SERVERS_AT_ONCE = 2
 """Servers that are started together for epochs beyond the prepared ones. Two hardly take longer than one, and a contest
 that needs a fourth process mostly needs a fifth."""
 
 CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
-CAN_PAUSE = hasattr(signal, "SIGSTOP")
 
 
-class WorkerEnded(Exception):
-    """The worker is gone. `status` is its exit code, or minus the number of the signal that killed it."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"exit status {status}")
-        self.status = status
-
-
-class DeadlinePassed(Exception):
-    """The worker sent nothing in time. It is still alive."""
+Started = tuple[int, Callable[[bool], int | None]]
+"""A worker's process id, and the function that returns its exit status. See `Worker`."""
 
 
 class CannotPreload(Exception):
     """The fork server ended while it imported what it was asked to, or took too long."""
-
-
-class Worker(ABC):
-    """One worker process. Its events come through `receive`, in order."""
-
-    def __init__(self, pid: int, connection: Connection, mark: str, workspace: Path, keeps: bool) -> None:
-        self.pid = pid
-        self.mark = mark
-        self.workspace = workspace
-        self.is_over = False
-        self._keeps_workspace = keeps
-        self._connection = connection
-
-    def send(self, command: Command) -> None:
-        """Send a command. If the worker is gone, the next `receive` says so."""
-        with contextlib.suppress(OSError):
-            messages.send(self._connection, command)
-
-    def receive(self, deadline: float) -> Event:
-        """Wait for the next event until `deadline` (time.monotonic). Raises WorkerEnded or DeadlinePassed."""
-        while True:
-            remaining = deadline - time.monotonic()
-            if self._connection.poll(max(0.0, min(LIVENESS_CHECK_S, remaining))):
-                try:
-                    return messages.receive_event(self._connection)
-                except (EOFError, OSError):
-                    raise WorkerEnded(self._reap()) from None
-            status = self._exit_status()
-            if status is not None and not self._connection.poll(0):
-                raise WorkerEnded(status)
-            if remaining <= 0:
-                raise DeadlinePassed
-
-    def pause(self) -> None:
-        """Stop the worker's whole process group, with all its threads."""
-        self._signal_group(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal_group(signal.SIGCONT)
-
-    def end(self) -> int:
-        """Kill the worker with everything it started, and return its exit status. Its own workspace goes, too."""
-        isolation.kill_tree(self.pid, self.mark)
-        status = self._wait()
-        isolation.kill_tree(self.pid, self.mark)  # what was being started meanwhile
-        self._connection.close()
-        if not self._keeps_workspace:
-            shutil.rmtree(self.workspace, ignore_errors=True)
-        self.is_over = True
-        return status
-
-    def _reap(self) -> int:
-        """Return the exit status of a worker that closed its pipe. One that does not leave is killed."""
-        give_up = time.monotonic() + MAX_CLOSE_S
-        while (status := self._exit_status()) is None:
-            if time.monotonic() > give_up:
-                isolation.kill_tree(self.pid, self.mark)
-                return self._wait()
-            time.sleep(0.01)
-        return status
-
-    def _signal_group(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
-
-    @abstractmethod
-    def _exit_status(self) -> int | None:
-        """Return the exit status, or None while the worker is alive."""
-
-    @abstractmethod
-    def _wait(self) -> int:
-        """Wait for the end of the worker, and return its exit status."""
 
 
 class Launcher(ABC):
@@ -173,9 +89,10 @@ class Launcher(ABC):
         )
         ours, theirs = Pipe()
         try:
-            worker = self._start(assignment, ours, theirs, keeps)
+            pid, exit_status = self._start(assignment, ours, theirs)
         finally:
             theirs.close()
+        worker = Worker(pid, ours, assignment, keeps, exit_status)
         self._workers.append(worker)
         return worker
 
@@ -193,9 +110,7 @@ class Launcher(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.ExitStack() as stack:  # each step is taken even if another one fails
             stack.callback(shutil.rmtree, self.temporary, ignore_errors=True)
             stack.callback(self._close)
@@ -220,10 +135,11 @@ class Launcher(ABC):
         """Wait until workers can be started. Raises CannotPreload or BakeoffError where that does not come."""
 
     @abstractmethod
-    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Worker: ...
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
+        """Start the process, and hand it `assignment` and its end of the pipe, `theirs`."""
 
-    @abstractmethod
-    def _close(self) -> None: ...
+    def _close(self) -> None:  # noqa: B027 - only some have a server to end
+        """End what outlives the workers."""
 
 
 class Launchers:
@@ -295,13 +211,13 @@ class Launchers:
         try:
             server.await_serving()
         except CannotPreload:
-            server.__exit__(None, None, None)
+            server.__exit__()
             self._modules = ()
             server = self._started()
             try:
                 server.await_serving()
             except BakeoffError:
-                server.__exit__(None, None, None)
+                server.__exit__()
                 raise
         return server
 
@@ -330,9 +246,7 @@ class Launchers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # the last one first: the first one's folder holds what the workers of the others use
         with contextlib.ExitStack() as stack:
             for each in self._launchers:
@@ -429,14 +343,14 @@ class ForkLauncher(Launcher):
     def _send(self, order: Order, *descriptors: int) -> None:
         messages.send_order(self._control, order, *descriptors)
 
-    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Worker:
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
         self.await_serving()
         self._send(assignment, theirs.fileno())
         while not isinstance(notice := self._answer(), Forked):
             self._note(notice)
-        return ForkedWorker(self, notice.pid, ours, assignment.mark, assignment.workspace, keeps)
+        return notice.pid, partial(self._exit_status, notice.pid)
 
-    def exit_status(self, pid: int, wait: bool) -> int | None:
+    def _exit_status(self, pid: int, wait: bool) -> int | None:
         while pid not in self._exited:
             if not wait and not self._readable():
                 return None
@@ -479,22 +393,6 @@ class ForkLauncher(Launcher):
             self._server.wait()
 
 
-class ForkedWorker(Worker):
-    def __init__(
-        self, server: ForkLauncher, pid: int, connection: Connection, mark: str, workspace: Path, keeps: bool
-    ) -> None:
-        super().__init__(pid, connection, mark, workspace, keeps)
-        self._server = server
-
-    def _exit_status(self) -> int | None:
-        return self._server.exit_status(self.pid, wait=False)
-
-    def _wait(self) -> int:
-        status = self._server.exit_status(self.pid, wait=True)
-        assert status is not None
-        return status
-
-
 class SpawnLauncher(Launcher):
     """Starts workers as fresh interpreters."""
 
@@ -508,39 +406,20 @@ class SpawnLauncher(Launcher):
             "a run is killed, what its processes started and its temporary folder stay behind"
         )
 
-    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection, keeps: bool) -> Worker:
-        command = [*_python(), "from harness.worker.main import spawned; spawned()", str(theirs.fileno())]
-        environment = {**isolation.allowed(os.environ), isolation.MARK: assignment.mark}
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
+        start = partial(
+            subprocess.Popen[bytes],
+            [*_python(), "from harness.worker.main import spawned; spawned()", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            env={**isolation.allowed(os.environ), isolation.MARK: assignment.mark},
+        )
         if sys.platform == "win32":
             os.set_handle_inheritable(theirs.fileno(), True)
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, close_fds=False)
+            process = start(close_fds=False)
         else:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+            process = start(pass_fds=[theirs.fileno()], start_new_session=True)
         messages.send(ours, assignment)
-        return SpawnedWorker(process, ours, assignment.mark, assignment.workspace, keeps)
-
-    def _close(self) -> None:
-        """Nothing outlives the workers."""
-
-
-class SpawnedWorker(Worker):
-    def __init__(
-        self, process: subprocess.Popen[bytes], connection: Connection, mark: str, workspace: Path, keeps: bool
-    ) -> None:
-        super().__init__(process.pid, connection, mark, workspace, keeps)
-        self._process = process
-
-    def _exit_status(self) -> int | None:
-        return self._process.poll()
-
-    def _wait(self) -> int:
-        return self._process.wait()
+        return process.pid, lambda wait: process.wait() if wait else process.poll()
 
 
 def _python() -> list[str]:

@@ -11,7 +11,6 @@ run's temporary folder and leaves.
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
 import select
@@ -36,6 +35,7 @@ from harness.messages import (
     receive_order,
 )
 from harness.worker import main as worker
+from harness.worker.sampling import freeze_garbage
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
     temporary = sys.argv[2]
     import torch  # noqa: F401 - this process exists to import it
 
-    _freeze()
+    freeze_garbage()  # or a collection in a worker would touch, and so copy, the pages shared with this process
     isolation.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -76,7 +76,7 @@ def main() -> None:
             if isinstance(order, Preload):
                 with _as_a_worker(Path(temporary) / "preload"):
                     imported = _imported(order.modules)
-                _freeze()
+                freeze_garbage()
                 _tell(control, Preloaded(modules=tuple(imported)))
                 continue
             pid = os.fork()
@@ -135,12 +135,6 @@ def _imported(modules: Sequence[str]) -> list[str]:
             importlib.import_module(name)
             found.append(name)
     return found
-
-
-def _freeze() -> None:
-    """Keep workers' garbage collectors from touching, and so copying, the pages that they share with this process."""
-    gc.collect()
-    gc.freeze()
 
 
 def _become_worker(control: socket.socket, pipes: list[int], assignment: Assignment, descriptor: int) -> None:

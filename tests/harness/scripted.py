@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from harness.controller.contest_run import Measurement
 from harness.controller.environment import Machine
-from harness.controller.launcher import DeadlinePassed, WorkerEnded
+from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.messages import (
     BurstTaken,
     CeilingsMeasured,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.controller import groundwork
-from harness.controller.launcher import DeadlinePassed, WorkerEnded
+from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.messages import ComputeReference, Failed, MeasureCeilings, ReferenceComputed
 from harness.plan import Request
 from records.schema import Status

@@ -13,16 +13,8 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from harness.controller.launcher import (
-    CannotPreload,
-    DeadlinePassed,
-    ForkLauncher,
-    Launcher,
-    Launchers,
-    SpawnLauncher,
-    Worker,
-    WorkerEnded,
-)
+from harness.controller.launcher import CannotPreload, ForkLauncher, Launcher, Launchers, SpawnLauncher, Started
+from harness.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from harness.messages import (
     BurstTaken,
     Event,
@@ -146,30 +138,25 @@ def test_a_hang_passes_the_deadline_and_can_be_ended(launcher: Launcher, referen
     assert worker.end() == -9
 
 
-def test_nothing_of_a_worker_survives_its_end(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("crashes", [False, True])
+def test_nothing_of_a_worker_survives_its_end(
+    launcher: Launcher, crashes: bool, reference: Path, tmp_path: Path
+) -> None:
     worker = start(launcher, "grandchildren", reference, tmp_path)
     until(worker, Ready)
     sleepers = [process for process in processes_of(worker) if process.pid != worker.pid]
     assert len(sleepers) >= 3  # in its group, in a session of their own, and orphaned
     workspace = worker.workspace
     assert workspace.exists()
+    if crashes:
+        os.kill(worker.pid, 11)
+        with pytest.raises(WorkerEnded) as ended:
+            worker.receive(time.monotonic() + 30)
+        assert ended.value.status == -11
     worker.end()
     psutil.wait_procs(sleepers, timeout=5)
     assert [process for process in sleepers if process.is_running() and process.status() != "zombie"] == []
     assert not workspace.exists()
-
-
-def test_grandchildren_die_even_if_the_worker_crashed(launcher: Launcher, reference: Path, tmp_path: Path) -> None:
-    worker = start(launcher, "grandchildren", reference, tmp_path)
-    until(worker, Ready)
-    sleepers = [process for process in processes_of(worker) if process.pid != worker.pid]
-    os.kill(worker.pid, 11)
-    with pytest.raises(WorkerEnded) as ended:
-        worker.receive(time.monotonic() + 30)
-    assert ended.value.status == -11
-    worker.end()
-    psutil.wait_procs(sleepers, timeout=5)
-    assert [process for process in sleepers if process.is_running() and process.status() != "zombie"] == []
 
 
 def test_a_stopped_worker_does_not_run_and_goes_on_when_resumed(
@@ -251,7 +238,7 @@ class Server(Launcher):
         if self.failure is not None:
             raise self.failure
 
-    def _start(self, *_: object) -> Worker:
+    def _start(self, *_: object) -> Started:
         raise NotImplementedError
 
     def _close(self) -> None:
