@@ -3,9 +3,11 @@
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import runner
 from harness.controller import groundwork
 from harness.controller.launcher import Launcher
 from harness.controller.progress import Progress
@@ -29,6 +31,25 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, object], None]:
         monkeypatch.setitem(sys.modules, name, library)
 
     return put
+
+
+CommandLine = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restored_signals: None
+) -> CommandLine:
+    """`runner.py` in this process, in an empty folder: exit status, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        status = runner.main([*map(str, arguments)])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.out + said.err
+        return status, said.out, said.err
+
+    return call
 
 
 @pytest.fixture(scope="session", autouse=True)

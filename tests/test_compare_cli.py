@@ -1,31 +1,18 @@
 """`runner.py compare` and `history`, from what a user types to the exit status."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import runner
 from records.schema import Burst, Status
 from reports import writer
-from tests.reports.samples import cell, failed, ok, report
+from tests.conftest import CommandLine
+from tests.reports.samples import cell, failed, ok, report, steady
 
-CommandLine = Callable[..., tuple[int, str, str]]
 
-
-@pytest.fixture
-def command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restored_signals: None
-) -> CommandLine:
-    """`runner.py` in this process, in a folder with the runs `base`, `slower` and `crashed`."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        status = runner.main(list(arguments))
-        said = capsys.readouterr()
-        assert "Traceback" not in said.out + said.err
-        return status, said.out, said.err
-
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path) -> None:
+    """Write the runs `base`, `slower` and `crashed`."""
     for place, (name, onnx_ms) in enumerate({"base": 0.9, "slower": 1.08}.items(), 1):
         records = [ok(cell(), in_three_processes(1.7)), ok(cell("onnx"), in_three_processes(onnx_ms))]
         found = report(records, run_id=name, created_at=f"2026-05-0{place}T10:00:00Z")
@@ -33,14 +20,10 @@ def command_line(
     records = [ok(cell(), in_three_processes(1.7)), failed(cell("onnx"), Status.CRASH, "died in load, signal 11")]
     found = report(records, run_id="crashed", created_at="2026-05-03T10:00:00Z")
     writer.write(found, tmp_path / "crashed", figures=False)
-    return call
 
 
 def in_three_processes(median_ms: float) -> list[Burst]:
-    return [
-        Burst(group=process, round=0, started_s=0, samples_ns=[round(median_ms * 1e6 * off)] * 3, process=process)
-        for process, off in enumerate((1.0, 1.01, 0.99))
-    ]
+    return steady([median_ms * off for off in (1.0, 1.01, 0.99)], rounds=1)
 
 
 def test_a_run_compared_with_itself_passes(command_line: CommandLine) -> None:

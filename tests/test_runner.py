@@ -20,43 +20,13 @@ import runner
 from harness import run as runs
 from records import report_file
 from records.schema import Report, Status
+from tests.conftest import CommandLine
 from tests.reports.samples import bursts, cell, failed, ok, report
 
 TINY = (
-    "--model",
-    "mlp",
-    "--set",
-    "features=8",
-    "--set",
-    "hidden=8",
-    "--devices",
-    "cpu",
-    "--min-time",
-    "0.02",
-    "--processes",
-    "1",
+    *("--model", "mlp", "--set", "features=8", "--set", "hidden=8"),
+    *("--devices", "cpu", "--min-time", "0.02", "--processes", "1"),
 )
-
-CommandLine = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    restored_signals: None,
-) -> CommandLine:
-    """`runner.py` in this process, in an empty folder: exit status, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        status = runner.main([*map(str, arguments)])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.out + said.err
-        return status, said.out, said.err
-
-    return call
 
 
 def statuses(report: Report) -> dict[str, str]:

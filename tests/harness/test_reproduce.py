@@ -15,7 +15,6 @@ import torch
 
 import backends
 import models
-import runner
 from backends import onnx, openvino
 from backends.linking import LINKED, linker_options
 from harness import reproduce
@@ -25,8 +24,9 @@ from harness.worker.reference import run_eager
 from records import report_file
 from records.device import Device
 from records.errors import UsageError
-from records.schema import Cell, Environment, Gpu, Record, Report, Status
+from records.schema import Cell, Record, Report, Status
 from records.text import spell_ms
+from tests.conftest import CommandLine
 from tests.harness.measuring import by_label, measure
 from tests.reports import samples
 
@@ -87,33 +87,8 @@ def cell_of(model: str, label: str, **fields: object) -> Cell:
 
 
 def report_on(*records: Record, **environment: object) -> Report:
-    machine = Environment.model_validate(
-        {
-            "hostname": "box",
-            "os": "Linux 6.1",
-            "cpu": "EPYC",
-            "physical_cores": 2,
-            "logical_cores": 2,
-            "usable_cores": 2,
-            "governor": None,
-            "memory_bytes": None,
-            "torch_threads": 1,
-            "python": "3.11.9",
-            "gpus": [Gpu(index=0, name="H100", driver="570.1")],
-            **environment,
-        }
-    )
-    return Report(
-        run_id="20260501-mlp-cpu",
-        created_at="2026-05-01",
-        complete=True,
-        planned=len(records),
-        command="runner.py",
-        request={},
-        environment=machine,
-        records=list(records),
-        verdicts=[],
-    )
+    machine = samples.environment().model_copy(update={"torch_threads": 1, "variables": {}, **environment})
+    return samples.report(list(records), environment=machine)
 
 
 def record_of(cell: Cell, **fields: object) -> Record:
@@ -296,8 +271,8 @@ def test_the_heading_says_where_the_number_comes_from() -> None:
 
 
 def test_only_the_script_of_a_gpu_cell_mentions_gpus() -> None:
-    assert "H100" in script_of(cell_of("mlp", "eager", device="cuda"))
-    for said in ("H100", "cuda", "stream", "synchronize"):
+    assert "H200" in script_of(cell_of("mlp", "eager", device="cuda"))
+    for said in ("H200", "cuda", "stream", "synchronize"):
         assert said not in script_of(cell_of("mlp", "eager"))
 
 
@@ -395,17 +370,14 @@ def test_an_unknown_cell_is_refused_with_a_near_one(name: str, near: str) -> Non
 # --- the command
 
 
-def test_the_command_writes_the_script_to_a_file_or_prints_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], restored_signals: None
-) -> None:
+def test_the_command_writes_the_script_to_a_file_or_prints_it(tmp_path: Path, command_line: CommandLine) -> None:
     record = record_of(cell_of("mlp", "eager"))
     report = report_on(record)
-    (tmp_path / "report.json").write_text(report_file.to_json(report))
-    command = ["reproduce", str(tmp_path / "report.json"), "eager"]
-    for arguments in (command, [*command, "--out", str(tmp_path / "eager.py")]):
-        assert runner.main(arguments) == 0
     expected = reproduce.script_for(report, record)
-    assert capsys.readouterr().out == expected
+    (tmp_path / "report.json").write_text(report_file.to_json(report))
+    command = ("reproduce", tmp_path / "report.json", "eager")
+    assert command_line(*command) == (0, expected, "")
+    assert command_line(*command, "--out", tmp_path / "eager.py")[0] == 0
     assert (tmp_path / "eager.py").read_text() == expected
 
 
