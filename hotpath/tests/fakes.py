@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import torch
 
 from hotpath.compiling import Call, Outcome
+from hotpath.enabling import HotPaths
 from hotpath.flattening import Flat, Weights
 from hotpath.knowledge import Knowledge, Learned, Measured
 
 Tensors = list[torch.Tensor]
 EAGER_S, SLOW_S = 0.002, 0.02
+SETTLE_LIMIT_S = 240
 OTHER_PATH = "another path"
 DONE = Outcome("", Measured(compile_s=0.05, load_s=0.0))
 
@@ -133,6 +135,15 @@ def make_compiling_cheap(folder: Path) -> Path:
     """Write into `folder` that compiling takes 50 ms here, so that it pays after a few calls. Return `folder`."""
     Knowledge(folder).learn(OTHER_PATH, Learned("eager", "slower", Measured(compile_s=0.05)))
     return folder
+
+
+def until_compiled(hot: HotPaths, step: Callable[[], object]) -> None:
+    """Call `step` until everything is settled, and all of it runs compiled code."""
+    end = time.monotonic() + SETTLE_LIMIT_S
+    while not hot.is_settled:
+        assert time.monotonic() < end, hot.report()
+        step()
+    assert [report.runs for report in hot.report()] == ["compiled"], hot.report()
 
 
 def flat_of(module: torch.nn.Module, *args: torch.Tensor) -> tuple[Flat, Tensors]:

@@ -21,10 +21,9 @@ from torch._inductor.exc import InductorError
 from hotpath import child, enable_hot_path_detection
 from hotpath.child import RESULT
 from hotpath.compiling import Call, Compilation, InductorBeside, Outcome
-from hotpath.enabling import HotPaths
 from hotpath.knowledge import Measured
 from hotpath.packages import difference, differentiable
-from hotpath.tests.fakes import Pointwise, make_compiling_cheap
+from hotpath.tests.fakes import Pointwise, make_compiling_cheap, until_compiled
 
 ROOT = Path(__file__).parents[2]
 LINEAR = Call(torch.nn.Linear(2, 2), (torch.ones(2),), {}, is_training=False)
@@ -217,14 +216,6 @@ def test_two_packages_are_one_function_with_a_gradient() -> None:
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     return make_compiling_cheap(tmp_path / "learned")
-
-
-def until_compiled(hot: HotPaths, step: Callable[[], object]) -> None:
-    end = time.monotonic() + 240
-    while not hot.is_settled:
-        assert time.monotonic() < end, hot.report()
-        step()
-    assert [report.runs for report in hot.report()] == ["compiled"], hot.report()
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,14 +9,12 @@ import torch
 
 from hotpath import enable_hot_path_detection
 from hotpath.compiling import Call, InductorBeside, Job
-from hotpath.enabling import HotPaths
 from hotpath.handover import CannotHandOver
-from hotpath.tests.fakes import Pointwise, make_compiling_cheap
+from hotpath.tests.fakes import Pointwise, make_compiling_cheap, until_compiled
 
 pytestmark = pytest.mark.gpu
 
 CURRENT = torch.device("cuda")
-SETTLE_LIMIT_S = 200
 
 
 class OnlyLoads(InductorBeside):
@@ -39,14 +35,6 @@ def placed(device: torch.device = CURRENT) -> tuple[torch.nn.Module, torch.Tenso
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(256, 256), Pointwise())
     return module.to(device), torch.randn(64, 256).to(device)
-
-
-def until_compiled(hot: HotPaths, step: Callable[[], object]) -> None:
-    end = time.monotonic() + SETTLE_LIMIT_S
-    while not hot.is_settled:
-        assert time.monotonic() < end, hot.report()
-        step()
-    assert [report.runs for report in hot.report()] == ["compiled"], hot.report()
 
 
 def test_inference_queues_on_the_current_stream(cache: Path) -> None:

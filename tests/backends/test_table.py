@@ -13,6 +13,7 @@ from backends.base import Backend
 from harness.plan import expand_backends
 from records.errors import BakeoffError, UsageError
 from records.schema import Cell
+from tests.fakes import suite
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,10 +39,7 @@ class Mine(Backend):
 def install(folder: Path, name: str, source: str, entry_point: str) -> None:
     """Write what pip would install of a distribution with one module and one entry point."""
     (folder / f"bakeoff_{name}.py").write_text(source)
-    information = folder / f"bakeoff_{name}-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: bakeoff-{name}\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[{backends.ENTRY_POINTS}]\n{name} = {entry_point}\n")
+    suite.distribute(name, entry_point, folder, f"bakeoff-{name}")
 
 
 @pytest.fixture

@@ -31,6 +31,12 @@ def loaded(width: int = 12, seed: int = 0) -> LoadedModel:
         return LoadedModel(module.eval(), tuple(Inputs((torch.randn(5, 6),)) for _ in range(4)))
 
 
+def training_on(model: LoadedModel, cell: Cell) -> Training:
+    found = training_of(model, cell)
+    assert found is not None
+    return found
+
+
 def cell_of(task: str, precision: str = "fp32", backend: str = "eager", mode: str = "default") -> Cell:
     return Cell(model="own", task=task, precision=precision, backend=backend, mode=mode)
 
@@ -44,8 +50,7 @@ def checked(task: str, precision: str, change: Callable[[Training], None] = lamb
     outputs = run_eager(*placed, training_of(eager, cell))
     other = loaded()
     sets = place(other, cell)[1]
-    training = training_of(other, cell)
-    assert training is not None
+    training = training_on(other, cell)
     change(training)
     ours = run_eager(other.module, sets, training)
     rmse = accuracy.rmse_per_output(outputs, reference)
@@ -201,8 +206,7 @@ def test_a_gradient_of_rounding_alone_does_not_decide() -> None:
     """The normalisation cancels the first layer's bias. The bias has a gradient of 1e-9, and Adam still moves it."""
     model, cell = loaded(), cell_of(TRAIN_STEP)
     module, sets = place(model, cell)
-    training = training_of(model, cell)
-    assert training is not None
+    training = training_on(model, cell)
     names = [str(one) for one in training.describe_outputs(sets[0])]
     outputs = run_eager(module, sets, training)[0]
     assert len(names) == len(outputs)
@@ -217,8 +221,7 @@ def test_a_step_is_adamws_eleventh_with_moments_of_zero() -> None:
     place(model, cell)
     weight = model.module[0].weight
     before = weight.detach().clone()
-    training = training_of(model, cell)
-    assert training is not None
+    training = training_on(model, cell)
     torch.testing.assert_close(weight.detach(), before)
     training.restore()
     training.step(*model.inputs[0].args)
@@ -237,8 +240,7 @@ def test_restoring_goes_back_to_the_first_bit_in_place(task: str) -> None:
     model, cell = loaded(), cell_of(task)
     place(model, cell)
     before = copy.deepcopy(model.module.state_dict())
-    training = training_of(model, cell)
-    assert training is not None
+    training = training_on(model, cell)
     training.restore()
     addresses = [tensor.data_ptr() for tensor in model.module.state_dict().values()]
     first = [float(training.step(*one.args)) for one in model.inputs]
@@ -254,8 +256,7 @@ def test_the_optimiser_changes_parameters_and_forward_backward_does_not() -> Non
     for task, changes in ((TRAIN_STEP, True), (FORWARD_BACKWARD, False)):
         model, cell = loaded(), cell_of(task)
         before = model.module[0].weight.detach().clone()
-        training = training_of(model, cell)
-        assert training is not None
+        training = training_on(model, cell)
         training.step(*model.inputs[0].args)
         assert torch.equal(model.module[0].weight.detach(), before) is not changes
 
@@ -283,8 +284,7 @@ def test_gradients_of_inputs_do_not_stay_with_the_next_set() -> None:
     sets = tuple(Inputs((torch.randn(3, 2), torch.randn(3, 2))) for _ in range(4))
     model, cell = LoadedModel(Scaled(), sets, input_gradients=True), cell_of(FORWARD_BACKWARD)
     _, placed = place(model, cell)
-    training = training_of(model, cell)
-    assert training is not None
+    training = training_on(model, cell)
     steps = Steps(training)
     for one in placed:
         steps.bind(one)
@@ -309,8 +309,7 @@ def test_the_models_own_loss_gets_outputs_and_arguments() -> None:
         return (outputs - x.sum(-1, keepdim=True)).abs().sum()
 
     model = LoadedModel(module, (Inputs((torch.tensor([[1.0, 2.0]]),)),), loss)
-    training = training_of(model, cell_of(FORWARD_BACKWARD))
-    assert training is not None
+    training = training_on(model, cell_of(FORWARD_BACKWARD))
     expected = (module(model.inputs[0].args[0]) - 3).abs().item()
     assert float(training.step(*model.inputs[0].args)) == pytest.approx(expected)
 
@@ -336,8 +335,7 @@ def test_dropout_is_off_in_training() -> None:
 def test_the_parts_of_a_step_together_are_the_step() -> None:
     model, cell = loaded(), cell_of(TRAIN_STEP)
     module, sets = place(model, cell)
-    training = training_of(model, cell)
-    assert training is not None
+    training = training_on(model, cell)
     steps = Steps(training)
     steps.bind(sets[0])
     steps.restore()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,3 +96,16 @@ def copy_checkout(folder: Path, files: Mapping[str, str], table: str, row: str) 
     assert text.count(TABLE_STARTS) == 1
     (folder / table).write_text(text.replace(TABLE_STARTS, TABLE_STARTS + row), encoding="utf-8")
     return folder
+
+
+def follow(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of a page in `folder`."""
+    assert command[0] == "python"
+    return subprocess.run(
+        [sys.executable, *command[1:]],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )

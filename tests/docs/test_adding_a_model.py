@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,15 +22,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return commands.copy_checkout(tmp_path_factory.mktemp("checkout"), commands.files(PAGE), "models/__init__.py", ROW)
 
 
-def follow(command: list[str], folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    assert command[0] == "python"
-    words = [sys.executable, *command[1:], *more]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=280)
-
-
 @pytest.mark.slow
 def test_the_run_measures_the_new_model(checkout: Path, tmp_path: Path) -> None:
-    done = follow(RUN, checkout, "--min-time", "0.02", "--processes", "1", "--out", str(tmp_path / "run"))
+    done = commands.follow([*RUN, "--min-time", "0.02", "--processes", "1", "--out", str(tmp_path / "run")], checkout)
     assert done.returncode == 0, done.stdout + done.stderr
     records = report_file.read(tmp_path / "run").records
     assert {(record.cell.model, record.cell.dimensions["features"], record.cell.backend) for record in records} == {
@@ -44,6 +36,6 @@ def test_the_run_measures_the_new_model(checkout: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_is_listed(checkout: Path) -> None:
-    done = follow(LIST, checkout)
+    done = commands.follow(LIST, checkout)
     assert done.returncode == 0, done.stderr
     assert " gated " in done.stdout and "gated linear unit" in done.stdout

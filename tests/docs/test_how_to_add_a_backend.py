@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from harness.controller.launcher import ROOT
 from records import report_file
 from records.schema import Status
 from tests.docs import commands
+from tests.fakes import suite
 
 PAGE = (ROOT / "docs/how-to-add-a-backend.md").read_text()
 
@@ -41,21 +39,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def follow(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    assert command[0] == "python"
-    return subprocess.run(
-        [sys.executable, *command[1:]],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-
-
 def test_the_run_measures_the_new_backend(checkout: Path, tmp_path: Path) -> None:
     tiny = ["--set", "batch=2", "--set", "features=16", "--set", "hidden=16", "--min-time", "0.02", "--processes", "1"]
-    done = follow([*RUN, *tiny, "--out", str(tmp_path / "run")], checkout)
+    done = commands.follow([*RUN, *tiny, "--out", str(tmp_path / "run")], checkout)
     assert done.returncode == 0, done.stdout + done.stderr
     records = {record.cell.backend: record for record in report_file.read(tmp_path / "run").records}
     assert {name: record.status for name, record in records.items()} == {"eager": Status.OK, "exported": Status.OK}
@@ -67,7 +53,7 @@ def test_the_run_measures_the_new_backend(checkout: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_the_suite_covers_the_new_backend(checkout: Path) -> None:
-    done = follow([*SUITE, "-p", "no:cacheprovider"], checkout)
+    done = commands.follow([*SUITE, "-p", "no:cacheprovider"], checkout)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) > 30, done.stdout
@@ -81,12 +67,9 @@ def test_the_suite_covers_it_as_a_distribution_of_its_own(tmp_path: Path) -> Non
     module = tmp_path / Path(*target.partition(":")[0].split(".")).with_suffix(".py")
     module.parent.mkdir()
     module.write_text(FILE)
-    information = tmp_path / "your_package-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: your-package\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[{group}]\n{name} = {target}\n")
+    suite.distribute(name, target, tmp_path, "your-package")
     quick = ["-k", f"{name} and (mlp or introduces or imports)", "-p", "no:cacheprovider"]
-    done = follow([*SUITE[: SUITE.index("-k")], *quick], ROOT, PYTHONPATH=str(tmp_path))
+    done = commands.follow([*SUITE[: SUITE.index("-k")], *quick], ROOT, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) > 10, done.stdout

@@ -24,11 +24,11 @@ def environment(*folders: Path) -> dict[str, str]:
     return {**ours, "PYTHONPATH": os.pathsep.join(map(str, (FAKES, ROOT, *folders)))}
 
 
-def distribute(name: str, entry_point: str, folder: Path) -> None:
+def distribute(name: str, entry_point: str, folder: Path, distribution: str = "bakeoff-fakes") -> None:
     """Put a distribution with a backend into `folder`, which is to be on Python's path."""
-    information = folder / "bakeoff_fakes-1.0.dist-info"
+    information = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: bakeoff-fakes\nVersion: 1.0\n")
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(f"[{backends.ENTRY_POINTS}]\n{name} = {entry_point}\n")
 
 

@@ -15,11 +15,13 @@ import models
 from harness.controller import roofline
 from harness.worker import ceilings
 from harness.worker.counting import count
+from judging.estimate import summarise
 from models.base import Inputs, LoadedModel
 from records.device import CPU
 from records.errors import Unsupported
 from records.precision import Precision
 from records.schema import Ceilings, Latency, TensorCores, Work
+from tests.reports.samples import constant
 
 KIB = 1024
 
@@ -142,19 +144,8 @@ def test_counting_raises_what_the_call_raises() -> None:
 # --- the floor
 
 
-def latency(median_ms: float) -> Latency:
-    return Latency(
-        calls=9,
-        median_ms=median_ms,
-        median_ci95_ms=None,
-        mean_ms=median_ms,
-        std_ms=0,
-        min_ms=median_ms,
-        p90_ms=None,
-        p95_ms=None,
-        p99_ms=None,
-        p999_ms=None,
-    )
+def latency(median_ms: float) -> Latency | None:
+    return summarise(constant([median_ms]))
 
 
 def test_the_floor_is_the_longer_of_compute_and_memory_time() -> None:

@@ -12,29 +12,17 @@ from judging.change import Change, process_ratios
 from judging.change import unpaired_change as change_of
 from judging.compare import CellChange, Comparison, Outcome, Reason, ReasonKind, compare, parse_share
 from records.errors import UsageError
-from records.schema import Burst, Conditions, Environment, Extent, Placement, Record, Report, Status
+from records.schema import Burst, Environment, Extent, Placement, Record, Report, Status
 from reports.comparison import COMMENT_LIMIT, headline, spell_change, to_markdown
-from tests.reports.samples import HOSTILE, accuracy, cell, conv_on_cpu, environment, failed, ok, report, steady
+from tests.reports.samples import HOSTILE, accuracy, cell, conv_on_cpu, environment, failed, ok, report, steady, under
 
-ROUNDS = 5
 EAGER_MS = 1.7
 
 
 def measured(levels_ms: Sequence[float], calibration_ms: float | None = None) -> list[Burst]:
     """Bursts of one process per level, whose calls all take just that."""
-    conditions = Conditions(calibration_ms=calibration_ms) if calibration_ms else None
-    return [
-        Burst(
-            group=process,
-            round=number,
-            started_s=number,
-            samples_ns=[round(level * 1e6)] * 3,
-            process=process,
-            conditions=conditions,
-        )
-        for process, level in enumerate(levels_ms)
-        for number in range(ROUNDS)
-    ]
+    made = steady(levels_ms, rounds=5)
+    return under(made, calibration_ms=calibration_ms) if calibration_ms else made
 
 
 def levels(median_ms: float, seed: int, processes: int = 3, noise: float = 0.01) -> list[float]:

@@ -1,5 +1,4 @@
 import time
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,35 +8,24 @@ from judging.contest import ContestJudgement, judge_contest
 from judging.costs import BreakEven
 from judging.decision import MARGIN, MARGIN_UNPAIRED
 from judging.ranking import undecided
-from records.schema import Doubt, DoubtKind, Extent, Phase, Placement, Record, Status
+from records.schema import Doubt, DoubtKind, Extent, Phase, Placement, Status
 from tests.reports.samples import (
+    LAYOUTS,
     bursts,
     cell,
     constant,
     conv_on_cpu,
     failed,
+    lived,
     mlp_on_cuda,
     noted,
     ok,
+    once,
     over_processes,
     steady,
     strictly_on_cpu,
     under,
 )
-
-STEADY = [1.0, 1.001, 0.999, 1.0, 1.002, 0.998]
-LAYOUTS = [1.0, 1.004, 0.997, 1.002, 0.999]
-
-
-def lived(level_ms: float, backend: str, layouts: Sequence[float] = LAYOUTS, **more: object) -> Record:
-    """A cell with one process for each layout, which makes its calls this many times as slow."""
-    return ok(cell(backend), steady([level_ms * layout for layout in layouts]), **more)
-
-
-def times(level_ms: float, backend: str, build_s: float = 0.0, first_round: int = 0, **more: object) -> Record:
-    """A cell of a single process."""
-    values = [level_ms * value for value in STEADY]
-    return ok(cell(backend), constant(values, first_round=first_round), build_s=build_s, **more)
 
 
 def ranks(contest: ContestJudgement) -> dict[str, int | None]:
@@ -55,7 +43,7 @@ def kinds(contest: ContestJudgement) -> list[DoubtKind]:
 
 
 def test_the_fastest_wins_when_its_lead_is_clear() -> None:
-    contest = judge_contest([times(2.0, "eager"), times(1.0, "onnx", build_s=1.0), times(1.5, "inductor", build_s=9.0)])
+    contest = judge_contest([once(2.0, "eager"), once(1.0, "onnx", build_s=1.0), once(1.5, "inductor", build_s=9.0)])
     assert (contest.winner, contest.runner_up, contest.tied, contest.baseline) == ("onnx", "inductor", (), "eager")
     assert contest.lead is not None and contest.lead.value == pytest.approx(1.5)
     assert ranks(contest) == {"onnx": 1, "inductor": 2, "eager": 3}
@@ -69,9 +57,9 @@ def test_the_fastest_wins_when_its_lead_is_clear() -> None:
 
 
 def test_calls_until_a_build_was_final_are_part_of_starting_and_a_doubt() -> None:
-    hot = times(1.0, "hotpath", build_s=0.5)
+    hot = once(1.0, "hotpath", build_s=0.5)
     hot = hot.model_copy(update={"phases": [*hot.phases, Phase(name="settle", calls=1000, seconds=21.0)]})
-    contest = judge_contest([times(2.0, "eager"), hot])
+    contest = judge_contest([once(2.0, "eager"), hot])
     pays = contest.cells[0].break_even
     # 20 s beyond a thousand steady calls, and half a second of building, against 1 ms a call
     assert pays is not None and pays.calls == pytest.approx(20_501, abs=1)
@@ -80,15 +68,15 @@ def test_calls_until_a_build_was_final_are_part_of_starting_and_a_doubt() -> Non
 
 
 def test_a_lead_within_the_margin_is_a_tie_however_narrow_its_interval() -> None:
-    contest = judge_contest([times(1.0, "onnx"), times(1 + MARGIN - 0.01, "inductor"), times(2.0, "eager")])
+    contest = judge_contest([once(1.0, "onnx"), once(1 + MARGIN - 0.01, "inductor"), once(2.0, "eager")])
     assert (contest.winner, contest.tied, contest.runner_up) == (None, ("onnx", "inductor"), "eager")
     assert ranks(contest) == {"onnx": 1, "inductor": 1, "eager": 3}
-    assert judge_contest([times(1.0, "onnx"), times(1 + MARGIN + 0.01, "inductor")]).winner == "onnx"
+    assert judge_contest([once(1.0, "onnx"), once(1 + MARGIN + 0.01, "inductor")]).winner == "onnx"
 
 
 def test_a_lead_with_an_interval_around_one_is_a_tie_however_large() -> None:
     noisy = ok(cell("inductor"), constant([0.6, 3.0, 0.7, 2.5, 0.8, 2.6]))
-    contest = judge_contest([times(1.0, "onnx"), noisy])
+    contest = judge_contest([once(1.0, "onnx"), noisy])
     assert (contest.lead, contest.tied) == (None, ("onnx", "inductor"))
     slower = [1.02, 1.10, 1.03, 1.09, 1.07, 1.08, 1.02, 1.09, 1.07, 1.08]
     records = [ok(cell("onnx"), constant([1.0] * 10)), ok(cell("inductor"), constant(slower))]
@@ -101,8 +89,8 @@ def test_two_copies_of_one_backend_tie() -> None:
 
 
 def test_an_incorrect_cell_is_never_ranked_even_if_it_is_the_fastest() -> None:
-    wrong = times(0.1, "openvino", status=Status.INCORRECT, reason="off by far")
-    contest = judge_contest([times(2.0, "eager"), wrong, times(1.0, "onnx")])
+    wrong = once(0.1, "openvino", status=Status.INCORRECT, reason="off by far")
+    contest = judge_contest([once(2.0, "eager"), wrong, once(1.0, "onnx")])
     assert contest.winner == "onnx"
     assert [judged.label for judged in contest.unranked] == ["openvino"]
     assert contest.doubts == (
@@ -120,13 +108,13 @@ def test_a_cell_that_strict_failed_is_not_ranked_however_fast() -> None:
 def test_unranked_cells_come_last_and_those_with_numbers_before_those_without() -> None:
     lost = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
     crashed = failed(cell("openvino"), Status.CRASH, "signal 11")
-    wrong = times(0.1, "inductor", status=Status.INCORRECT, reason="off by far")
-    contest = judge_contest([lost, crashed, wrong, times(2.0, "eager")])
+    wrong = once(0.1, "inductor", status=Status.INCORRECT, reason="off by far")
+    contest = judge_contest([lost, crashed, wrong, once(2.0, "eager")])
     assert [judged.label for judged in contest.cells] == ["eager", "inductor", "openvino", "tensorrt"]
 
 
 def test_without_a_baseline_there_are_no_speedups_and_that_is_a_doubt() -> None:
-    contest = judge_contest([times(1.0, "onnx"), times(2.0, "inductor")])
+    contest = judge_contest([once(1.0, "onnx"), once(2.0, "inductor")])
     assert contest.baseline is None
     assert [judged.speedup for judged in contest.ranked] == [None, None]
     assert doubt(contest, DoubtKind.NO_BASELINE).labels == ["eager"]
@@ -136,36 +124,36 @@ def test_nothing_ranked_and_a_single_ranked_cell() -> None:
     lost = [failed(cell("onnx"), Status.CRASH, "signal 11"), failed(cell("eager"), Status.OOM, "no memory")]
     contest = judge_contest(lost)
     assert (contest.winner, contest.ranked, contest.best, contest.leads) == (None, [], None, {})
-    contest = judge_contest([times(1.0, "onnx"), lost[1]])
+    contest = judge_contest([once(1.0, "onnx"), lost[1]])
     assert (contest.winner, contest.runner_up, contest.lead) == ("onnx", None, None)
 
 
 def test_cells_of_other_rounds_need_a_wider_margin_and_are_doubted() -> None:
     level = 1 + MARGIN_UNPAIRED - 0.05
-    contest = judge_contest([times(1.0, "onnx"), times(level, "inductor", first_round=50)])
+    contest = judge_contest([once(1.0, "onnx"), once(level, "inductor", first_round=50)])
     assert contest.tied == ("onnx", "inductor")
     assert DoubtKind.UNPAIRED in kinds(contest)
-    assert judge_contest([times(1.0, "onnx"), times(level, "inductor")]).winner == "onnx"
+    assert judge_contest([once(1.0, "onnx"), once(level, "inductor")]).winner == "onnx"
 
 
 def test_eager_may_win() -> None:
-    contest = judge_contest([times(1.0, "eager"), times(2.0, "onnx", build_s=1.0)])
+    contest = judge_contest([once(1.0, "eager"), once(2.0, "onnx", build_s=1.0)])
     assert contest.winner == "eager"
     assert contest.cells[1].break_even is not None and contest.cells[1].break_even.calls is None
 
 
 def test_a_fallback_and_the_doubts_of_a_record_are_doubts_of_the_contest() -> None:
     placement = Placement(extent=Extent.FALLBACK, fallbacks=["CPUExecutionProvider"])
-    contest = judge_contest([times(1.0, "onnx", placement=placement, doubts=[noted("never steady")])])
+    contest = judge_contest([once(1.0, "onnx", placement=placement, doubts=[noted("never steady")])])
     assert doubt(contest, DoubtKind.NOTED) == Doubt(kind=DoubtKind.NOTED, labels=["onnx"], details=["never steady"])
     assert doubt(contest, DoubtKind.PLACEMENT).details == ["fallback", "CPUExecutionProvider"]
 
 
 def test_a_doubt_that_several_records_share_is_one() -> None:
     records = [
-        times(2.0, "eager", doubts=[noted("no trend")]),
-        times(1.0, "onnx", doubts=[noted("odd"), noted("no trend")]),
-        times(3.0, "openvino"),
+        once(2.0, "eager", doubts=[noted("no trend")]),
+        once(1.0, "onnx", doubts=[noted("odd"), noted("no trend")]),
+        once(3.0, "openvino"),
     ]
     found = {doubt.details[0]: doubt.labels for doubt in judge_contest(records).doubts}
     assert found == {"odd": ["onnx"], "no trend": ["onnx", "eager"]}
@@ -237,7 +225,7 @@ def test_a_clear_winner_of_two_processes_is_called_by_the_margin() -> None:
 
 
 def test_one_process_of_each_cell_leaves_nothing_open() -> None:
-    contest = judge_contest([times(1.0, "onnx"), times(1.02, "inductor")])
+    contest = judge_contest([once(1.0, "onnx"), once(1.02, "inductor")])
     assert (contest.tied, contest.unstable) == (("onnx", "inductor"), False)
 
 
@@ -252,7 +240,7 @@ def test_a_cell_far_behind_that_cannot_be_told_apart_is_still_undecided() -> Non
 
 def test_a_single_process_that_varies_too_much_to_be_beaten_is_a_doubt_about_the_winner() -> None:
     wild = [1.6 * factor for factor in (0.5, 1.0, 2.0, 0.6, 1.9, 1.0, 0.5, 2.1)]
-    contest = judge_contest([times(1.0, "onnx"), times(1.3, "inductor"), ok(cell("openvino"), constant(wild))])
+    contest = judge_contest([once(1.0, "onnx"), once(1.3, "inductor"), ok(cell("openvino"), constant(wild))])
     assert (contest.winner, contest.unstable) == ("onnx", False)
     found = doubt(contest, DoubtKind.NOT_TOLD_APART)
     assert found.labels == ["onnx", "openvino"]

@@ -8,20 +8,11 @@ from judging.contest import judge_contest
 from judging.costs import HORIZON, TIMED_ONCE_MARGIN, BreakEven, Costs, Line, break_even, envelope, line_of
 from judging.estimate import summarise
 from judging.ranking import Ranking
-from records.schema import Burst, Interval, Phase, Process, Ratio, Record, Status
-from tests.reports.samples import cell, constant, failed, ok
+from records.schema import Interval, Phase, Process, Ratio, Record, Status
+from tests.reports.samples import cell, failed, ok, steady
 
 seconds = st.floats(1e-6, 100.0)
 lines = st.builds(Line, st.text("abcdef", min_size=1, max_size=3), seconds, seconds)
-
-
-def in_processes(level_ms: float, biases: list[float], rounds: int = 8) -> list[Burst]:
-    """Bursts of one process per bias, whose calls take `level_ms` times that."""
-    return [
-        burst.model_copy(update={"process": process})
-        for process, bias in enumerate(biases)
-        for burst in constant([level_ms * bias] * rounds, group=process)
-    ]
 
 
 def measured(
@@ -32,7 +23,7 @@ def measured(
     biases: tuple[float, ...] = (1.0, 1.001, 0.999),
 ) -> Record:
     """A record of three processes; its first call takes 10 ms, cold or warm."""
-    bursts = in_processes(level_ms, list(biases))
+    bursts = steady([level_ms * bias for bias in biases], rounds=8)
     record = ok(cell(backend), bursts, build_s=build_s, first_call_s=0.01)
     processes = [Process(index=0, warm=False, phases=record.phases)]
     if warm_build_s is not None:

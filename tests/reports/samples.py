@@ -33,6 +33,8 @@ from records.schema import (
 )
 
 MIB = 2**20
+LAYOUTS = (1.0, 1.004, 0.997, 1.002, 0.999)
+"""How many times as slow five equal processes are."""
 HOSTILE = "a|b `c` <b>bold</b> *d* [e](http://f) $g$ \x1b[31mred\x1b[0m\n# heading\n</details> ``` {x} [bold]y[/bold]"
 
 
@@ -87,6 +89,17 @@ def steady(levels_ms: Sequence[float], rounds: int = 6, group: int = 0) -> list[
         for process, level_ms in enumerate(levels_ms)
         for burst in constant([level_ms] * rounds, group=group + process, process=process)
     ]
+
+
+def once(level_ms: float, backend: str, build_s: float = 0.0, first_round: int = 0, **more: object) -> Record:
+    """Return the record of a cell that was measured in one process."""
+    values = [level_ms * value for value in (1.0, 1.001, 0.999, 1.0, 1.002, 0.998)]
+    return ok(cell(backend), constant(values, first_round=first_round), build_s=build_s, **more)
+
+
+def lived(level_ms: float, backend: str, layouts: Sequence[float] = LAYOUTS, **more: object) -> Record:
+    """Return the record of a cell that was measured in a process for each of `layouts`."""
+    return ok(cell(backend), steady([level_ms * layout for layout in layouts]), **more)
 
 
 def under(bursts: Sequence[Burst], **conditions: Any) -> list[Burst]:

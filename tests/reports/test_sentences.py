@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 
 from judging.constraints import QUANTITIES, Requirements
@@ -7,18 +5,7 @@ from judging.contest import ContestJudgement, judge_contest
 from judging.judgement import judge
 from records.schema import Doubt, DoubtKind, Interval, Phase, Ratio, Record, Status
 from reports import sentences
-from tests.reports.samples import cell, constant, failed, noted, ok, report, steady
-
-LAYOUTS = [1.0, 1.004, 0.997, 1.002, 0.999]
-
-
-def lived(level_ms: float, backend: str, layouts: list[float] = LAYOUTS, **more: Any) -> Record:
-    return ok(cell(backend), steady([level_ms * layout for layout in layouts]), **more)
-
-
-def once(level_ms: float, backend: str, **more: Any) -> Record:
-    values = [level_ms * value for value in (1.0, 1.001, 0.999, 1.0, 1.002, 0.998)]
-    return ok(cell(backend), constant(values), **more)
+from tests.reports.samples import LAYOUTS, cell, failed, lived, noted, once, report
 
 
 def verdict(*records: Record, require: str = "") -> str:
