@@ -24,6 +24,17 @@ def restored_signals() -> Iterator[None]:
 
 
 @pytest.fixture
+def restored_switches() -> Iterator[None]:
+    """A test that applies a precision in its own process leaves torch's switches as they were."""
+    import torch
+
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    yield
+    torch.set_float32_matmul_precision(matmul)
+    torch.backends.cudnn.allow_tf32 = cudnn
+
+
+@pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, object], None]:
     """Return a function that makes `import NAME` give a library, or fail where the library is None."""
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -13,25 +14,31 @@ import torch
 from hotpath import settings
 
 ROOT = Path(__file__).parents[2]
+T = TypeVar("T")
 
 
-def forbid_tf32() -> None:
-    torch.backends.cudnn.allow_tf32 = False
+def other(now: T, first: T, second: T) -> T:
+    return second if now == first else first
 
 
-def benchmark() -> None:
-    torch.backends.cudnn.benchmark = True
+def toggle(owner: object, name: str) -> None:
+    setattr(owner, name, not getattr(owner, name))
 
 
+# Each change gives a setting another value than it has: an earlier test of the process may have left any.
 CHANGES: dict[str, Callable[[], object]] = {
     "threads": lambda: torch.set_num_threads(1 if torch.get_num_threads() > 1 else 2),
-    "dtype": lambda: torch.set_default_dtype(torch.float64),
-    "device": lambda: torch.set_default_device("meta"),
-    "deterministic": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
-    "matmul_precision": lambda: torch.set_float32_matmul_precision("high"),
-    "cudnn.allow_tf32": forbid_tf32,
-    "cudnn.benchmark": benchmark,
-    "flash_attention": lambda: torch.backends.cuda.enable_flash_sdp(False),
+    "dtype": lambda: torch.set_default_dtype(other(torch.get_default_dtype(), torch.float32, torch.float64)),
+    "device": lambda: torch.set_default_device(other(str(torch.get_default_device()), "cpu", "meta")),
+    "deterministic": lambda: torch.use_deterministic_algorithms(
+        not torch.are_deterministic_algorithms_enabled(), warn_only=True
+    ),
+    "matmul_precision": lambda: torch.set_float32_matmul_precision(
+        other(torch.get_float32_matmul_precision(), "highest", "high")
+    ),
+    "cudnn.allow_tf32": lambda: toggle(torch.backends.cudnn, "allow_tf32"),
+    "cudnn.benchmark": lambda: toggle(torch.backends.cudnn, "benchmark"),
+    "flash_attention": lambda: torch.backends.cuda.enable_flash_sdp(not torch.backends.cuda.flash_sdp_enabled()),
 }
 NEWER = """
 import pickle, sys, torch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,14 +18,8 @@ from records.schema import Cell
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture
-def float32_again() -> Iterator[None]:
-    yield
-    precisions.apply(Precision.FP32)
-
-
 @pytest.mark.parametrize("precision", list(Precision))
-def test_ceilings_are_measured_in_seconds_and_are_a_gpus(precision: Precision, float32_again: None) -> None:
+def test_ceilings_are_measured_in_seconds_and_are_a_gpus(precision: Precision, restored_switches: None) -> None:
     if precision is Precision.FP8 and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("this GPU has no fp8")
     ceilings.measure(Device("cuda"), precision)  # cuBLAS starts
@@ -39,7 +32,7 @@ def test_ceilings_are_measured_in_seconds_and_are_a_gpus(precision: Precision, f
     assert 1e11 < found.bytes_per_s < 2e13
 
 
-def test_small_types_are_faster_than_float32(float32_again: None) -> None:
+def test_small_types_are_faster_than_float32(restored_switches: None) -> None:
     rates = {}
     for precision in (Precision.FP32, Precision.TF32, Precision.BF16, Precision.FP16):
         precisions.apply(precision)
@@ -48,7 +41,7 @@ def test_small_types_are_faster_than_float32(float32_again: None) -> None:
 
 
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
-def test_a_large_product_is_near_the_rate_of_the_tensor_cores(precision: Precision, float32_again: None) -> None:
+def test_a_large_product_is_near_the_rate_of_the_tensor_cores(precision: Precision, restored_switches: None) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("held against what a Hopper's tensor cores do")
     precisions.apply(precision)

@@ -1,7 +1,6 @@
 """Each precision means the same for every backend."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,10 @@ from tests.harness.measuring import by_label, measure
 
 
 @pytest.fixture(autouse=True)
-def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def switches(monkeypatch: pytest.MonkeyPatch, restored_switches: None) -> None:
     """Torch's own switches, set back afterwards, and no variable that overrules them."""
     for name in precision.OVERRIDES:
         monkeypatch.delenv(name, raising=False)
-    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    yield
-    torch.set_float32_matmul_precision(matmul)
-    torch.backends.cudnn.allow_tf32 = cudnn
 
 
 def switch_all(on: bool) -> None:

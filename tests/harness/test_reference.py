@@ -15,6 +15,8 @@ from models.base import Inputs, LoadedModel
 from records.precision import Precision
 from records.schema import Cell
 
+pytestmark = pytest.mark.usefixtures("restored_switches")
+
 SMALL = {"batch": 2, "features": 8, "hidden": 8}
 
 

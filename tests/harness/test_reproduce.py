@@ -30,6 +30,8 @@ from tests.conftest import CommandLine
 from tests.harness.measuring import by_label, measure
 from tests.reports import samples
 
+pytestmark = pytest.mark.usefixtures("restored_switches")
+
 ROOT = Path(__file__).parents[2]
 ON_CPU = ["eager", "torchscript", "onnx", "onnx/opset-23", "openvino"]
 COMPILING = ["inductor", "inductor/freezing", "inductor/max-autotune", "aotinductor"]
