@@ -11,14 +11,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 from typer.core import TyperGroup
 
-from doctor import examine
-from doctor.terminal import print_diagnosis
-from harness import config, listing, reproduce, selfcheck
+import models
+from harness import config, listing
 from harness import run as runs
-from harness.controller.progress import Silent
 from judging import compare as comparing
 from judging.judgement import judge, judged_anew
 from records import report_file
@@ -26,10 +23,7 @@ from records.atomic_file import write_atomically
 from records.errors import BakeoffError, UsageError, unknown
 from records.schema import Report
 from records.store import Store
-from reports import history as histories
 from reports import sentences, writer
-from reports.comparison import to_markdown
-from reports.page import comparison_to_page
 from reports.terminal import LiveTable, print_report
 
 USAGE_ERROR = 2
@@ -43,23 +37,54 @@ class RunByDefault(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.obj = shlex.join(["runner.py", *args])  # the command as it was typed, for the record
         if args and not args[0].startswith("-") and args[0] not in self.commands:
+            if option := models.option_for(args[0]):
+                raise UsageError(f"'{args[0]}' is a model, not a command: write runner.py {option}")
             raise unknown("command", args[0], self.commands, "runner.py --help")
-        if not args or args[0] not in (*self.commands, "--help", "-h"):
+        if not args or args[0] not in (*self.commands, "--help", "-h", "--version"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
 
+HELP = f"""{__doc__}
+
+Without a command it measures: `runner.py --model mlp` means `runner.py run --model mlp`.
+
+\b
+runner.py --model mlp                        a template model, every backend
+runner.py --model FILE.py:FACTORY            FACTORY() returns (model, inputs)
+runner.py --model mlp --backends eager,onnx  two backends
+runner.py run --help                         every option of a run
+runner.py list                               the backends and the models
+runner.py doctor                             what works on this machine
+"""
+
 app = typer.Typer(
     cls=RunByDefault,
-    help=__doc__,
+    help=HELP,
     add_completion=False,
     no_args_is_help=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-stdout = Console()
-stderr = Console(stderr=True)
+# reasons and paths are printed as they are: rich would take `[x]` for its markup and `:llama:` for an emoji
+stdout = Console(markup=False, emoji=False)
+stderr = Console(stderr=True, markup=False, emoji=False)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        _say(listing.version())
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version, and exit")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -136,7 +161,7 @@ def _tell(found: Report, folder: Path, quiet: bool = False) -> None:
 
 def _say(text: str, console: Console | None = None) -> None:
     """Print text from outside as it is, on one line."""
-    (console or stdout).print(text, soft_wrap=True, highlight=False, markup=False)
+    (console or stdout).print(text, soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -148,15 +173,21 @@ def compare(
     html: Annotated[Path | None, typer.Option(help="File for the comparison as a page")] = None,
 ) -> int:
     """What became faster, slower or broken from one run to another; exit status 4 on a regression (docs/gate.md)."""
+    from reports.comparison import to_markdown
+
     share = comparing.parse_share(fail_above)
     found = comparing.compare(runs.report_at(base), runs.report_at(new), share)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, to_markdown(found))
     if html:
+        from reports.page import comparison_to_page
+
         html.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(html, comparison_to_page(found))
     if stdout.is_terminal:
+        from rich.markdown import Markdown
+
         stdout.print(Markdown(to_markdown(found, folds=False)))
     else:
         typer.echo(to_markdown(found), nl=False)
@@ -166,9 +197,11 @@ def compare(
 @app.command()
 def history(
     folder: Annotated[Path, typer.Argument(help="Folder below which the reports lie")],
-    out: Annotated[Path | None, typer.Option(help="Folder for history.md and its figure [FOLDER]")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for history.md and its figure [the current one]")] = Path(),
 ) -> int:
     """The medians of many reports, from run to run."""
+    from reports import history as histories
+
     found, page = histories.write(folder, out)
     for reason in found.skipped:
         _say(f"left out: {reason}", stderr)
@@ -187,6 +220,9 @@ def check_itself(
 
     Exit status 1 if a winner was called between equals.
     """
+    from harness import selfcheck
+    from harness.controller.progress import Silent
+
     rows: list[selfcheck.Summary] = []
     for model in config.split(models or ["mlp,transformer"]):
         answers = []
@@ -203,13 +239,13 @@ def check_itself(
 @app.command("list")
 def list_known(
     devices: Annotated[
-        list[str] | None, typer.Option("--devices", help="cpu,cuda[:N] [cpu, and cuda if there is one]")
+        list[str] | None, typer.Option("--devices", help="cpu,cuda[:N]: ask each backend whether it can run there")
     ] = None,
 ) -> int:
-    """Backends with their modes, whether this machine has them, and models with their dimensions."""
-    available = runs.availability(config.split(devices) if devices else ())
-    stdout.print(listing.backends_table(available))
-    stdout.print(listing.models_table())
+    """Backends with their modes and what they lack, and models with their dimensions."""
+    available = runs.availability(config.split(devices)) if devices else {}
+    stdout.print(listing.backends_table(available), highlight=False)
+    stdout.print(listing.models_table(), highlight=False)
     return 0
 
 
@@ -227,6 +263,9 @@ def examine_machine(
 
     Exit status 1 if a backend or a device that was named does not work (docs/troubleshooting.md).
     """
+    from doctor import examine
+    from doctor.terminal import print_diagnosis
+
     with stderr.status("") as status:
         found = examine.examine(
             config.split(backends) if backends else (), config.split(devices) if devices else (), status.update
@@ -245,6 +284,8 @@ def reproduce_cell(
     out: Annotated[Path | None, typer.Option(help="File to write [standard output]")] = None,
 ) -> int:
     """Write a script that measures one cell again, and needs nothing but torch and the cell's library."""
+    from harness import reproduce
+
     found = runs.report_at(path)
     script = reproduce.script_for(found, reproduce.find_record(found, cell))
     if out:

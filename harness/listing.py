@@ -1,48 +1,91 @@
-"""The tables of `runner.py list` and `runner.py selfcheck`."""
+"""The tables of `runner.py list` and `runner.py selfcheck`, and the line of `runner.py --version`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import platform
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 import backends
 import models
-from harness.selfcheck import Summary
+from harness.controller.environment import git_state
+from harness.controller.launcher import ROOT
+
+if TYPE_CHECKING:
+    from harness.selfcheck import Summary
+
+
+def version() -> str:
+    """Return `bakeoff 0.1.0, commit 96d6e19, torch 2.13.0, Python 3.12.4`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    commit, is_changed = git_state(ROOT)
+    at = [f"commit {commit[:10]}{' with changes' if is_changed else ''}"] if commit else []
+    return ", ".join(
+        [f"{project['name']} {project['version']}", *at, _versions(["torch"]), f"Python {platform.python_version()}"]
+    )
 
 
 def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
-    """Return a table of backends and devices. `availability` has the reason of an absence, or an empty string."""
-    devices = list(dict.fromkeys(device for _, device in availability))
-    table = Table("backend", "modes", *devices, title="Backends", box=box.SIMPLE_HEAD, title_justify="left")
-    for name in dict.fromkeys(name for name, _ in availability):
+    """Return a table of the backends. It imports none of their libraries.
+
+    `availability` has, for each backend and device that was asked, why it cannot run there, or an empty string.
+    """
+    table = _table("Backends")
+    for name in backends.names():
         try:
             backend = backends.create(name)
-            modes, described = ", ".join(backend.modes), [backend.description, backend.caveat]
+            lines = [Text(backend.description)]
+            lines += [_fact("modes", ", ".join(backend.modes)), Text(_versions(backend.libraries), "dim")]
+            lines += [Text(backend.caveat, "yellow")] if backend.caveat else []
         except Exception as error:
-            modes, described = "", [str(error)]
-        table.add_row(
-            "\n".join([escape(name), *(f"[dim]{escape(text)}[/dim]" for text in described if text)]),
-            escape(modes),
-            *(f"no: {escape(reason)}" if (reason := availability[name, device]) else "yes" for device in devices),
-        )
-    aliases = ", ".join(f"{alias} = {name}" for alias, name in backends.ALIASES.items())
-    table.caption = f"aliases: {aliases}"
+            lines = [Text(str(error), "red")]
+        asked = {device: reason for (known, device), reason in availability.items() if known == name}
+        lines += [_fact(device, f"no: {reason}" if reason else "yes") for device, reason in asked.items()]
+        table.add_row(name, Text("\n").join(lines))
+    table.add_row("aliases", "\n".join(f"{alias} = {name}" for alias, name in backends.ALIASES.items()))
+    table.caption = "runner.py doctor tries which of them work on this machine, and says what to do about the rest"
     return table
 
 
 def models_table() -> Table:
     """Return a table of models, dimensions and defaults."""
-    table = Table("model", "dimensions (default)", title="Models", box=box.SIMPLE_HEAD, title_justify="left")
+    table = _table("Models, and the dimensions that --set changes, with their defaults")
     for name in models.TABLE:
         family = models.find(name)
         sizes = ", ".join(f"{key} ({dimension.default})" for key, dimension in family.dimensions.items())
-        table.add_row(f"{name}\n[dim]{family.description}[/dim]", sizes)
-    table.add_row("FILE.py:FACTORY\n[dim]your own model[/dim]", "the factory's keyword parameters")
-    table.add_row("hf:FOLDER\n[dim]a local Hugging Face model[/dim]", "batch, seq")
+        table.add_row(name, Text("\n").join([Text(family.description), _fact("--set", sizes)]))
+    table.add_row("FILE.py:FACTORY", "your own model; its dimensions are the factory's keyword parameters")
+    table.add_row("hf:FOLDER", "a local Hugging Face model; its dimensions are batch and seq")
     return table
+
+
+def _table(title: str) -> Table:
+    """Return an empty table. Names stand whole in its first column, and texts break between words in its second."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", show_header=False)
+    table.add_column(no_wrap=True, overflow="ignore")
+    table.add_column(overflow="fold")
+    return table
+
+
+def _fact(name: str, text: str) -> Text:
+    return Text.assemble((f"{name}: ", "bold"), text)
+
+
+def _versions(libraries: Iterable[str]) -> str:
+    """Return `torch 2.13.0, openvino 2026.4.1; not installed: torchao`."""
+    installed, missing = [], []
+    for library in libraries:
+        try:
+            installed.append(f"{library} {metadata.version(library)}")
+        except metadata.PackageNotFoundError:
+            missing.append(library)
+    return "; ".join(filter(None, [", ".join(installed), f"not installed: {', '.join(missing)}" if missing else ""]))
 
 
 def selfcheck_table(rows: Sequence[Summary]) -> Table:
@@ -61,7 +104,7 @@ def selfcheck_table(rows: Sequence[Summary]) -> Table:
     )
     for row in rows:
         table.add_row(
-            escape(row.model),
+            Text(row.model),
             "equal" if row.planted == 1.0 else f"{row.planted - 1:.0%} slower",
             str(row.trials),
             f"{row.right / row.trials:.1%}",

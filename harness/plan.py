@@ -261,7 +261,7 @@ def _check_names(request: Request) -> None:
         if precision not in set(Precision):
             raise unknown("precision", precision, Precision)
     if request.task not in TASKS:
-        raise unknown("task", request.task, TASKS)
+        raise unknown("task", request.task, TASKS, f"--task takes {', '.join(TASKS)}")
     named: tuple[tuple[str, Sequence[str]], ...] = (
         ("model", request.models),
         ("backend", request.backends),

@@ -26,7 +26,7 @@ from judging.constraints import Requirements
 from judging.ranking import undecided
 from models.base import Family
 from records import report_file
-from records.device import CPU, Device
+from records.device import Device
 from records.errors import BakeoffError, UsageError
 from records.schema import Report
 from records.store import Store
@@ -127,14 +127,11 @@ def exit_status(report: Report) -> int:
 def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:
     """Return, for each backend and device, why this machine lacks it, or an empty string.
 
-    Each backend is tried in a worker of its own. By default the devices are the CPU, and CUDA where torch sees a GPU.
-    Raises UsageError for an unknown device.
+    Each backend is tried in a worker of its own. Raises UsageError for an unknown device.
     """
     asked = [Device(name) for name in devices]
     found: dict[tuple[str, str], str] = {}
     with Launchers("auto") as launchers:
-        if not asked:
-            asked = [CPU, Device("cuda")] if ask(launchers.first, ProbeTorch(), TorchFacts).cuda_devices else [CPU]
         for device in asked:
             for name in backends.names():
                 try:

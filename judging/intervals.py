@@ -6,13 +6,20 @@ import functools
 import math
 import warnings
 from collections.abc import Sequence
+from types import ModuleType
 
 import numpy as np
-from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
 from records.schema import Interval
 
 PERCENTILE_CONFIDENCE = 0.99
+
+
+def _special() -> ModuleType:
+    """Import scipy.special, which takes half a second, when it is first used."""
+    from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
+
+    return special  # type: ignore[no-any-return,unused-ignore]
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
@@ -23,7 +30,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interv
     """
     n = len(values)
     k = 0
-    while 2 * special.bdtr(k, n, 0.5) <= 1 - confidence:
+    while 2 * _special().bdtr(k, n, 0.5) <= 1 - confidence:
         k += 1
     if k < 1:
         return None
@@ -38,11 +45,11 @@ def calls_needed(quantile: float, confidence: float = PERCENTILE_CONFIDENCE) -> 
     q^n + n·q^(n-1)·(1-q) <= 1 - confidence.
     """
     low, high = 2, 4
-    while special.bdtr(1, high, 1 - quantile) > 1 - confidence:
+    while _special().bdtr(1, high, 1 - quantile) > 1 - confidence:
         low, high = high, high * 2
     while low < high:
         middle = (low + high) // 2
-        if special.bdtr(1, middle, 1 - quantile) > 1 - confidence:
+        if _special().bdtr(1, middle, 1 - quantile) > 1 - confidence:
             low = middle + 1
         else:
             high = middle
@@ -59,7 +66,7 @@ def percentile(values: Sequence[float], quantile: float) -> float | None:
 @functools.cache
 def student_quantile(confidence: float, degrees: int) -> float:
     """Return half the width of a two-sided t-interval, in standard errors."""
-    return float(special.stdtrit(degrees, (1 + confidence) / 2))
+    return float(_special().stdtrit(degrees, (1 + confidence) / 2))
 
 
 def student_interval(values: Sequence[float]) -> Interval | None:

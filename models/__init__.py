@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from records.errors import UsageError, unknown
@@ -48,5 +49,14 @@ def find(name: str) -> Family:
 
         return UserModel(path, factory)
     if name.endswith(".py"):
-        raise UsageError(f"model '{name}' names a file but no factory: write {name}:FACTORY")
+        raise UsageError(f"model '{name}' names a file but no factory: write {option_for(name)}")
     raise unknown("model", name, TABLE, "or path/to/file.py:factory, or hf:FOLDER")
+
+
+def option_for(text: str) -> str:
+    """Return the option that names `text` as a model. Return an empty string where it looks like no model."""
+    if text.endswith(".py"):
+        from models.user import likely_factory
+
+        return f"--model {text}:{likely_factory(Path(text))}"
+    return f"--model {text}" if text in TABLE or ":" in text else ""

@@ -82,8 +82,25 @@ class UserModel(Family):
         return module
 
 
+def likely_factory(path: Path) -> str:
+    """Return the name of the function in the file that most likely is the factory, or `factory` if there is none."""
+    try:
+        names = [name for name in _functions(path) if not name.startswith("_")]
+    except UsageError:
+        names = []
+    return "factory" if "factory" in names or not names else names[-1]
+
+
 def _find_function(path: Path, name: str) -> ast.FunctionDef:
-    """Parse the file without running it, and return its top-level function `name`."""
+    """Return the top-level function `name` of the file."""
+    functions = _functions(path)
+    if name not in functions:
+        raise unknown(f"top-level function of {path}", name, functions)
+    return functions[name]
+
+
+def _functions(path: Path) -> dict[str, ast.FunctionDef]:
+    """Parse the file without running it, and return its top-level functions by name."""
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
     except FileNotFoundError:
@@ -93,10 +110,7 @@ def _find_function(path: Path, name: str) -> ast.FunctionDef:
     except (SyntaxError, ValueError) as error:  # before Python 3.12 a null byte raises ValueError
         line = getattr(error, "lineno", None)
         raise UsageError(f"{path}{f', line {line}' if line else ''}: {getattr(error, 'msg', error)}") from None
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if name not in functions:
-        raise unknown(f"top-level function of {path}", name, functions)
-    return functions[name]
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 def _parameters(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:

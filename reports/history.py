@@ -23,16 +23,15 @@ RUNS_SHOWN = 6
 """Number of runs that have a column: the last ones. The figure shows all runs."""
 
 
-def write(folder: Path, out: Path | None = None) -> tuple[History, Path]:
-    """Read every report below `folder`, and write `history.md` and its figure into `out`, or into `folder` itself.
+def write(folder: Path, out: Path) -> tuple[History, Path]:
+    """Read every report below `folder`, and write `history.md` and its figure into the folder `out`.
 
     Return the history and the path of `history.md`. Raises UsageError if there is no folder, or no report in it.
     """
     history = read(folder)
-    target = out or folder
-    target.mkdir(parents=True, exist_ok=True)
-    drawn = draw_history(history, target)
-    return history, write_atomically(target / HISTORY_MD, to_markdown(history, drawn))
+    out.mkdir(parents=True, exist_ok=True)
+    drawn = draw_history(history, out)
+    return history, write_atomically(out / HISTORY_MD, to_markdown(history, drawn))
 
 
 def read(folder: Path) -> History:

@@ -14,10 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-import backends
-import models
 import runner
 from harness import run as runs
+from harness.controller.launcher import ROOT
 from records import report_file
 from records.schema import Report, Status
 from tests.conftest import CommandLine
@@ -50,14 +49,16 @@ def complaint(answer: tuple[int, str, str]) -> str:
     [
         (["--model", "cnv"], "unknown model 'cnv': did you mean 'conv'?"),
         (["--model", ""], "no model named"),
-        (["--model", "mine.py"], "write mine.py:FACTORY"),
+        (["--model", "mine.py"], "write --model mine.py:factory"),
         (["--model", "mine.py:factory"], "mine.py"),
         (["--model", "hf:nowhere"], "nowhere"),
         (["--backends", "onx"], "unknown backend 'onx': did you mean 'onnx'?"),
         (["--backends", "inductor/fast"], "unknown mode of inductor 'fast'"),
         (["--devices", "gpu"], "unknown device 'gpu'"),
         (["--precision", "fp31"], "unknown precision 'fp31': did you mean 'fp32'?"),
-        (["--task", "training"], "unknown task 'training'"),
+        (["--task", "training"], "--task takes inference, forward_backward, train_step"),
+        (["--model", "[red]mlp[/red]"], "unknown model '[red]mlp[/red]'"),
+        (["--model", "zoo.py:factory:"], "unknown model 'zoo.py:factory:'"),
         (["--preset", "attention"], "unknown preset 'attention'"),
         (["--set", "batch"], "write --set KEY=VALUE"),
         (["--set", "=1"], "write --set KEY=VALUE"),
@@ -79,6 +80,8 @@ def complaint(answer: tuple[int, str, str]) -> str:
         (["--modle", "mlp"], "--model"),
         (["--model"], "requires an argument"),
         (["mesure"], "mesure"),
+        (["mine.py"], "'mine.py' is a model, not a command: write runner.py --model mine.py:factory"),
+        (["zoo.py:llama:"], "'zoo.py:llama:' is a model"),
         (["run", "again"], "again"),
         (["resume"], "folder"),
         (["resume", "nowhere"], "nowhere holds no run"),
@@ -122,10 +125,24 @@ def test_a_folder_that_cannot_be_written_is_found_before_a_process_is_started(
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt == before
 
 
-def test_help_is_no_error(command_line: CommandLine) -> None:
+def test_help_is_no_error_and_shows_how_to_run(command_line: CommandLine) -> None:
     status, out, err = command_line("--help")
     assert (status, err) == (0, "")
     assert all(command in out for command in ("run", "resume", "report", "list"))
+    assert "runner.py --model FILE.py:FACTORY" in out
+
+
+def test_the_version_is_printed(command_line: CommandLine) -> None:
+    status, out, err = command_line("--version")
+    assert (status, err) == (0, "")
+    assert out.startswith("bakeoff 0.") and ", torch 2." in out and len(out.splitlines()) == 1
+
+
+def test_a_file_with_one_function_is_taken_for_a_model_by_that_function(command_line: CommandLine) -> None:
+    Path("mine.py").write_text("def build(batch: int = 8): ...\n")
+    assert "'mine.py' is a model, not a command: write runner.py --model mine.py:build" in complaint(
+        command_line("mine.py")
+    )
 
 
 # --- what a run leaves behind, and its exit status
@@ -256,14 +273,17 @@ def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(command_line:
     )
 
 
-def test_list_shows_what_there_is() -> None:
-    wide = {**os.environ, "COLUMNS": "200"}
-    command = [sys.executable, runner.__file__, "list", "--devices", "cpu"]
-    listed = subprocess.run(command, env=wide, capture_output=True, text=True, timeout=120)
-    assert (listed.returncode, listed.stderr) == (0, "")
-    for name in [*backends.names(), *backends.ALIASES, *models.TABLE, "max-autotune-no-cudagraphs", "features (256)"]:
-        assert name in listed.stdout
-    assert "authors never" in listed.stdout and "null" not in listed.stdout
+def test_list_is_quick_since_it_imports_no_library_of_a_backend() -> None:
+    listed = "import sys, runner; runner.main(['list']); print({'torch', 'scipy', 'onnx'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", listed], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "max-autotune-no-cudagraphs" in done.stdout and done.stdout.endswith("\nset()\n")
+
+
+def test_list_asks_the_backends_about_a_device_that_is_named(command_line: CommandLine) -> None:
+    status, out, _ = command_line("list", "--devices", "cpu")
+    assert status == 0
+    assert "cpu: yes" in out and "cpu: no: TensorRT runs on NVIDIA GPUs" in out
 
 
 # --- what an interruption leaves behind

@@ -2,24 +2,41 @@
 
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
+import backends
+import models
+from backends.inductor import Inductor
 from backends.tensorrt import TensorRT
-from harness.listing import backends_table
+from harness.listing import backends_table, models_table
 
 
-def shown(name: str, reason: str) -> list[str]:
-    file = StringIO()
-    Console(file=file, width=250).print(backends_table({(name, "cpu"): reason}))
-    return file.getvalue().splitlines()
+def shown(width: int, asked: dict[tuple[str, str], str] | None = None) -> str:
+    console = Console(width=width, record=True, file=StringIO(), markup=False, emoji=False)
+    console.print(backends_table(asked or {}), models_table(), highlight=False)
+    return console.export_text()
 
 
-def test_a_caveat_stands_under_the_description() -> None:
-    lines = shown("tensorrt", "needs CUDA")
-    (number,) = [number for number, line in enumerate(lines) if TensorRT.caveat in line]
-    assert TensorRT.description in lines[number - 1]
-    assert any("no: needs CUDA" in line for line in lines)
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_every_name_stands_whole(width: int) -> None:
+    words = shown(width).replace(",", " ").split()
+    for name in [*backends.names(), *backends.ALIASES, *models.TABLE, *Inductor.modes, "hf:FOLDER", "FILE.py:FACTORY"]:
+        assert name in words
 
 
-def test_a_backend_that_is_there_has_a_yes_and_its_modes() -> None:
-    assert any("eager" in line and "default" in line and "yes" in line for line in shown("eager", ""))
+def test_a_backend_is_shown_with_its_caveat_and_what_is_installed() -> None:
+    text = shown(200)
+    assert TensorRT.description in text and TensorRT.caveat in text
+    assert "torch 2." in text
+    assert "null" not in text, "backends for tests are in no list"
+
+
+def test_a_device_that_was_asked_has_an_answer_and_it_is_printed_as_it_is() -> None:
+    text = shown(200, {("eager", "cpu"): "", ("tensorrt", "cpu"): "[x] zoo.py:factory: needs :llama:"})
+    assert "cpu: yes" in text
+    assert "cpu: no: [x] zoo.py:factory: needs :llama:" in text
+
+
+def test_a_dimension_has_its_default() -> None:
+    assert "batch (4), features (256), hidden (512)" in shown(200)

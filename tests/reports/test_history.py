@@ -45,7 +45,7 @@ def test_runs_are_found_at_any_depth_and_told_in_the_order_of_time(tmp_path: Pat
     keep(made(3, medians(1.0, 0.7)), tmp_path / "a")
     keep(made(1, medians(1.2, 0.5)), tmp_path / "b" / "deep", packed=True)
     keep(made(2, medians(1.1, 0.6)), tmp_path / "c")
-    found, page = history.write(tmp_path)
+    found, page = history.write(tmp_path, tmp_path)
     text = page.read_text(encoding="utf-8")
     assert [run.run_id for run in found.runs] == ["run-1", "run-2", "run-3"]
     assert text.startswith("# History: 3 runs, 2026-05-01 to 2026-05-03\n")
@@ -67,7 +67,7 @@ def test_a_change_of_the_environment_is_marked_and_a_new_commit_is_not(tmp_path:
     elsewhere = renewed.model_copy(update={"git_commit": "fff0000", "hostname": "other"})
     for day, where in enumerate([environment(), renewed, elsewhere], 1):
         keep(made(day, medians(1.0), where), tmp_path / str(day))
-    found, page = history.write(tmp_path)
+    found, page = history.write(tmp_path, tmp_path)
     text = page.read_text(encoding="utf-8")
     assert [len(run.changes) for run in found.runs] == [0, 1, 0]
     assert "| run 1 | run 2 \\* | run 3 |" in text
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "broken" / "report.json").write_text("{", encoding="utf-8")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "report.json").write_text(json.dumps({"schema_version": "9.0.0"}), encoding="utf-8")
-    found, page = history.write(tmp_path)
+    found, page = history.write(tmp_path, tmp_path)
     assert len(found.runs) == 1
     said = "\n".join(found.skipped)
     for part in ("broken/report.json is not JSON", "has schema 9.0.0", "'yesterday'", "is the run run-1 once more"):
@@ -105,7 +105,7 @@ def test_a_cell_that_failed_is_marked_and_is_a_gap_in_the_figure(tmp_path: Path)
     keep(made(1, [*medians(1.0), failed(cell("onnx"), Status.UNAVAILABLE, "no")]), tmp_path / "1")
     keep(made(2, [*medians(1.1), failed(cell("onnx"), Status.CRASH, "died")]), tmp_path / "2")
     keep(made(3, medians(1.2)), tmp_path / "3")
-    _, page = history.write(tmp_path)
+    _, page = history.write(tmp_path, tmp_path)
     assert rows(page.read_text(encoding="utf-8"), "onnx") == [["onnx", "2", "unavailable", "**crash**", "-"]]
     svg = (tmp_path / "history.svg").read_text(encoding="utf-8")
     assert ">eager<" in svg and ">onnx<" not in svg
@@ -114,7 +114,7 @@ def test_a_cell_that_failed_is_marked_and_is_a_gap_in_the_figure(tmp_path: Path)
 def test_the_tables_hold_the_last_runs_and_the_figure_all(tmp_path: Path) -> None:
     for day in range(1, RUNS_SHOWN + 4):
         keep(made(day, medians(1.0 + day)), tmp_path / str(day))
-    _, page = history.write(tmp_path)
+    _, page = history.write(tmp_path, tmp_path)
     (row,) = rows(page.read_text(encoding="utf-8"), "eager")
     assert len(row) == 2 + RUNS_SHOWN
     assert row[1] == str(RUNS_SHOWN + 3)
@@ -141,5 +141,5 @@ def test_many_contests_go_to_further_pages(tmp_path: Path) -> None:
 
 def test_without_any_latency_there_is_a_page_and_no_figure(tmp_path: Path) -> None:
     keep(made(1, [failed(cell(), Status.ERROR, "no")]), tmp_path / "1")
-    _, page = history.write(tmp_path)
+    _, page = history.write(tmp_path, tmp_path)
     assert "history.png" not in page.read_text(encoding="utf-8")
