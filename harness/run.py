@@ -28,7 +28,7 @@ from models.base import Family
 from records import report_file
 from records.device import Device
 from records.errors import BakeoffError, UsageError
-from records.schema import Report
+from records.schema import Report, Status
 from records.store import Store
 
 PROBE_LIMIT_S = 300.0
@@ -119,7 +119,8 @@ def exit_status(report: Report) -> int:
     if not any(record.latency for record in report.records):
         return 3
     failed = any(
-        record.status.is_failure or (record.status.is_absence and record.asked_by_name) for record in report.records
+        record.status.is_failure or (record.asked_by_name and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED))
+        for record in report.records
     )
     return 1 if failed else 0
 

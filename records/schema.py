@@ -46,6 +46,7 @@ class Status(StrEnum):
     OOM = "oom"
     CRASH = "crash"
     TIMEOUT = "timeout"
+    NOT_REACHED = "not reached"  # the time budget of the run was over before it was built
 
     @property
     def is_failure(self) -> bool:
@@ -54,8 +55,8 @@ class Status(StrEnum):
 
     @property
     def is_absence(self) -> bool:
-        """Return True if the cell was never tried: this machine or this backend cannot do it."""
-        return self in (Status.UNAVAILABLE, Status.UNSUPPORTED)
+        """Return True if the cell was never tried: this machine or this backend cannot do it, or there was no time."""
+        return self in (Status.UNAVAILABLE, Status.UNSUPPORTED, Status.NOT_REACHED)
 
 
 INFERENCE, FORWARD_BACKWARD, TRAIN_STEP = TASKS = ("inference", "forward_backward", "train_step")

@@ -92,10 +92,13 @@ class Store:
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, record.model_dump_json())
 
-    def records(self) -> list[Record]:
-        """Return the records so far in the order planned. A cell that has not ended has the record that was kept."""
+    def records(self, cell_ids: Sequence[str] | None = None) -> list[Record]:
+        """Return the records so far of these cells, or of all of them in the order planned.
+
+        A cell that has not ended has the record that was kept.
+        """
         found = []
-        for cell_id in self.planned:
+        for cell_id in self.planned if cell_ids is None else cell_ids:
             path = self.root / "cells" / f"{cell_id}.json"
             if not path.exists():
                 path = self._kept(cell_id)

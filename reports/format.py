@@ -60,6 +60,11 @@ def seconds(value_s: float | None) -> str:
     return f"{value_s:.{max(1, min(4, 1 - math.floor(math.log10(value_s))))}f}"
 
 
+def minutes(value_s: float) -> str:
+    """Return minutes and seconds, such as `1:05`. A negative time is none."""
+    return "{}:{:02}".format(*divmod(max(0, round(value_s)), 60))
+
+
 def mebibytes(value_bytes: int | None) -> str:
     if value_bytes is None:
         return NONE

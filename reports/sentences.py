@@ -32,6 +32,20 @@ def finding(contest: ContestJudgement) -> str:
     return f"{text}; unstable, since measuring ended before this was decided" if contest.unstable else text
 
 
+def outcome(contest: ContestJudgement) -> str:
+    """Say in a few words what came out of a contest: `mlp on cpu, fp32: onnx wins, 0.0533 ms, 4.25x eager`."""
+    best = contest.best
+    if best is None or best.latency is None:
+        return f"{contest.title}: nothing could be ranked"
+    if contest.unstable:
+        first = f"not decided between {' and '.join([best.label, *contest.open_labels])}"
+    else:
+        alone = f"{best.label} wins" if contest.runner_up else f"only {best.label} could be ranked"
+        first = f"{' and '.join(contest.tied)} tie" if contest.tied else alone
+    over = f", {best.speedup.value:.2f}x {contest.baseline}" if best.speedup and not best.is_baseline else ""
+    return f"{contest.title}: {first}, {spell_ms(best.latency.median_ms)}{over}"
+
+
 def doubt(doubt: Doubt) -> str:
     """Say what there is to doubt, and of which cells. In a record, it is about the record's own cell."""
     text = _DOUBTS[doubt.kind](doubt)

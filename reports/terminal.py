@@ -14,6 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from judging.constraints import Requirements
+from judging.contest import judge_contest
 from judging.doubts import doubt_of_placement
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Cell, DoubtKind, Record, Status
@@ -31,15 +33,23 @@ class LiveTable:
 
     It starts no thread, since a busy parent disturbs the process that is measured: the table is drawn only when a
     method is called, and at most every `REFRESH_EVERY_S`. If the console is not a terminal, it prints a line for each
-    new phase and for each cell that ended. With `quiet` it prints nothing.
+    cell that was built or failed, and for each contest that was decided. With `quiet` it prints nothing.
     """
 
     def __init__(
-        self, console: Console | None = None, quiet: bool = False, clock_s: Callable[[], float] = time.monotonic
+        self,
+        console: Console | None = None,
+        quiet: bool = False,
+        clock_s: Callable[[], float] = time.monotonic,
+        requirements: Requirements | None = None,
     ) -> None:
         self._console = console or Console(stderr=True)
         self._quiet = quiet
         self._clock_s = clock_s
+        self._requirements = requirements
+        self._begun_s = clock_s()
+        self._end_s: float | None = None  # when the run is expected to end
+        self._told_absences: set[tuple[str, str]] = set()
         self._lines: dict[str, _Line] = {}
         self._drawn_s = -REFRESH_EVERY_S
         self._live: Live | None = None
@@ -68,7 +78,11 @@ class LiveTable:
         if line.phase == name:
             return self._draw()
         line.phase, line.began_s = name, self._clock_s()
-        self._say(f"{_describe(cell)}: {one_line(name)}")
+        self._draw()
+
+    def built(self, cell: Cell, seconds: float) -> None:
+        """Say that the first process of `cell` is ready."""
+        self._say(f"{_describe(cell)} built in {format.seconds(seconds)} s")
         self._draw()
 
     def measured(self, cell: Cell, median_ms: float) -> None:
@@ -82,9 +96,21 @@ class LiveTable:
         line.record, line.ended_s = record, self._clock_s()
         if record.latency:
             line.median_ms = record.latency.median_ms
-        numbers = f"{format.milliseconds(line.median_ms)} ms" if record.latency else ""
-        outcome = ", ".join(part for part in (format.ending(record), numbers, one_line(record.reason)) if part)
-        self._say(f"{_describe(record.cell)}: {outcome}")
+        about, outcome = _describe(record.cell), f"{format.ending(record)}, {one_line(record.reason)}"
+        if record.status.is_absence:  # one line for all contests
+            about = record.cell.label
+        if record.status is not Status.OK and (about, outcome) not in self._told_absences:
+            self._told_absences.add((about, outcome))
+            self._say(f"{about}: {outcome}")
+        self._draw()
+
+    def decided(self, records: Sequence[Record]) -> None:
+        """Say what came out of a contest, whose records these are."""
+        self._say(sentences.outcome(judge_contest(records, self._requirements)))
+
+    def time_left(self, seconds: float) -> None:
+        """Show how long the run is expected to take from now on."""
+        self._end_s = self._clock_s() + seconds
         self._draw()
 
     def note(self, text: str) -> None:
@@ -102,7 +128,7 @@ class LiveTable:
 
     def _say(self, text: str) -> None:
         if not self._quiet and not self._live and not self._console.is_terminal:
-            self._console.print(Text(text), soft_wrap=True, highlight=False)
+            self._console.print(Text(f"[{self._times()}] {text}"), soft_wrap=True, highlight=False)
 
     def _draw(self) -> None:
         now_s = self._clock_s()
@@ -134,7 +160,13 @@ class LiveTable:
         parts = [f"{len(ended)} of {len(self._lines)} cells ended"]
         parts += [f"{number} {status}" for status, number in statuses.items()]
         in_flight = sum(line.is_in_flight for line in self._lines.values())
-        return ", ".join([*parts, f"{in_flight} in flight"] if in_flight else parts)
+        return ", ".join([*parts, *([f"{in_flight} in flight"] if in_flight else []), self._times()])
+
+    def _times(self) -> str:
+        """Return `0:42, about 1:30 left`, or the elapsed time alone where the rest is not known."""
+        now_s = self._clock_s()
+        elapsed = format.minutes(now_s - self._begun_s)
+        return elapsed if self._end_s is None else f"{elapsed}, about {format.minutes(self._end_s - now_s)} left"
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import shutil
 import signal
 from dataclasses import dataclass, field
@@ -136,6 +137,7 @@ class CellRun:
         self._log = setup.store.log(planned.cell.id)
         self._log.unlink(missing_ok=True)
         self._budget_s = setup.time_limit_s
+        self._ends_s = math.inf
         self._start_method = ""
         self._measured: list[MeasuredProcess] = []
         self._live: LiveProcess | None = None
@@ -156,6 +158,11 @@ class CellRun:
         return [*(burst for measured in self._measured for burst in measured.bursts), *live]
 
     @property
+    def starts_warm(self) -> bool:
+        """Return True when the next process starts from what an earlier one has left."""
+        return bool(self._measured)
+
+    @property
     def has_time_for_another(self) -> bool:
         """Return True when one more process that takes as long as the last one fits into the time limit."""
         return self._budget_s > 2 * self._measured[-1].waited_s
@@ -165,10 +172,19 @@ class CellRun:
         """Return True when half of the time limit is left."""
         return self._budget_s > self._setup.time_limit_s / 2
 
-    def start(self, launcher: Launcher, epoch: int) -> Ready:
-        """Build the cell in a fresh process, or start it warm from what the first one left, until it is ready."""
+    def start(self, launcher: Launcher, epoch: int, ends_s: float = math.inf) -> Ready:
+        """Build the cell in a fresh process, or start it warm from what the first one left, until it is ready.
+
+        At `ends_s` the time budget of the run leaves it no more time.
+        """
+        self.launch(launcher, epoch, ends_s)
+        return self.await_ready()
+
+    def launch(self, launcher: Launcher, epoch: int, ends_s: float = math.inf) -> None:
+        """Begin what `start` does. Several cells that have been built before may start side by side."""
+        self._ends_s = ends_s
         self._start_method = launcher.start_method
-        is_warm = bool(self._measured)
+        is_warm = self.starts_warm
         ahead_of_time = isinstance(backends.create(self.cell.backend), AheadOfTime)
         if ahead_of_time and not is_warm:
             # this worker's caches go with it, because a deployment has the artefact only
@@ -179,12 +195,17 @@ class CellRun:
         else:
             job = MeasurePackagedCell if ahead_of_time else MeasureCell
             live = self._live = LiveProcess(epoch, is_warm, self._start_worker(launcher, job, self._folder))
+
+    def await_ready(self) -> Ready:
+        """Wait for what `launch` has begun, until the cell is ready."""
+        live = self._alive()
         ready = self._await(live, Ready)
+        self._ends_s = math.inf
         live.ready, self.peak_memory = ready, ready.memory
         if ready.settle:
             live.phases.append(ready.settle)
-        self._checks.append((epoch, ready.accuracy))
-        if not is_warm and (doubt := doubt_of(ready.warm_up)):
+        self._checks.append((live.epoch, ready.accuracy))
+        if not live.is_warm and (doubt := doubt_of(ready.warm_up)):
             self._doubt(doubt)
         return ready
 
@@ -217,14 +238,16 @@ class CellRun:
         bisect.insort(self._burst_medians_ms, burst_ms(burst))
         self._setup.progress.measured(self.cell, self._burst_medians_ms[len(self._burst_medians_ms) // 2])
 
-    def finish(self) -> None:
+    def finish(self, has_time: bool = True) -> None:
         """Check once more, and let the process go.
 
-        Only the first process measures throughput, device time and energy, where they are wanted, and only its memory
-        and placement count: one process can tell for all, and the caches of a warm start hide what was compiled.
+        Only the first process measures throughput, device time and energy, where they are wanted and it has time, and
+        only its memory and placement count: one process can tell for all, and the caches of a warm start hide what was
+        compiled.
         """
         live = self._alive()
-        live.worker.send(Finish(in_full=not live.is_warm and not self._setup.sampling.latency_only))
+        in_full = has_time and not live.is_warm and not self._setup.sampling.latency_only
+        live.worker.send(Finish(in_full=in_full))
         finished = self._await(live, Finished)
         self._end_worker()
         assert live.ready is not None
@@ -322,7 +345,7 @@ class CellRun:
     def _await(self, live: LiveProcess, kind: type[Awaited]) -> Awaited:
         """Wait for an event of `kind`, and note phases on the way. Raises CellEnded when the cell ends instead."""
         begun_s = self._now_s()
-        deadline_s = begun_s + self._budget_s
+        deadline_s = min(begun_s + self._budget_s, self._ends_s)
         try:
             while True:
                 event = self._receive(live.worker, deadline_s, may_tick=kind in (Ready, Packaged))
@@ -350,7 +373,10 @@ class CellRun:
             live.waited_s += spent_s
 
     def _out_of_time(self, phase: str) -> Record:
-        reason = f"not done within {self._setup.time_limit_s:g} s, in {phase}: raise --time-limit"
+        if self._now_s() >= self._ends_s:
+            reason = f"not done when the time that --budget left it was over, in {phase}"
+        else:
+            reason = f"not done within {self._setup.time_limit_s:g} s, in {phase}: raise --time-limit"
         if not self._measured:
             return self._record(Status.TIMEOUT, reason, died_in=phase)
         # what has been measured stays valid where there was no time for a further process

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import backends
 from harness.controller import groundwork
 from harness.controller.cell_run import CellEnded, CellRun, ContestSetup, common_fields
 from harness.controller.environment import Machine
-from harness.controller.launcher import Launchers
+from harness.controller.launcher import Launcher, Launchers
 from harness.controller.progress import Progress
 from harness.controller.rounds import (
     RoundsSoFar,
@@ -24,6 +24,7 @@ from harness.controller.rounds import (
 from harness.controller.worker_process import CAN_PAUSE
 from harness.plan import Contest, PlannedCell, unsupported_precision
 from harness.sampling_plan import SamplingPlan
+from harness.time_plan import Step, TimePlan
 from judging.ranking import BASELINE, undecided
 from records.errors import BakeoffError
 from records.schema import Conditions, Record, Status
@@ -31,6 +32,11 @@ from records.store import Store
 
 MEMORY_RESERVE = 1.3
 """A further cell is started beside those alive only if this many times the largest one's peak is still free."""
+
+MIN_ROUNDS = 4
+"""Cells that have been built get so many rounds, even if that takes longer than the time budget."""
+
+NO_TIME = "--budget left no time to build it"
 
 
 class Measurement:
@@ -46,6 +52,7 @@ class Measurement:
         interleaved: bool,
         undecided: Undecided = undecided,
         machine: Machine | None = None,
+        time_plan: TimePlan | None = None,
     ) -> None:
         self.launchers = launchers
         self.store = store
@@ -55,14 +62,27 @@ class Measurement:
         self.interleaved = interleaved and CAN_PAUSE
         self.undecided = undecided
         self.machine = machine or Machine()
+        self.time_plan = time_plan or TimePlan(sampling)
         self.begun_s = self.machine.now_s()
         self.group_numbers: Iterator[int] = itertools.count(store.next_group())
 
     def measure(self, contest: Contest, pending: Sequence[PlannedCell]) -> None:
         """Bring every pending cell of the contest to its record in the store."""
         sensible = self._refuse_senseless(pending)
-        if not sensible:
+        self.time_plan.expect(contest.id, [planned.cell.label for planned in sensible], self.sampling.processes)
+        self.time_plan.begin(contest.id, self.machine.now_s())
+        if sensible:
+            self._measure_sensible(contest, sensible)
+        self.time_plan.ended(contest.id)
+        if pending:
+            self.progress.decided(self.store.records([planned.cell.id for planned in contest.cells]))
+
+    def _measure_sensible(self, contest: Contest, sensible: Sequence[PlannedCell]) -> None:
+        if self.machine.now_s() >= self.time_plan.contest_ends_s:
+            for planned in sensible:
+                self.end(not_reached(planned))
             return
+        begun_s = self.machine.now_s()
         needed = (self.launchers.first, self.store, self.progress, self.time_limit_s)
         try:
             reference = groundwork.reference(contest, *needed)
@@ -74,11 +94,17 @@ class Measurement:
             self.progress.note("importing torch in the fork servers of further processes")
         self.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
         groundwork.measure_ceilings(sensible[0].cell, *needed)
+        self.step_done(contest.id, Step.GROUNDWORK, "", self.machine.now_s() - begun_s)
         folder = self.launchers.first.temporary / contest.id
         setup = ContestSetup(
             self.store, self.progress, self.sampling, self.time_limit_s, reference, folder, self.machine
         )
         ContestRun(self, [CellRun(planned, setup) for planned in sensible]).run()
+
+    def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
+        """Learn what a step has taken, and tell how much time is left."""
+        self.time_plan.done(contest_id, step, label, seconds)
+        self.progress.time_left(self.time_plan.left_s())
 
     def end(self, record: Record) -> None:
         """Keep the record of a cell that has come to its end."""
@@ -100,6 +126,11 @@ class Measurement:
             else:
                 sensible.append(planned)
         return sensible
+
+
+def not_reached(planned: PlannedCell) -> Record:
+    """Return the record of a cell that the run's time budget did not reach."""
+    return Record(cell=planned.cell, status=Status.NOT_REACHED, reason=NO_TIME, **common_fields(planned))
 
 
 @dataclass
@@ -133,6 +164,9 @@ class ContestRun:
         self._device = cells[0].cell.device
         # every group of an epoch holds the baseline, so it is built first
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != BASELINE)
+        self._time_plan = measurement.time_plan
+        if self._time_plan.has_budget:  # what takes long to build waits for what does not
+            self._cells[1:] = sorted(self._cells[1:], key=lambda cell_run: self._seconds_of(Step.BUILD, [cell_run]))
 
     def run(self) -> None:
         """Run epochs until the verdict is decided, or limits allow no more. Then save the records."""
@@ -150,10 +184,20 @@ class ContestRun:
     def _wants_epoch(self, done: int) -> bool:
         """Return True when each cell gets another process, and say why or why not."""
         plan = self._run.sampling
+        if done == 0:
+            return True
+        labels = [cell_run.cell.label for cell_run in self._cells]
         records = [cell_run.record() for cell_run in self._cells] if done >= plan.processes else []
-        open_pairs = self._run.undecided(records) if records else ()
-        has_time = done == 0 or all(cell_run.has_time_for_another for cell_run in self._cells)
-        decision = next_epoch(plan, done, open_pairs, has_time)
+        decision = next_epoch(
+            plan,
+            done,
+            open_pairs=self._run.undecided(records) if records else (),
+            has_time=all(cell_run.has_time_for_another for cell_run in self._cells),
+            has_budget=self._time_plan.leaves_room_for_epoch(labels, self._machine.now_s()),
+        )
+        self._time_plan.expect_further(
+            self._contest_id, labels, max(1, plan.processes - done) if decision.is_wanted else 0
+        )
         if decision.is_wanted and done >= plan.processes:
             try:
                 self._launchers.of_epoch(done)
@@ -196,34 +240,79 @@ class ContestRun:
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
         """Start waiting cells until none is left, or memory holds no more beside those that are alive.
 
-        No cell is started where the next one needs the memory of the one that stays.
+        No cell is started where the next one needs the memory of the one that stays. Cells that have been built before
+        start side by side, as many as half of the cores. A build is timed, and so it goes on alone.
         """
         group: list[CellRun] = []
+        starting: deque[CellRun] = deque()
         launcher = self._launchers.of_epoch(epoch.number)
-        while epoch.waiting:
-            alive = [*epoch.staying, *group]
-            if alive and not (self._run.interleaved and self._fits(alive, epoch.waiting[0])):
-                break
-            cell_run = epoch.waiting.popleft()
-            try:
-                cell_run.start(launcher, epoch.number)
-            except CellEnded as ended:
-                if self._makes_room(cell_run, ended, alive):
-                    epoch.waiting.appendleft(cell_run)
+        at_once = 1
+        if self._run.interleaved and all(cell_run.starts_warm for cell_run in epoch.waiting):
+            at_once = max(1, len(self._machine.usable_cores()) // 2)
+        is_full, since_s = False, self._machine.now_s()
+        while starting or (epoch.waiting and not is_full):
+            while epoch.waiting and not is_full and len(starting) < at_once:
+                alive = [*epoch.staying, *group, *starting]
+                if alive and not (self._run.interleaved and self._fits(alive, epoch.waiting[0], starting)):
+                    is_full = not starting  # what is starting may turn out to leave room
                     break
-                continue
-            self._pause(cell_run)
-            group.append(cell_run)
+                cell_run = epoch.waiting.popleft()
+                if self._launch(epoch, cell_run, launcher, alive):
+                    starting.append(cell_run)
+                is_full = cell_run in epoch.waiting
+            if starting:
+                cell_run = starting.popleft()
+                was_warm = cell_run.starts_warm
+                if self._goes_on(epoch, cell_run, cell_run.await_ready, [*epoch.staying, *group, *starting]):
+                    self._pause(cell_run)
+                    group.append(cell_run)
+                    now_s = self._machine.now_s()
+                    self._note_start(cell_run, was_warm, now_s - since_s)
+                    since_s = now_s
+                is_full |= cell_run in epoch.waiting
         return group
 
-    def _fits(self, alive: Sequence[CellRun], following: CellRun) -> bool:
-        """Return True when there is room for one more cell.
+    def _launch(self, epoch: Epoch, cell_run: CellRun, launcher: Launcher, alive: Sequence[CellRun]) -> bool:
+        """Begin to start the cell's process. Return False when the cell has ended or waits for memory instead."""
+        label, labels = cell_run.cell.label, [other.cell.label for other in alive]
+        if not cell_run.starts_warm and not self._time_plan.leaves_room_for_build(label, labels, self._machine.now_s()):
+            self._conclude(cell_run, not_reached(cell_run.planned))
+            return False
+        ends_s = self._time_plan.build_ends_s(label, labels)
+        return self._goes_on(epoch, cell_run, lambda: cell_run.launch(launcher, epoch.number, ends_s), alive)
+
+    def _goes_on(self, epoch: Epoch, cell_run: CellRun, step: Callable[[], object], others: Sequence[CellRun]) -> bool:
+        """Take a step of starting the cell. Return False when the cell has ended or waits for memory instead."""
+        try:
+            step()
+        except CellEnded as ended:
+            if self._makes_room(cell_run, ended, others):
+                epoch.waiting.appendleft(cell_run)
+            return False
+        return True
+
+    def _note_start(self, cell_run: CellRun, was_warm: bool, seconds: float) -> None:
+        self._step_done(Step.START if was_warm else Step.BUILD, cell_run, seconds)
+        if not was_warm:
+            self._run.progress.built(cell_run.cell, seconds)
+
+    def _step_done(self, step: Step, cell_run: CellRun, seconds: float) -> None:
+        self._run.step_done(self._contest_id, step, cell_run.cell.label, seconds)
+
+    def _seconds_of(self, step: Step, cells: Sequence[CellRun]) -> float:
+        return self._time_plan.seconds_of(step, [cell_run.cell.label for cell_run in cells])
+
+    def _fits(self, alive: Sequence[CellRun], following: CellRun, starting: Sequence[CellRun]) -> bool:
+        """Return True when there is room for one more cell, and for those that are still starting.
 
         It is taken to be as large as it was itself, or as the largest one alive where it has not been ready yet.
         """
         seen = [cell_run.peak_memory for cell_run in ([following] if following.peak_memory else alive)]
+        coming = [cell_run.peak_memory for cell_run in starting]
         host_bytes = max(peak.peak_resident_bytes or 0 for peak in seen if peak)
+        host_bytes += sum(peak.peak_resident_bytes or 0 for peak in coming if peak)
         device_bytes = max(peak.peak_device_bytes or 0 for peak in seen if peak)
+        device_bytes += sum(peak.peak_device_bytes or 0 for peak in coming if peak)
         free_bytes = self._machine.device_free_bytes(self._device)
         return self._machine.available_bytes() > MEMORY_RESERVE * host_bytes and (
             free_bytes is None or free_bytes > MEMORY_RESERVE * device_bytes
@@ -235,7 +324,8 @@ class ContestRun:
         done = 0
         planned_done_s = self._machine.now_s()
         rules = round_rules(self._run.sampling)
-        while alive:
+        begun_s = self._machine.now_s()
+        while alive and (done < MIN_ROUNDS or self._machine.now_s() < self._time_plan.contest_ends_s):
             seen = self._rounds_so_far(epoch, group, alive, done, planned_done_s)
             if not any(rule.wants_another(seen) for rule in rules):
                 break
@@ -252,6 +342,8 @@ class ContestRun:
             done += 1
             if done <= self._run.sampling.rounds:
                 planned_done_s = self._machine.now_s()
+        for cell_run in alive:
+            self._step_done(Step.ROUNDS, cell_run, (self._machine.now_s() - begun_s) / len(alive))
         return alive
 
     def _rounds_so_far(
@@ -278,12 +370,16 @@ class ContestRun:
     def _finish(self, epoch: Epoch, cell_run: CellRun, others: Sequence[CellRun]) -> None:
         """Let the cell's process go while `others` are alive. It is measured further only if it can be ranked."""
         self._resume(cell_run)
+        begun_s = self._machine.now_s()
+        last_s = begun_s + self._seconds_of(Step.FINISH, [cell_run, *others])
         try:
-            cell_run.finish()
+            cell_run.finish(has_time=last_s <= self._time_plan.contest_ends_s)
         except CellEnded as ended:
             if self._makes_room(cell_run, ended, others):
                 epoch.displaced.append(cell_run)
             return
+        if epoch.number == 0:
+            self._step_done(Step.FINISH, cell_run, self._machine.now_s() - begun_s)
         record = cell_run.record()
         if record.status is Status.OK:
             epoch.finished.append(cell_run)
@@ -314,6 +410,7 @@ class ContestRun:
 
     def _conclude(self, cell_run: CellRun, record: Record) -> None:
         cell_run.clear()
+        self._time_plan.dropped(self._contest_id, cell_run.cell.label)
         self._run.end(record)
 
     def _pause(self, cell_run: CellRun) -> None:

@@ -91,15 +91,21 @@ class NextEpoch:
     note: str = ""
 
 
-def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool) -> NextEpoch:
-    """Decide whether each cell gets another process, when `done` of them leave `open_pairs` undecided."""
+def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool, has_budget: bool = True) -> NextEpoch:
+    """Decide whether each cell gets another process, when `done` of them leave `open_pairs` undecided.
+
+    `has_time` is about the time limits of the cells, and `has_budget` about that of the run.
+    """
     if done < plan.processes:
-        return NextEpoch(True)
+        left = f"--budget left time for {done} of {plan.processes} processes of each cell"
+        return NextEpoch(True) if has_budget else NextEpoch(False, left)
     if not open_pairs or done >= plan.most_processes:
         return NextEpoch(False)
     if not has_time:
         return NextEpoch(False, "--time-limit left no room for more processes per cell")
     pairs = ", ".join(f"{one} against {other}" for one, other in open_pairs)
+    if not has_budget:
+        return NextEpoch(False, f"--budget left no time for more processes per cell, which might decide {pairs}")
     return NextEpoch(True, f"{done} processes of each cell do not decide {pairs}: one more of each")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from harness.messages import (
 )
 from harness.plan import Contest, PlannedCell, Request
 from harness.sampling_plan import SamplingPlan
+from harness.time_plan import TimePlan
 from records.errors import BakeoffError
 from records.schema import Accuracy, Ceilings, Cell, Conditions, Memory, Record, Status, WarmUp, Work
 from records.store import Store
@@ -75,8 +77,11 @@ class ScriptedMachine(Machine):
 
 
 class ScriptedWorker:
-    def __init__(self, script: Script, number: int, job: CellJob, machine: ScriptedMachine) -> None:
+    def __init__(
+        self, script: Script, number: int, job: CellJob, machine: ScriptedMachine, on_ready: Callable[[], None]
+    ) -> None:
         self.is_over = False
+        self._on_ready = on_ready
         self._script, self._number, self._job, self._machine = script, number, job, machine
         self._random = random.Random(f"{job.cell.label} {number}")
         self._bursts = 0
@@ -131,15 +136,19 @@ class ScriptedWorker:
             self._say("finish", PhaseBegun(name="finish"), finished)
 
     def receive(self, deadline_s: float) -> object:
-        self._machine.time_s += self._passing_s
-        self._passing_s = 0.0
         event = self._events[0]
-        if event == HANG:
+        left_s = deadline_s - self._machine.time_s
+        if event == HANG or self._passing_s > left_s:
+            self._passing_s -= left_s
             self._machine.time_s = deadline_s
             raise DeadlinePassed
+        self._machine.time_s += self._passing_s
+        self._passing_s = 0.0
         self._events.popleft()
         if isinstance(event, int):
             raise WorkerEnded(event)
+        if isinstance(event, Ready):
+            self._on_ready()
         return event
 
     def pause(self) -> None:
@@ -163,6 +172,8 @@ class ScriptedLauncher:
         self.temporary = folder
         self.first = self
         self.started: list[tuple[int, str]] = []  # epoch and label, in order
+        self.most_starting: dict[int, int] = {}  # workers that were starting at the same time, by epoch
+        self._starting = 0
         self.epochs = 10**6  # so many have a fork server
         self._scripts, self._machine = scripts, machine
         self.answers: dict[type, object] = {
@@ -184,8 +195,13 @@ class ScriptedLauncher:
         label = job.cell.label
         self.started.append((self.epoch, label))
         before = self._workers.setdefault(label, [])
-        before.append(ScriptedWorker(self._scripts[label], len(before), job, self._machine))
+        before.append(ScriptedWorker(self._scripts[label], len(before), job, self._machine, self._is_ready))
+        self._starting += 1
+        self.most_starting[self.epoch] = max(self._starting, self.most_starting.get(self.epoch, 0))
         return before[-1]
+
+    def _is_ready(self) -> None:
+        self._starting -= 1
 
     def alive(self) -> int:
         """Return how many workers are alive."""
@@ -224,6 +240,8 @@ def run_contest(
     time_limit_s: float = 600.0,
     epochs: int = 10**6,
     interleaved: bool = True,
+    cores: int = 2,
+    budget_s: float = math.inf,
 ) -> SimpleNamespace:
     """Run a contest of cells that follow `scripts`, by label. Return its records by label, notes and what started."""
     contest = contest_of(list(scripts))
@@ -232,8 +250,10 @@ def run_contest(
     launcher = ScriptedLauncher(folder, scripts, machine)
     launcher.epochs = epochs
     machine.available_bytes = lambda: available_bytes(launcher)
+    machine.usable_cores = lambda: list(range(cores))
+    plan = plan or plan_of()
     measurement = Measurement(
-        launcher, store, progress, plan or plan_of(), time_limit_s, interleaved, undecided, machine
+        *(launcher, store, progress, plan, time_limit_s, interleaved, undecided, machine), TimePlan(plan, budget_s)
     )
     measurement.measure(contest, contest.cells)
     return SimpleNamespace(
@@ -242,5 +262,7 @@ def run_contest(
         notes=store.notes(),
         said=progress.notes,
         started=launcher.started,
+        most_starting=launcher.most_starting,
+        ended_s=machine.time_s,
         complete=all(store.has(planned.cell.id) for planned in contest.cells),
     )

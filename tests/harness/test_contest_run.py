@@ -79,7 +79,7 @@ def test_more_processes_are_started_while_pairs_are_undecided(tmp_path: Path) ->
     ("limits", "processes", "note"),
     [
         ({}, 6, ""),
-        ({"time_limit_s": 7.0}, 3, "--time-limit left no room for more processes per cell"),
+        ({"time_limit_s": 9.0}, 3, "--time-limit left no room for more processes per cell"),
         ({"epochs": 4}, 4, "no fork server for a further process of each cell: the fork server ended"),
     ],
 )
@@ -106,6 +106,70 @@ def test_a_cell_that_cannot_be_ranked_is_measured_in_one_process_only(tmp_path: 
     run = run_contest(tmp_path, scripts, plan_of(3))
     assert run.records["null"].status is Status.INCORRECT
     assert [len(record.processes) for record in run.records.values()] == [3, 1]
+
+
+# --- side by side
+
+
+def test_further_processes_start_side_by_side_and_builds_one_after_the_other(tmp_path: Path) -> None:
+    labels = ("eager", *(f"null/{name}" for name in ("again", "double", "partial", "slow")))
+    run = run_contest(tmp_path, {label: Script() for label in labels}, plan_of(3), cores=8)
+    assert run.most_starting == {0: 1, 1: 4, 2: 4}
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    assert {len(record.processes) for record in run.records.values()} == {3}
+
+
+def test_cells_that_start_side_by_side_all_have_room(tmp_path: Path) -> None:
+    scripts = {label: Script(resident_bytes=10**9) for label in THREE}
+    # each is 1 GB large, of which nothing is taken yet while it starts
+    run = run_contest(tmp_path, scripts, plan_of(2), cores=8, available_bytes=lambda launcher: 3 * 10**9)
+    assert run.most_starting == {0: 1, 1: 2}
+    assert {len(groups_of(record)) for record in run.records.values()} == {2}
+
+
+def test_a_cell_that_dies_while_others_start_beside_it_leaves_them_alone(tmp_path: Path) -> None:
+    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(1, "start"): SEGFAULT})}
+    run = run_contest(tmp_path, scripts, plan_of(2), cores=8)
+    assert {label: record.status for label, record in run.records.items()} == {
+        "eager": Status.OK,
+        "null": Status.CRASH,
+        "null/double": Status.OK,
+    }
+
+
+# --- the time budget of a run
+
+
+def test_a_budget_ends_the_run_in_time_and_says_what_it_did_not_reach(tmp_path: Path) -> None:
+    scripts = {"eager": Script(seconds_per_start=3.0), "inductor": Script(), "onnx": Script(seconds_per_start=8.0)}
+    run = run_contest(tmp_path, scripts, plan_of(3), budget_s=30.0)
+    assert run.ended_s <= 30.0 and run.complete
+    statuses = {label: record.status for label, record in run.records.items()}
+    assert statuses == {"eager": Status.OK, "onnx": Status.OK, "inductor": Status.NOT_REACHED}
+    assert run.records["inductor"].reason == "--budget left no time to build it"
+    assert [label for _, label in run.started][:2] == ["eager", "onnx"], "what is quickly built comes first"
+
+
+def test_no_epoch_is_started_that_would_not_end_within_the_budget(tmp_path: Path) -> None:
+    scripts = {label: Script(seconds_per_start=4.0) for label in ("eager", "null")}
+    run = run_contest(tmp_path, scripts, plan_of(3, 20), budget_s=28.0, undecided=lambda records: [("null", "eager")])
+    assert run.ended_s <= 28.0
+    assert [len(record.processes) for record in run.records.values()] == [3, 3]
+    assert any("--budget left no time for more processes per cell, which might decide null" in n for n in run.notes)
+
+
+def test_a_build_that_hangs_beyond_the_budget_ends_and_the_others_are_still_measured(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(0, "start"): HANG})}
+    run = run_contest(tmp_path, scripts, plan_of(3), budget_s=30.0)
+    assert run.ended_s <= 30.0
+    assert (run.records["null"].status, run.records["null"].died_in) == (Status.TIMEOUT, "load")
+    assert "not done when the time that --budget left it was over" in run.records["null"].reason
+    assert run.records["eager"].latency
+
+
+def test_without_any_time_every_cell_is_a_row_that_was_not_reached(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in THREE}, budget_s=0.0)
+    assert {record.status for record in run.records.values()} == {Status.NOT_REACHED}
 
 
 # --- memory

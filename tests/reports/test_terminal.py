@@ -46,26 +46,33 @@ class Clock:
         return self.now_s
 
 
-def test_plain_lines_where_there_is_no_terminal() -> None:
+def test_without_a_terminal_each_built_or_failed_cell_and_each_contest_is_a_line() -> None:
     console, file = plain(width=40)  # lines are not wrapped, however narrow
+    clock = Clock()
     eager, onnx = cell(), cell("onnx", "tuned", dimensions={"batch": 4}, device="cuda", precision="fp16")
-    with LiveTable(console) as table:
+    with LiveTable(console, clock_s=clock) as table:
         table.planned([eager, onnx])
+        table.note("computing [once]")
+        table.time_left(120)
         table.phase(eager, "compile")
-        table.phase(eager, "compile")
+        clock.now_s += 65
+        table.built(eager, 12.3)
         table.phase(eager, "measure")
         table.measured(eager, 1.5)
-        table.measured(eager, 1.4)
         table.tick()
-        table.note("interrupted [once]")
-        table.ended(ok(eager, constant([1.02] * 6)))
+        measured = ok(eager, constant([1.02] * 6))
+        table.ended(measured)
+        for _ in range(2):  # two contests lack it for the same reason
+            table.ended(failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU"))
         table.ended(failed(onnx, Status.CRASH, "died\nin [load]", died_in="load", signal=11))
+        clock.now_s += 60
+        table.decided([measured])
     assert file.getvalue().splitlines() == [
-        "conv cpu fp32 eager: compile",
-        "conv cpu fp32 eager: measure",
-        "interrupted [once]",
-        "conv cpu fp32 eager: ok, 1.02 ms",
-        "conv batch=4 cuda fp16 onnx/tuned: crash in load (signal 11), died in [load]",
+        "[0:00] computing [once]",
+        "[1:05, about 0:55 left] conv cpu fp32 eager built in 12 s",
+        "[1:05, about 0:55 left] tensorrt: unavailable, no GPU",
+        "[1:05, about 0:55 left] conv batch=4 cuda fp16 onnx/tuned: crash in load (signal 11), died in [load]",
+        "[2:05, about 0:00 left] conv on cpu, fp32: only eager could be ranked, 1.02 ms",
     ]
 
 
@@ -86,6 +93,7 @@ def test_a_terminal_shows_phase_elapsed_and_median() -> None:
     with LiveTable(console, clock_s=clock) as table:
         table.planned([cell(), cell("onnx")])
         table.phase(cell(), "compile")
+        table.time_left(60)
         clock.now_s += 12
         table.tick()
         compiling = last_picture(file)
@@ -98,12 +106,12 @@ def test_a_terminal_shows_phase_elapsed_and_median() -> None:
         table.ended(failed(cell("onnx"), Status.ERROR, "[red]no[/red]", died_in="export"))
     assert any(re.search(r"eager +compile +12 s", line) for line in compiling)
     assert any(re.search(r"onnx +waiting", line) for line in compiling)
-    assert "0 of 2 cells ended, 1 in flight" in compiling[-1]
+    assert compiling[-1] == "0 of 2 cells ended, 1 in flight, 0:12, about 0:48 left"
     assert any(re.search(r"eager +measure +1 s +1\.23 ms", line) for line in measuring)
     final = last_picture(file)
     assert any(re.search(r"eager +ok +4 s +1\.02 ms", line) for line in final)
     assert any("error in export" in line and "[red]no[/red]" in line for line in final)
-    assert final[-1] == "2 of 2 cells ended, 1 ok, 1 error"
+    assert final[-1] == "2 of 2 cells ended, 1 ok, 1 error, 0:14, about 0:46 left"
 
 
 def test_it_is_drawn_only_when_called_and_at_most_four_times_a_second() -> None:
@@ -138,7 +146,7 @@ def test_more_cells_than_lines_show_those_in_flight_and_counts() -> None:
     assert len(final) <= 9
     assert "null/mode30" in final[0] and "null/mode31" in final[1]
     assert "null/mode19" in final[2]  # the last to end
-    assert final[-1] == "20 of 40 cells ended, 20 oom, 2 in flight"
+    assert final[-1] == "20 of 40 cells ended, 20 oom, 2 in flight, 0:20"
 
 
 def test_an_exception_leaves_the_terminal_in_order() -> None:

@@ -1,0 +1,103 @@
+"""How long a run is estimated to take, and how its budget is shared."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.sampling_plan import SamplingPlan
+from harness.time_plan import (
+    OTHER_BUILD_S,
+    USUAL_BUILD_S,
+    Step,
+    TimePlan,
+    end_of_budget,
+)
+
+SAMPLING = SamplingPlan.lasting(1.5)
+LABELS = ("eager", "onnx", "inductor")
+
+
+def expecting(*contests: str, processes: int = 3, budget_ends_s: float = math.inf) -> TimePlan:
+    plan = TimePlan(SAMPLING, budget_ends_s)
+    for contest in contests:
+        plan.expect(contest, LABELS, processes)
+    return plan
+
+
+def test_two_contests_take_twice_as_long_as_one_and_more_processes_longer() -> None:
+    one = expecting("a").left_s()
+    assert expecting("a", "b").left_s() == pytest.approx(2 * one)
+    assert one > sum(USUAL_BUILD_S[label] for label in LABELS)
+    assert expecting("a", processes=6).left_s() > one
+    assert expecting("a", processes=1).left_s() < one
+
+
+def test_a_step_that_is_done_lies_ahead_no_more_and_corrects_the_others() -> None:
+    plan = expecting("a", "b")
+    before_s = plan.left_s()
+    plan.done("a", Step.BUILD, "inductor", 3 * USUAL_BUILD_S["inductor"])
+    assert plan.seconds_of(Step.BUILD, ["inductor"]) == 3 * USUAL_BUILD_S["inductor"]
+    assert plan.seconds_of(Step.BUILD, ["onnx", "eager"]) == 3 * (USUAL_BUILD_S["onnx"] + USUAL_BUILD_S["eager"])
+    assert plan.seconds_of(Step.BUILD, ["unheard-of/mode"]) == 3 * OTHER_BUILD_S
+    assert plan.left_s() > before_s
+    for _ in range(2):  # a baseline takes its bursts in several groups
+        plan.done("a", Step.BUILD, "onnx", USUAL_BUILD_S["onnx"])
+    assert plan.seconds_of(Step.BUILD, ["onnx"]) == USUAL_BUILD_S["onnx"]
+
+
+def test_nothing_is_left_when_all_is_done() -> None:
+    plan = expecting("a", processes=1)
+    plan.done("a", Step.GROUNDWORK, "", 5.0)
+    for label in ("eager", "onnx"):
+        for step in (Step.BUILD, Step.ROUNDS, Step.FINISH):
+            plan.done("a", step, label, 1.0)
+    assert plan.left_s() > 0
+    plan.dropped("a", "inductor")  # it crashed
+    assert plan.left_s() == 0
+
+
+def test_a_further_process_of_some_cells_is_all_that_is_left_of_a_contest() -> None:
+    plan = expecting("a")
+    plan.expect_further("a", ["eager"], 2)
+    steps_s = plan.seconds_of(Step.START, ["eager"]) + plan.seconds_of(Step.ROUNDS, ["eager"])
+    assert plan.left_s() == pytest.approx(2 * steps_s)
+
+
+def test_a_budget_is_shared_by_what_contests_will_take() -> None:
+    plan = expecting("a", "b", budget_ends_s=100.0)
+    plan.expect("small", ["eager"], 1)
+    small_s, all_s = plan.left_s() - expecting("a", "b").left_s(), plan.left_s()
+    plan.begin("small", 20.0)
+    assert plan.contest_ends_s == pytest.approx(20.0 + 80.0 * small_s / all_s)
+    plan.ended("small")
+    plan.begin("a", 30.0)
+    assert plan.contest_ends_s == pytest.approx(65.0)
+    plan.ended("a")
+    plan.begin("b", 40.0)
+    assert plan.contest_ends_s == 100.0
+
+
+def test_what_would_not_end_in_time_finds_no_room() -> None:
+    plan = expecting("a", budget_ends_s=30.0)
+    plan.begin("a", 0.0)
+    assert plan.leaves_room_for_build("inductor", ["eager"], 5.0)
+    assert not plan.leaves_room_for_build("inductor", ["eager"], 15.0)
+    assert plan.leaves_room_for_build("inductor", [], 15.0), "the first cell is tried in any case"
+    assert plan.leaves_room_for_epoch(["eager", "onnx"], 20.0)
+    assert not plan.leaves_room_for_epoch(["eager", "onnx"], 28.0)
+    assert plan.build_ends_s("onnx", ["eager"]) < 30.0
+
+
+def test_without_a_budget_there_is_always_room() -> None:
+    plan = expecting("a")
+    plan.begin("a", 0.0)
+    assert not plan.has_budget
+    assert plan.leaves_room_for_build("inductor", ["eager"], 1e9) and plan.leaves_room_for_epoch(LABELS, 1e9)
+
+
+def test_a_budget_keeps_time_for_the_report() -> None:
+    assert end_of_budget(100.0, 20.0) == 118.0
+    assert end_of_budget(100.0, 600.0) == 695.0
+    assert end_of_budget(100.0, None) == math.inf
