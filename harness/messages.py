@@ -224,6 +224,7 @@ class TorchFacts(Frozen):
     cuda: str | None  # the version that torch was built with
     cuda_devices: int
     threads: int
+    cuda_error: str = ""  # why torch sees no device, though it was built with CUDA
 
 
 class Tried(Frozen):

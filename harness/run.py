@@ -49,6 +49,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     with Launchers(request.start_method) as launchers:
         launchers.prepare(request.processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
+        require_devices(request.devices, facts)
         if not request.devices:
             request = request.model_copy(update={"devices": ("cuda" if facts.cuda_devices else "cpu",)})
         contests = plan(request)
@@ -66,7 +67,9 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     contests = plan(request)
     with Launchers(request.start_method) as launchers:
         launchers.prepare(request.processes)
-        captured = environment.capture(ask(launchers.first, ProbeTorch(), TorchFacts))
+        facts = ask(launchers.first, ProbeTorch(), TorchFacts)
+        require_devices(request.devices, facts)
+        captured = environment.capture(facts)
         before = store.environment()
         if before is None:
             store.save_environment(captured)
@@ -76,6 +79,25 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
             store.note("interrupted and resumed: cells measured before and after share no rounds")
         _measure(launchers, contests, request, store, progress)
     return report_of(store), store
+
+
+def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
+    """Raise UsageError, with what was found and what to do, if torch does not see one of `devices`."""
+    for device in map(Device, devices):
+        if device.cuda_index is None or device.cuda_index < facts.cuda_devices:
+            continue
+        if facts.cuda_devices:
+            seen = ", ".join(f"cuda:{index}" for index in range(facts.cuda_devices))
+            raise UsageError(f"--devices {device}: torch {facts.torch} sees {seen} only")
+        if facts.cuda is None:
+            raise UsageError(
+                f"--devices {device}: torch {facts.torch} is a build without CUDA: install one with it "
+                "(https://pytorch.org/get-started/locally), or write --devices cpu"
+            )
+        raise UsageError(
+            f"--devices {device}: torch {facts.torch}, built for CUDA {facts.cuda}, sees no GPU ({facts.cuda_error}): "
+            "let nvidia-smi find one, or write --devices cpu; runner.py doctor looks for the cause"
+        )
 
 
 def request_of(store: Store) -> Request:

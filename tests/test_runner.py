@@ -113,6 +113,12 @@ def test_a_wrong_config_is_refused_in_one_line(command_line: CommandLine, text: 
     assert said in complaint(command_line("--config", "run.toml"))
 
 
+def test_a_gpu_that_is_not_there_is_refused_before_a_folder_is_made(command_line: CommandLine) -> None:
+    Path("run.toml").write_text("devices = ['cpu', 'cuda:99']\nprocesses = 1")
+    assert "--devices cuda:99: torch " in complaint(command_line("--config", "run.toml", "--model", "mlp"))
+    assert [path.name for path in Path().iterdir()] == ["run.toml"]
+
+
 @pytest.mark.parametrize("out", ["file", "file/below", "full"])
 def test_a_folder_that_cannot_be_written_is_found_before_a_process_is_started(
     command_line: CommandLine, out: str

@@ -36,6 +36,7 @@ from harness.worker import ceilings, precision, reference
 from harness.worker.bench import Bench, explain
 from harness.worker.serving import serve
 from models.base import Inputs
+from records.errors import first_line
 
 
 def main(connection: Connection, assignment: Assignment) -> None:
@@ -139,11 +140,19 @@ def probe() -> TorchFacts:
     """Return what torch says of this machine."""
     import torch
 
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    error = ""
+    if torch.version.cuda and not devices:
+        try:
+            torch.cuda.init()
+        except Exception as raised:  # of several types, from version to version
+            error = first_line(raised)
     return TorchFacts(
         torch=torch.__version__,
         cuda=torch.version.cuda,
-        cuda_devices=torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        cuda_devices=devices,
         threads=torch.get_num_threads(),
+        cuda_error=error,
     )
 
 

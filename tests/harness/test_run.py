@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import shutil
 import time
@@ -13,9 +14,11 @@ import pytest
 from backends.null import Null
 from harness import run as runs
 from harness.controller.environment import usable_cores
+from harness.messages import TorchFacts
 from harness.plan import Request
 from judging.judgement import contests_of
 from records.device import CPU, Device
+from records.errors import UsageError
 from records.schema import Cell, DoubtKind, Record, Report, Status
 from records.store import Store
 from tests.harness import measuring
@@ -387,3 +390,31 @@ def test_servers_import_for_models_of_one_kind_on_the_cpu_only() -> None:
     assert runs.shared_imports([one, other, one], [CPU]) == ["a.b", "a.c", "d"]
     assert runs.shared_imports([one, plain], [CPU]) == runs.shared_imports([plain], [CPU]) == []
     assert runs.shared_imports([one], [CPU, Device("cuda")]) == []
+
+
+# --- devices that torch does not see
+
+WITHOUT_CUDA = TorchFacts(torch="2.13.0+cpu", cuda=None, cuda_devices=0, threads=2)
+WITHOUT_DRIVER = TorchFacts(
+    torch="2.13.0", cuda="13.0", cuda_devices=0, threads=2, cuda_error="Found no NVIDIA driver on your system."
+)
+TWO_GPUS = TorchFacts(torch="2.13.0", cuda="13.0", cuda_devices=2, threads=2)
+
+
+@pytest.mark.parametrize(
+    ("devices", "facts", "said"),
+    [
+        (["cuda"], WITHOUT_CUDA, "--devices cuda: torch 2.13.0+cpu is a build without CUDA: install one with it"),
+        (["cpu", "cuda:1"], WITHOUT_CUDA, "--devices cuda:1: torch 2.13.0+cpu is a build without CUDA"),
+        (["cuda"], WITHOUT_DRIVER, "built for CUDA 13.0, sees no GPU (Found no NVIDIA driver on your system.)"),
+        (["cuda:2"], TWO_GPUS, "--devices cuda:2: torch 2.13.0 sees cuda:0, cuda:1 only"),
+    ],
+)
+def test_a_device_that_torch_does_not_see_is_refused(devices: list[str], facts: TorchFacts, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        runs.require_devices(devices, facts)
+
+
+def test_devices_that_torch_sees_are_taken() -> None:
+    runs.require_devices(["cpu"], WITHOUT_CUDA)
+    runs.require_devices(["cpu", "cuda", "cuda:1"], TWO_GPUS)
