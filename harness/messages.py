@@ -238,6 +238,7 @@ class Failed(Frozen):
     kind: Literal["failed"] = "failed"
     status: Status
     reason: str
+    place: str = ""  # where in the user's code it failed, as `mine.py, line 12, in forward`
 
 
 Event = Annotated[

@@ -14,8 +14,13 @@ from records.schema import Cell, Status
 from records.store import Store
 
 NOT_COMPUTED = "the reference could not be computed"
-WHAT_FAILED = {"model": "your model failed to load"}
-"""What to say of a failure, by the phase that was under way."""
+
+
+def what_failed(phase: str, cell: Cell) -> str:
+    """Say what failed, by the phase that was under way."""
+    if phase == "model":
+        return "your model failed to load"
+    return f"your model failed when it was called in {cell.precision}" if phase == "call" else NOT_COMPUTED
 
 
 class NoReference(Exception):
@@ -33,21 +38,21 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
         return path
     log = store.log(f"reference-{contest.id}")
     progress.note(f"computing the float64 reference of {contest.id}")
-    job = ComputeReference(cell=contest.cells[0].cell, reference=path.resolve())
+    cell = contest.cells[0].cell
+    job = ComputeReference(cell=cell, reference=path.resolve())
     phases = ["start"]
     try:
         event = launcher.ask(job, log, limit_s, phases.append)
     except WorkerEnded as ended:
         status, reason = cause_of_death(ended.status, phases[-1], store.kernel_killed())
-        raise NoReference(
-            status, f"{WHAT_FAILED.get(phases[-1], NOT_COMPUTED)}: its process {reason} ({log})"
-        ) from None
+        raise NoReference(status, f"{what_failed(phases[-1], cell)}: its process {reason} ({log})") from None
     except DeadlinePassed:
         raise NoReference(
             Status.TIMEOUT, f"the reference was not computed within {limit_s:g} s: raise --time-limit"
         ) from None
     if isinstance(event, Failed):
-        raise NoReference(event.status, f"{WHAT_FAILED.get(phases[-1], NOT_COMPUTED)}: {event.reason} ({log})")
+        place = f" ({event.place})" if event.place else ""
+        raise NoReference(event.status, f"{what_failed(phases[-1], cell)}: {event.reason}{place} ({log})")
     assert isinstance(event, ReferenceComputed)
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")

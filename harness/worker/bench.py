@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -143,6 +144,8 @@ class Phases:
         yield
 
 
+ROOT = Path(__file__).resolve().parents[2]
+
 OUT_OF_MEMORY_WORDS = ("out of memory", "failed to allocate memory", "bad_alloc", "can't allocate memory")
 """Every library words it in its own way, and not all have an exception type for it."""
 
@@ -160,3 +163,17 @@ def explain(error: BaseException) -> tuple[Status, str]:
     text = str(error).lower()
     is_oom = isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_WORDS)
     return (Status.OOM if is_oom else Status.ERROR), reason[:400]
+
+
+def last_frame_beside(file: Path, error: BaseException) -> str:
+    """Return the last frame of the traceback in `file` or in what lies beside and below it, or nothing.
+
+    What is installed there, or belongs to Bakeoff, does not count.
+    """
+    file = file.resolve()
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        code = Path(frame.f_code.co_filename)
+        is_other = "site-packages" in code.parts or code.is_relative_to(ROOT)
+        if code == file or (code.is_relative_to(file.parent) and not is_other):
+            return f"{code.relative_to(file.parent)}, line {line}, in {frame.f_code.co_name}"
+    return ""

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import traceback
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import backends
 from backends.base import AheadOfTime
@@ -33,7 +34,7 @@ from harness.messages import (
     TryImport,
 )
 from harness.worker import ceilings, precision, reference
-from harness.worker.bench import Bench, explain
+from harness.worker.bench import Bench, explain, last_frame_beside
 from harness.worker.serving import serve
 from models.base import Inputs
 from records.errors import first_line
@@ -52,13 +53,20 @@ def main(connection: Connection, assignment: Assignment) -> None:
         traceback.print_exc()
         status_name, reason = explain(error)
         with contextlib.suppress(OSError):
-            messages.send(connection, Failed(status=status_name, reason=reason))
+            messages.send(connection, Failed(status=status_name, reason=reason, place=place_of(error, assignment)))
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
         # without exit handlers: a library that crashes at exit must not spoil a finished cell
         os._exit(status)
+
+
+def place_of(error: BaseException, assignment: Assignment) -> str:
+    """Return `mine.py, line 12, in forward`, or nothing where no code of the user's own model is in the traceback."""
+    job = assignment.job
+    path = job.cell.model.rpartition(":")[0] if isinstance(job, ComputeReference) else ""
+    return last_frame_beside(assignment.cwd / Path(path).expanduser(), error) if path.endswith(".py") else ""
 
 
 def spawned() -> None:

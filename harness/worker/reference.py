@@ -49,7 +49,8 @@ class Exact(NamedTuple):
 
 OutputsIn = Callable[[LoadedModel, Cell, "torch.dtype"], tuple[Outputs, ...]]
 Announce = Callable[[str], None]
-"""Is told the phase that begins: `model` while the model is loaded, and `reference` while outputs are computed."""
+"""Is told the phase that begins: `model` while the model is loaded, `call` while it is called as it is, and `reference`
+while exact outputs are computed."""
 
 
 def compute(
@@ -64,22 +65,38 @@ def compute(
     precision.apply(cell.precision)
     clock = Clock(cell.device)
     with clock.on_stream(), gradients(cell.task):
+        eager, work, uncounted = as_it_is(cell, cwd, workspace, announce)
         exact, computed_in, in_float32 = exact_outputs(cell, cwd, workspace, outputs_in, announce)
-        # computing them has cast the module in place: a fresh one has the weights that every cell begins with
-        model = _load_alone(cell, cwd, workspace, announce)
-        module, sets = place(model, cell)
-        training = training_of(model, cell)
-        with simulation.rounded(cell.precision, module, sets):
-            eager = run_eager(module, sets, training)
-        work, uncounted = count_work(model, module, sets, cell.precision, training)
         if exact is None:
-            exact = eager
-            sets = jolt(module, sets)
-            eager = run_eager(module, sets, training_of(model, cell))
+            exact, eager = eager, jolted(cell, cwd, workspace, announce)
         clock.synchronise()
     eager_rmse = accuracy.rmse_per_output(eager, exact)
     accuracy.Reference(exact, eager_rmse, computed_in, in_float32).save(job.reference)
     return ReferenceComputed(work=work, uncounted=uncounted)
+
+
+def as_it_is(
+    cell: Cell, cwd: Path, workspace: Path, announce: Announce
+) -> tuple[tuple[Outputs, ...], Work | None, str]:
+    """Return eager's outputs in the cell's precision, a call's work, and why that cannot be counted.
+
+    This comes first: what fails here is the model itself, whatever it is compiled with.
+    """
+    model = _load_alone(cell, cwd, workspace, announce)
+    module, sets = place(model, cell)
+    training = training_of(model, cell)
+    announce("call")
+    with simulation.rounded(cell.precision, module, sets):
+        eager = run_eager(module, sets, training)
+    return eager, *count_work(model, module, sets, cell.precision, training)
+
+
+def jolted(cell: Cell, cwd: Path, workspace: Path, announce: Announce) -> tuple[Outputs, ...]:
+    """Return eager's outputs after `jolt`."""
+    model = _load_alone(cell, cwd, workspace, announce)
+    module, sets = place(model, cell)
+    sets = jolt(module, sets)
+    return run_eager(module, sets, training_of(model, cell))
 
 
 def exact_outputs(

@@ -34,7 +34,12 @@ def store(tmp_path: Path) -> Store:
         (
             Failed(status=Status.ERROR, reason="ValueError: no weights"),
             Status.ERROR,
-            "the reference could not be computed: ValueError: no weights",
+            "the reference could not be computed: ValueError: no weights (",
+        ),
+        (
+            Failed(status=Status.ERROR, reason="KeyError: 'x'", place="mine.py, line 3, in forward"),
+            Status.ERROR,
+            "the reference could not be computed: KeyError: 'x' (mine.py, line 3, in forward) (",
         ),
         (
             WorkerEnded(-11),
@@ -43,7 +48,7 @@ def store(tmp_path: Path) -> Store:
         ),
         (DeadlinePassed(), Status.TIMEOUT, "the reference was not computed within 30 s: raise --time-limit"),
     ],
-    ids=["failed", "died", "out of time"],
+    ids=["failed", "failed in the user's code", "died", "out of time"],
 )
 def test_without_a_reference_there_is_a_reason(
     launcher: ScriptedLauncher, store: Store, answer: object, status: Status, reason: str
@@ -53,6 +58,18 @@ def test_without_a_reference_there_is_a_reason(
         groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
     assert error.value.status is status
     assert reason in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        ("model", "your model failed to load"),
+        ("call", "your model failed when it was called in fp32"),
+        ("reference", "the reference could not be computed"),
+    ],
+)
+def test_what_failed_follows_from_the_phase(phase: str, said: str) -> None:
+    assert groundwork.what_failed(phase, CONTEST.cells[0].cell) == said
 
 
 def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(launcher: ScriptedLauncher, store: Store) -> None:

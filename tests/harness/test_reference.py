@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from harness.messages import ComputeReference
 from harness.worker import accuracy, loading, reference
+from harness.worker.bench import last_frame_beside
 from harness.worker.reference import MAX_COMPARED_ELEMENTS, Outputs, OutputsIn
 from models.base import Inputs, LoadedModel
 from records.precision import Precision
@@ -85,18 +87,35 @@ def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_an
     assert not accuracy.check(doubled, known, Precision(precision), names).passed
 
 
-def test_a_model_that_fails_in_every_type_raises_its_own_error(folder: Path) -> None:
-    (folder / "broken.py").write_text(
-        "import torch\n"
-        "class Broken(torch.nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        raise RuntimeError('a shape that does not fit')\n"
-        "def factory():\n"
-        "    return Broken(), (torch.rand(2, 3),)\n"
-    )
-    cell = Cell(model="broken.py:factory", precision=Precision.BF16, backend="eager")
-    with pytest.raises(RuntimeError, match="a shape that does not fit"):
-        reference.compute(ComputeReference(cell=cell, reference=folder / "reference"), folder, folder)
+BROKEN = """
+import torch
+from helpers import multiplied
+
+class Broken(torch.nn.Linear):
+    def forward(self, x):
+        return multiplied(x)
+
+def factory():
+    return Broken(3, 3), (torch.rand(2, 3),)
+"""
+
+
+@pytest.mark.parametrize("task", ["inference", "train_step"])
+def test_a_model_that_fails_raises_its_own_error_before_anything_exact_is_computed(
+    folder: Path, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "helpers", raising=False)
+    (folder / "broken.py").write_text(BROKEN)
+    (folder / "helpers.py").write_text("def multiplied(x):\n    return x @ x\n")
+    cell = Cell(model="broken.py:factory", task=task, precision=Precision.BF16, backend="eager")
+    phases: list[str] = []
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied") as raised:
+        reference.compute(
+            ComputeReference(cell=cell, reference=folder / "reference"), folder, folder, announce=phases.append
+        )
+    assert phases == ["model", "reference", "call"]
+    assert last_frame_beside(folder / "broken.py", raised.value) == "helpers.py, line 2, in multiplied"
+    assert last_frame_beside(Path("/elsewhere/broken.py"), raised.value) == ""
 
 
 def test_the_reference_says_what_it_was_computed_in(tmp_path: Path) -> None:

@@ -156,7 +156,8 @@ def test_a_model_that_cannot_be_loaded_fails_every_cell_with_the_reason(tmp_path
     request = Request(models=(f"{file}:factory",), devices=("cpu",), backends=("eager", "null"))
     report, _ = runs.run(request, tmp_path / "run", "test", Silent())
     assert [record.status for record in report.records] == [Status.ERROR, Status.ERROR]
-    assert "your model failed to load: ValueError: no weights here" in report.records[0].reason
+    said = "your model failed to load: ValueError: no weights here (broken.py, line 2, in factory)"
+    assert said in report.records[0].reason
     assert runs.exit_status(report) == 3
 
 
