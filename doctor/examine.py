@@ -130,7 +130,7 @@ def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> li
     except groundwork.NoReference as error:
         return [_without_reference(planned.cell, error, launcher) for planned in contest.cells]
     sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
-    setup = ContestSetup(store, Silent(), sampling, TRIAL_LIMIT_S, reference, launcher.temporary / contest.id)
+    setup = ContestSetup(store, Silent(), sampling, TRIAL_LIMIT_S, reference)
     trials = []
     for planned in contest.cells:
         say(f"trying {planned.cell.label} on {device}")

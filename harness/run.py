@@ -61,7 +61,11 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
 
 
 def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
-    """Measure the cells of an earlier run that have no record yet. Raises UsageError where `folder` holds no run."""
+    """Measure the cells of an earlier run that have no record yet, from the last epoch of their contest on.
+
+    In another environment a contest that has not ended begins anew: its processes would not be comparable. Raises
+    UsageError where `folder` holds no run.
+    """
     store = Store.open(folder)
     request = request_of(store)
     contests = plan(request)
@@ -75,8 +79,14 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
             store.save_environment(captured)
         elif changed := environment.differences(before, captured):
             store.note(f"resumed in another environment ({'; '.join(changed)}): do not compare across it")
-        if any(not store.has(planned.cell.id) for contest in contests for planned in contest.cells):
-            store.note("interrupted and resumed: cells measured before and after share no rounds")
+            for contest in contests:
+                if store.unfinished(contest.id):
+                    store.note(f"{contest.id} began anew in this environment, and was built anew")
+                    store.forget(contest.id)
+        for contest in contests:
+            have_ended = {store.has(planned.cell.id) for planned in contest.cells}
+            if have_ended == {True, False} and not store.unfinished(contest.id):
+                store.note(f"interrupted and resumed: cells of {contest.id} measured before and after share no rounds")
         _measure(launchers, contests, request, store, progress)
     return report_of(store), store
 

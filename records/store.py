@@ -1,12 +1,13 @@
-"""Keeps a run in its folder: the request, and one file for each finished cell."""
+"""Keeps a run in its folder: the request, one file for each finished cell, and one for each unfinished contest."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,30 @@ from records.atomic_file import write_atomically
 from records.device import Device
 from records.errors import UsageError
 from records.precision import Precision
-from records.schema import Ceilings, Environment, Frozen, Record, Work
+from records.schema import Ceilings, Environment, Frozen, Memory, Record, Seconds, Work
 from records.upgrade import upgrade_record
 
 VMSTAT = Path("/proc/vmstat")
 """The kernel's counters, on Linux."""
+
+
+class UnfinishedCell(Frozen):
+    """A cell between two of its processes."""
+
+    record: Record  # as it would stand without a further process
+    time_left_s: float  # of its time limit
+    last_process_s: Seconds  # that its last process took of this limit
+    peak_memory: Memory | None  # of its last process
+    builds: str  # the folder of what it has built; caches do not survive a move
+
+
+class UnfinishedContest(Frozen):
+    """A contest between two epochs. It goes on from here when a run that was killed is resumed."""
+
+    contest_id: str
+    epochs: int  # that have ended
+    held_all: bool  # memory held all cells at once in the last one
+    cells: list[UnfinishedCell]
 
 
 class Store:
@@ -26,6 +46,7 @@ class Store:
 
     def __init__(self, root: Path, vmstat: Path = VMSTAT) -> None:
         self.root = root
+        self._save_elapsed: Callable[[], object] = lambda: None
         self._vmstat = vmstat
         self._kernel_kills = _kernel_kills(vmstat)
 
@@ -83,32 +104,53 @@ class Store:
 
     def save(self, record: Record) -> None:
         """Write the record of a cell that has ended."""
-        write_atomically(self.root / "cells" / f"{record.cell.id}.json", record.model_dump_json())
-        self._kept(record.cell.id).unlink(missing_ok=True)
+        write_atomically(self._ended(record.cell.id), record.model_dump_json())
 
-    def keep(self, record: Record) -> None:
-        """Write the record of a cell as it is between two of its processes, in case the run is killed."""
-        path = self._kept(record.cell.id)
+    def keep(self, contest: UnfinishedContest) -> None:
+        """Write how far a contest has come, in one step, in case the run is killed."""
+        path = self._unfinished(contest.contest_id)
         path.parent.mkdir(exist_ok=True)
-        write_atomically(path, record.model_dump_json())
+        write_atomically(path, contest.model_dump_json())
+        self._save_elapsed()
+
+    def unfinished(self, contest_id: str) -> UnfinishedContest | None:
+        """Return how far a contest has come, or None if it has not begun or has ended."""
+        path = self._unfinished(contest_id)
+        return UnfinishedContest.model_validate_json(path.read_text()) if path.exists() else None
+
+    def forget(self, contest_id: str) -> None:
+        """Remove what was kept of an unfinished contest, and what its cells have built."""
+        kept = self.unfinished(contest_id)
+        self._unfinished(contest_id).unlink(missing_ok=True)
+        for cell in kept.cells if kept else []:
+            shutil.rmtree(self.builds(cell.record.cell.id), ignore_errors=True)
+        with contextlib.suppress(OSError):  # another contest has built something, too
+            (self.root / "builds").rmdir()
+
+    def builds(self, cell_id: str) -> Path:
+        """Return the folder for what the workers of a cell share: its artefact and its caches.
+
+        It is resolved, because some compilers would take a path through a link for another one.
+        """
+        return self.root.resolve() / "builds" / cell_id
 
     def records(self, cell_ids: Sequence[str] | None = None) -> list[Record]:
         """Return the records so far of these cells, or of all of them in the order planned.
 
         A cell that has not ended has the record that was kept.
         """
-        found = []
-        for cell_id in self.planned if cell_ids is None else cell_ids:
-            path = self.root / "cells" / f"{cell_id}.json"
-            if not path.exists():
-                path = self._kept(cell_id)
-            if path.exists():
-                found.append(Record.model_validate(upgrade_record(json.loads(path.read_text()))))
-        return found
+        kept = [UnfinishedContest.model_validate_json(path.read_text()) for path in self.root.glob("unfinished/*.json")]
+        found = {cell.record.cell.id: cell.record for contest in kept for cell in contest.cells}
+        wanted = self.planned if cell_ids is None else cell_ids
+        for cell_id in wanted:
+            if self.has(cell_id):
+                document = json.loads(self._ended(cell_id).read_text())
+                found[cell_id] = Record.model_validate(upgrade_record(document))
+        return [found[cell_id] for cell_id in wanted if cell_id in found]
 
     def has(self, cell_id: str) -> bool:
         """Return True if the cell has ended."""
-        return (self.root / "cells" / f"{cell_id}.json").exists()
+        return self._ended(cell_id).exists()
 
     def next_group(self) -> int:
         """Return a number that no group of cells of this run has."""
@@ -156,18 +198,19 @@ class Store:
         path = self.root / "environment.json"
         return Environment.model_validate_json(path.read_text()) if path.exists() else None
 
-    @contextmanager
+    @contextlib.contextmanager
     def timed(self, now_s: Callable[[], float] = time.monotonic) -> Iterator[None]:
         """Add the time of the block to that of the run, even if the block raises."""
         begun_s, before_s = now_s(), self.elapsed_s
+        self._save_elapsed = lambda: write_atomically(self.root / "elapsed_s", str(before_s + now_s() - begun_s))
         try:
             yield
         finally:
-            write_atomically(self.root / "elapsed_s", str(before_s + now_s() - begun_s))
+            self._save_elapsed()
 
     @property
     def elapsed_s(self) -> float:
-        """Return the seconds of measuring so far, over all resumptions. Time that SIGKILL cut off is missing."""
+        """Return the seconds of measuring so far, over all resumptions, up to the last epoch where SIGKILL ended it."""
         path = self.root / "elapsed_s"
         return float(path.read_text()) if path.exists() else 0.0
 
@@ -176,8 +219,11 @@ class Store:
         before, self._kernel_kills = self._kernel_kills, _kernel_kills(self._vmstat)
         return self._kernel_kills > before
 
-    def _kept(self, cell_id: str) -> Path:
-        return self.root / "unfinished" / f"{cell_id}.json"
+    def _ended(self, cell_id: str) -> Path:
+        return self.root / "cells" / f"{cell_id}.json"
+
+    def _unfinished(self, contest_id: str) -> Path:
+        return self.root / "unfinished" / f"{contest_id}.json"
 
     def _work(self, contest_id: str) -> Path:
         return self.root / "reference" / f"{contest_id}.work.json"

@@ -47,7 +47,6 @@ from records.schema import (
     DoubtKind,
     Extent,
     Latency,
-    Memory,
     Phase,
     Placement,
     Process,
@@ -56,7 +55,7 @@ from records.schema import (
     Status,
     WarmUp,
 )
-from records.store import Store
+from records.store import Store, UnfinishedCell
 
 LOG_TAIL_LINES = 30
 LOG_TAIL_CHARACTERS = 4000
@@ -83,7 +82,6 @@ class ContestSetup:
     sampling: SamplingPlan
     time_limit_s: float
     reference: Path
-    work_folder: Path  # every cell has a folder in it, for its caches and its artefact, which its workers share
     machine: Machine = field(default_factory=Machine)
 
 
@@ -111,41 +109,34 @@ class LiveProcess:
         )
 
 
-@dataclass(frozen=True)
-class MeasuredProcess:
-    """One epoch of a cell after it ended well."""
-
-    process: Process
-    ready: Ready
-    finished: Finished
-    bursts: list[Burst]
-    waited_s: float
-
-
 class CellRun:
     """One cell. In each epoch come `start`, bursts and `finish`, and after the last one `record`.
 
     Each of them raises CellEnded where the cell comes to its end instead.
     """
 
-    def __init__(self, planned: PlannedCell, setup: ContestSetup) -> None:
+    def __init__(self, planned: PlannedCell, setup: ContestSetup, kept: UnfinishedCell | None = None) -> None:
+        """Begin with a cell, or go on with one of which an interrupted run has `kept` some processes."""
         self.planned = planned
-        self.peak_memory: Memory | None = None  # of its latest process that was ready
+        self.peak_memory = kept.peak_memory if kept else None  # of its latest process that was ready
         self._setup = setup
         self._now_s = setup.machine.now_s
-        self._folder = setup.work_folder / planned.cell.id
+        self._folder = setup.store.builds(planned.cell.id)
         self._log = setup.store.log(planned.cell.id)
-        self._log.unlink(missing_ok=True)
-        self._budget_s = setup.time_limit_s
         self._ends_s = math.inf
         self._start_method = ""
-        self._measured: list[MeasuredProcess] = []
+        self._so_far = kept.record if kept else None  # without the live process
         self._live: LiveProcess | None = None
-        self._burst_medians_ms: list[float] = []  # in order of size
-        self._checks: list[tuple[int, Accuracy]] = []  # of each epoch, first when ready and then when finished
-        self._doubts: list[Doubt] = []
-        self._started_s = self._now_s()
-        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
+        self._budget_s = kept.time_left_s if kept else setup.time_limit_s
+        self._last_process_s = kept.last_process_s if kept else 0.0
+        self._started_s = self._now_s() - (kept.record.elapsed_s if kept else 0.0)
+        self._started_at = kept.record.started_at if kept else datetime.now(UTC).isoformat(timespec="seconds")
+        self.is_built = kept is not None and kept.builds == str(self._folder) and self._folder.exists()
+        if not self.is_built:
+            shutil.rmtree(self._folder, ignore_errors=True)  # what was begun is no build
+        if kept is None:
+            self._log.unlink(missing_ok=True)
 
     @property
     def cell(self) -> Cell:
@@ -154,18 +145,22 @@ class CellRun:
     @property
     def bursts(self) -> list[Burst]:
         """All bursts so far, of all processes."""
-        live = self._live.bursts if self._live else []
-        return [*(burst for measured in self._measured for burst in measured.bursts), *live]
+        return [*(self._so_far.bursts if self._so_far else []), *(self._live.bursts if self._live else [])]
+
+    @property
+    def was_measured(self) -> bool:
+        """Return True when a process of the cell has ended well, so that it has a record."""
+        return self._so_far is not None
 
     @property
     def starts_warm(self) -> bool:
         """Return True when the next process starts from what an earlier one has left."""
-        return bool(self._measured)
+        return self.is_built
 
     @property
     def has_time_for_another(self) -> bool:
         """Return True when one more process that takes as long as the last one fits into the time limit."""
-        return self._budget_s > 2 * self._measured[-1].waited_s
+        return self._budget_s > 2 * self._last_process_s
 
     @property
     def has_time_to_spare(self) -> bool:
@@ -204,9 +199,6 @@ class CellRun:
         live.ready, self.peak_memory = ready, ready.memory
         if ready.settle:
             live.phases.append(ready.settle)
-        self._checks.append((live.epoch, ready.accuracy))
-        if not live.is_warm and (doubt := doubt_of(ready.warm_up)):
-            self._doubt(doubt)
         return ready
 
     def pause(self) -> None:
@@ -245,56 +237,39 @@ class CellRun:
         only its memory and placement count: one process can tell for all, and the caches of a warm start hide what was
         compiled.
         """
-        live = self._alive()
-        in_full = has_time and not live.is_warm and not self._setup.sampling.latency_only
+        live, so_far = self._alive(), self._so_far
+        in_full = has_time and so_far is None and not self._setup.sampling.latency_only
         live.worker.send(Finish(in_full=in_full))
         finished = self._await(live, Finished)
         self._end_worker()
         assert live.ready is not None
-        self._checks.append((live.epoch, finished.accuracy_after))
-        if finished.recompilations:
-            self._doubt(Doubt(kind=DoubtKind.RECOMPILED, values={"count": finished.recompilations}))
-        self._measured.append(MeasuredProcess(live.summary(), live.ready, finished, live.bursts, live.waited_s))
+        self._so_far = self._first_process(live.ready, finished) if so_far is None else self._further(so_far, finished)
+        self._last_process_s = live.waited_s
         self._live = None
+        self.is_built = True
 
     def leave(self) -> None:
         """Take the process away and forget it: the cell will be started again in this epoch."""
         self._end_worker()
-        if self._live is not None:
-            self._checks = [(epoch, check) for epoch, check in self._checks if epoch != self._live.epoch]
         self._forget_live()
-        if not self._measured:
+        if not self.is_built:
             shutil.rmtree(self._folder, ignore_errors=True)  # what it had begun to write is no artefact
-
-    def _doubt(self, doubt: Doubt) -> None:
-        """Add a doubt to the record, once."""
-        if doubt not in self._doubts:
-            self._doubts.append(doubt)
 
     def record(self) -> Record:
         """Return the record as it stands, of a cell that has been measured in at least one process."""
-        first = self._measured[0]
-        status, reason, accuracy = self._judged(first.finished)
-        doubts = []
-        if caveat := first.ready.caveat:
-            doubts.append(Doubt(kind=DoubtKind.CAVEAT, details=[caveat]))
-        computed_in, in_float32 = first.ready.reference_type, first.ready.reference_in_float32
-        if computed_in != "float64" or in_float32:
-            doubts.append(Doubt(kind=DoubtKind.REFERENCE, details=[computed_in, *in_float32]))
-        latency = summarise(self.bursts)
-        return self._record(
-            status,
-            reason,
-            latency=latency,
-            roofline=self._roofline(latency),
-            accuracy=accuracy,
-            doubts=[*doubts, *self._doubts],
-            memory=first.finished.memory,
-            placement=first.finished.placement,
-            throughput=first.finished.throughput,
-            device_time=first.finished.device_time,
-            energy=first.finished.energy,
-            stages=first.finished.stages,
+        assert self._so_far is not None, "a process of the cell has ended well"
+        latency = summarise(self._so_far.bursts)
+        known = {"latency": latency, "roofline": self._roofline(latency), "elapsed_s": self._elapsed_s}
+        return self._so_far.model_copy(update=known)
+
+    def unfinished(self) -> UnfinishedCell:
+        """Return all that is needed to go on with the cell after its last process that ended well."""
+        return UnfinishedCell(
+            record=self.record(),
+            time_left_s=self._budget_s,
+            last_process_s=self._last_process_s,
+            peak_memory=self.peak_memory,
+            builds=str(self._folder),
         )
 
     def clear(self) -> None:
@@ -310,20 +285,50 @@ class CellRun:
         self._live = None
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
 
-    def _judged(self, finished: Finished) -> tuple[Status, str, Accuracy]:
-        """Return status, reason and accuracy by all checks of all processes. The first one that failed decides."""
-        first, after = self._checks[0][1], self._checks[1][1]
-        accuracy = first.model_copy(update={"rmse_after": after.rmse})
-        failed = next(((epoch, check) for epoch, check in self._checks if not check.passed), None)
+    def _first_process(self, ready: Ready, finished: Finished) -> Record:
+        """Return the record after the first process, which tells most of what is known of the cell."""
+        before, after = ready.accuracy, finished.accuracy_after
+        status, reason = Status.OK, ""
+        if not before.passed:
+            status, reason = Status.INCORRECT, before.rule
+        elif not after.passed:
+            status, reason = Status.INCORRECT, f"right at first, wrong after measuring: {after.rule}"
+        elif self.planned.strict and (missing := shortfall(finished.placement, self.cell.backend)):
+            status, reason = Status.FALLBACK, missing
+        return self._record(
+            status,
+            reason,
+            accuracy=before.model_copy(update={"rmse_after": after.rmse}),
+            doubts=[*doubts_of_ready(ready), *doubts_of_finished(finished)],
+            memory=finished.memory,
+            placement=finished.placement,
+            throughput=finished.throughput,
+            device_time=finished.device_time,
+            energy=finished.energy,
+            stages=finished.stages,
+        )
+
+    def _further(self, so_far: Record, finished: Finished) -> Record:
+        """Return the record with a further process, which can only add to it, or prove the cell wrong."""
+        live = self._alive()
+        assert live.ready is not None
+        new = [doubt for doubt in doubts_of_finished(finished) if doubt not in so_far.doubts]
+        return so_far.model_copy(
+            update={
+                "processes": [*so_far.processes, live.summary()],
+                "bursts": self.bursts,
+                "doubts": [*so_far.doubts, *new],
+                **self._failed_check(live, live.ready.accuracy, finished.accuracy_after),
+            }
+        )
+
+    def _failed_check(self, live: LiveProcess, *checks: Accuracy) -> dict[str, Any]:
+        """Return what changes in the record if a further process gave wrong answers."""
+        failed = next((check for check in checks if not check.passed), None)
         if failed is None:
-            missing = shortfall(finished.placement, self.cell.backend) if self.planned.strict else ""
-            return (Status.FALLBACK, missing, accuracy) if missing else (Status.OK, "", accuracy)
-        epoch, check = failed
-        if epoch > 0:
-            return Status.INCORRECT, f"wrong in its process {epoch + 1}: {check.rule}", check
-        if not first.passed:
-            return Status.INCORRECT, first.rule, accuracy
-        return Status.INCORRECT, f"right at first, wrong after measuring: {after.rule}", accuracy
+            return {}
+        reason = f"wrong in its process {live.epoch + 1}: {failed.rule}"
+        return {"status": Status.INCORRECT, "reason": reason, "accuracy": failed, "log_tail": _tail(self._log)}
 
     def _start_worker(
         self, launcher: Launcher, kind: type[MeasureCell | PackageCell | MeasurePackagedCell], workspace: Path | None
@@ -333,7 +338,7 @@ class CellRun:
             reference=self._setup.reference.resolve(),
             sampling=self._setup.sampling,
             shared_folder=self._folder,
-            is_first=not self._measured,
+            is_first=self._so_far is None,
             surgical=self.planned.surgical,
         )
         return launcher.start(job, self._log, workspace)
@@ -366,22 +371,24 @@ class CellRun:
             raise CellEnded(self._record(status, reason, died_in=live.phase, signal=number)) from None
         except DeadlinePassed:
             self._end_worker()
-            raise CellEnded(self._out_of_time(live.phase)) from None
+            raise CellEnded(self._out_of_time(live)) from None
         finally:
             spent_s = self._now_s() - begun_s
             self._budget_s -= spent_s
             live.waited_s += spent_s
 
-    def _out_of_time(self, phase: str) -> Record:
+    def _out_of_time(self, live: LiveProcess) -> Record:
         if self._now_s() >= self._ends_s:
-            reason = f"not done when the time that --budget left it was over, in {phase}"
+            reason = f"not done when the time that --budget left it was over, in {live.phase}"
         else:
-            reason = f"not done within {self._setup.time_limit_s:g} s, in {phase}: raise --time-limit"
-        if not self._measured:
-            return self._record(Status.TIMEOUT, reason, died_in=phase)
+            reason = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
+        if self._so_far is None:
+            return self._record(Status.TIMEOUT, reason, died_in=live.phase)
         # what has been measured stays valid where there was no time for a further process
         self._forget_live()
-        self._doubt(Doubt(kind=DoubtKind.PROCESS_LOST, details=[reason]))
+        lost = Doubt(kind=DoubtKind.PROCESS_LOST, details=[reason])
+        wrong = self._failed_check(live, live.ready.accuracy) if live.ready else {}
+        self._so_far = self._so_far.model_copy(update={"doubts": [*self._so_far.doubts, lost], **wrong})
         return self.record()
 
     def _receive(self, worker: Worker, deadline_s: float, may_tick: bool) -> Event:
@@ -396,16 +403,16 @@ class CellRun:
         return worker.receive(deadline_s)
 
     def _record(self, status: Status, reason: str, **fields: Any) -> Record:
-        processes = [measured.process for measured in self._measured]
-        ready = self._measured[0].ready if self._measured else None
-        if self._live is not None and self._live.ready is not None:
-            processes.append(self._live.summary())
-            ready = ready or self._live.ready
+        """Return a record with what the cell has come to, its live process included."""
+        live, so_far = self._live, self._so_far
+        processes = list(so_far.processes) if so_far else []
+        if live is not None and live.ready is not None:
+            processes.append(live.summary())
         known: dict[str, Any] = {}
-        if ready is not None:
-            told = ("accuracy", "warm_up", "placement", "memory", "precision_in_force", "versions")
-            known = {name: getattr(ready, name) for name in told}
-        unfinished = self._live.phases if self._live else []
+        if first := so_far or (live.ready if live else None):
+            told = ("accuracy", "warm_up", "placement", "memory", "precision_in_force", "settings", "versions")
+            known = {name: getattr(first, name) for name in told}
+        unfinished = live.phases if live else []
         return Record(
             cell=self.cell,
             status=status,
@@ -413,13 +420,20 @@ class CellRun:
             phases=processes[0].phases if processes else unfinished,
             processes=processes,
             bursts=self.bursts,
-            settings={"start_method": self._start_method, **(ready.settings if ready else {})},
             log_tail=_tail(self._log) if status.is_failure else "",
             started_at=self._started_at,
-            elapsed_s=self._now_s() - self._started_s,
+            elapsed_s=self._elapsed_s,
             **common_fields(self.planned),
-            **{**known, **fields},
+            **{
+                **known,
+                **fields,
+                "settings": {"start_method": self._start_method, **known.get("settings", {})},
+            },
         )
+
+    @property
+    def _elapsed_s(self) -> float:
+        return self._now_s() - self._started_s
 
     def _roofline(self, latency: Latency | None) -> Roofline | None:
         store, cell = self._setup.store, self.cell
@@ -451,6 +465,24 @@ def shortfall(placement: Placement | None, backend: str) -> str:
         return reason
     named, unnamed = placement.fallbacks[:NAMED_FALLBACKS], placement.fallbacks[NAMED_FALLBACKS:]
     return f"{reason}: {', '.join(named)}{f' and {len(unnamed)} more' if unnamed else ''}"
+
+
+def doubts_of_ready(ready: Ready) -> list[Doubt]:
+    """Return what there is to doubt of a cell that is ready to be measured."""
+    found = []
+    if ready.caveat:
+        found.append(Doubt(kind=DoubtKind.CAVEAT, details=[ready.caveat]))
+    if ready.reference_type != "float64" or ready.reference_in_float32:
+        details = [ready.reference_type, *ready.reference_in_float32]
+        found.append(Doubt(kind=DoubtKind.REFERENCE, details=details))
+    return [*found, doubt] if (doubt := doubt_of(ready.warm_up)) else found
+
+
+def doubts_of_finished(finished: Finished) -> list[Doubt]:
+    """Return what there is to doubt of a cell after its bursts."""
+    if not finished.recompilations:
+        return []
+    return [Doubt(kind=DoubtKind.RECOMPILED, values={"count": finished.recompilations})]
 
 
 def doubt_of(warm_up: WarmUp) -> Doubt | None:

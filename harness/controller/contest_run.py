@@ -28,7 +28,7 @@ from harness.time_plan import Step, TimePlan
 from judging.ranking import BASELINE, undecided
 from records.errors import BakeoffError
 from records.schema import Conditions, Record, Status
-from records.store import Store
+from records.store import Store, UnfinishedContest
 
 MEMORY_RESERVE = 1.3
 """A further cell is started beside those alive only if this many times the largest one's peak is still free."""
@@ -63,7 +63,7 @@ class Measurement:
         self.undecided = undecided
         self.machine = machine or Machine()
         self.time_plan = time_plan or TimePlan(sampling)
-        self.begun_s = self.machine.now_s()
+        self.begun_s = self.machine.now_s() - store.elapsed_s
         self.group_numbers: Iterator[int] = itertools.count(store.next_group())
 
     def measure(self, contest: Contest, pending: Sequence[PlannedCell]) -> None:
@@ -95,11 +95,14 @@ class Measurement:
         self.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
         groundwork.measure_ceilings(sensible[0].cell, *needed)
         self.step_done(contest.id, Step.GROUNDWORK, "", self.machine.now_s() - begun_s)
-        folder = self.launchers.first.temporary / contest.id
-        setup = ContestSetup(
-            self.store, self.progress, self.sampling, self.time_limit_s, reference, folder, self.machine
-        )
-        ContestRun(self, [CellRun(planned, setup) for planned in sensible]).run()
+        setup = ContestSetup(self.store, self.progress, self.sampling, self.time_limit_s, reference, self.machine)
+        kept = self.store.unfinished(contest.id)
+        cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}
+        cell_runs = [CellRun(planned, setup, cells.get(planned.cell.id)) for planned in sensible]
+        if kept:
+            self._note_resumption(kept, cell_runs)
+        ContestRun(self, cell_runs, kept).run()
+        self.store.forget(contest.id)
 
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
         """Learn what a step has taken, and tell how much time is left."""
@@ -110,6 +113,12 @@ class Measurement:
         """Keep the record of a cell that has come to its end."""
         self.store.save(record)
         self.progress.ended(record)
+
+    def _note_resumption(self, kept: UnfinishedContest, cell_runs: Sequence[CellRun]) -> None:
+        done = f"{kept.epochs} process{'es' if kept.epochs > 1 else ''}"
+        self.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
+        if gone := [cell_run.cell.label for cell_run in cell_runs if not cell_run.is_built]:
+            self.store.note(f"what {', '.join(gone)} had built for {kept.contest_id} was gone, and was built anew")
 
     def _refuse_senseless(self, pending: Sequence[PlannedCell]) -> list[PlannedCell]:
         """Return the cells that make sense. The others end here, without a process."""
@@ -156,12 +165,17 @@ class Epoch:
 class ContestRun:
     """The cells of one contest on their way to their records."""
 
-    def __init__(self, measurement: Measurement, cells: Sequence[CellRun]) -> None:
+    def __init__(
+        self, measurement: Measurement, cells: Sequence[CellRun], kept: UnfinishedContest | None = None
+    ) -> None:
+        """Begin with a contest, or go on with one of which an interrupted run has `kept` some epochs."""
         self._run = measurement
         self._machine = measurement.machine
         self._launchers = measurement.launchers
         self._contest_id = cells[0].cell.contest_id
         self._device = cells[0].cell.device
+        self._epochs_done = kept.epochs if kept else 0
+        self._held_all = kept.held_all if kept else False
         # every group of an epoch holds the baseline, so it is built first
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != BASELINE)
         self._time_plan = measurement.time_plan
@@ -170,16 +184,26 @@ class ContestRun:
 
     def run(self) -> None:
         """Run epochs until the verdict is decided, or limits allow no more. Then save the records."""
-        epochs_done, held_all = 0, False
-        while self._cells and self._wants_epoch(epochs_done):
+        while self._cells and self._wants_epoch(self._epochs_done):
             # to have been there first is no merit of a backend's
-            in_reverse = epochs_done % 2 == 1 and held_all
-            epoch = Epoch(epochs_done, deque(reversed(self._cells) if in_reverse else self._cells))
+            in_reverse = self._epochs_done % 2 == 1 and self._held_all
+            epoch = Epoch(self._epochs_done, deque(reversed(self._cells) if in_reverse else self._cells))
             self._run_epoch(epoch)
             self._cells = [cell_run for cell_run in self._cells if cell_run in epoch.finished]
-            epochs_done, held_all = epochs_done + 1, epoch.holds_all
+            self._epochs_done, self._held_all = self._epochs_done + 1, epoch.holds_all
+            self._keep()
         for cell_run in self._cells:
             self._conclude(cell_run, cell_run.record())
+
+    def _keep(self) -> None:
+        self._run.store.keep(
+            UnfinishedContest(
+                contest_id=self._contest_id,
+                epochs=self._epochs_done,
+                held_all=self._held_all,
+                cells=[cell_run.unfinished() for cell_run in self._cells],
+            )
+        )
 
     def _wants_epoch(self, done: int) -> bool:
         """Return True when each cell gets another process, and say why or why not."""
@@ -217,8 +241,6 @@ class ContestRun:
             self._run_group(epoch)
             if epoch.has_more_groups and self._run.interleaved:
                 self._note_groups(epoch)
-        for cell_run in epoch.finished:
-            self._run.store.keep(cell_run.record())
 
     def _run_group(self, epoch: Epoch) -> None:
         """Measure as many waiting cells as memory holds, beside the one that stays."""
@@ -275,7 +297,9 @@ class ContestRun:
     def _launch(self, epoch: Epoch, cell_run: CellRun, launcher: Launcher, alive: Sequence[CellRun]) -> bool:
         """Begin to start the cell's process. Return False when the cell has ended or waits for memory instead."""
         label, labels = cell_run.cell.label, [other.cell.label for other in alive]
-        if not cell_run.starts_warm and not self._time_plan.leaves_room_for_build(label, labels, self._machine.now_s()):
+        if not cell_run.was_measured and not self._time_plan.leaves_room_for_build(
+            label, labels, self._machine.now_s()
+        ):
             self._conclude(cell_run, not_reached(cell_run.planned))
             return False
         ends_s = self._time_plan.build_ends_s(label, labels)
@@ -409,9 +433,9 @@ class ContestRun:
         self._run.store.note(text)
 
     def _conclude(self, cell_run: CellRun, record: Record) -> None:
-        cell_run.clear()
         self._time_plan.dropped(self._contest_id, cell_run.cell.label)
         self._run.end(record)
+        cell_run.clear()
 
     def _pause(self, cell_run: CellRun) -> None:
         if self._run.interleaved:
