@@ -1,7 +1,6 @@
 """The command line, from what a user types to the exit status, on the null backend."""
 
 import csv
-import json
 import os
 import resource
 import signal
@@ -18,7 +17,7 @@ import runner
 from harness import run as runs
 from harness.controller.launcher import ROOT
 from records import report_file
-from records.schema import Report, Status
+from records.schema import Burst, Record, Report, Status
 from tests.conftest import CommandLine
 from tests.reports.samples import bursts, cell, failed, ok, report
 
@@ -304,8 +303,8 @@ HERE = Path(__file__).parent
 
 
 def factory(batch: int = 1):
-    """Blocks in the first cell of the second contest, its reference being there, as long as a file says so."""
-    if (HERE / "block").exists() and list(HERE.glob("run/reference/*batch2*")):
+    """Blocks in the second epoch of the second contest, as long as a file says so."""
+    if (HERE / "block").exists() and list(HERE.glob("run/unfinished/*batch2*")):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
         (HERE / "blocked").touch()
         time.sleep(3600)
@@ -315,7 +314,10 @@ def factory(batch: int = 1):
 
 @pytest.fixture
 def blocked(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run of two contests in `run`, stuck in the second, with a grandchild; its temporary folder is in `temp`."""
+    """A run of two contests in `run`, stuck in the second process of the third cell, with a grandchild.
+
+    Its temporary folder is in `temp`.
+    """
     (tmp_path / "mine.py").write_text(BLOCKING)
     (tmp_path / "block").touch()
     (tmp_path / "temp").mkdir()
@@ -367,27 +369,33 @@ def nothing_is_left_of(folder: Path) -> bool:
     return not processes_of(folder) and not list((folder / "temp").iterdir())
 
 
-def started_at(folder: Path) -> dict[str, tuple[str, int]]:
-    """When each finished cell was started, and when its record was written."""
-    cells = (folder / "run" / "cells").glob("*.json")
-    return {path.name: (json.loads(path.read_text())["started_at"], path.stat().st_mtime_ns) for path in cells}
+def processes_by_batch(report: Report) -> dict[object, list[int]]:
+    """Return the number of processes of each cell, by the batch of its contest."""
+    found: dict[object, list[int]] = {}
+    for record in report.records:
+        found.setdefault(record.cell.dimensions["batch"], []).append(len(record.processes))
+    return found
+
+
+def bursts_of_process(record: Record, number: int) -> list[Burst]:
+    return [burst for burst in record.bursts if burst.process == number]
 
 
 def resumed(command_line: CommandLine, folder: Path) -> None:
-    """`resume` measures what is missing and repeats nothing."""
-    finished = started_at(folder)
-    assert len(finished) == 2 and all("batch1_" in name for name in finished)
+    """`resume` measures what is missing, from the last finished epoch on, and repeats nothing."""
+    before = report_file.read(folder / "run")
     (folder / "block").unlink()
     assert command_line("resume", "run", "--quiet")[0] == 0
-    after = started_at(folder)
-    assert len(after) == 4
-    assert {name: after[name] for name in finished} == finished
-    report = report_file.read(folder / "run")
-    assert report.complete and set(statuses(report).values()) == {"ok"}
-    assert any("interrupted and resumed" in note for note in report.notes)
-    # cells measured before and after were never alive together
-    groups = [{burst.group for burst in record.bursts} for record in report.records]
-    assert groups[0] == groups[1] != groups[2] == groups[3]
+    after = report_file.read(folder / "run")
+    assert after.complete and set(statuses(after).values()) == {"ok"}
+    assert after.records[:2] == before.records[:2]
+    for old, new in zip(before.records[2:], after.records[2:], strict=True):
+        assert bursts_of_process(new, 0) == old.bursts
+        assert new.processes[0] == old.processes[0]
+        assert [process.warm for process in new.processes[:3]] == [False, True, True], "its build was not kept"
+        assert min(burst.started_s for burst in bursts_of_process(new, 1)) > old.bursts[-1].started_s
+    assert any("interrupted and resumed" in note and "after 1 process of each cell" in note for note in after.notes)
+    assert not (folder / "run" / "builds").exists() and not list((folder / "run" / "unfinished").iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -402,7 +410,7 @@ def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(
     assert nothing_is_left_of(tmp_path)
     report = report_file.read(tmp_path / "run")
     assert not report.complete and report.planned == 4
-    assert [record.cell.dimensions["batch"] for record in report.records] == [1, 1]
+    assert processes_by_batch(report)[2] == [1, 1]
     assert set(statuses(report).values()) == {"ok"}
     assert (tmp_path / "run" / "report.md").exists()
 
@@ -416,5 +424,5 @@ def test_a_killed_run_leaves_nothing_running_and_is_resumed_without_repeating(
     assert not (tmp_path / "run" / "report.json").exists()
     assert command_line("report", "run")[0] == 0
     found = report_file.read(tmp_path / "run")
-    assert (found.complete, found.planned, len(found.records)) == (False, 4, 2)
+    assert (found.complete, found.planned, processes_by_batch(found)[2]) == (False, 4, [1, 1])
     resumed(command_line, tmp_path)

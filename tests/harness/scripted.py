@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections import deque
@@ -175,6 +176,7 @@ class ScriptedLauncher:
         self.most_starting: dict[int, int] = {}  # workers that were starting at the same time, by epoch
         self._starting = 0
         self.epochs = 10**6  # so many have a fork server
+        self.interrupted_at: tuple[int, str] | None = None  # epoch and label of a cell whose start is interrupted
         self._scripts, self._machine = scripts, machine
         self.answers: dict[type, object] = {
             ComputeReference: ReferenceComputed(work=Work(flops=10, bytes_moved=10), uncounted=""),
@@ -193,6 +195,9 @@ class ScriptedLauncher:
 
     def start(self, job: CellJob, log: Path, workspace: Path | None = None) -> ScriptedWorker:
         label = job.cell.label
+        if (self.epoch, label) == self.interrupted_at:
+            raise KeyboardInterrupt
+        job.shared_folder.mkdir(parents=True, exist_ok=True)
         self.started.append((self.epoch, label))
         before = self._workers.setdefault(label, [])
         before.append(ScriptedWorker(self._scripts[label], len(before), job, self._machine, self._is_ready))
@@ -242,20 +247,29 @@ def run_contest(
     interleaved: bool = True,
     cores: int = 2,
     budget_s: float = math.inf,
+    interrupted_at: tuple[int, str] | None = None,
 ) -> SimpleNamespace:
-    """Run a contest of cells that follow `scripts`, by label. Return its records by label, notes and what started."""
+    """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
+
+    Return its records by label, its notes and what started.
+    """
     contest = contest_of(list(scripts))
-    store = Store.create(folder / "run", Request(), [planned.cell.id for planned in contest.cells], "test")
+    if Store.is_run(folder / "run"):
+        store = Store.open(folder / "run")
+    else:
+        store = Store.create(folder / "run", Request(), [planned.cell.id for planned in contest.cells], "test")
     machine, progress = ScriptedMachine(), Silent()
     launcher = ScriptedLauncher(folder, scripts, machine)
-    launcher.epochs = epochs
+    launcher.epochs, launcher.interrupted_at = epochs, interrupted_at
     machine.available_bytes = lambda: available_bytes(launcher)
     machine.usable_cores = lambda: list(range(cores))
     plan = plan or plan_of()
     measurement = Measurement(
         *(launcher, store, progress, plan, time_limit_s, interleaved, undecided, machine), TimePlan(plan, budget_s)
     )
-    measurement.measure(contest, contest.cells)
+    pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
+    with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):
+        measurement.measure(contest, pending)
     return SimpleNamespace(
         records={record.cell.label: record for record in store.records()},
         store=store,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -289,3 +292,70 @@ def test_a_cell_without_time_for_a_further_process_keeps_those_it_had(tmp_path: 
     assert [doubt.kind for doubt in record.doubts] == [DoubtKind.PROCESS_LOST]
     assert "not done within 600 s" in record.doubts[0].details[0]
     assert len(run.records["eager"].processes) == 3
+
+
+# --- interruptions
+
+
+def interrupted(folder: Path, epoch: int, label: str, **changes: Any) -> tuple[SimpleNamespace, SimpleNamespace]:
+    """Return a run of three processes of each cell that was interrupted when a cell was to start, and what it became.
+
+    The machine and its time begin anew when it is resumed.
+    """
+    scripts = {label: Script(recompilations=1) for label in THREE} | changes.pop("scripts", {})
+    before = run_contest(folder, scripts, plan_of(3), interrupted_at=(epoch, label), **changes)
+    assert not before.complete
+    return before, run_contest(folder, scripts, plan_of(3), **changes)
+
+
+def test_an_interrupted_contest_goes_on_after_its_last_finished_epoch(tmp_path: Path) -> None:
+    before, after = interrupted(tmp_path, 2, "null/double")
+    assert after.complete
+    assert after.started == [(2, label) for label in FORWARDS]
+    assert not after.store.builds("").exists()
+    assert after.store.unfinished(after.records["eager"].cell.contest_id) is None
+    assert any("interrupted and resumed" in note and "after 2 processes of each cell" in note for note in after.notes)
+    for label in THREE:
+        old, new = before.records[label], after.records[label]
+        assert new.bursts[: len(old.bursts)] == old.bursts and rounds_of(old) == 24 and rounds_of(new) == 36
+        assert [process.index for process in new.processes] == [0, 1, 2] and new.processes[:2] == old.processes
+        assert [process.warm for process in new.processes] == [False, True, True]
+        unchanged = {"processes", "bursts", "latency", "roofline", "elapsed_s"}
+        assert new.model_dump(exclude=unchanged) == old.model_dump(exclude=unchanged)
+        assert new.elapsed_s > old.elapsed_s
+        assert [burst.started_s for burst in new.bursts] == sorted(burst.started_s for burst in new.bursts)
+
+
+def test_an_interruption_of_the_first_epoch_begins_anew(tmp_path: Path) -> None:
+    before, after = interrupted(tmp_path, 0, "null")
+    assert before.records == {}
+    assert after.complete and after.started[:3] == [(0, label) for label in FORWARDS]
+    assert not [note for note in after.notes if "resumed" in note]
+    assert [process.warm for process in after.records["eager"].processes] == [False, True, True]
+
+
+def test_a_cell_that_had_ended_stays_ended(tmp_path: Path) -> None:
+    dead = {"null": Script(endings={(0, "burst 3"): SEGFAULT})}
+    before, after = interrupted(tmp_path, 1, "eager", scripts=dead)
+    assert "null" not in [label for _, label in after.started]
+    assert after.records["null"] == before.records["null"]
+    assert [len(after.records[label].processes) for label in THREE] == [3, 1, 3]
+
+
+def test_a_build_that_is_gone_is_made_again(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null-packaged": Script()}
+    run_contest(tmp_path, scripts, plan_of(3), interrupted_at=(1, "null-packaged"))
+    shutil.rmtree(tmp_path / "run" / "builds")
+    run = run_contest(tmp_path, scripts, plan_of(3))
+    assert [process.warm for process in run.records["null-packaged"].processes] == [False, False, True]
+    assert [phase.name for phase in run.records["null-packaged"].processes[1].phases] == ["compile", "load"]
+    assert any("what eager, null-packaged had built" in note for note in run.notes)
+
+
+def test_the_time_limit_counts_what_went_before_an_interruption(tmp_path: Path) -> None:
+    scripts = {"eager": Script(seconds_per_start=0.0), "null": Script(seconds_per_burst=0.15)}
+    limits = {"time_limit_s": 9.0, "undecided": lambda records: [("null", "eager")]}
+    run_contest(tmp_path, scripts, plan_of(3, 6), interrupted_at=(2, "eager"), **limits)
+    run = run_contest(tmp_path, scripts, plan_of(3, 6), **limits)
+    assert [len(record.processes) for record in run.records.values()] == [3, 3]
+    assert any("--time-limit left no room" in note for note in run.notes)
