@@ -1,4 +1,4 @@
-"""How the tests share one machine: tests that measure run alone."""
+"""How the tests share one machine: tests on a GPU and slow tests run alone, because they compare times."""
 
 import os
 import tempfile
@@ -9,8 +9,8 @@ from typing import IO
 
 import pytest
 
-MEASURING = frozenset({"gpu", "harness", "hotpath", "test_runner.py"})
-"""Folders and files with tests that start, time and kill processes. Each of them needs the machine to itself."""
+ALONE = ("gpu", "slow")
+"""Marks of tests that compare times. Each of them needs the machine to itself."""
 
 MAX_TEST_S = 300.0
 """No test takes longer, as `timeout` in pyproject.toml ensures. A test that has waited so long for the machine runs."""
@@ -18,13 +18,13 @@ MAX_TEST_S = 300.0
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Make a test that measures wait for the others, and let no other run beside it under pytest-xdist."""
+    """Make a test that compares times wait for the others, and let no other run beside it under pytest-xdist."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:
         return (yield)
     import fcntl
 
-    wanted = fcntl.LOCK_EX if _measures(item) else fcntl.LOCK_SH
+    wanted = fcntl.LOCK_EX if _is_alone(item) else fcntl.LOCK_SH
     with (Path(tempfile.gettempdir()) / f"bakeoff-tests-{run}").open("a") as lock:
         # polling, because a process that a dead worker has left may hold the lock for ever
         end = time.monotonic() + MAX_TEST_S
@@ -53,13 +53,13 @@ def pytest_sessionfinish() -> None:
         (Path(tempfile.gettempdir()) / f"bakeoff-tests-{run}").unlink(missing_ok=True)
 
 
-def _measures(item: pytest.Item) -> bool:
-    return not MEASURING.isdisjoint(item.path.relative_to(Path(__file__).parent).parts)
+def _is_alone(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(mark) for mark in ALONE)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests that measure last, and leave out those marked `gpu` where torch sees no CUDA device."""
-    items.sort(key=_measures)
+    """Put tests that run alone last, and leave out those marked `gpu` where torch sees no CUDA device."""
+    items.sort(key=_is_alone)
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if not needing:
         return
