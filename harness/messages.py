@@ -240,6 +240,11 @@ class Failed(Frozen):
     reason: str
     place: str = ""  # where in the user's code it failed, as `mine.py, line 12, in forward`
 
+    @property
+    def told(self) -> str:
+        """Return the reason with its place, unless that is in it already."""
+        return f"{self.reason} ({self.place})" if self.place and self.place not in self.reason else self.reason
+
 
 Event = Annotated[
     PhaseBegun

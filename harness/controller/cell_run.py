@@ -363,7 +363,7 @@ class CellRun:
                     live.phases.append(Phase(name=event.name, seconds=event.seconds))
                 elif isinstance(event, Failed):
                     self._end_worker()
-                    raise CellEnded(self._record(event.status, event.reason))
+                    raise CellEnded(self._record(event.status, event.told))
         except WorkerEnded as ended:
             self._end_worker()
             status, reason = cause_of_death(ended.status, live.phase, self._setup.store.kernel_killed())

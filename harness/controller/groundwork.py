@@ -51,8 +51,7 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
             Status.TIMEOUT, f"the reference was not computed within {limit_s:g} s: raise --time-limit"
         ) from None
     if isinstance(event, Failed):
-        place = f" ({event.place})" if event.place else ""
-        raise NoReference(event.status, f"{what_failed(phases[-1], cell)}: {event.reason}{place} ({log})")
+        raise NoReference(event.status, f"{what_failed(phases[-1], cell)}: {event.told} ({log})")
     assert isinstance(event, ReferenceComputed)
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")

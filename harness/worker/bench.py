@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import backends
 from backends.base import Backend, BuildContext, Settings
+from backends.reasons import reason_of
 from harness import messages
 from harness.messages import CellJob, PhaseBegun, PhaseEnded
 from harness.worker import memory, precision
 from harness.worker.clock import Clock
 from harness.worker.loading import gradients, load, place, training_of
 from models.base import Inputs, of_each_shape
-from records.errors import BakeoffError, Unavailable, Unsupported
+from records.errors import BakeoffError, Unavailable, Unsupported, first_line
 from records.schema import Cell, Memory, Status
 
 if TYPE_CHECKING:
@@ -152,14 +153,13 @@ OUT_OF_MEMORY_WORDS = ("out of memory", "failed to allocate memory", "bad_alloc"
 
 def explain(error: BaseException) -> tuple[Status, str]:
     """Return the status of a cell that raised `error`, and the reason in one line."""
-    first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     if isinstance(error, Unsupported):
-        return Status.UNSUPPORTED, first_line
+        return Status.UNSUPPORTED, first_line(error)
     if isinstance(error, Unavailable):
-        return Status.UNAVAILABLE, first_line
+        return Status.UNAVAILABLE, first_line(error)
     if isinstance(error, BakeoffError):
-        return Status.ERROR, first_line
-    reason = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+        return Status.ERROR, first_line(error)
+    reason = reason_of(type(error).__name__, str(error))
     text = str(error).lower()
     is_oom = isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_WORDS)
     return (Status.OOM if is_oom else Status.ERROR), reason[:400]

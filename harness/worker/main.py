@@ -19,6 +19,7 @@ from harness import isolation, messages
 from harness.messages import (
     Assignment,
     CeilingsMeasured,
+    CellJob,
     ComputeReference,
     Failed,
     MeasureCeilings,
@@ -65,7 +66,7 @@ def main(connection: Connection, assignment: Assignment) -> None:
 def place_of(error: BaseException, assignment: Assignment) -> str:
     """Return `mine.py, line 12, in forward`, or nothing where no code of the user's own model is in the traceback."""
     job = assignment.job
-    path = job.cell.model.rpartition(":")[0] if isinstance(job, ComputeReference) else ""
+    path = job.cell.model.rpartition(":")[0] if isinstance(job, CellJob | ComputeReference) else ""
     return last_frame_beside(assignment.cwd / Path(path).expanduser(), error) if path.endswith(".py") else ""
 
 
@@ -152,7 +153,7 @@ def probe() -> TorchFacts:
     error = ""
     if torch.version.cuda and not devices:
         try:
-            torch.cuda.init()
+            torch.empty(1, device="cuda")
         except Exception as raised:  # of several types, from version to version
             error = first_line(raised)
     return TorchFacts(

@@ -1,0 +1,194 @@
+"""The reason in a library's message. The texts are what torch 2.13 and OpenVINO 2026.4 say, with long lists cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from backends.calling import FlatModule
+from backends.exporting import export_onnx
+from backends.reasons import reason_of
+from models.base import Inputs
+
+ONNX_DISPATCH = """Failed to convert the exported program to an ONNX model. \x1b[96mThis is step 3/3\x1b[0m of \
+exporting the model to ONNX. Next steps:
+- If there is a missing ONNX function, implement it and register it to the registry.
+
+## Exception summary
+
+<class 'torch.onnx._internal.exporter._errors.DispatchError'>: No ONNX function found for \
+<OpOverload(op='aten._linalg_eigh', overload='default')>. Failure message: No decompositions registered for the \
+real-valued input
+⬆️
+<class 'torch.onnx._internal.exporter._errors.ConversionError'>: Error when translating node %_linalg_eigh.
+
+(Refer to the full stack trace above for more information.)"""
+
+ONNX_EXPORT = """Failed to export the model with torch.export. \x1b[96mThis is step 1/3\x1b[0m of exporting the model \
+to ONNX. Next steps:
+- Modify the model code for `torch.export.export` to succeed.
+
+## Exception summary
+
+<class 'torch._subclasses.fake_tensor.DynamicOutputShapeException'>: aten.linalg_lstsq.default
+
+(Refer to the full stack trace above for more information.)"""
+
+GUARD = """Could not guard on data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1)).  (Size-like symbols: none)
+
+consider using data-dependent friendly APIs such as guard_or_false, guard_or_true and statically_known_true.
+Caused by: (_export/non_strict_utils.py:1205 in __torch_function__)
+"""
+
+GUARD_WITH_SOURCE = f"""{GUARD}
+The following call raised this error:
+  File "/home/me/mine.py", line 26, in forward
+    if x.sum() > 0:
+
+"""
+
+OPENVINO = """Check 'false' failed at src/frontends/common_translators/src/unconverted_ops_report.cpp:151:
+FrontEnd API failed with OpConversionFailure:
+Model wasn't fully converted. Failed operations detailed log:
+-- aten.searchsorted.Tensor with a message:
+Exception happened during conversion of operation searchsorted/aten.searchsorted.Tensor with schema NONE
+
+Summary:
+-- No conversion rule found for operations: aten.dequantize.self, aten.quantize_per_tensor.default
+-- Conversion is failed for: aten.searchsorted.Tensor
+"""
+
+OPENVINO_RUNTIME = """Exception from src/inference/src/cpp/core.cpp:117:
+Exception from src/plugins/intel_cpu/src/config.cpp:266:
+Wrong value f7 for property key INFERENCE_PRECISION_HINT. Supported values: bf16, f16, f32, undefined
+"""
+
+TORCHSCRIPT = """The following operation failed in the TorchScript interpreter.
+Traceback of TorchScript (most recent call last):
+  File "/home/me/mine.py", line 27, in shapes
+    return torch.mm(x, torch.zeros(7, 3))
+           ~~~~~~~~ <--- HERE
+RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x4 and 7x3)
+"""
+
+LOWERING = """LoweringException: NotImplementedError: no complex numbers
+  target: mine.twice.default
+  args[0]: TensorBox(StorageBox(
+"""
+
+COMPILER = """CppCompileError: C++ compile error
+
+Command:
+g++ /tmp/x.hpp -Wall -Werror=return-type -o /tmp/x.i
+
+Output:
+<command-line>: fatal error: nowhere.h: No such file or directory
+compilation terminated.
+"""
+
+DYNAMO = """Data-dependent branching
+  Explanation: Detected data-dependent branching (e.g. `if my_tensor.sum() > 0:`).
+
+from user code:
+   File "/home/me/mine.py", line 40, in forward
+    return x if x.sum() > 0 else -x
+"""
+
+BRANCH = "torch.export cannot follow what depends on the values in a tensor: "
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        ("ConversionError", ONNX_DISPATCH, "ONNX has no function for aten._linalg_eigh"),
+        (
+            "TorchExportError",
+            ONNX_EXPORT,
+            "torch.export: the shape of what aten.linalg_lstsq returns depends on the values in its inputs",
+        ),
+        (
+            "UnsupportedOperatorException",
+            "mine.thrice.default\n\nThe error above occurred when calling torch.export.export.",
+            "torch.export: mine.thrice has no fake (meta) implementation",
+        ),
+        ("GuardOnDataDependentSymNode", GUARD, f"{BRANCH}Eq(u0, 1)"),
+        ("GuardOnDataDependentSymNode", GUARD_WITH_SOURCE, f"{BRANCH}if x.sum() > 0: (mine.py, line 26, in forward)"),
+        (
+            "OpConversionFailure",
+            OPENVINO,
+            "OpenVINO cannot convert aten.dequantize.self, aten.quantize_per_tensor, aten.searchsorted.Tensor",
+        ),
+        (
+            "RuntimeError",
+            OPENVINO_RUNTIME,
+            "RuntimeError: Wrong value f7 for property key INFERENCE_PRECISION_HINT. "
+            "Supported values: bf16, f16, f32, undefined",
+        ),
+        (
+            "RuntimeError",
+            TORCHSCRIPT,
+            "in TorchScript: RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x4 and 7x3)",
+        ),
+        (
+            "InductorError",
+            LOWERING,
+            "InductorError: mine.twice: LoweringException: NotImplementedError: no complex numbers",
+        ),
+        (
+            "InductorError",
+            COMPILER,
+            "the C++ compiler failed: <command-line>: fatal error: nowhere.h: No such file or directory",
+        ),
+        (
+            "Unsupported",
+            DYNAMO,
+            "Unsupported: Data-dependent branching: return x if x.sum() > 0 else -x (mine.py, line 40, in forward)",
+        ),
+        ("RuntimeError", "\x1b[31mno such\x1b[0m device\nand more", "RuntimeError: no such device"),
+        ("KeyError", "", "KeyError"),
+    ],
+)
+def test_a_reason_is_one_line_and_names_the_operator(kind: str, text: str, reason: str) -> None:
+    assert reason_of(kind, text) == reason
+
+
+class Bessel(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.bessel_j0(x)
+
+
+class Branch(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def to_onnx(module: nn.Module, inputs: Inputs, folder: Path) -> None:
+    pytest.importorskip("onnxscript")
+    export_onnx(module, inputs, folder)
+
+
+def to_openvino(module: nn.Module, inputs: Inputs, folder: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    openvino.convert_model(torch.export.export(FlatModule(module, inputs), inputs.tensors()))
+
+
+@pytest.mark.parametrize(
+    ("export", "module", "said"),
+    [
+        (to_onnx, Bessel(), "bessel_j0"),
+        (to_openvino, Bessel(), "bessel_j0"),
+        (to_openvino, Branch(), "return x if x.sum() > 0 else -x (test_reasons.py, line "),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_installed_exporters_say_is_understood(
+    export: Callable[[nn.Module, Inputs, Path], None], module: nn.Module, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - each library has its own type
+        export(module, Inputs((torch.ones(4),)), tmp_path)
+    reason = reason_of(type(raised.value).__name__, str(raised.value))
+    assert said in reason and "step" not in reason and ".cpp" not in reason
