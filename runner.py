@@ -16,7 +16,9 @@ from typer.core import TyperGroup
 import models
 from harness import config, listing
 from harness import run as runs
+from harness.plan import Request
 from judging import compare as comparing
+from judging.constraints import Requirements
 from judging.judgement import judge, judged_anew
 from records import report_file
 from records.atomic_file import write_atomically
@@ -24,6 +26,7 @@ from records.errors import BakeoffError, UsageError, unknown
 from records.schema import Report
 from records.store import Store
 from reports import sentences, writer
+from reports.json_answer import answer_of
 from reports.terminal import LiveTable, print_report
 
 USAGE_ERROR = 2
@@ -98,23 +101,43 @@ def run(
         str | None, typer.Option(help="A file of presets/, without its ending; what is typed beside it wins")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be measured, and about how long it takes")
+    ] = False,
 ) -> int:
     """Compare backends on models, and write the report (the default command)."""
     options = config.gather(typed, out, quiet, config_file, preset)
-    with LiveTable(stdout, quiet=options.quiet) as progress:
-        report, store = runs.run(options.to_request(), options.out, context.obj, progress)
-    return _conclude(report, store, options.quiet)
+    request = options.to_request()
+    if dry_run:
+        from harness.preview import preview
+
+        for line in preview(request).lines():
+            _say(line)
+        return 0
+    with _progress(request, options.quiet, as_json) as progress:
+        report, store = runs.run(request, options.out, context.obj, progress)
+    return _conclude(report, store, options.quiet, as_json)
 
 
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(help="Folder of an interrupted run")],
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")
+    ] = False,
 ) -> int:
-    """Measure what an interrupted run has left, and write its report."""
-    with LiveTable(stdout, quiet=quiet) as progress:
+    """Measure what an interrupted run, or the time budget of one, has left, and write its report."""
+    with _progress(runs.request_of(Store.open(folder)), quiet, as_json) as progress:
         report, store = runs.resume(folder, progress)
-    return _conclude(report, store, quiet)
+    return _conclude(report, store, quiet, as_json)
+
+
+def _progress(request: Request, quiet: bool, as_json: bool) -> LiveTable:
+    return LiveTable(stderr if as_json else stdout, quiet, requirements=Requirements.parse(request.require))
 
 
 @app.command()
@@ -140,23 +163,28 @@ def report(
     return 0
 
 
-def _tell(found: Report, folder: Path, quiet: bool = False) -> None:
+def _tell(found: Report, folder: Path, quiet: bool = False, as_json: bool = False) -> None:
     """Write the report into `folder`, say what came out, and say where it is.
 
     The numbers are on disk before anything is said, and the figures are drawn after the verdict was said.
     """
+    console = stderr if as_json else stdout
     judgement = judge(found)
     report_file.write_json(sentences.with_verdicts(judgement), folder)
     try:
         if quiet:
             for contest in judgement.contests:
-                _say(sentences.verdict(contest))
+                _say(sentences.verdict(contest), console)
         else:
-            print_report(judgement, stdout)
+            print_report(judgement, console)
+        if more := sentences.what_more_time_would_settle(judgement):
+            _say(more, console)
     finally:  # `| head` may close the pipe before all is printed
         written = writer.render(judgement, folder)
-    _say(f"Report: {written['report.md']}")
-    _say(f"Page: {written['report.html']}")
+    _say(f"Report: {written['report.md']}", console)
+    _say(f"Page: {written['report.html']}", console)
+    if as_json:
+        typer.echo(answer_of(judgement, folder).model_dump_json(indent=2))
 
 
 def _say(text: str, console: Console | None = None) -> None:
@@ -295,9 +323,9 @@ def reproduce_cell(
     return 0
 
 
-def _conclude(found: Report, store: Store, quiet: bool) -> int:
+def _conclude(found: Report, store: Store, quiet: bool, as_json: bool) -> int:
     """Tell what came out, and return the exit status."""
-    _tell(found, store.root, quiet)
+    _tell(found, store.root, quiet, as_json)
     if not found.complete:
         _say(f"Interrupted. To measure the rest: python runner.py resume {shlex.quote(str(store.root))}", stderr)
         return INTERRUPTED

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 import backends
 import models
@@ -17,7 +18,7 @@ from judging.constraints import Requirements
 from records.device import Device
 from records.errors import BakeoffError, UsageError, unknown
 from records.precision import Precision
-from records.schema import INFERENCE, TASKS, Cell, Frozen
+from records.schema import INFERENCE, TASKS, Cell, Frozen, Status
 
 ALL = "all"
 
@@ -88,6 +89,11 @@ class Request(Frozen):
         str,
         Option(("--require",), "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'", says_how=True),
     ] = ""
+    budget: Annotated[
+        str,
+        BeforeValidator(str),
+        Option(("--budget",), "Time for the whole run, such as 90s or 5m: the best verdict that it allows"),
+    ] = ""
     surgical: Annotated[
         Names,
         Option(
@@ -99,6 +105,15 @@ class Request(Frozen):
     ] = ()
     runs: tuple[Part, ...] = ()
     """Several runs, each with its own product of models, backends and sizes. They are measured one after the other."""
+
+    @property
+    def budget_s(self) -> float | None:
+        """Return the seconds of `budget`, or None without one. Raises UsageError for another form."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", self.budget, re.ASCII)
+        seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+        if self.budget and not seconds:
+            raise UsageError(f"--budget {self.budget}: write seconds, minutes or hours: 90, 90s, 5m or 1h")
+        return seconds or None
 
     def parts(self) -> list[Request]:
         """Return the requests that this one is made of, each with one product."""
@@ -246,6 +261,15 @@ def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
     return " ".join([*parts, *options])
 
 
+def refusal(cell: Cell) -> tuple[Status, str]:
+    """Return how a cell that makes no sense ends, and why, or an empty reason for any other cell. No process starts."""
+    try:
+        reason = unsupported_precision(cell) or backends.create(cell.backend).supports(cell).reason
+    except BakeoffError as error:
+        return Status.UNAVAILABLE, str(error)
+    return Status.UNSUPPORTED if reason else Status.OK, reason
+
+
 def unsupported_precision(cell: Cell) -> str:
     """Return why no backend can compute in this cell's precision, or an empty string."""
     if reason := models.find(cell.model).precision_reason(cell.precision):
@@ -257,6 +281,7 @@ def _check_names(request: Request) -> None:
     for device in request.devices:
         Device(device)
     Requirements.parse(request.require)
+    _ = request.budget_s
     for precision in request.precision:
         if precision not in set(Precision):
             raise unknown("precision", precision, Precision)

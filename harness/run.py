@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +22,9 @@ from harness.controller.launcher import CAN_FORK, Launcher, Launchers
 from harness.controller.progress import Progress
 from harness.controller.worker_process import CAN_PAUSE, DeadlinePassed, WorkerEnded
 from harness.messages import Failed, Job, ProbeTorch, TorchFacts, Tried, TryBackend
-from harness.plan import Contest, Request, plan
+from harness.plan import Contest, Request, plan, refusal
 from harness.sampling_plan import SamplingPlan
+from harness.time_plan import CUDA_ONLY, TimePlan, end_of_budget
 from judging.constraints import Requirements
 from judging.ranking import undecided
 from models.base import Family
@@ -41,6 +44,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     Raises UsageError before anything is measured where the request or the folder is wrong. A KeyboardInterrupt ends the
     measuring: the report then holds the cells that have finished, and is not `complete`.
     """
+    budget_ends_s = end_of_budget(time.monotonic(), request.budget_s)
     plan(
         request.model_copy(update={"devices": request.devices or ("cpu",)})
     )  # a wrong name is found before any process starts
@@ -49,26 +53,25 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     with Launchers(request.start_method) as launchers:
         launchers.prepare(request.processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
-        require_devices(request.devices, facts)
-        if not request.devices:
-            request = request.model_copy(update={"devices": ("cuda" if facts.cuda_devices else "cpu",)})
+        request = on_this_machine(request, facts)
         contests = plan(request)
         planned = [planned.cell.id for contest in contests for planned in contest.cells]
         store = Store.create(folder or _default_folder(request), request, planned, command)
         store.save_environment(environment.capture(facts))
-        _measure(launchers, contests, request, store, progress)
+        _measure(launchers, contests, request, store, progress, budget_ends_s)
     return report_of(store), store
 
 
 def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     """Measure the cells of an earlier run that have no record yet, from the last epoch of their contest on.
 
-    In another environment a contest that has not ended begins anew: its processes would not be comparable. Raises
-    UsageError where `folder` holds no run.
+    In another environment a contest that has not ended begins anew: its processes would not be comparable. There is no
+    time budget. Raises UsageError where `folder` holds no run.
     """
     store = Store.open(folder)
     request = request_of(store)
     contests = plan(request)
+    store.forget_not_reached()
     with Launchers(request.start_method) as launchers:
         launchers.prepare(request.processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
@@ -108,6 +111,21 @@ def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
             f"--devices {device}: torch {facts.torch}, built for CUDA {facts.cuda}, sees no GPU ({facts.cuda_error}): "
             "let nvidia-smi find one, or write --devices cpu; runner.py doctor looks for the cause"
         )
+
+
+def on_this_machine(request: Request, facts: TorchFacts) -> Request:
+    """Return the request with its devices: the GPU if there is one, unless they are named.
+
+    Raises UsageError if torch does not see one that is named.
+    """
+    require_devices(request.devices, facts)
+    if request.devices:
+        return request
+    return request.model_copy(update={"devices": ("cuda" if facts.cuda_devices else "cpu",)})
+
+
+def sampling_of(request: Request) -> SamplingPlan:
+    return SamplingPlan.lasting(request.min_time_s, request.processes, Requirements.parse(request.require).calls)
 
 
 def request_of(store: Store) -> Request:
@@ -189,9 +207,17 @@ def ask(launcher: Launcher, job: Job, answer: type[Answer]) -> Answer:
 
 
 def _measure(
-    launchers: Launchers, contests: Sequence[Contest], request: Request, store: Store, progress: Progress
+    launchers: Launchers,
+    contests: Sequence[Contest],
+    request: Request,
+    store: Store,
+    progress: Progress,
+    budget_ends_s: float = math.inf,
 ) -> None:
-    sampling = SamplingPlan.lasting(request.min_time_s, request.processes, Requirements.parse(request.require).calls)
+    sampling = sampling_of(request)
+    time_plan = TimePlan(sampling, budget_ends_s)
+    for contest in contests:
+        time_plan.expect(contest.id, expected(contest, store), sampling.processes)
     cells = [planned.cell for contest in contests for planned in contest.cells]
     missing = [cell for cell in cells if not store.has(cell.id)]
     families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
@@ -218,12 +244,21 @@ def _measure(
         request.time_limit_s,
         interleaved=request.schedule == "interleaved",
         undecided=functools.partial(undecided, requirements=Requirements.parse(request.require)),
+        time_plan=time_plan,
     )
     # an interruption ends the measuring and not the run: what has finished is reported
     with store.timed(), contextlib.suppress(KeyboardInterrupt):
         for contest in contests:
             pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
             measurement.measure(contest, pending)
+
+
+def expected(contest: Contest, store: Store) -> list[str]:
+    """Return the labels of the cells that are likely to be measured."""
+    cells = [planned.cell for planned in contest.cells if not store.has(planned.cell.id)]
+    return [
+        cell.label for cell in cells if not refusal(cell)[1] and (cell.device.is_cuda or cell.backend not in CUDA_ONLY)
+    ]
 
 
 def shared_imports(families: Sequence[Family], devices: Iterable[Device]) -> list[str]:

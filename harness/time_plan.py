@@ -22,6 +22,9 @@ USUAL_BUILD_S = {
 }
 """Seconds from the start of a cell's first process until it is warm, by backend."""
 
+CUDA_ONLY = ("tensorrt", "torch-tensorrt", "triton")
+"""Backends that take no time on a CPU, because they say at once that they do not run there."""
+
 OTHER_BUILD_S = 15.0
 USUAL_START_S = 2.0
 USUAL_FINISH_S = 1.0

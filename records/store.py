@@ -15,7 +15,7 @@ from records.atomic_file import write_atomically
 from records.device import Device
 from records.errors import UsageError
 from records.precision import Precision
-from records.schema import Ceilings, Environment, Frozen, Memory, Record, Seconds, Work
+from records.schema import Ceilings, Environment, Frozen, Memory, Record, Seconds, Status, Work
 from records.upgrade import upgrade_record
 
 VMSTAT = Path("/proc/vmstat")
@@ -151,6 +151,12 @@ class Store:
     def has(self, cell_id: str) -> bool:
         """Return True if the cell has ended."""
         return self._ended(cell_id).exists()
+
+    def forget_not_reached(self) -> None:
+        """Remove the records of cells that the time budget did not reach, so that they can be measured now."""
+        for record in self.records():
+            if record.status is Status.NOT_REACHED:
+                self._ended(record.cell.id).unlink()
 
     def next_group(self) -> int:
         """Return a number that no group of cells of this run has."""

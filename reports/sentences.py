@@ -15,7 +15,7 @@ from judging.environments import Difference
 from judging.judgement import Judgement
 from judging.ranking import BASELINE
 from judging.sweeps import Stretch, Sweep
-from records.schema import SETTLE, Doubt, DoubtKind, Ratio, Record, Report, Standing, Verdict
+from records.schema import SETTLE, Doubt, DoubtKind, Ratio, Record, Report, Standing, Status, Verdict
 from records.text import spell_ms
 
 
@@ -44,6 +44,24 @@ def outcome(contest: ContestJudgement) -> str:
         first = f"{' and '.join(contest.tied)} tie" if contest.tied else alone
     over = f", {best.speedup.value:.2f}x {contest.baseline}" if best.speedup and not best.is_baseline else ""
     return f"{contest.title}: {first}, {spell_ms(best.latency.median_ms)}{over}"
+
+
+def what_more_time_would_settle(judgement: Judgement) -> str:
+    """Say what the time budget of the run has left open, or nothing."""
+    budget = judgement.report.request.get("budget")
+    if not budget:
+        return ""
+    left = [
+        f"{contest.cells[0].label} against {' and '.join(contest.open_labels)} ({contest.cell.title})"
+        for contest in judgement.contests
+        if contest.open_labels
+    ]
+    not_reached = [record for record in judgement.report.records if record.status is Status.NOT_REACHED]
+    parts = [f"more time would settle {', '.join(left)}"] if left else []
+    if not_reached:
+        labels = ", ".join(dict.fromkeys(record.cell.label for record in not_reached))
+        parts.append(f"`resume` measures the cells that were not reached: {labels}")
+    return f"--budget {budget}: {'; '.join(parts)}" if parts else ""
 
 
 def doubt(doubt: Doubt) -> str:

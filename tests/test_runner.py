@@ -1,6 +1,7 @@
 """The command line, from what a user types to the exit status, on the null backend."""
 
 import csv
+import json
 import os
 import resource
 import signal
@@ -73,6 +74,8 @@ def complaint(answer: tuple[int, str, str]) -> str:
         (["--schedule", "random"], "--schedule random: "),
         (["--start-method", "fork"], "--start-method fork: "),
         (["--calls", "0"], "--calls 0: "),
+        (["--budget", "soon"], "--budget soon: write seconds, minutes or hours"),
+        (["--budget", "0s"], "--budget 0s: write seconds"),
         (["--require", "p9_ms<5"], "unknown quantity 'p9_ms': did you mean 'p99_ms'?"),
         (["--require", "p99_ms"], "--require 'p99_ms': write NAME<NUMBER"),
         (["--config", "nowhere.toml"], "--config nowhere.toml: No such file"),
@@ -179,6 +182,40 @@ def test_a_run_leaves_its_report_and_rendering_it_again_changes_nothing(command_
     assert out.endswith(again)
     assert {str(path.relative_to("run")) for path in Path("run").rglob("*") if path.is_file()} == names
     assert [name for name in names if Path("run", name).read_bytes() != before[name]] == []
+
+
+def test_what_a_budget_did_not_reach_is_told_and_resume_measures_it(command_line: CommandLine) -> None:
+    asked = (*TINY, "--backends", "eager,null/double", "--out", "run", "--json")
+    status, out, err = command_line(*asked, "--budget", "0.1s")
+    answer = json.loads(out)
+    assert status == 3 and answer["complete"]
+    (contest,) = answer["contests"]
+    assert (contest["outcome"], contest["winner"]) == ("nothing ranked", None)
+    assert contest["without_numbers"] == dict.fromkeys(
+        ("eager", "null/double"), "not reached: --budget left no time to build it"
+    )
+    assert "--budget 0.1s: `resume` measures the cells that were not reached: eager, null/double" in err
+    assert len(err.splitlines()) < 60
+
+    status, out, err = command_line("resume", "run", "--json")
+    answer = json.loads(out)
+    assert status == 0
+    assert all(Path(path).exists() for path in answer["paths"].values())
+    (contest,) = answer["contests"]
+    assert (contest["outcome"], contest["winner"], contest["without_numbers"]) == ("sure", "eager", {})
+    progress = [line for line in err.splitlines() if line.startswith("[0:")]
+    assert sum(" built in " in line for line in progress) == 2
+    assert "fp32: eager wins, " in progress[-1]
+
+
+def test_a_dry_run_measures_nothing(command_line: CommandLine) -> None:
+    status, out, err = command_line(*TINY, "--backends", "null,tensorrt", "--dry-run")
+    assert (status, err) == (0, "")
+    contest, lacking, total = out.splitlines()
+    assert contest.startswith("mlp (batch 4, features 8, hidden 8) on cpu, fp32: null (about ")
+    assert lacking == "cannot run: tensorrt (TensorRT runs on NVIDIA GPUs, and cpu is none)"
+    assert total.startswith("1 contest, 1 cell: about ")
+    assert list(Path().iterdir()) == []
 
 
 def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine) -> None:

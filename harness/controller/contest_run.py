@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import backends
 from harness.controller import groundwork
 from harness.controller.cell_run import CellEnded, CellRun, ContestSetup, common_fields
 from harness.controller.environment import Machine
@@ -22,7 +21,7 @@ from harness.controller.rounds import (
     round_rules,
 )
 from harness.controller.worker_process import CAN_PAUSE
-from harness.plan import Contest, PlannedCell, unsupported_precision
+from harness.plan import Contest, PlannedCell, refusal
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import Step, TimePlan
 from judging.ranking import BASELINE, undecided
@@ -78,17 +77,18 @@ class Measurement:
             self.progress.decided(self.store.records([planned.cell.id for planned in contest.cells]))
 
     def _measure_sensible(self, contest: Contest, sensible: Sequence[PlannedCell]) -> None:
-        if self.machine.now_s() >= self.time_plan.contest_ends_s:
-            for planned in sensible:
-                self.end(not_reached(planned))
-            return
         begun_s = self.machine.now_s()
-        needed = (self.launchers.first, self.store, self.progress, self.time_limit_s)
+        limit_s = min(self.time_limit_s, self.time_plan.contest_ends_s - begun_s)
+        needed = (self.launchers.first, self.store, self.progress, limit_s)
         try:
             reference = groundwork.reference(contest, *needed)
         except groundwork.NoReference as error:
             for planned in sensible:
-                self.end(Record(cell=planned.cell, status=error.status, reason=str(error), **common_fields(planned)))
+                if self.machine.now_s() >= self.time_plan.contest_ends_s:
+                    self.end(not_reached(planned))
+                else:
+                    reason = str(error)
+                    self.end(Record(cell=planned.cell, status=error.status, reason=reason, **common_fields(planned)))
             return
         if not self.launchers.are_serving:
             self.progress.note("importing torch in the fork servers of further processes")
@@ -107,6 +107,9 @@ class Measurement:
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
         """Learn what a step has taken, and tell how much time is left."""
         self.time_plan.done(contest_id, step, label, seconds)
+        self.tell_time_left()
+
+    def tell_time_left(self) -> None:
         self.progress.time_left(self.time_plan.left_s())
 
     def end(self, record: Record) -> None:
@@ -124,12 +127,7 @@ class Measurement:
         """Return the cells that make sense. The others end here, without a process."""
         sensible = []
         for planned in pending:
-            try:
-                backend = backends.create(planned.cell.backend)
-                reason = unsupported_precision(planned.cell) or backend.supports(planned.cell).reason
-                status = Status.UNSUPPORTED
-            except BakeoffError as error:
-                reason, status = str(error), Status.UNAVAILABLE
+            status, reason = refusal(planned.cell)
             if reason:
                 self.end(Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned)))
             else:
@@ -222,6 +220,7 @@ class ContestRun:
         self._time_plan.expect_further(
             self._contest_id, labels, max(1, plan.processes - done) if decision.is_wanted else 0
         )
+        self._run.tell_time_left()
         if decision.is_wanted and done >= plan.processes:
             try:
                 self._launchers.of_epoch(done)

@@ -5,7 +5,7 @@ from judging.contest import ContestJudgement, judge_contest
 from judging.judgement import judge
 from records.schema import Doubt, DoubtKind, Interval, Phase, Ratio, Record, Status
 from reports import sentences
-from tests.reports.samples import LAYOUTS, cell, failed, lived, noted, once, report
+from tests.reports.samples import LAYOUTS, cell, failed, lived, noted, ok, once, over_processes, report
 
 
 def verdict(*records: Record, require: str = "") -> str:
@@ -203,3 +203,15 @@ def test_the_stored_verdicts_are_those_of_the_judgement() -> None:
         assert stored.doubts == sentences.doubts(contest)
     baseline = next(each for each in filled.verdicts[0].standings if each.label == "eager")
     assert (baseline.break_even_calls, baseline.break_even_established) == (0, True)
+
+
+def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
+    records = [
+        ok(cell("eager"), over_processes(1.0, (1.0, 1.02, 0.99))),
+        ok(cell("onnx"), over_processes(0.95, (1.0, 0.99, 1.02))),
+        failed(cell("inductor"), Status.NOT_REACHED, "--budget left no time to build it"),
+    ]
+    said = sentences.what_more_time_would_settle(judge(report(records, request={"budget": "60s"})))
+    assert said.startswith("--budget 60s: more time would settle onnx against eager (conv on cpu, fp32)")
+    assert said.endswith("; `resume` measures the cells that were not reached: inductor")
+    assert sentences.what_more_time_would_settle(judge(report(records, request={}))) == ""

@@ -1,0 +1,95 @@
+"""What a run would do, and about how long it would take: `runner.py --dry-run`. Nothing is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from harness.controller.launcher import Launcher, Launchers
+from harness.messages import ProbeTorch, TorchFacts, Tried, TryBackend
+from harness.plan import Contest, Request, plan, refusal
+from harness.run import ask, on_this_machine, sampling_of
+from harness.time_plan import TimePlan
+from records.device import Device
+from records.errors import BakeoffError
+from records.schema import Cell
+
+
+@dataclass(frozen=True)
+class PlannedContest:
+    title: str
+    labels: tuple[str, ...]  # of the cells that can run
+    seconds: float  # that it is expected to take
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The contests of a request, and why some of their cells cannot run, by label."""
+
+    contests: tuple[PlannedContest, ...]
+    lacking: Mapping[str, str]
+    budget_s: float = math.inf
+
+    def lines(self) -> Iterator[str]:
+        """Yield what is planned as lines of text."""
+        for contest in self.contests:
+            labels = ", ".join(contest.labels) or "nothing can run"
+            yield f"{contest.title}: {labels} (about {spell_seconds(contest.seconds)})"
+        if self.lacking:
+            yield f"cannot run: {'; '.join(f'{label} ({reason})' for label, reason in self.lacking.items())}"
+        total_s = sum(contest.seconds for contest in self.contests)
+        cells = sum(len(contest.labels) for contest in self.contests)
+        yield f"{_count(len(self.contests), 'contest')}, {_count(cells, 'cell')}: about {spell_seconds(total_s)}"
+        if self.budget_s < total_s:
+            yield f"--budget ends it after {spell_seconds(self.budget_s)}"
+
+
+def preview(request: Request) -> Preview:
+    """Return what a run of this request would do. Each backend is asked in a worker whether it can run here.
+
+    Raises UsageError where the request is wrong.
+    """
+    plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))  # a wrong name is found at once
+    with Launchers(request.start_method) as launchers:
+        request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
+        contests = plan(request)
+        cells = {
+            (planned.cell.backend, planned.cell.device): planned.cell for each in contests for planned in each.cells
+        }
+        absences = {key: _absence(cell, launchers.first) for key, cell in cells.items()}
+    return preview_of(request, contests, absences)
+
+
+def preview_of(request: Request, contests: list[Contest], absences: Mapping[tuple[str, Device], str]) -> Preview:
+    """Return what a run of these contests would do, where `absences` says why a device lacks a backend, or nothing."""
+    found: list[PlannedContest] = []
+    lacking: dict[str, str] = {}
+    before_s = 0.0
+    time_plan = TimePlan(sampling_of(request))
+    for contest in contests:
+        cells = [planned.cell for planned in contest.cells]
+        reasons = {cell.label: refusal(cell)[1] or absences[cell.backend, cell.device] for cell in cells}
+        lacking |= {label: reason for label, reason in reasons.items() if reason}
+        labels = tuple(label for label, reason in reasons.items() if not reason)
+        time_plan.expect(contest.id, labels, request.processes)
+        found.append(PlannedContest(cells[0].title, labels, time_plan.left_s() - before_s))
+        before_s = time_plan.left_s()
+    return Preview(tuple(found), lacking, request.budget_s or math.inf)
+
+
+def spell_seconds(seconds: float) -> str:
+    """Return `45 s` or `4 min 30 s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    return " ".join([*([f"{minutes} min"] if minutes else []), *([f"{rest} s"] if rest or not minutes else [])])
+
+
+def _absence(cell: Cell, launcher: Launcher) -> str:
+    try:
+        return ask(launcher, TryBackend(backend=cell.backend, device=cell.device), Tried).reason
+    except BakeoffError as error:
+        return str(error)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
