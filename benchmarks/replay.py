@@ -26,7 +26,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from judging.decision import FEWEST_PROCESSES, Relation, is_decided, relation
-from judging.estimate import Series, Turn, ratio_of
+from judging.estimate import Series, Turn
+from judging.fit import fit
 from records.schema import Ratio
 
 STORED = Path(__file__).with_name("equals.npz")
@@ -88,7 +89,8 @@ def replay(trial: StoredTrial, planted: float = 1.0) -> Outcome:
     processes = sorted(trial.first)
     for count in range(min(FEWEST_PROCESSES, len(processes)), len(processes) + 1):
         seen = processes[:count]
-        ratio = ratio_of({one: trial.first[one] for one in seen}, {one: again[one] for one in seen})
+        found = fit({"first": {one: trial.first[one] for one in seen}, "again": {one: again[one] for one in seen}})
+        ratio = found.ratio("first", "again")
         if is_decided(ratio):
             break
     return Outcome(ratio, relation(ratio), is_decided(ratio))

@@ -26,6 +26,7 @@ from harness.plan import Contest, Request, plan, refusal
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import CUDA_ONLY, TimePlan, end_of_budget
 from judging.constraints import Requirements
+from judging.fit import fitted_report
 from judging.ranking import undecided
 from models.base import Family
 from records import report_file
@@ -137,13 +138,13 @@ def request_of(store: Store) -> Request:
 
 
 def report_of(store: Store) -> Report:
-    """Return the report on the records that a run's folder holds so far. Nothing is measured."""
+    """Return the report on the records that a run's folder holds so far, with fitted latencies. Nothing is measured."""
     records = store.records()
     captured = store.environment()
     if captured is None:
         raise BakeoffError(f"{store.root} holds no environment.json: the run ended before it began; start it again")
     planned = store.planned
-    return Report(
+    report = Report(
         run_id=store.root.resolve().name,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         complete=all(store.has(cell_id) for cell_id in planned),
@@ -155,6 +156,7 @@ def report_of(store: Store) -> Report:
         notes=store.notes(),
         elapsed_s=store.elapsed_s,
     )
+    return fitted_report(report)
 
 
 def report_at(path: Path) -> Report:

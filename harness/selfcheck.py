@@ -27,7 +27,7 @@ from harness.messages import BurstTaken, ComputeReference, Failed, MeasureCell, 
 from harness.plan import Contest, PlannedCell, Request, Schedule
 from harness.sampling_plan import MAX_PROCESSES, SamplingPlan
 from judging.contest import judge_contest
-from judging.estimate import speedup, summarise
+from judging.fit import speedup, summarise
 from judging.ranking import undecided
 from records.device import Device
 from records.errors import BakeoffError

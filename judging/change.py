@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from judging.estimate import burst_ms, process_medians_ms
-from judging.intervals import welch_interval
+from judging.fit import Fit
+from judging.intervals import around, welch_half_width
 from records.schema import Burst, Interval
 
 
@@ -26,9 +26,7 @@ class Change:
 
     @property
     def ci95(self) -> Interval | None:
-        if self.half_width is None:
-            return None
-        return Interval(low=math.exp(self.log - self.half_width), high=math.exp(self.log + self.half_width))
+        return around(self.value, self.half_width)
 
     def widened(self, by: Change) -> Change:
         """Return the same change with an interval that contains the uncertainty of another change, too."""
@@ -37,63 +35,41 @@ class Change:
         return Change(self.log, math.hypot(self.half_width, by.half_width))
 
 
-def unpaired_change(base: Sequence[float], new: Sequence[float]) -> Change:
-    """Return the change of the geometric mean from `base` to `new`, which hold one positive value for each process.
+def latency_change(base: Fit, new: Fit, label: str) -> Change | None:
+    """Return the change of a cell's fitted latency, or None if it has no samples in one of the runs.
 
-    The interval is Welch's t-interval of the difference of mean logarithms (Welch, Biometrika 34, 1947): the processes
-    are the sample, and their numbers and variances may differ. There is none below two processes on either side.
-    Raises ValueError if a side is empty.
+    The interval is Welch's: the processes are the sample, and their numbers and variances may differ.
     """
-    if not base or not new:
-        raise ValueError("a change needs at least one process on either side")
-    old_logs, new_logs = np.log(base), np.log(new)
-    log = float(np.mean(new_logs) - np.mean(old_logs))
-    if min(len(base), len(new)) < 2:
-        return Change(log, None)
-    if np.ptp(old_logs) == 0 and np.ptp(new_logs) == 0:
-        return Change(log, 0.0)
-    interval = welch_interval(new_logs.tolist(), old_logs.tolist())
-    return Change(log, (interval.high - interval.low) / 2)
+    if label not in base.latency_ms or label not in new.latency_ms:
+        return None
+    log = math.log(new.latency_ms[label] / base.latency_ms[label])
+    return Change(log, welch_half_width(new.process_logs[label], base.process_logs[label]))
 
 
-def change_between(base: Sequence[float], new: Sequence[float]) -> Change | None:
-    """Return the change, or None if a side has no process."""
-    return unpaired_change(base, new) if base and new else None
+def relative_change(base: Fit, new: Fit, label: str, baseline: str) -> Change | None:
+    """Return the change of a cell's latency over the baseline's, from the rounds that they shared in each run.
 
-
-def latency_change(base: Sequence[Burst], new: Sequence[Burst]) -> Change | None:
-    """Return the change of the processes' median latencies."""
-    return change_between(*(list(process_medians_ms(bursts).values()) for bursts in (base, new)))
+    None if they shared none in one of the runs.
+    """
+    logs = [found.epoch_logs(label, baseline) if label in found.latency_ms else [] for found in (base, new)]
+    if not all(logs):
+        return None
+    before, after = (math.log(found.latency_ms[label] / found.latency_ms[baseline]) for found in (base, new))
+    return Change(after - before, welch_half_width(*logs))
 
 
 def calibration_change(base: Sequence[Burst], new: Sequence[Burst]) -> Change | None:
     """Return the change of a fixed piece of work that was timed beside the cells, if both runs timed it."""
-    return change_between(_calibrations_ms(base), _calibrations_ms(new))
+    before, after = _calibration_logs(base), _calibration_logs(new)
+    if not before or not after:
+        return None
+    return Change(float(np.mean(after) - np.mean(before)), welch_half_width(after, before))
 
 
-def process_ratios(bursts: Iterable[Burst], baseline: Iterable[Burst]) -> list[float]:
-    """Return for each process the median over rounds of a burst's median over that of `baseline` in the same round.
-
-    A process that shares no round with `baseline` is left out.
-    """
-    baseline_ms = {(burst.group, burst.round): burst_ms(burst) for burst in baseline if burst.samples_ns}
-    return _medians_by_process(
-        (burst.process, burst_ms(burst) / baseline_ms[burst.group, burst.round])
-        for burst in bursts
-        if burst.samples_ns and (burst.group, burst.round) in baseline_ms
-    )
-
-
-def _calibrations_ms(bursts: Iterable[Burst]) -> list[float]:
-    return _medians_by_process(
-        (burst.process, burst.conditions.calibration_ms)
-        for burst in bursts
-        if burst.conditions and burst.conditions.calibration_ms
-    )
-
-
-def _medians_by_process(values: Iterable[tuple[int, float]]) -> list[float]:
+def _calibration_logs(bursts: Iterable[Burst]) -> list[float]:
+    """Return the logarithm of the median for each process."""
     by_process: dict[int, list[float]] = {}
-    for process, value in values:
-        by_process.setdefault(process, []).append(value)
-    return [float(np.median(by_process[process])) for process in sorted(by_process)]
+    for burst in bursts:
+        if burst.conditions and burst.conditions.calibration_ms:
+            by_process.setdefault(burst.process, []).append(burst.conditions.calibration_ms)
+    return [math.log(float(np.median(by_process[process]))) for process in sorted(by_process)]

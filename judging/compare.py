@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pydantic import JsonValue
 
 from judging import environments
-from judging.change import Change, calibration_change, change_between, latency_change, process_ratios
+from judging.change import Change, calibration_change, latency_change, relative_change
 from judging.environments import Bearing, Difference
-from judging.judgement import judge
+from judging.fit import Fit
+from judging.judgement import ContestJudgement, judge
 from judging.ranking import BASELINE
 from records.errors import UsageError
 from records.schema import Cell, Record, Report, Status
@@ -117,16 +118,17 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
 
     Raises UsageError if the reports share no cell: a gate that compares nothing must not let anything pass.
     """
-    before = {record.cell.id: record for record in base.records}
-    after = {record.cell.id: record for record in new.records}
+    base_contests, new_contests = judge(base).contests, judge(new).contests
+    before, after = _records_of(base_contests), _records_of(new_contests)
     if not before.keys() & after.keys():
         raise UsageError(
             f"{base.run_id} and {new.run_id} share no cell: measure the same models, sizes, devices and backends"
         )
     differences = environments.differences(base.environment, new.environment)
-    controls = _controls(before, after, fail_above)
+    fits = _Fits(base_contests, new_contests)
+    controls = _controls(before, after, fits, fail_above)
     rules = _Rules(fail_above, any(difference.bearing is Bearing.MACHINE for difference in differences))
-    cells = [_cell_change(_pair(cell_id, before, after), controls, rules) for cell_id in before | after]
+    cells = [_cell_change(before.get(cell_id), after.get(cell_id), fits, controls, rules) for cell_id in before | after]
     order = list(Outcome)
     return Comparison(
         base=base,
@@ -135,8 +137,8 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         differences=differences,
         controls=controls,
         cells=sorted(cells, key=lambda cell: (not cell.is_regression, order.index(cell.outcome))),
-        undecided_in_base=[contest.title for contest in judge(base).contests if contest.unstable],
-        undecided_in_new=[contest.title for contest in judge(new).contests if contest.unstable],
+        undecided_in_base=[contest.title for contest in base_contests if contest.unstable],
+        undecided_in_new=[contest.title for contest in new_contests if contest.unstable],
     )
 
 
@@ -151,14 +153,20 @@ def parse_share(text: str) -> float:
 _Records = Mapping[str, Record]
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """One cell in both runs, beside the baseline of its contest in each."""
+def _records_of(contests: Sequence[ContestJudgement]) -> dict[str, Record]:
+    return {judged.cell.id: judged.record for contest in contests for judged in contest.cells}
 
-    base: Record | None
-    new: Record | None
-    base_eager: Record | None
-    new_eager: Record | None
+
+class _Fits:
+    """The fits of each contest in both runs."""
+
+    def __init__(self, base: Sequence[ContestJudgement], new: Sequence[ContestJudgement]) -> None:
+        self._base = {contest.contest_id: contest.fit for contest in base}
+        self._new = {contest.contest_id: contest.fit for contest in new}
+
+    def of(self, cell: Cell) -> tuple[Fit, Fit]:
+        """Return the fits of the contest in the base run and in the new one. Both have it."""
+        return self._base[cell.contest_id], self._new[cell.contest_id]
 
 
 @dataclass(frozen=True)
@@ -193,30 +201,23 @@ def _direction(change: Change) -> Outcome:
     return Outcome.SLOWER if change.log > 0 else Outcome.FASTER
 
 
-def _pair(cell_id: str, before: _Records, after: _Records) -> _Pair:
-    base, new = before.get(cell_id), after.get(cell_id)
-    known = base or new
-    if known is None:
-        raise ValueError(f"{cell_id} is in neither of the two reports")
-    eager_id = known.cell.model_copy(update={"backend": BASELINE, "mode": "default"}).id
-    return _Pair(base, new, before.get(eager_id), after.get(eager_id))
+def _cell_change(
+    base: Record | None, new: Record | None, fits: _Fits, controls: Mapping[str, Control], rules: _Rules
+) -> CellChange:
+    if base is None or new is None:
+        return _alone(base, new)
+    if base.status is Status.OK and new.status is Status.OK:
+        return _timed(base, new, fits, controls.get(new.cell.contest_id), rules)
+    return _ended(base, new)
 
 
-def _cell_change(pair: _Pair, controls: Mapping[str, Control], rules: _Rules) -> CellChange:
-    if pair.base is None or pair.new is None:
-        return _alone(pair)
-    if pair.base.status is Status.OK and pair.new.status is Status.OK:
-        return _timed(pair.base, pair.new, pair, controls.get(pair.new.cell.contest_id), rules)
-    return _ended(pair.base, pair.new)
-
-
-def _alone(pair: _Pair) -> CellChange:
+def _alone(base: Record | None, new: Record | None) -> CellChange:
     """Return the change of a cell that only one run was asked for. It is never a regression."""
-    record = pair.new or pair.base
+    record = new or base
     if record is None:
         raise ValueError("a cell is in at least one of the two reports")
-    outcome = Outcome.ONLY_NEW if pair.new else Outcome.ONLY_BASE
-    return CellChange(record.cell, pair.base, pair.new, outcome, reason=Reason(ReasonKind.ENDED))
+    outcome = Outcome.ONLY_NEW if new else Outcome.ONLY_BASE
+    return CellChange(record.cell, base, new, outcome, reason=Reason(ReasonKind.ENDED))
 
 
 def _ended(base: Record, new: Record) -> CellChange:
@@ -232,21 +233,20 @@ def _ended(base: Record, new: Record) -> CellChange:
     return CellChange(new.cell, base, new, outcome, is_lost, Reason(ReasonKind.ENDED), differences=differences)
 
 
-def _timed(base: Record, new: Record, pair: _Pair, control: Control | None, rules: _Rules) -> CellChange:
+def _timed(base: Record, new: Record, fits: _Fits, control: Control | None, rules: _Rules) -> CellChange:
     """Return the change of a cell that is ok in both runs."""
-    raw = latency_change(base.bursts, new.bursts)
+    label = new.cell.label
+    raw = latency_change(*fits.of(new.cell), label)
     found = CellChange(new.cell, base, new, Outcome.CANNOT_TELL, raw=raw, differences=_differences(base, new))
     if raw is None:
         return replace(found, reason=Reason(ReasonKind.NO_SAMPLES))
-    if control and new.cell.label == BASELINE:
+    if control and label == BASELINE:
         outcome, reason = _judge_control(control, rules)
         return replace(found, outcome=outcome, reason=reason)
     normalised = None
-    if control and pair.base_eager and pair.new_eager:
+    if control:
         raw = raw.widened(control.change)
-        normalised = change_between(
-            process_ratios(base.bursts, pair.base_eager.bursts), process_ratios(new.bursts, pair.new_eager.bursts)
-        )
+        normalised = relative_change(*fits.of(new.cell), label, BASELINE)
     outcome, reason, decided = _judge(raw, normalised, control, rules)
     is_regression = outcome is Outcome.SLOWER and decided.log > math.log1p(rules.fail_above)
     return replace(found, outcome=outcome, is_regression=is_regression, reason=reason, raw=raw, normalised=normalised)
@@ -298,14 +298,14 @@ def _why_open(change: Change) -> Reason:
     return Reason(ReasonKind.SINGLE_PROCESS if change.half_width is None else ReasonKind.WIDE_INTERVAL)
 
 
-def _controls(before: _Records, after: _Records, fail_above: float) -> dict[str, Control]:
+def _controls(before: _Records, after: _Records, fits: _Fits, fail_above: float) -> dict[str, Control]:
     """Return the change of eager in every contest in which it was measured in both runs."""
     found = {}
     for cell_id, base in before.items():
         new = after.get(cell_id)
         if base.cell.label != BASELINE or new is None or {base.status, new.status} != {Status.OK}:
             continue
-        if change := latency_change(base.bursts, new.bursts):
+        if change := latency_change(*fits.of(base.cell), BASELINE):
             calibration = calibration_change(base.bursts, new.bursts)
             found[base.cell.contest_id] = Control(change, _has_moved(change, fail_above), calibration)
     return found

@@ -9,6 +9,7 @@ from functools import cached_property
 from judging.constraints import Requirements
 from judging.costs import BreakEven, Costs
 from judging.doubts import doubts_of
+from judging.fit import Fit
 from judging.pareto import Front, front_of
 from judging.ranking import Ranking
 from judging.samples import Distributions, Tail, Turn, distributions_of, longest_tail, turns_of
@@ -61,6 +62,7 @@ class ContestJudgement:
     doubts: tuple[Doubt, ...]  # in order of weight
     costs: Costs  # of all cells that ended well
     front: Front  # the ranked cells that no other one dominates
+    fit: Fit  # the latencies and ratios that all of this comes from
     calls: int | None = None  # over which each cell is compared with the baseline, if the user asked for that
     run_id: str | None = None  # set if several reports are shown together and hold the same contest
 
@@ -136,7 +138,8 @@ def judge_contest(
     tied = ranking.sharing_first_place()
     behind = ranking.ranked[len(tied) :]
     ranked = [_ranked_cell(record, ranking, tied, costs) for record in ranking.ranked]
-    unranked = [record for record in records if record not in ranking.ranked]
+    labels = [record.cell.label for record in ranking.ranked]
+    unranked = [record for record in ranking.records if record.cell.label not in labels]
     return ContestJudgement(
         # sorting is stable: failures stay in the order in which they were asked for
         cells=(*ranked, *(_unranked_cell(record, ranking) for record in sorted(unranked, key=_distance_from_success))),
@@ -149,6 +152,7 @@ def judge_contest(
         doubts=tuple(doubts_of(ranking, records)),
         costs=costs,
         front=front_of(ranking.ranked),
+        fit=ranking.fit,
         calls=calls,
         run_id=run_id,
     )

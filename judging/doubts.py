@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from judging.decision import FEWEST_PROCESSES, NARROW_LEAD, Relation, relation
 from judging.disturbance import doubts_of_conditions
-from judging.ranking import BASELINE, Ranking, median_ms
+from judging.ranking import BASELINE, Ranking
 from records.schema import SETTLE, Doubt, DoubtKind, Extent, Record, Status
 
 MAX_PROCESS_SPREAD = 0.05
@@ -22,7 +22,7 @@ def doubts_of(ranking: Ranking, records: Sequence[Record]) -> list[Doubt]:
     found = [*_of_absence(records), *(doubt for doubts in ranking.unmet.values() for doubt in doubts)]
     found += _of_records(ranking.ranked)
     if ranking.ranked:
-        found += [*_of_baseline(ranking), *_of_order(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
+        found += [*_of_baseline(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
         found += [*_of_spread(ranking.ranked), *doubts_of_conditions(ranking.measured)]
     return sorted(found, key=lambda doubt: _WEIGHTS.index(doubt.kind))
 
@@ -66,20 +66,6 @@ def _of_records(ranked: Sequence[Record]) -> list[Doubt]:
 
 def _of_baseline(ranking: Ranking) -> list[Doubt]:
     return [] if ranking.baseline else [Doubt(kind=DoubtKind.NO_BASELINE, labels=[BASELINE])]
-
-
-def _of_order(ranking: Ranking) -> list[Doubt]:
-    best, lowest = ranking.ranked[0], ranking.by_median[0]
-    if best is lowest:
-        return []
-    return [
-        Doubt(
-            kind=DoubtKind.LOWER_MEDIAN,
-            labels=[lowest.cell.label, best.cell.label],
-            values={"median_ms": median_ms(lowest)},
-            ratios=[ranking.ratio(best, lowest)],
-        )
-    ]
 
 
 def _of_first_place(ranking: Ranking) -> Iterator[Doubt]:

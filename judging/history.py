@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from judging.environments import Difference, bear_on_speed
+from judging.fit import fitted_report
 from records.schema import Environment, Record, Report
 
 
@@ -48,6 +49,7 @@ def history_of(dated: Mapping[tuple[datetime, str], Report], skipped: list[str])
     """Put reports, given by their time and the id of their run, in order."""
     runs: list[Run] = []
     for (at, run_id), report in sorted(dated.items(), key=lambda item: item[0]):
+        records = {record.cell.id: record for record in fitted_report(report).records}
         changes = bear_on_speed(runs[-1].environment, report.environment) if runs else []
-        runs.append(Run(run_id, at, report.environment, {record.cell.id: record for record in report.records}, changes))
+        runs.append(Run(run_id, at, report.environment, records, changes))
     return History(runs, skipped)

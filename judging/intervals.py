@@ -69,20 +69,22 @@ def student_quantile(confidence: float, degrees: int) -> float:
     return float(_special().stdtrit(degrees, (1 + confidence) / 2))
 
 
-def student_interval(values: Sequence[float]) -> Interval | None:
-    """Return the 95 % t-interval of the mean, or None for fewer than two values."""
-    if len(values) < 2:
+def student_half_width(logs: Sequence[float]) -> float | None:
+    """Return half the width of the 95 % t-interval of the mean, or None for fewer than two values."""
+    if len(logs) < 2:
         return None
-    half = student_quantile(0.95, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    mean = float(np.mean(values))
-    return Interval(low=mean - half, high=mean + half)
+    return student_quantile(0.95, len(logs) - 1) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
 
 
-def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Return Welch's 95 % t-interval of mean(a) - mean(b). Each side has two values or more, and one side varies.
+def welch_half_width(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Return half the width of Welch's 95 % t-interval of mean(a) - mean(b), or None below two values on either side.
 
     Source: Welch, The Generalization of Student's Problem, Biometrika 34, 1947.
     """
+    if len(a) < 2 or len(b) < 2:
+        return None
+    if np.ptp(a) == 0 and np.ptp(b) == 0:
+        return 0.0
     # scipy.stats takes half a second to import, and only unpaired values need it
     from scipy import stats  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
@@ -90,4 +92,11 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
         # if all values on one side are equal to the last bit, the interval is that of the other side's variance
         warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
         interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
-    return Interval(low=float(interval.low), high=float(interval.high))
+    return float(interval.high - interval.low) / 2
+
+
+def around(value: float, half_width: float | None) -> Interval | None:
+    """Return the interval around a value with this half width in its logarithm; None without one."""
+    if half_width is None:
+        return None
+    return Interval(low=value * math.exp(-half_width), high=value * math.exp(half_width))

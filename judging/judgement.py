@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from judging.constraints import Requirements
 from judging.contest import CellJudgement, ContestJudgement, judge_contest
+from judging.fit import by_contest
 from judging.sweeps import Sweep, sweeps_of
-from records.schema import Record, Report
+from records.schema import Report
 
 __all__ = ["CellJudgement", "ContestJudgement", "Judgement", "contests_of", "judge", "judge_together", "judged_anew"]
 
@@ -35,7 +36,7 @@ def judge(report: Report) -> Judgement:
 
 def judge_together(reports: Sequence[Report]) -> Judgement:
     """Judge several reports to show them as one. A contest that is in several carries the name of its run."""
-    counts = Counter(contest_id for report in reports for contest_id in _by_contest(report.records))
+    counts = Counter(contest_id for report in reports for contest_id in by_contest(report.records))
     contests = [
         judge_contest(
             records,
@@ -44,7 +45,7 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
             run_id=report.run_id if counts[contest_id] > 1 else None,
         )
         for report in reports
-        for contest_id, records in _by_contest(report.records).items()
+        for contest_id, records in by_contest(report.records).items()
     ]
     return Judgement(tuple(reports), tuple(contests), tuple(sweeps_of(contests)))
 
@@ -59,10 +60,3 @@ def judged_anew(report: Report, calls: int | None = None, require: str | None = 
     changes = {"calls": calls, "require": require}
     request = report.request | {name: value for name, value in changes.items() if value is not None}
     return report.model_copy(update={"request": request})
-
-
-def _by_contest(records: Sequence[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
-    for record in records:
-        found.setdefault(record.cell.contest_id, []).append(record)
-    return found

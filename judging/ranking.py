@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from judging.constraints import Requirements
 from judging.decision import Relation, is_decided, relation
-from judging.estimate import ratio_of, series_of
+from judging.fit import fit_records, fitted
 from records.schema import Doubt, Ratio, Record, Status
 
 BASELINE = "eager"
@@ -28,31 +28,28 @@ def undecided(records: Sequence[Record], requirements: Requirements | None = Non
 class Ranking:
     """The cells of a contest that can win, the best first, and the ratio between any two of them.
 
-    The order is that of the medians, with one exception: a cell that is called faster than the one with the lowest
-    median comes first. Medians contain the drift between rounds that one cell was measured in and the other was not.
+    `records` are all of the contest's, with fitted latencies. The order of the ranked ones is that of these latencies.
     """
 
     def __init__(self, records: Sequence[Record], requirements: Requirements | None = None) -> None:
         """Raises ValueError if the records are not of exactly one contest."""
         if len({record.cell.contest_id for record in records}) > 1:
             raise ValueError("a ranking is of the cells of one contest")
-        self.measured = [record for record in records if record.status is Status.OK and record.latency]
+        self.fit = fit_records(records)
+        self._ratios: dict[tuple[str, str], Ratio] = {}
+        self.records = fitted(records, self.fit)
+        self.measured = [record for record in self.records if record.status is Status.OK and record.latency]
         self.baseline = next((record for record in self.measured if record.cell.label == BASELINE), None)
         unmet = {record.cell.label: requirements.unmet(record) if requirements else [] for record in self.measured}
         self.unmet: dict[str, list[Doubt]] = {label: doubts for label, doubts in unmet.items() if doubts}
-        self._series = {record.cell.id: series_of(record.bursts) for record in self.measured}
-        self._ratios: dict[tuple[str, str], Ratio] = {}
         allowed = [record for record in self.measured if record.cell.label not in self.unmet]
-        self.by_median = sorted(allowed, key=median_ms)
-        best = self._best()
-        self.ranked = [best, *(record for record in self.by_median if record is not best)] if best else []
+        self.ranked = sorted(allowed, key=median_ms)
 
     def ratio(self, fast: Record, slow: Record) -> Ratio:
         """Return how many times faster `fast` is than `slow`."""
-        key = (fast.cell.id, slow.cell.id)
+        key = (fast.cell.label, slow.cell.label)
         if key not in self._ratios:
-            bridge = self._series[self.baseline.cell.id] if self.baseline else None
-            self._ratios[key] = ratio_of(self._series[fast.cell.id], self._series[slow.cell.id], bridge)
+            self._ratios[key] = self.fit.ratio(*key)
         return self._ratios[key]
 
     def leads(self) -> list[tuple[Record, Ratio]]:
@@ -78,14 +75,6 @@ class Ranking:
         return [
             (other, lead) for other, lead in self.undecided() if lead.processes > 1 and relation(lead) not in CALLED
         ]
-
-    def _best(self) -> Record | None:
-        """Return the lowest median that no other cell is called faster than, or the lowest if there is none such."""
-        for record in self.by_median:
-            others = [other for other in self.by_median if other is not record]
-            if all(relation(self.ratio(record, other)) is not Relation.SLOWER for other in others):
-                return record
-        return self.by_median[0] if self.by_median else None
 
 
 def median_ms(record: Record) -> float:

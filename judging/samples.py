@@ -30,7 +30,7 @@ class Distribution:
     """How the calls of one cell are distributed: `heights` of at most 1 over latencies, none if all calls are equal."""
 
     calls: int
-    median_ms: float
+    median_ms: float  # the cell's fitted latency, which every output shows
     low_ms: float
     high_ms: float
     middles_ms: tuple[float, ...]
@@ -59,18 +59,22 @@ class Turn:
     """One burst of a process, or several that follow each other."""
 
     at_s: float
-    deviation: float  # its median over the median of the cell, minus 1
+    deviation: float  # its median over the latency of the cell, minus 1
     disturbed: bool
 
 
 def distributions_of(records: Sequence[Record]) -> Distributions:
     """Return the distributions of those records that have samples."""
     samples = {record.cell.label: values for record in records if len(values := _calls_ms(record))}
-    ends = {label: _shown_ends(values) for label, values in samples.items()}
+    medians_ms = {record.cell.label: record.latency.median_ms for record in records if record.latency}
+    ends = {label: _shown_ends(values, medians_ms.get(label)) for label, values in samples.items()}
     lowest = min((low for low, _ in ends.values()), default=0.0)
     highest = max((high for _, high in ends.values()), default=0.0)
     is_log = bool(highest > LOG_FROM_RATIO * lowest > 0)
-    found = {label: _distribution(values, ends[label], is_log) for label, values in samples.items()}
+    found = {
+        label: _distribution(values, medians_ms.get(label, float(np.median(values))), ends[label], is_log)
+        for label, values in samples.items()
+    }
     return Distributions(found, is_log)
 
 
@@ -94,7 +98,7 @@ def turns_of(record: Record) -> tuple[tuple[Turn, ...], ...]:
     filled = sorted((burst for burst in record.bursts if burst.samples_ns), key=lambda burst: burst.started_s)
     if not filled:
         return ()
-    middle_ms = float(np.median([burst_ms(burst) for burst in filled]))
+    middle_ms = record.latency.median_ms if record.latency else float(np.median([burst_ms(burst) for burst in filled]))
     by_process: dict[int, list[Turn]] = {}
     for burst in filled:
         turn = Turn(burst.started_s, burst_ms(burst) / middle_ms - 1, disturbed(burst, usual))
@@ -119,14 +123,14 @@ def _thinned(turns: Sequence[Turn]) -> tuple[Turn, ...]:
     )
 
 
-def _shown_ends(values: Values) -> tuple[float, float]:
-    low_ms, high_ms = np.quantile(values, SHOWN_QUANTILES)
-    return float(low_ms), float(high_ms)
+def _shown_ends(values: Values, median_ms: float | None) -> tuple[float, float]:
+    """Return the ends of the shown part, which holds the cell's latency."""
+    low_ms, high_ms = map(float, np.quantile(values, SHOWN_QUANTILES))
+    return (low_ms, high_ms) if median_ms is None else (min(low_ms, median_ms), max(high_ms, median_ms))
 
 
-def _distribution(values: Values, ends_ms: tuple[float, float], is_log: bool) -> Distribution:
+def _distribution(values: Values, median_ms: float, ends_ms: tuple[float, float], is_log: bool) -> Distribution:
     low_ms, high_ms = ends_ms
-    median_ms = float(np.median(values))
     if high_ms <= low_ms:
         return Distribution(len(values), median_ms, low_ms, high_ms, (), ())
     shown = values[(values >= low_ms) & (values <= high_ms)]

@@ -177,7 +177,7 @@ class Latency(Frozen):
     """Summary of `Record.bursts`. A percentile is None if the sample is too small for it."""
 
     calls: int
-    median_ms: Milliseconds  # median over processes of the median over bursts of the burst's median
+    median_ms: Milliseconds  # fitted to the whole contest (docs/method.md), with four significant digits
     median_ci95_ms: Interval | None  # over processes, or over the bursts of a single one; never over calls
     mean_ms: Milliseconds
     std_ms: MillisecondsOrZero
@@ -333,7 +333,6 @@ class DoubtKind(StrEnum):
     UNDECIDED = "undecided"  # measuring ended early; labels: the best and others, ratios: to each; values: processes
     NOT_TOLD_APART = "not told apart"  # labels: the winner and others behind the runner-up, ratios: to each of them
     NARROW_LEAD = "narrow lead"  # labels: the winner; values: processes
-    LOWER_MEDIAN = "lower median"  # labels: the lowest median, the best; values: median_ms; ratios: best over lowest
     NO_BASELINE = "no baseline"  # labels: the name of the baseline
     UNPAIRED = "unpaired"  # some cells shared no rounds
     REQUIREMENT = "requirement"  # details: quantity, comparison, limit as written; values: value, if it is known

@@ -8,6 +8,9 @@ import re
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
+SIGNIFICANT_DIGITS = 4
+"""Latencies are fitted and printed with so many digits, so that the ratio of two printed ones is the printed ratio."""
+
 
 def visible(text: str) -> str:
     """Return `text` without terminal escapes and control characters. Line breaks and tabs are kept."""
@@ -21,10 +24,9 @@ def one_line(text: str, limit: int | None = None) -> str:
 
 
 def spell_ms(milliseconds: float) -> str:
-    """Return milliseconds with three significant digits at least: `0.0175 ms`, `12.3 ms`, `1,234 ms`."""
-    if milliseconds >= 100:
-        return f"{milliseconds:,.0f} ms"
-    digits = 1 if milliseconds >= 10 else 2 if milliseconds >= 1 else 3 if milliseconds >= 0.1 else 4
-    if 0 < milliseconds < 0.01:
-        digits = min(6, 2 - math.floor(math.log10(milliseconds)))  # the clock ticks in nanoseconds
-    return f"{milliseconds:.{digits}f} ms"
+    """Return milliseconds with four significant digits: `0.01750 ms`, `12.34 ms`, `1,234 ms`. 0 is `0 ms`."""
+    if milliseconds <= 0:
+        return f"{milliseconds:g} ms"
+    rounded = float(f"{milliseconds:.{SIGNIFICANT_DIGITS}g}")
+    digits = max(0, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(rounded)))
+    return f"{rounded:,.{digits}f} ms"

@@ -277,14 +277,6 @@ def _narrow_lead(doubt: Doubt) -> str:
     )
 
 
-def _lower_median(doubt: Doubt) -> str:
-    lowest, best = doubt.labels
-    return (
-        f"{lowest} has the lower median ({spell_ms(doubt.values['median_ms'])}), but in the same rounds {best} was "
-        f"{ratio(doubt.ratios[0])} as fast"
-    )
-
-
 def _unpaired(_: Doubt) -> str:
     return (
         "some cells were not measured in the same rounds, so their ratios contain the machine's drift: leads under "
@@ -358,7 +350,6 @@ _DOUBTS: dict[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.UNDECIDED: _undecided,
     DoubtKind.NOT_TOLD_APART: _not_told_apart,
     DoubtKind.NARROW_LEAD: _narrow_lead,
-    DoubtKind.LOWER_MEDIAN: _lower_median,
     DoubtKind.NO_BASELINE: lambda doubt: (
         f"there is no {doubt.labels[0]} to compare with: speed-ups and break-even are not given"
     ),

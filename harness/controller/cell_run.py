@@ -36,7 +36,8 @@ from harness.messages import (
 )
 from harness.plan import PlannedCell, command_for
 from harness.sampling_plan import SamplingPlan
-from judging.estimate import burst_medians_ms, burst_ms, summarise
+from judging.estimate import burst_medians_ms, burst_ms
+from judging.fit import summarise
 from records.precision import Precision
 from records.schema import (
     Accuracy,

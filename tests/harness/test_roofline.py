@@ -15,7 +15,7 @@ import models
 from harness.controller import roofline
 from harness.worker import ceilings
 from harness.worker.counting import count
-from judging.estimate import summarise
+from judging.fit import summarise
 from models.base import Inputs, LoadedModel
 from records.device import CPU
 from records.errors import Unsupported

@@ -8,15 +8,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judging.change import Change, process_ratios
-from judging.change import unpaired_change as change_of
+from judging.change import Change, latency_change, relative_change
 from judging.compare import CellChange, Comparison, Outcome, Reason, ReasonKind, compare, parse_share
+from judging.estimate import series_of
+from judging.fit import Fit, fit
 from records.errors import UsageError
 from records.schema import Burst, Environment, Extent, Placement, Record, Report, Status
 from reports.comparison import COMMENT_LIMIT, headline, spell_change, to_markdown
 from tests.reports.samples import HOSTILE, accuracy, cell, conv_on_cpu, environment, failed, ok, report, steady, under
 
 EAGER_MS = 1.7
+
+
+def one_cell(levels_ms: Sequence[float]) -> Fit:
+    return fit({"onnx": series_of(steady(levels_ms))})
+
+
+def change_of(base_ms: Sequence[float], new_ms: Sequence[float]) -> Change:
+    found = latency_change(one_cell(base_ms), one_cell(new_ms), "onnx")
+    assert found is not None
+    return found
 
 
 def measured(levels_ms: Sequence[float], calibration_ms: float | None = None) -> list[Burst]:
@@ -282,7 +293,7 @@ def test_the_interval_is_welchs() -> None:
     """Against a calculation by hand: variances 0.01 and 0.04 of the logarithms, 2.94 degrees of freedom."""
     base, new = [math.exp(x) for x in (-0.1, 0.0, 0.1)], [math.exp(x) for x in (0.3, 0.5, 0.7)]
     change = change_of(base, new)
-    assert change.log == pytest.approx(0.5)
+    assert change.log == pytest.approx(0.5, abs=1e-3)
     assert change.half_width == pytest.approx(0.4156, abs=2e-3)  # 3.22 times sqrt(0.05 / 3)
     assert change.ci95 and change.ci95.low < change.value < change.ci95.high
 
@@ -293,16 +304,19 @@ def test_processes_that_agree_to_the_last_bit_have_an_interval() -> None:
     assert one_sided.half_width and one_sided.half_width > 0
 
 
-def test_a_change_needs_a_process_on_either_side() -> None:
-    with pytest.raises(ValueError, match="at least one process"):
-        change_of([], [1.0])
+def test_a_cell_without_samples_has_not_changed() -> None:
+    assert latency_change(one_cell([]), one_cell([1.0]), "onnx") is None
 
 
-def test_a_ratio_to_the_baseline_is_of_the_same_round() -> None:
-    eager = [Burst(group=0, round=n, started_s=n, samples_ns=[(n + 1) * 1000], process=0) for n in range(3)]
-    onnx = [burst.model_copy(update={"samples_ns": [burst.samples_ns[0] // 2]}) for burst in eager]
-    alone = Burst(group=1, round=0, started_s=9, samples_ns=[7], process=1)
-    assert process_ratios([*onnx, alone], eager) == [0.5]
+def test_the_change_beside_the_baseline_is_free_of_what_the_machine_did() -> None:
+    """The machine is three times slower in the new run, and from process to process: onnx takes half as long."""
+    base = fit({"eager": series_of(steady([1.0, 1.2])), "onnx": series_of(steady([2.0, 2.4, 9.0]))})
+    new = fit({"eager": series_of(steady([3.0, 3.9])), "onnx": series_of(steady([3.0, 3.9]))})
+    change = relative_change(base, new, "onnx", "eager")
+    assert change is not None and change.half_width is not None
+    assert change.value == pytest.approx(0.5, rel=1e-3)
+    assert change.half_width < 1e-3
+    assert relative_change(base, one_cell([1.0]), "onnx", "eager") is None
 
 
 @pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("2.5 %", 0.025), ("100%", 1.0)])

@@ -207,7 +207,7 @@ def test_processes_that_disagree_leave_the_verdict_open() -> None:
     found = doubt(contest, DoubtKind.UNDECIDED)
     assert (found.labels, found.values) == (["onnx", "inductor"], {"processes": 3})
     assert found.ratios == [contest.leads["inductor"]]
-    assert [judged.latency and judged.latency.median_ms for judged in contest.ranked] == [1.0, 1.03, 3.0]
+    assert [judged.latency and judged.latency.median_ms for judged in contest.ranked] == [0.9995, 1.03, 3.001]
 
 
 def test_a_lead_that_only_a_95_percent_interval_supports_is_not_called() -> None:
@@ -247,7 +247,7 @@ def test_a_single_process_that_varies_too_much_to_be_beaten_is_a_doubt_about_the
     assert found.ratios[0].value == pytest.approx(1.6, abs=0.01)
 
 
-def test_cells_of_two_groups_are_compared_through_the_baseline_even_against_their_medians() -> None:
+def test_cells_of_two_groups_are_compared_through_the_baseline() -> None:
     """The machine was half as fast while onnx was measured."""
     onnx = ok(cell("onnx"), steady([1.2] * 5))
     inductor = ok(cell("inductor"), steady([1.0] * 5, group=10))
@@ -257,9 +257,7 @@ def test_cells_of_two_groups_are_compared_through_the_baseline_even_against_thei
     assert contest.lead is not None
     assert (contest.lead.value, contest.lead.paired) == (pytest.approx(1.667, rel=1e-3), True)
     assert list(ranks(contest)) == ["onnx", "inductor", "eager"]
-    (found,) = contest.doubts
-    assert (found.kind, found.labels) == (DoubtKind.LOWER_MEDIAN, ["inductor", "onnx"])
-    assert (found.values, found.ratios) == ({"median_ms": pytest.approx(1.0)}, [contest.lead])
+    assert contest.doubts == ()
 
 
 def test_a_cell_that_does_not_meet_the_requirements_does_not_win() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from judging.contest import judge_contest
 from judging.costs import HORIZON, TIMED_ONCE_MARGIN, BreakEven, Costs, Line, break_even, envelope, line_of
-from judging.estimate import summarise
+from judging.fit import summarise
 from judging.ranking import Ranking
 from records.schema import Interval, Phase, Process, Ratio, Record, Status
 from tests.reports.samples import cell, failed, ok, steady

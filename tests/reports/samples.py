@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from judging.estimate import process_medians_ms, summarise
+from judging.estimate import process_medians_ms
+from judging.fit import summarise
 from judging.judgement import Judgement, judge
 from records.schema import (
     Accuracy,

@@ -1,0 +1,332 @@
+"""One fit gives every number of a contest. The properties hold for any contest that hypothesis can think of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from judging.contest import judge_contest
+from judging.estimate import process_medians_ms, series_of
+from judging.fit import Fit, fit, fit_records, fitted, speedup, summarise
+from records.schema import Burst, Record
+from records.text import spell_ms
+from reports import format
+from tests.reports.samples import bursts, cell, constant, ok, over_processes, steady, under
+
+levels_ms = st.lists(st.floats(0.1, 100), min_size=2, max_size=10)
+
+
+def fit_of(cells: dict[str, Sequence[Burst]]) -> Fit:
+    return fit({label: series_of(taken) for label, taken in cells.items()})
+
+
+def test_the_summary_by_hand() -> None:
+    summary = summarise(constant([1.0, 2.0, 3.0, 4.0, 5.0, 100.0]))
+    assert summary is not None
+    assert (summary.calls, summary.median_ms, summary.min_ms) == (18, 3.464, 1.0)  # between 3 and 4, as logarithms
+    assert summary.mean_ms == pytest.approx(115 / 6)
+    assert summary.median_ci95_ms is not None
+    assert (summary.median_ci95_ms.low, summary.median_ci95_ms.high) == (
+        pytest.approx(1.0, rel=1e-3),
+        pytest.approx(100.0, rel=1e-3),
+    )
+    assert summary.p90_ms is None
+
+
+def test_nothing_measured_has_no_summary_and_an_empty_burst_does_not_count() -> None:
+    empty = Burst(group=0, round=9, started_s=0, samples_ns=[])
+    assert summarise([]) is None
+    assert summarise([empty]) is None
+    assert summarise([*constant([2.0]), empty]) == summarise(constant([2.0]))
+
+
+def test_a_cell_over_itself_is_one() -> None:
+    ratio = speedup(bursts(1.3), bursts(1.3))
+    assert ratio.value == 1.0
+    assert ratio.ci95 is not None
+    assert (ratio.ci95.low, ratio.ci95.high) == (1.0, 1.0)
+
+
+@given(st.lists(st.floats(0.5, 20), min_size=6, max_size=20))
+def test_pairing_removes_a_common_drift(drift: list[float]) -> None:
+    ratio = speedup(constant(drift), constant([2 * value for value in drift]))
+    assert ratio.paired
+    assert ratio.value == pytest.approx(2.0, rel=1e-3)
+    assert ratio.ci95 is not None
+    assert ratio.ci95.low == pytest.approx(2.0, rel=1e-3)
+
+
+def test_without_shared_rounds_the_drift_widens_the_interval() -> None:
+    drift = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
+    fast, slow = constant(drift), constant([2 * value for value in drift], first_round=6)
+    ratio, paired = speedup(fast, slow), speedup(fast, constant([2 * value for value in drift]))
+    assert not ratio.paired
+    assert ratio.value == pytest.approx(2.0, rel=1e-3)
+    assert ratio.ci95 is not None and paired.ci95 is not None
+    assert ratio.ci95.high - ratio.ci95.low > 10 * (paired.ci95.high - paired.ci95.low)
+    assert not speedup(fast, constant(drift, group=1)).paired
+
+
+def test_speedup_and_its_inverse_agree() -> None:
+    forth, back = speedup(bursts(1.0, seed=1), bursts(1.7, seed=2)), speedup(bursts(1.7, seed=2), bursts(1.0, seed=1))
+    assert forth.value == pytest.approx(1 / back.value)
+    assert forth.ci95 is not None and back.ci95 is not None
+    assert forth.ci95.low == pytest.approx(1 / back.ci95.high)
+
+
+def test_two_rounds_give_a_ratio_without_an_interval_and_none_an_error() -> None:
+    assert speedup(constant([1.0, 1.0]), constant([2.0, 2.0])).ci95 is None
+    with pytest.raises(ValueError, match="at least one burst"):
+        speedup([], constant([1.0]))
+
+
+def test_the_interval_over_processes_by_hand() -> None:
+    # logarithms 0, 0.01 and 0.02: mean 0.01, standard error 0.01 / sqrt(3), t = 4.3027 at two degrees of freedom
+    fast, slow = steady([1.0, 1.0, 1.0]), steady([np.exp(0.0), np.exp(0.01), np.exp(0.02)])
+    ratio = speedup(fast, slow)
+    assert (ratio.paired, ratio.processes) == (True, 3)
+    assert np.log(ratio.value) == pytest.approx(0.01, abs=1e-3)
+    assert ratio.ci95 is not None
+    assert np.log(ratio.ci95.low) == pytest.approx(0.01 - 4.3027 * 0.01 / 3**0.5, abs=1e-3)
+    assert np.log(ratio.ci95.high) == pytest.approx(0.01 + 4.3027 * 0.01 / 3**0.5, abs=1e-3)
+
+
+@given(levels_ms, st.data())
+def test_over_processes_too_the_inverse_agrees(fast_ms: list[float], data: st.DataObject) -> None:
+    slow_ms = data.draw(st.lists(st.floats(0.1, 100), min_size=len(fast_ms), max_size=len(fast_ms)))
+    forth, back = speedup(steady(fast_ms), steady(slow_ms)), speedup(steady(slow_ms), steady(fast_ms))
+    assert forth.processes == back.processes == len(fast_ms)
+    assert forth.value == pytest.approx(1 / back.value)
+    assert forth.ci95 is not None and back.ci95 is not None
+    assert forth.ci95.low <= forth.value <= forth.ci95.high
+    assert forth.ci95.low == pytest.approx(1 / back.ci95.high)
+
+
+@given(st.lists(st.floats(0.5, 20), min_size=3, max_size=8))
+def test_a_drift_from_process_to_process_divides_out(drift: list[float]) -> None:
+    ratio = speedup(steady(drift), steady([2 * level for level in drift]))
+    assert ratio.ci95 is not None
+    assert (ratio.ci95.low, ratio.ci95.high) == (pytest.approx(2.0, rel=1e-3), pytest.approx(2.0, rel=1e-3))
+
+
+def test_rounds_are_paired_within_a_process_only() -> None:
+    """The same (group, round) in different processes were minutes apart."""
+    fast = constant([1.0] * 6, process=0)
+    assert not speedup(fast, constant([2.0] * 6, process=1)).paired
+    assert speedup(fast, constant([2.0] * 6, process=0)).paired
+
+
+def test_processes_that_only_one_side_has_do_not_count() -> None:
+    """The other cell died in its second process, or joined late."""
+    fast, slow = steady([1.0, 1.0, 1.0, 1.0]), steady([2.0, 2.0, 9.0, 2.0])
+    without = [burst for burst in slow if burst.process != 2]
+    ratio = speedup(fast, without)
+    assert (ratio.value, ratio.processes) == (pytest.approx(2.0, rel=1e-3), 3)
+    alone = speedup(fast, [burst for burst in slow if burst.process == 0])
+    assert (alone.value, alone.processes, alone.paired) == (pytest.approx(2.0, rel=1e-3), 1, True)
+    assert alone.ci95 is not None  # of the six rounds
+
+
+def test_cells_of_different_groups_are_compared_through_the_one_that_both_hold() -> None:
+    """The machine was half as fast while the first group was measured: the medians say 1.5, the third cell says 3."""
+    fast, slow = steady([1.0] * 3), steady([1.5] * 3, group=10)
+    baseline = [*steady([4.0] * 3), *steady([2.0] * 3, group=10)]
+    ratio = fit_of({"fast": fast, "slow": slow, "eager": baseline}).ratio("fast", "slow")
+    assert (ratio.value, ratio.paired, ratio.processes) == (pytest.approx(3.0, rel=1e-3), True, 3)
+    apart = speedup(fast, slow)
+    assert (apart.value, apart.paired) == (pytest.approx(1.5, rel=1e-3), False)
+    half_bridged = fit_of({"fast": fast, "slow": slow, "eager": steady([4.0] * 3)}).ratio("fast", "slow")
+    assert not half_bridged.paired
+
+
+def test_processes_measured_one_after_another_are_compared_by_welch() -> None:
+    ratio = speedup(steady([1.0, 1.01, 0.99]), steady([2.0, 2.02, 1.98, 2.0], group=10))
+    assert (ratio.paired, ratio.processes) == (False, 3)
+    assert ratio.value == pytest.approx(2.0, rel=1e-3)
+    assert ratio.ci95 is not None
+    assert 1.9 < ratio.ci95.low < 2.0 < ratio.ci95.high < 2.1
+
+
+def test_a_few_outliers_among_the_rounds_do_not_move_a_process() -> None:
+    slow = constant([2.0, 2.0, 2.0, 50.0, 2.0, 2.0, 90.0])
+    assert speedup(constant([1.0] * 7), slow).value == pytest.approx(2.0, rel=1e-3)
+
+
+def test_disturbed_rounds_are_left_out() -> None:
+    """Seven of twelve bursts took three times as long, and of six of those it is known why."""
+    fast = under(constant([1.0] * 12), wait_share=0.0)
+    slow = constant([6.0, 2.0, 6.0, 2.0, 6.0, 2.0, 6.0, 2.0, 6.0, 2.0, 6.0, 6.0])
+    assert speedup(fast, under(slow, wait_share=0.0)).value == pytest.approx(6.0, rel=1e-3)
+    explained = [*under(slow[:11:2], wait_share=0.5), *under(slow[1:11:2], wait_share=0.0), *slow[11:]]
+    assert speedup(fast, explained).value == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(("robbed", "value"), [(6, 3.0), (7, 2.0)])
+def test_where_most_rounds_were_disturbed_all_are_used(robbed: int, value: float) -> None:
+    disturbed = under(constant([2.0] * robbed), steal_share=0.3)
+    calm = under(constant([3.0] * (12 - robbed), first_round=robbed), steal_share=0.0)
+    assert speedup(constant([1.0] * 12), [*disturbed, *calm]).value == pytest.approx(value, rel=1e-3)
+
+
+def test_the_summary_of_several_processes_is_over_processes() -> None:
+    made = steady([1.0, 1.1, 1.02])
+    summary = summarise(made)
+    assert summary is not None
+    assert process_medians_ms(made) == {0: 1.0, 1: 1.1, 2: 1.02}
+    assert (summary.median_ms, summary.processes) == (1.039, 3)  # the geometric mean
+    assert summary.process_spread == pytest.approx(0.1)
+    assert summary.median_ci95_ms is not None
+    assert 0.8 < summary.median_ci95_ms.low < 1.0 < 1.1 < summary.median_ci95_ms.high < 1.3
+    single = summarise(steady([1.0]))
+    assert single is not None
+    assert (single.processes, single.process_spread) == (1, None)
+
+
+@given(levels_ms)
+def test_a_latency_lies_within_its_interval(levels: list[float]) -> None:
+    summary = summarise(steady(levels))
+    assert summary is not None and summary.median_ci95_ms is not None
+    assert summary.median_ci95_ms.low <= summary.median_ms <= summary.median_ci95_ms.high
+
+
+def test_more_rounds_do_not_narrow_what_processes_differ_in() -> None:
+    def half_width(rounds: int) -> float:
+        fast = over_processes(1.0, (1.0, 1.02, 0.98), rounds, seed=1, calls=9)
+        interval = speedup(fast, over_processes(1.0, (0.99, 1.0, 1.03), rounds, seed=2, calls=9)).ci95
+        assert interval is not None
+        return float(np.log(interval.high / interval.low) / 2)
+
+    assert half_width(48) == pytest.approx(half_width(6), rel=0.2)
+
+
+# --- contests of several cells
+
+
+LABELS = ("eager", "onnx", "openvino", "inductor", "aotinductor")
+
+
+def contest(seed: int, cells: int, processes: int, tail: float, disturbed: float, missing: float) -> list[Record]:
+    """Return the records of a contest with drift, disturbed rounds, heavy tails and cells that missed epochs."""
+    random = np.random.default_rng(seed)
+    levels = random.uniform(-1, 1, cells) * random.choice([0.05, 1.0])
+    taken: list[list[Burst]] = [[] for _ in range(cells)]
+    for process in range(processes):
+        present = [cell for cell in range(cells) if cell == 0 or process == 0 or random.random() >= missing]
+        layouts = random.normal(0, 0.015, cells)
+        drift = np.cumsum(random.normal(0, 0.02, 9)) + random.normal(0, 0.3)
+        for number, cell_number in itertools.product(range(9), present):
+            log = levels[cell_number] + layouts[cell_number] + drift[number] + 0.02 * tail * random.standard_t(3)
+            if random.random() < disturbed:
+                log += random.uniform(0.1, 2)
+            sample_ns = round(float(np.exp(log)) * 1e6)
+            taken[cell_number].append(
+                Burst(group=process, round=number, started_s=number, samples_ns=[sample_ns], process=process)
+            )
+    return [ok(cell(LABELS[place]), bursts) for place, bursts in enumerate(taken)]
+
+
+contests = st.builds(
+    contest,
+    seed=st.integers(0, 2**32),
+    cells=st.integers(2, 5),
+    processes=st.integers(1, 6),
+    tail=st.floats(0, 3),
+    disturbed=st.floats(0, 0.3),
+    missing=st.floats(0, 0.8),
+)
+many = settings(max_examples=40, deadline=None)
+
+
+def shown_ms(latency_ms: float) -> float:
+    return float(spell_ms(latency_ms).removesuffix(" ms").replace(",", ""))
+
+
+@many
+@given(contests)
+def test_the_ratio_of_two_printed_latencies_is_the_printed_speed_up(records: list[Record]) -> None:
+    judged = judge_contest(records)
+    (eager_ms,) = [shown_ms(row.latency.median_ms) for row in judged.cells if row.latency and row.is_baseline]
+    for row in judged.cells:
+        assert row.latency and row.speedup
+        assert format.ratio(eager_ms / shown_ms(row.latency.median_ms)) == format.ratio(row.speedup.value)
+
+
+@many
+@given(contests)
+def test_ranks_are_the_order_of_the_latencies(records: list[Record]) -> None:
+    latencies_ms = [row.latency.median_ms for row in judge_contest(records).ranked if row.latency]
+    assert latencies_ms == sorted(latencies_ms) and len(latencies_ms) == len(records)
+
+
+@many
+@given(contests)
+def test_a_to_b_times_b_to_c_is_a_to_c(records: list[Record]) -> None:
+    found = fit_records(records)
+    for a, b, c in itertools.permutations(found.latency_ms, 3):
+        assert found.ratio(a, b).value * found.ratio(b, c).value == pytest.approx(found.ratio(a, c).value, rel=1e-12)
+
+
+@many
+@given(contests, st.randoms())
+def test_the_order_of_the_records_and_bursts_does_not_count(records: list[Record], random: Random) -> None:
+    shuffled = [
+        record.model_copy(update={"bursts": random.sample(record.bursts, len(record.bursts))})
+        for record in random.sample(records, len(records))
+    ]
+    assert dict(fit_records(shuffled).latency_ms) == dict(fit_records(records).latency_ms)
+
+
+@many
+@given(contests)
+def test_a_further_cell_moves_two_others_by_no_more_than_their_intervals(records: list[Record]) -> None:
+    without, found = fit_records(records[:2]), fit_records(records)
+    before, after = (each.ratio("eager", "onnx") for each in (without, found))
+    if before.ci95 is None or after.ci95 is None:
+        return
+    assert before.ci95.low <= after.ci95.high and after.ci95.low <= before.ci95.high
+    if before.ci95.low > 1 and before.value > 1.02:
+        assert after.ci95.high > 1
+    if before.ci95.high < 1 and before.value < 1 / 1.02:
+        assert after.ci95.low < 1
+
+
+@many
+@given(contests)
+def test_a_fitted_record_is_fitted_already(records: list[Record]) -> None:
+    once = fitted(records)
+    assert fitted(once) == once
+
+
+def test_a_noisy_cell_does_not_spoil_the_others() -> None:
+    """Two cells are 1 % apart in every round. The third one is anything between one and three times as slow."""
+    random = np.random.default_rng(5)
+    drift = random.uniform(1, 2, 12)
+    eager = constant((drift * random.uniform(1, 3, 12)).tolist())
+    found = fit_of({"onnx": constant(drift.tolist()), "openvino": constant((1.01 * drift).tolist()), "eager": eager})
+    assert found.ratio("onnx", "openvino").value == pytest.approx(1.01, rel=1e-3)
+
+
+def test_a_cell_that_left_early_has_the_interval_that_it_has_earned() -> None:
+    """Its rounds agree to the last bit, but the other two show that processes differ by 2 %."""
+    eager, onnx = steady([3.0, 3.06, 2.94, 3.0]), steady([1.0, 0.98, 1.01, 1.02])
+    left = fit_of({"eager": eager, "onnx": onnx, "inductor": steady([2.0])}).ratio("onnx", "inductor")
+    alone = speedup(onnx[:6], steady([2.0]))
+    assert left.processes == alone.processes == 1
+    assert left.ci95 and alone.ci95
+    assert left.ci95.low < 1.95 < 2.05 < left.ci95.high
+    assert alone.ci95.high - alone.ci95.low < 0.01
+
+
+def test_epochs_that_cells_missed_do_not_bring_their_drift_into_a_ratio() -> None:
+    """The machine was twice as slow in the last two epochs, which the third cell had left by then."""
+    found = fit_of(
+        {"eager": steady([4.0, 4.0, 8.0, 8.0]), "onnx": steady([1.0, 1.0, 2.0, 2.0]), "inductor": steady([2.0, 2.0])}
+    )
+    assert found.ratio("onnx", "inductor").value == pytest.approx(2.0, rel=1e-3)
+    assert found.ratio("inductor", "eager").value == pytest.approx(2.0, rel=1e-3)
