@@ -49,8 +49,8 @@ def test_runs_are_found_at_any_depth_and_told_in_the_order_of_time(tmp_path: Pat
     text = page.read_text(encoding="utf-8")
     assert [run.run_id for run in found.runs] == ["run-1", "run-2", "run-3"]
     assert text.startswith("# History: 3 runs, 2026-05-01 to 2026-05-03\n")
-    assert rows(text, "onnx") == [["onnx", "3", "0.500 [0.500,\u00a00.500]", "0.600 [0.600,\u00a00.600]",
-                                   "0.700 [0.700,\u00a00.700]"]]  # fmt: skip
+    assert rows(text, "onnx") == [["onnx", "3", "0.5000 [0.5000,\u00a00.5000]", "0.6000 [0.6000,\u00a00.6000]",
+                                   "0.7000 [0.7000,\u00a00.7000]"]]  # fmt: skip
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"history.md", "history.png", "history.svg"}
     assert "](history.png)" in text
 

@@ -62,9 +62,9 @@ def test_where_each_cell_ran_folds_below_the_table() -> None:
 def test_floor_and_tensor_cores_stand_above_the_table_where_they_are_known() -> None:
     markdown = to_markdown(judged(product_on_cuda()))
     nominal = "Tensor cores: 1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz; a large product reaches 68 % of"
-    assert markdown.index("Floor: 1.50 ms") < markdown.index(nominal) < markdown.index("| rank |")
+    assert markdown.index("Floor: 1.502 ms") < markdown.index(nominal) < markdown.index("| rank |")
     memory_bound = to_markdown(judged(strictly_on_cpu()))
-    assert "Floor: 0.151 ms, bound by memory (872 MFLOP at 19.9 TFLOP/s, 6.84 MB at 45.2 GB/s)." in memory_bound
+    assert "Floor: 0.1514 ms, bound by memory (872 MFLOP at 19.9 TFLOP/s, 6.84 MB at 45.2 GB/s)." in memory_bound
     assert "ensor cores" not in memory_bound
     assert "loor" not in to_markdown(judged(conv_on_cpu()))
 

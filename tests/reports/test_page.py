@@ -121,7 +121,7 @@ def test_a_row_unfolds_to_all_that_is_known() -> None:
     )
     read = Page(to_page(judged([measured, lost]))).reads()
     for known in (
-        "first call, warm start", "process 3, warm", "slowest over fastest", "backward 0.250 ms",
+        "first call, warm start", "process 3, warm", "slowest over fastest", "backward 0.2500 ms",
         "throughput 900 calls/s", "energy per call 12.3 mJ (NVML)", "warm-up 120 calls (0.60 s, no trend)",
         "mean 1.0", "p99.9 n/a", "peak resident 900 MiB", "outputs right", "relative RMSE 1.3e-07 (allclose)",
         "tolerances relative 0.0001, absolute 1e-05", "placement partial (gelu)", "engines TensorRT 1",
@@ -148,13 +148,13 @@ def test_every_chart_has_a_text_that_is_read_out() -> None:
 
 def test_floor_and_tensor_cores_stand_above_the_table() -> None:
     page = to_page(judged(product_on_cuda()))
-    assert page.index("Floor: 1.50 ms") < page.index("Tensor cores: 1.07 PFLOP/s nominally") < page.index("<caption")
+    assert page.index("Floor: 1.502 ms") < page.index("Tensor cores: 1.07 PFLOP/s nominally") < page.index("<caption")
     assert "Tensor cores" not in to_page(judged(product_on_cuda(clock_mhz=None)))
 
 
 def test_a_failed_cell_is_a_mark_in_the_charts_and_not_a_gap(page: Page) -> None:
     lost = page.reads("text")
-    for text in ("\u00d7 crash in load (signal 11)", "\u00d7 oom in compile", "\u00d7 unavailable", "0.556 incorrect"):
+    for text in ("\u00d7 crash in load (signal 11)", "\u00d7 oom in compile", "\u00d7 unavailable", "0.5575 incorrect"):
         assert text in lost
 
 

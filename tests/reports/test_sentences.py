@@ -21,25 +21,25 @@ def judged(*records: Record, require: str = "") -> ContestJudgement:
     [
         (
             [once(2.0, "eager"), once(1.0, "onnx", build_s=1.0), once(1.5, "inductor", build_s=9.0)],
-            "onnx wins at 1.00 ms, 1.50x [1.50, 1.50] as fast as inductor and 2.00x [2.00, 2.00] as fast as eager; "
+            "onnx wins at 1.000 ms, 1.50x [1.50, 1.50] as fast as inductor and 2.00x [2.00, 2.00] as fast as eager; "
             "building it (1.0 s) pays from call 1,001 on.",
         ),
         (
             [once(1.0, "onnx"), once(1.03, "inductor"), once(2.0, "eager")],
-            "tie between onnx and inductor (1.00 ms to 1.03 ms), about 2.00x [2.00, 2.00] as fast as eager.",
+            "tie between onnx and inductor (1.000 ms to 1.030 ms), about 2.00x [2.00, 2.00] as fast as eager.",
         ),
         (
             [once(1.0, "eager"), once(2.0, "onnx", build_s=1.0)],
-            "eager wins at 1.00 ms, 2.00x [2.00, 2.00] as fast as onnx.",
+            "eager wins at 1.000 ms, 2.00x [2.00, 2.00] as fast as onnx.",
         ),
-        ([once(1.0, "onnx")], "only onnx could be ranked, at 1.00 ms."),
+        ([once(1.0, "onnx")], "only onnx could be ranked, at 1.000 ms."),
         (
             [failed(cell("onnx"), Status.CRASH, "signal 11"), failed(cell("eager"), Status.OOM, "no memory")],
             "nothing could be ranked (1 crash, 1 oom).",
         ),
         (
             [lived(2.0, "eager"), lived(1.0, "onnx"), lived(1.05, "inductor", LAYOUTS[::-1])],
-            "onnx wins at 1.00 ms, 1.05x [1.05, 1.05] as fast as inductor and 2.00x [2.00, 2.00] as fast as eager over "
+            "onnx wins at 1.000 ms, 1.05x [1.05, 1.05] as fast as inductor and 2.00x [2.00, 2.00] as fast as eager over "
             "5 processes of each.",
         ),
         (
@@ -47,7 +47,7 @@ def judged(*records: Record, require: str = "") -> ContestJudgement:
                 *(lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03])),
                 lived(3.0, "eager"),
             ],
-            "no winner yet between onnx and inductor (1.00 ms to 1.03 ms), about 3.00x [2.74, 3.29] as fast as eager "
+            "no winner yet between onnx and inductor (0.9995 ms to 1.030 ms), about 3.00x [2.74, 3.29] as fast as eager "
             "over 3 processes of each; unstable, since measuring ended before this was decided.",
         ),
     ],
@@ -164,7 +164,7 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
         ),
         (
             Doubt(kind=DoubtKind.DRIFT, values={"share": 0.1, "fastest_ms": 2.5, "slowest_ms": 2.75}),
-            "the machine's speed drifted by 10 % over the run (calibration 2.5 to 2.75 ms)",
+            "the machine's speed drifted by 10 % over the run (calibration 2.5 to 2.750 ms)",
         ),
         (Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": 1}), "1 other process used the GPU meanwhile"),
         (Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": 3}), "3 other processes used the GPU meanwhile"),

@@ -170,4 +170,4 @@ def test_they_are_written_beside_the_report_and_the_parts_of_a_call_stand_in_it(
     assert written["attention_sweep-naive-cuda-fp32.csv"].read_text(encoding="utf-8") == next(
         iter(sweep_tables(judge(made)).values())
     )
-    assert "| eager | backward | 2.00 | 2.50 | 0.500 | 20 |" in to_markdown(judge(made))
+    assert "| eager | backward | 2.000 | 2.500 | 0.5000 | 20 |" in to_markdown(judge(made))

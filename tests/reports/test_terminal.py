@@ -72,7 +72,7 @@ def test_without_a_terminal_each_built_or_failed_cell_and_each_contest_is_a_line
         "[1:05, about 0:55 left] conv cpu fp32 eager built in 12 s",
         "[1:05, about 0:55 left] tensorrt: unavailable, no GPU",
         "[1:05, about 0:55 left] conv batch=4 cuda fp16 onnx/tuned: crash in load (signal 11), died in [load]",
-        "[2:05, about 0:00 left] conv on cpu, fp32: only eager could be ranked, 1.02 ms",
+        "[2:05, about 0:00 left] conv on cpu, fp32: only eager could be ranked, 1.020 ms",
     ]
 
 
@@ -107,9 +107,9 @@ def test_a_terminal_shows_phase_elapsed_and_median() -> None:
     assert any(re.search(r"eager +compile +12 s", line) for line in compiling)
     assert any(re.search(r"onnx +waiting", line) for line in compiling)
     assert compiling[-1] == "0 of 2 cells ended, 1 in flight, 0:12, about 0:48 left"
-    assert any(re.search(r"eager +measure +1 s +1\.23 ms", line) for line in measuring)
+    assert any(re.search(r"eager +measure +1 s +1\.234 ms", line) for line in measuring)
     final = last_picture(file)
-    assert any(re.search(r"eager +ok +4 s +1\.02 ms", line) for line in final)
+    assert any(re.search(r"eager +ok +4 s +1\.020 ms", line) for line in final)
     assert any("error in export" in line and "[red]no[/red]" in line for line in final)
     assert final[-1] == "2 of 2 cells ended, 1 ok, 1 error, 0:14, about 0:46 left"
 
@@ -128,7 +128,7 @@ def test_it_is_drawn_only_when_called_and_at_most_four_times_a_second() -> None:
         clock.now_s += 0.26
         table.measured(cell(), 7.0)
         assert file.tell() > written
-        assert "7.00 ms" in "".join(last_picture(file))
+        assert "7.000 ms" in "".join(last_picture(file))
 
 
 def test_more_cells_than_lines_show_those_in_flight_and_counts() -> None:
@@ -197,7 +197,7 @@ def test_a_cell_that_strict_rejects_is_told_with_one_reason() -> None:
 
 def test_floor_and_tensor_cores_have_a_line_where_they_are_known() -> None:
     text = " ".join(printed(judged(product_on_cuda()), 80).split())
-    assert "floor 1.50 ms, bound by compute (1.10 TFLOP at 732 TFLOP/s" in text
+    assert "floor 1.502 ms, bound by compute (1.10 TFLOP at 732 TFLOP/s" in text
     assert "tensor cores 1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz" in text
     assert "floor" not in (without := printed(judged(conv_on_cpu()))) and "tensor cores" not in without
 
