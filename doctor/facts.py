@@ -57,7 +57,8 @@ def gather(names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher) ->
         libraries={
             name: _tried(library, launcher) if asked.intersection(library.backends) else library
             for name, library in libraries([*backends.names(), *asked.difference(backends.names())]).items()
-        },
+        }
+        | {"torchvision": _tried(Library(name="torchvision", version=_installed("torchvision")), launcher)},
         torch=torch_facts.torch,
         torch_cuda=torch_facts.cuda,
         cuda_devices=torch_facts.cuda_devices,

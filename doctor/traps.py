@@ -12,7 +12,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from doctor.diagnosis import Facts, Finding, Weight
+from doctor.diagnosis import Facts, Finding, Library, Weight
+from models.libraries import torchvision_remedy
 
 MIN_SHARED_MEMORY_BYTES = 2**30
 MIN_QUOTA_SHARE = 0.99
@@ -119,7 +120,7 @@ def library_does_not_import(facts: Facts) -> Iterator[Finding]:
     """Mostly such a library was compiled against other versions of the libraries beside it."""
     for library in facts.libraries.values():
         on_gpu = library.name in NEEDS_DRIVER
-        if library.imports is False and (_has_gpu(facts) or not on_gpu):
+        if library.imports is False and not _lacks_operators(library) and (_has_gpu(facts) or not on_gpu):
             yield Finding(
                 weight=Weight.PROBLEM,
                 text=f"{library.name} {library.version} is installed and does not import: {library.import_error}",
@@ -127,6 +128,20 @@ def library_does_not_import(facts: Facts) -> Iterator[Finding]:
                 backends=library.backends,
                 devices=["cuda"] if on_gpu else [],
             )
+
+
+def torchvision_of_another_torch(facts: Facts) -> Iterator[Finding]:
+    """PyPI's torchvision is compiled against torch with CUDA. Beside the CPU's torch its operators are missing."""
+    library = facts.libraries.get("torchvision")
+    if library and _lacks_operators(library):
+        yield Finding(
+            weight=Weight.WARNING,
+            text=(
+                f"torchvision {library.version} is built for another torch than {facts.torch} "
+                f"({library.import_error}): torchvision and timm do not import"
+            ),
+            remedy=torchvision_remedy(facts.torch_cuda),
+        )
 
 
 def requirement_not_met(facts: Facts) -> Iterator[Finding]:
@@ -277,6 +292,7 @@ TRAPS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     onnxruntime_of_another_tensorrt,
     torch_tensorrt_of_another_minor,
     library_does_not_import,
+    torchvision_of_another_torch,
     requirement_not_met,
     no_cxx_compiler,
     nvml_not_installed,
@@ -301,6 +317,10 @@ def _unmet(asking: str, name: str, specifier: str, found: str, backends: list[st
 
 def _onnxruntimes(facts: Facts) -> list[str]:
     return [name for name, one in facts.libraries.items() if name.startswith("onnxruntime") and one.version]
+
+
+def _lacks_operators(library: Library) -> bool:
+    return library.name == "torchvision" and "operator torchvision::" in library.import_error
 
 
 def _has_gpu(facts: Facts) -> bool:

@@ -61,7 +61,8 @@ def models_table() -> Table:
         sizes = ", ".join(f"{key} ({dimension.default})" for key, dimension in family.dimensions.items())
         table.add_row(name, Text("\n").join([Text(family.description), _fact("--set", sizes)]))
     table.add_row("FILE.py:FACTORY", "your own model; its dimensions are the factory's keyword parameters")
-    table.add_row("hf:FOLDER", "a local Hugging Face model; its dimensions are batch and seq")
+    for form, description in models.SOURCES.values():
+        table.add_row(form, description)
     return table
 
 

@@ -190,7 +190,7 @@ def _check_covered(record: Record) -> None:
         reason = f"mode {cell.label}: of ONNX Runtime's providers there is one for the CPU's and CUDA's"
     elif cell.mode in UNCOVERED_MODES:
         reason = f"mode {cell.label}: which parts or paddings are compiled takes more than a page"
-    elif cell.model in models.TABLE and cell.model not in MODELS:
+    elif cell.model not in MODELS and (cell.model in models.TABLE or _is_library_model(cell)):
         reason = f"model {cell.model}: there is one for each of {', '.join(MODELS)}, and for your own"
     elif cell.task != INFERENCE:
         reason = f"task {cell.task}: there is one for {INFERENCE} only"
@@ -198,6 +198,10 @@ def _check_covered(record: Record) -> None:
         reason = f"precision {cell.precision}: quantising the model takes more than a page"
     if reason:
         raise UsageError(f"no script for {reason}; to measure it again: {one_line(record.command)}")
+
+
+def _is_library_model(cell: Cell) -> bool:
+    return cell.model.startswith(("timm:", "torchvision:"))
 
 
 def _model_part(cell: Cell, family: Family, dimensions: dict[str, int | str]) -> ModelPart:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,20 +30,31 @@ TABLE: dict[str, str] = {
 }
 DEFAULT = ("mlp", "conv", "transformer")
 
+CLASSES = {
+    "hf": "models.huggingface:HuggingFace",
+    "timm": "models.timm:Timm",
+    "torchvision": "models.torchvision:Torchvision",
+}
+"""Where other models come from: the family for each prefix of a name."""
+
+SOURCES = {
+    "hf": ("hf:FOLDER", "a local Hugging Face model; its dimensions are batch and seq"),
+    "timm": ("timm:NAME", "an image model of timm, with random weights; its dimensions are batch and size"),
+    "torchvision": ("torchvision:NAME", "a model of torchvision, with random weights; batch, size, for videos frames"),
+}
+"""How the name of such a model is written, and what it stands for."""
+
 
 def find(name: str) -> Family:
-    """Return the family for a row of the table, for `path/to/file.py:factory`, or for `hf:FOLDER`.
+    """Return the family for a row of the table, for `path/to/file.py:factory`, or for a source such as `hf:FOLDER`.
 
     Raise UsageError for an unknown name, or a missing file, factory or folder.
     """
     if name in TABLE:
-        module, _, attribute = TABLE[name].partition(":")
-        family: Family = getattr(importlib.import_module(module), attribute)()
-        return family
-    if name.startswith("hf:"):
-        from models.huggingface import HuggingFace
-
-        return HuggingFace(name.removeprefix("hf:"))
+        return _class(TABLE[name])()
+    prefix, colon, source = name.partition(":")
+    if colon and prefix in CLASSES:
+        return _class(CLASSES[prefix])(source)
     path, colon, factory = name.rpartition(":")
     if colon and path.endswith(".py"):
         from models.user import UserModel
@@ -50,7 +62,7 @@ def find(name: str) -> Family:
         return UserModel(path, factory)
     if name.endswith(".py"):
         raise UsageError(f"model '{name}' names a file but no factory: write {option_for(name)}")
-    raise unknown("model", name, TABLE, "or path/to/file.py:factory, or hf:FOLDER")
+    raise unknown("model", name, TABLE, f"or path/to/file.py:factory, {', '.join(form for form, _ in SOURCES.values())}")
 
 
 def option_for(text: str) -> str:
@@ -60,3 +72,9 @@ def option_for(text: str) -> str:
 
         return f"--model {text}:{likely_factory(Path(text))}"
     return f"--model {text}" if text in TABLE or ":" in text else ""
+
+
+def _class(path: str) -> Callable[..., Family]:
+    module, _, attribute = path.partition(":")
+    found: Callable[..., Family] = getattr(importlib.import_module(module), attribute)
+    return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from models.base import INPUT_SETS, Inputs
 from records.device import Device
@@ -43,3 +43,35 @@ def normal_inputs_on(device: Device, dtype: torch.dtype, seed: int, *shapes: tup
         return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
     return tuple(Inputs(tuple(drawn(shape) for shape in shapes)) for _ in range(INPUT_SETS))
+
+
+def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs]) -> None:
+    """Give a fresh module values that training would leave, so that errors show in outputs. Call this inside `seeded`.
+
+    A last scale of zero hides all that comes before it, so constant weights are changed a little. A batch normalisation
+    with fresh statistics lets the signal of a deep network fall below every tolerance, so they are measured over the
+    first rows of two sets.
+    """
+    import torch
+
+    with torch.no_grad():
+        for weight in module.parameters():
+            if weight.is_floating_point() and weight.numel() > 1 and bool((weight == weight.flatten()[0]).all()):
+                weight.add_(torch.randn(weight.shape), alpha=0.02)
+        module.eval()
+        if norms := [part for part in module.modules() if isinstance(part, torch.nn.modules.batchnorm._BatchNorm)]:
+            momenta = [norm.momentum for norm in norms]
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # for the mean over all calls
+                norm.train()
+            module(*(_first_rows(*values) for values in zip(*(one.args for one in sets[:2]), strict=True)))
+            for norm, momentum in zip(norms, momenta, strict=True):
+                norm.momentum = momentum
+                norm.eval()
+
+
+def _first_rows(one: Any, other: Any) -> Any:
+    import torch
+
+    return [one[0], other[0]] if isinstance(one, list) else torch.cat((one[:4], other[:4]))
