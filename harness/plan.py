@@ -45,7 +45,7 @@ class Request(Frozen):
     Each field carries its option. Command line, keys of TOML files and commands in records are derived from these.
     """
 
-    models: Annotated[Names, Option(("--model", "--models"), "NAME[,NAME...], FILE.py:FACTORY or hf:FOLDER")] = (
+    models: Annotated[Names, Option(("--model", "--models"), "NAME[,NAME...], FILE.py:FACTORY or SOURCE:NAME")] = (
         models.DEFAULT
     )
     backends: Annotated[Names, Option(("--backends",), "NAME[/MODE][,...], NAME/all, all, all/all")] = (ALL,)

@@ -62,7 +62,9 @@ def find(name: str) -> Family:
         return UserModel(path, factory)
     if name.endswith(".py"):
         raise UsageError(f"model '{name}' names a file but no factory: write {option_for(name)}")
-    raise unknown("model", name, TABLE, f"or path/to/file.py:factory, {', '.join(form for form, _ in SOURCES.values())}")
+    raise unknown(
+        "model", name, TABLE, f"or path/to/file.py:factory, {', '.join(form for form, _ in SOURCES.values())}"
+    )
 
 
 def option_for(text: str) -> str:

@@ -45,12 +45,12 @@ def normal_inputs_on(device: Device, dtype: torch.dtype, seed: int, *shapes: tup
     return tuple(Inputs(tuple(drawn(shape) for shape in shapes)) for _ in range(INPUT_SETS))
 
 
-def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs]) -> None:
+def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs], called: torch.nn.Module | None = None) -> None:
     """Give a fresh module values that training would leave, so that errors show in outputs. Call this inside `seeded`.
 
     A last scale of zero hides all that comes before it, so constant weights are changed a little. A batch normalisation
     with fresh statistics lets the signal of a deep network fall below every tolerance, so they are measured over the
-    first rows of two sets.
+    first rows of two sets. Only `called` is called for that, if it is given.
     """
     import torch
 
@@ -65,7 +65,7 @@ def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs]) -> None:
                 norm.reset_running_stats()
                 norm.momentum = None  # for the mean over all calls
                 norm.train()
-            module(*(_first_rows(*values) for values in zip(*(one.args for one in sets[:2]), strict=True)))
+            (called or module)(*(_first_rows(*values) for values in zip(*(one.args for one in sets[:2]), strict=True)))
             for norm, momentum in zip(norms, momenta, strict=True):
                 norm.momentum = momentum
                 norm.eval()
@@ -74,4 +74,4 @@ def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs]) -> None:
 def _first_rows(one: Any, other: Any) -> Any:
     import torch
 
-    return [one[0], other[0]] if isinstance(one, list) else torch.cat((one[:4], other[:4]))
+    return torch.cat((one[:4], other[:4]))

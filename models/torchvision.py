@@ -51,6 +51,8 @@ class Torchvision(Family):
             raise UsageError(f"{self.name} takes only {', '.join(f'{name}={value}' for name, value in fixed.items())}")
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
+        import torch
+
         torchvision = imported("torchvision", self.name)
         size = int(dimensions["size"])
         given: dict[str, Any] = {}
@@ -63,7 +65,10 @@ class Torchvision(Family):
         with seeded(seed):
             module = torchvision.models.get_model(self.architecture, weights=None, **given)
             inputs = tuple(self._inputs(dimensions) for _ in range(INPUT_SETS))
-            make_as_trained(module, inputs)
+            if self.kind == DETECTION:  # what follows the backbone chooses boxes and is no batch normalisation
+                make_as_trained(module, [Inputs((torch.stack(one.args[0]),)) for one in inputs], module.backbone)
+            else:
+                make_as_trained(module, inputs)
         return LoadedModel(module.eval(), inputs)
 
     def _inputs(self, dimensions: Sizes) -> Inputs:

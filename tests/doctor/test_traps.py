@@ -114,6 +114,14 @@ def test_torch_tensorrt_is_of_torchs_minor_version(torch: str, torch_tensorrt: s
     assert not differ or "torch-tensorrt==2.11.*" in found[0].remedy
 
 
+@pytest.mark.parametrize(("cuda", "build"), [(None, "cpu"), ("13.0", "cu130")])
+def test_torchvision_of_another_torch(cuda: str | None, build: str) -> None:
+    reason = "operator torchvision::nms does not exist"
+    library = Library(name="torchvision", version="0.28.0+cu130", imports=False, import_error=reason)
+    found = only(machine(torch_cuda=cuda, libraries={"torchvision": library}), "torchvision-of-another-torch")
+    assert reason in found.text and found.remedy.endswith(f"/whl/{build}")
+
+
 def test_a_library_that_does_not_import() -> None:
     dead = Library(
         name="openvino", version="2026.4.1", backends=["openvino"], imports=False, import_error="no libtbb.so.12"
