@@ -3,7 +3,7 @@
 
     python benchmarks/coverage.py
 
-simulates contests and prints three tables in Markdown. docs/method.md has their main numbers. In the simulation, a
+simulates contests and prints four tables in Markdown. docs/method.md has their main numbers. In the simulation, a
 process is off by a bias for as long as it lives. A round's ratio adds noise to the biases of its two processes. In a
 disturbed round, one side is up to twice as slow. The decisions are those of judging/decision.py itself.
 """
@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness.sampling_plan import MAX_PROCESSES
 from judging.decision import FEWEST_PROCESSES, TIE_MARGIN, Relation, is_decided, relation
-from judging.estimate import ratio_over_processes
+from judging.estimate import Turn, ratio_over_processes
+from judging.fit import Fit, fit
 from judging.intervals import student_quantile
 from records.schema import Ratio
 
@@ -52,6 +53,7 @@ class Scenario:
     degrees: float = math.inf  # biases come from Student's t with these degrees of freedom
     disturbed: float = 0.0  # the share of disturbed rounds
     slower_kind: float = 0.0  # half of the processes are slower by this share
+    leaves: bool = False  # the second cell has one process only
 
 
 PROCEDURES = (
@@ -86,7 +88,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=4)
     options = parser.parse_args()
     random = np.random.default_rng(options.seed)
-    sections = [coverage_table(random, options.trials), procedure_table(random, options.trials)]
+    sections = [coverage_table(random, options.trials), fit_table(random, options.trials // 10)]
+    sections.append(procedure_table(random, options.trials))
     sections.append(equals_table(random, options.trials // 5))
     print("\n\n".join("\n".join(lines) for lines in sections))  # noqa: T201
 
@@ -100,6 +103,46 @@ def coverage_table(random: np.random.Generator, trials: int) -> list[str]:
             cells = [_coverage(interval(rounds, random)) for interval in INTERVALS.values()]
             lines.append(_line(scenario.name, str(processes), *cells))
     return lines
+
+
+def fit_table(random: np.random.Generator, trials: int) -> list[str]:
+    """Tell how often the interval of the fit holds the true ratio, in contests of `RIVALS` + 1 cells with a drift."""
+    counts = (3, 5, 10, 20)
+    lines = _header("scenario", *(f"{count} processes" for count in counts))
+    for scenario in (*SCENARIOS, Scenario("one cell left after its first process", leaves=True)):
+        shares = [
+            np.mean(
+                [_holds(contest.ratio("0", "1"), 1.0) for contest in simulated_fits(random, scenario, trials, count)]
+            )
+            for count in counts
+        ]
+        lines.append(_line(scenario.name, *(_percent(float(share)) for share in shares)))
+    return lines
+
+
+def simulated_fits(random: np.random.Generator, scenario: Scenario, trials: int, processes: int) -> Iterator[Fit]:
+    """Fit contests of equal cells, which share each round's drift. The interval is that of the first two cells."""
+    scales = np.array([1.0, 1.0, *[scenario.other_bias / scenario.bias] * (RIVALS - 1)])
+    for _ in range(trials):
+        biases = scales[:, np.newaxis] * _biases(random, scenario, (RIVALS + 1, processes))
+        noise = random.normal(0, ROUND_NOISE / math.sqrt(2), (*biases.shape, ROUNDS))
+        slowed = np.log(random.uniform(1.0, 2.0, noise.shape)) * (random.random(noise.shape) < scenario.disturbed / 2)
+        drift = np.cumsum(random.normal(0, 0.02, (processes, ROUNDS)), axis=1)
+        latencies_ms = np.exp(biases[..., np.newaxis] + noise + slowed + drift).tolist()
+        yield fit(
+            {
+                str(cell): {
+                    process: {(process, number): Turn(ms, False) for number, ms in enumerate(rounds)}
+                    for process, rounds in enumerate(of_cell)
+                    if not (scenario.leaves and cell == 1 and process > 0)
+                }
+                for cell, of_cell in enumerate(latencies_ms)
+            }
+        )
+
+
+def _holds(ratio: Ratio, true_ratio: float) -> bool:
+    return ratio.ci95 is not None and ratio.ci95.low <= true_ratio <= ratio.ci95.high
 
 
 def procedure_table(random: np.random.Generator, trials: int) -> list[str]:

@@ -39,16 +39,16 @@ def judged(*records: Record, require: str = "") -> ContestJudgement:
         ),
         (
             [lived(2.0, "eager"), lived(1.0, "onnx"), lived(1.05, "inductor", LAYOUTS[::-1])],
-            "onnx wins at 1.000 ms, 1.05x [1.05, 1.05] as fast as inductor and 2.00x [2.00, 2.00] as fast as eager over "
-            "5 processes of each.",
+            "onnx wins at 1.000 ms, 1.05x [1.05, 1.05] as fast as inductor and 2.00x [2.00, 2.00] as fast as eager "
+            "over 5 processes of each.",
         ),
         (
             [
                 *(lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03])),
                 lived(3.0, "eager"),
             ],
-            "no winner yet between onnx and inductor (0.9995 ms to 1.030 ms), about 3.00x [2.74, 3.29] as fast as eager "
-            "over 3 processes of each; unstable, since measuring ended before this was decided.",
+            "no winner yet between onnx and inductor (0.9995 ms to 1.030 ms), about 3.00x [2.74, 3.29] as fast as "
+            "eager over 3 processes of each; unstable, since measuring ended before this was decided.",
         ),
     ],
 )
