@@ -47,6 +47,7 @@ class CellJob(Frozen):
     sampling: SamplingPlan
     shared_folder: Path  # holds the artefact, and is shared by all workers of the cell
     is_first: bool = True  # no other worker has measured the cell before
+    waits_for_turn: bool = False  # it tells that it is `Loaded`, and goes on at `Build`
     surgical: tuple[str, ...] = ()  # what a surgical mode compiles, if not what the model names
 
 
@@ -130,7 +131,13 @@ class Assignment(Frozen):
     environment: dict[str, str]
 
 
-# --- commands: what a worker that is ready is told
+# --- commands: what a worker of a cell is told
+
+
+class Build(Frozen):
+    """Go on with building, now that no other worker builds. It is answered by `Ready`."""
+
+    kind: Literal["build"] = "build"
 
 
 class TakeBurst(Frozen):
@@ -147,7 +154,7 @@ class Finish(Frozen):
     in_full: bool  # measure throughput, device time, energy and stages, too
 
 
-Command = Annotated[TakeBurst | Finish, Field(discriminator="kind")]
+Command = Annotated[Build | TakeBurst | Finish, Field(discriminator="kind")]
 
 
 # --- events: what a worker tells
@@ -168,6 +175,12 @@ class Packaged(Frozen):
     """The cell lies in the shared folder, and this worker is done."""
 
     kind: Literal["packaged"] = "packaged"
+
+
+class Loaded(Frozen):
+    """Libraries and the model are in memory, and this worker waits for its turn to build."""
+
+    kind: Literal["loaded"] = "loaded"
 
 
 class Ready(Frozen):
@@ -250,6 +263,7 @@ Event = Annotated[
     PhaseBegun
     | PhaseEnded
     | Packaged
+    | Loaded
     | Ready
     | BurstTaken
     | Finished

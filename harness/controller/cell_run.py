@@ -20,11 +20,13 @@ from harness.controller.launcher import Launcher
 from harness.controller.progress import Progress
 from harness.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from harness.messages import (
+    Build,
     BurstTaken,
     Event,
     Failed,
     Finish,
     Finished,
+    Loaded,
     MeasureCell,
     MeasurePackagedCell,
     PackageCell,
@@ -63,7 +65,7 @@ LOG_TAIL_CHARACTERS = 4000
 NAMED_FALLBACKS = 2
 TICK_S = 0.5
 
-Awaited = TypeVar("Awaited", Packaged, Ready, BurstTaken, Finished)
+Awaited = TypeVar("Awaited", Packaged, Loaded, Ready, BurstTaken, Finished)
 
 
 class CellEnded(Exception):
@@ -177,7 +179,7 @@ class CellRun:
         return self.await_ready()
 
     def launch(self, launcher: Launcher, epoch: int, ends_s: float = math.inf) -> None:
-        """Begin what `start` does. Several cells that have been built before may start side by side."""
+        """Begin what `start` does. Cells that have been built before may load side by side, and build in turn."""
         self._ends_s = ends_s
         self._start_method = launcher.start_method
         is_warm = self.starts_warm
@@ -195,6 +197,9 @@ class CellRun:
     def await_ready(self) -> Ready:
         """Wait for what `launch` has begun, until the cell is ready."""
         live = self._alive()
+        if live.is_warm:
+            self._await(live, Loaded)
+            live.worker.send(Build())
         ready = self._await(live, Ready)
         self._ends_s = math.inf
         live.ready, self.peak_memory = ready, ready.memory
@@ -340,6 +345,7 @@ class CellRun:
             sampling=self._setup.sampling,
             shared_folder=self._folder,
             is_first=self._so_far is None,
+            waits_for_turn=self.starts_warm,
             surgical=self.planned.surgical,
         )
         return launcher.start(job, self._log, workspace)
@@ -354,7 +360,7 @@ class CellRun:
         deadline_s = min(begun_s + self._budget_s, self._ends_s)
         try:
             while True:
-                event = self._receive(live.worker, deadline_s, may_tick=kind in (Ready, Packaged))
+                event = self._receive(live.worker, deadline_s, may_tick=kind in (Packaged, Loaded, Ready))
                 if isinstance(event, kind):
                     return event
                 if isinstance(event, PhaseBegun):

@@ -262,14 +262,15 @@ class ContestRun:
         """Start waiting cells until none is left, or memory holds no more beside those that are alive.
 
         No cell is started where the next one needs the memory of the one that stays. Cells that have been built before
-        start side by side, as many as half of the cores. A build is timed, and so it goes on alone.
+        start side by side, and then build in turn. A first build is timed, and so nothing starts beside it.
         """
         group: list[CellRun] = []
         starting: deque[CellRun] = deque()
         launcher = self._launchers.of_epoch(epoch.number)
         at_once = 1
         if self._run.interleaved and all(cell_run.starts_warm for cell_run in epoch.waiting):
-            at_once = max(1, len(self._machine.usable_cores()) // 2)
+            cores = len(self._machine.usable_cores())
+            at_once = min(cores, max(2, cores // 2))
         is_full, since_s = False, self._machine.now_s()
         while starting or (epoch.waiting and not is_full):
             while epoch.waiting and not is_full and len(starting) < at_once:

@@ -15,7 +15,7 @@ import backends
 from backends.base import Backend, BuildContext, Settings
 from backends.reasons import reason_of
 from harness import messages
-from harness.messages import CellJob, PhaseBegun, PhaseEnded
+from harness.messages import CellJob, Loaded, PhaseBegun, PhaseEnded
 from harness.worker import memory, precision
 from harness.worker.clock import Clock
 from harness.worker.loading import gradients, load, place, training_of
@@ -82,6 +82,15 @@ class Bench:
                 self.training = training_of(model, self.cell)
             memory.return_unused(self.cell.device)
             return placed
+
+    def await_turn(self) -> None:
+        """Wait until no other worker builds, if this one was started beside others.
+
+        Building may try out what is fastest, and would choose wrongly beside another one.
+        """
+        if self.job.waits_for_turn:
+            messages.send(self.connection, Loaded())
+            messages.receive_command(self.connection)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

@@ -115,6 +115,7 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
 def measure(bench: Bench) -> None:
     """Build one cell, check it, warm it up, and take bursts on command."""
     module, sets = bench.model()
+    bench.await_turn()
     with bench.running(), bench.backend.build(module, sets[0], bench.context(sets)) as compiled:
         serve(bench, compiled, sets)
 
@@ -141,6 +142,7 @@ def measure_packaged(bench: Bench) -> None:
         # a pickle, because arguments may be of any type; this run has written it
         handed_over = torch.load(bench.handover, map_location=bench.clock.device, weights_only=False)
         sets = tuple(Inputs(args, kwargs) for args, kwargs in handed_over)
+    bench.await_turn()
     with bench.running(), bench.backend.load(sets[0], bench.context(sets)) as compiled:
         serve(bench, compiled, sets)
 

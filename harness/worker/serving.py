@@ -8,7 +8,7 @@ from importlib import metadata
 
 from backends.base import Backend, Compiled, Settings, Wrapped
 from harness import messages
-from harness.messages import BurstTaken, Finished, Ready, TakeBurst
+from harness.messages import BurstTaken, Finish, Finished, Ready, TakeBurst
 from harness.worker import accuracy, conditions, energy, memory, precision, sampling
 from harness.worker.bench import Bench
 from harness.worker.clock import Clock
@@ -69,7 +69,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     stages: list[Stage] = []
     with phases.announced("finish"):
         recompilations = compiled.compilations() - compilations
-        if command.in_full:
+        if isinstance(command, Finish) and command.in_full:
             device_time = sampling.device_time(compiled, sets, clock)
             used = energy.measure(compiled, sets, clock, energy.counter_for(bench.cell.device))
             throughput = sampling.throughput(compiled, sets, clock)

@@ -15,12 +15,14 @@ from harness.controller.contest_run import Measurement
 from harness.controller.environment import Machine
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.messages import (
+    Build,
     BurstTaken,
     CeilingsMeasured,
     CellJob,
     ComputeReference,
     Failed,
     Finished,
+    Loaded,
     MeasureCeilings,
     PackageCell,
     Packaged,
@@ -93,6 +95,7 @@ class ScriptedWorker:
         else:
             self._say(
                 "start",
+                *([Loaded()] if job.waits_for_turn else []),
                 PhaseBegun(name="load"),
                 PhaseEnded(name="load", seconds=0.5),
                 Ready(
@@ -126,7 +129,7 @@ class ScriptedWorker:
             )
             self._say(f"burst {self._bursts}", taken)
             self._bursts += 1
-        else:
+        elif not isinstance(command, Build):
             answer = self._script.answers.get((self._number, "finish"), RIGHT)
             finished = Finished(
                 accuracy_after=answer,
