@@ -63,9 +63,14 @@ class Request(Frozen):
         float, Option(("--min-time",), "Seconds that each cell is sampled at least", says_how=True)
     ] = Field(default=1.5, gt=0, allow_inf_nan=False)
     processes: Annotated[
-        int,
-        Option(("--processes",), "Fresh processes of each cell, at least; more where they disagree", says_how=True),
-    ] = Field(default=3, ge=1, le=100)
+        int | None,
+        Option(
+            ("--processes",),
+            "Fresh processes of each cell, at least; more where they disagree",
+            default="3, and fewer of what is surely beaten",
+            says_how=True,
+        ),
+    ] = Field(default=None, ge=1, le=100)
     schedule: Annotated[
         Schedule,
         Option(

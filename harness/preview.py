@@ -66,13 +66,14 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[tupl
     found: list[PlannedContest] = []
     lacking: dict[str, str] = {}
     before_s = 0.0
-    time_plan = TimePlan(sampling_of(request))
+    sampling = sampling_of(request)
+    time_plan = TimePlan(sampling)
     for contest in contests:
         cells = [planned.cell for planned in contest.cells]
         reasons = {cell.label: refusal(cell)[1] or absences[cell.backend, cell.device] for cell in cells}
         lacking |= {label: reason for label, reason in reasons.items() if reason}
         labels = tuple(label for label, reason in reasons.items() if not reason)
-        time_plan.expect(contest.id, labels, request.processes)
+        time_plan.expect(contest.id, labels, sampling.processes)
         found.append(PlannedContest(cells[0].title, labels, time_plan.left_s() - before_s))
         before_s = time_plan.left_s()
     return Preview(tuple(found), lacking, request.budget_s or math.inf)

@@ -27,7 +27,7 @@ from harness.sampling_plan import SamplingPlan
 from harness.time_plan import CUDA_ONLY, TimePlan, end_of_budget
 from judging.constraints import Requirements
 from judging.fit import fitted_report
-from judging.ranking import undecided
+from judging.ranking import beaten, undecided
 from models.base import Family
 from records import report_file
 from records.device import Device
@@ -52,7 +52,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     if folder is not None:
         Store.check(folder)
     with Launchers(request.start_method) as launchers:
-        launchers.prepare(request.processes)
+        launchers.prepare(sampling_of(request).processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         request = on_this_machine(request, facts)
         contests = plan(request)
@@ -74,7 +74,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     contests = plan(request)
     store.forget_not_reached()
     with Launchers(request.start_method) as launchers:
-        launchers.prepare(request.processes)
+        launchers.prepare(sampling_of(request).processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         require_devices(request.devices, facts)
         captured = environment.capture(facts)
@@ -238,6 +238,7 @@ def _measure(
             "the machine's drift is in every ratio"
         )
     progress.planned(cells)
+    requirements = Requirements.parse(request.require)
     measurement = Measurement(
         launchers,
         store,
@@ -245,8 +246,9 @@ def _measure(
         sampling,
         request.time_limit_s,
         interleaved=request.schedule == "interleaved",
-        undecided=functools.partial(undecided, requirements=Requirements.parse(request.require)),
+        undecided=functools.partial(undecided, requirements=requirements),
         time_plan=time_plan,
+        beaten=functools.partial(beaten, requirements=requirements),
     )
     # an interruption ends the measuring and not the run: what has finished is reported
     with store.timed(), contextlib.suppress(KeyboardInterrupt):

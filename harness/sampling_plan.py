@@ -29,7 +29,8 @@ class SamplingPlan:
     `burst_calls` calls. A burst goes on to `wanted_calls` calls where these take little time.
 
     A warm-up of at least `warm_up_s` precedes them, and of half of that in further processes. With `latency_only`,
-    throughput, device time, energy and stages are not measured.
+    throughput, device time, energy and stages are not measured. In a plan that `races`, a cell that is surely beaten
+    gets no further process.
     """
 
     processes: int
@@ -40,19 +41,22 @@ class SamplingPlan:
     warm_up_s: float
     latency_only: bool = False
     wanted_calls: int = 0
+    races: bool = False
 
     @classmethod
     def lasting(
         cls,
         seconds: float,
-        processes: int = MIN_PROCESSES,
+        processes: int | None = None,
         wanted_calls: int = 0,
         max_processes: int = MAX_PROCESSES,
     ) -> SamplingPlan:
         """Return a plan that samples each cell for at least `seconds` and 100 calls over all its processes.
 
+        Who asks for a number of processes gets so many of every cell. Without that, surely beaten cells leave early.
         More time is spent on more rounds and not on longer ones: a round is one piece of evidence, however long it is.
         """
+        races, processes = processes is None, processes or MIN_PROCESSES
         rounds = max(MIN_ROUNDS_PER_EPOCH, math.ceil(seconds / processes / MAX_BURST_S))
         return cls(
             processes=processes,
@@ -63,4 +67,5 @@ class SamplingPlan:
             burst_calls=math.ceil(MIN_CALLS_PER_CELL / processes / rounds),
             wanted_calls=math.ceil(wanted_calls / processes / rounds),
             warm_up_s=min(MAX_WARM_UP_S, seconds / 2),
+            races=races,
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from judging import racing
 from judging.constraints import Requirements
 from judging.decision import Relation, is_decided, relation
+from judging.estimate import series_of
 from judging.fit import fit_records, fitted
-from records.schema import Doubt, Ratio, Record, Status
+from records.schema import Doubt, LeftEarly, Ratio, Record, Status
 
 BASELINE = "eager"
 
@@ -19,10 +21,22 @@ def undecided(records: Sequence[Record], requirements: Requirements | None = Non
     """Return the pairs of labels for which further processes could still change the verdict.
 
     A pair is the best cell so far and another cell that meets the requirements. It is decided when one is called
-    faster, or when they tie for good. With fewer than three processes no pair is decided.
+    faster, or when they tie for good. With fewer than three processes no pair is decided, unless one is surely beaten.
     """
     ranking = Ranking(records, requirements)
-    return [(ranking.ranked[0].cell.label, other.cell.label) for other, _ in ranking.undecided()]
+    lost = beaten(records, requirements)
+    return [
+        (ranking.ranked[0].cell.label, other.cell.label)
+        for other, lead in ranking.undecided()
+        if other.cell.label not in lost or relation(lead) is not Relation.FASTER
+    ]
+
+
+def beaten(records: Sequence[Record], requirements: Requirements | None = None) -> dict[str, LeftEarly]:
+    """Return the cells that are surely beaten by one that meets the requirements, by label."""
+    ranking = Ranking(records, requirements)
+    series = {record.cell.label: series_of(record.bursts) for record in ranking.measured}
+    return racing.beaten(series, [record.cell.label for record in ranking.ranked], BASELINE)
 
 
 class Ranking:

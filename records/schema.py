@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from records.device import CPU, Device
 from records.precision import Precision
 
-SCHEMA_VERSION = "2.0.0"
+SCHEMA_VERSION = "2.1.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -366,6 +366,14 @@ class Doubt(Frozen):
     details: list[str] = Field(default_factory=list)
 
 
+class LeftEarly(Frozen):
+    """Why a cell was measured in fewer processes than others: it was surely beaten."""
+
+    after_process: int  # so many processes it had
+    ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)]  # so many times slower it was at least, in every round
+    than: str  # label of the cell that was faster
+
+
 class Record(Frozen):
     """The end of one cell. A cell without numbers has a `reason`."""
 
@@ -378,6 +386,7 @@ class Record(Frozen):
     phases: list[Phase] = Field(default_factory=list)
     warm_up: WarmUp | None = None
     processes: list[Process] = Field(default_factory=list)  # the first one's phases are those above
+    left: LeftEarly | None = None  # before the last epoch
     bursts: list[Burst] = Field(default_factory=list)
     latency: Latency | None = None
     throughput: Throughput | None = None

@@ -122,6 +122,7 @@ class CellRun:
         """Begin with a cell, or go on with one of which an interrupted run has `kept` some processes."""
         self.planned = planned
         self.peak_memory = kept.peak_memory if kept else None  # of its latest process that was ready
+        self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
         self._setup = setup
         self._now_s = setup.machine.now_s
         self._folder = setup.store.builds(planned.cell.id)
@@ -266,7 +267,7 @@ class CellRun:
         assert self._so_far is not None, "a process of the cell has ended well"
         latency = summarise(self._so_far.bursts)
         known = {"latency": latency, "roofline": self._roofline(latency), "elapsed_s": self._elapsed_s}
-        return self._so_far.model_copy(update=known)
+        return self._so_far.model_copy(update=known | {"left": self.left})
 
     def unfinished(self) -> UnfinishedCell:
         """Return all that is needed to go on with the cell after its last process that ended well."""
@@ -324,16 +325,16 @@ class CellRun:
                 "processes": [*so_far.processes, live.summary()],
                 "bursts": self.bursts,
                 "doubts": [*so_far.doubts, *new],
-                **self._failed_check(live, live.ready.accuracy, finished.accuracy_after),
+                **self._failed_check(so_far, live.ready.accuracy, finished.accuracy_after),
             }
         )
 
-    def _failed_check(self, live: LiveProcess, *checks: Accuracy) -> dict[str, Any]:
+    def _failed_check(self, so_far: Record, *checks: Accuracy) -> dict[str, Any]:
         """Return what changes in the record if a further process gave wrong answers."""
         failed = next((check for check in checks if not check.passed), None)
         if failed is None:
             return {}
-        reason = f"wrong in its process {live.epoch + 1}: {failed.rule}"
+        reason = f"wrong in its process {len(so_far.processes) + 1}: {failed.rule}"
         return {"status": Status.INCORRECT, "reason": reason, "accuracy": failed, "log_tail": _tail(self._log)}
 
     def _start_worker(
@@ -394,7 +395,7 @@ class CellRun:
         # what has been measured stays valid where there was no time for a further process
         self._forget_live()
         lost = Doubt(kind=DoubtKind.PROCESS_LOST, details=[reason])
-        wrong = self._failed_check(live, live.ready.accuracy) if live.ready else {}
+        wrong = self._failed_check(self._so_far, live.ready.accuracy) if live.ready else {}
         self._so_far = self._so_far.model_copy(update={"doubts": [*self._so_far.doubts, lost], **wrong})
         return self.record()
 

@@ -13,18 +13,21 @@ from harness.controller.environment import Machine
 from harness.controller.launcher import Launcher, Launchers
 from harness.controller.progress import Progress
 from harness.controller.rounds import (
+    Beaten,
+    Pairs,
     RoundsSoFar,
     Undecided,
     core_of_round,
     next_epoch,
     order_of_round,
+    racing,
     round_rules,
 )
 from harness.controller.worker_process import CAN_PAUSE
 from harness.plan import Contest, PlannedCell, refusal
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import Step, TimePlan
-from judging.ranking import BASELINE, undecided
+from judging.ranking import BASELINE, beaten, undecided
 from records.errors import BakeoffError
 from records.schema import Conditions, Record, Status
 from records.store import Store, UnfinishedContest
@@ -52,6 +55,7 @@ class Measurement:
         undecided: Undecided = undecided,
         machine: Machine | None = None,
         time_plan: TimePlan | None = None,
+        beaten: Beaten = beaten,
     ) -> None:
         self.launchers = launchers
         self.store = store
@@ -60,6 +64,7 @@ class Measurement:
         self.time_limit_s = time_limit_s
         self.interleaved = interleaved and CAN_PAUSE
         self.undecided = undecided
+        self.beaten = beaten
         self.machine = machine or Machine()
         self.time_plan = time_plan or TimePlan(sampling)
         self.begun_s = self.machine.now_s() - store.elapsed_s
@@ -182,12 +187,12 @@ class ContestRun:
 
     def run(self) -> None:
         """Run epochs until the verdict is decided, or limits allow no more. Then save the records."""
-        while self._cells and self._wants_epoch(self._epochs_done):
+        while cells := self._for_another_epoch(self._epochs_done):
             # to have been there first is no merit of a backend's
             in_reverse = self._epochs_done % 2 == 1 and self._held_all
-            epoch = Epoch(self._epochs_done, deque(reversed(self._cells) if in_reverse else self._cells))
+            epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells))
             self._run_epoch(epoch)
-            self._cells = [cell_run for cell_run in self._cells if cell_run in epoch.finished]
+            self._cells = [each for each in self._cells if each in epoch.finished or each not in cells]
             self._epochs_done, self._held_all = self._epochs_done + 1, epoch.holds_all
             self._keep()
         for cell_run in self._cells:
@@ -203,18 +208,33 @@ class ContestRun:
             )
         )
 
-    def _wants_epoch(self, done: int) -> bool:
-        """Return True when each cell gets another process, and say why or why not."""
+    def _for_another_epoch(self, done: int) -> list[CellRun]:
+        """Return the cells that get another process, or none of them, and say why or why not.
+
+        In a race, a cell that is surely beaten sits out, and comes back if the verdict is found to depend on it.
+        """
         plan = self._run.sampling
-        if done == 0:
-            return True
-        labels = [cell_run.cell.label for cell_run in self._cells]
-        records = [cell_run.record() for cell_run in self._cells] if done >= plan.processes else []
+        if done == 0 or not self._cells:
+            return self._cells
+        records = [cell_run.record() for cell_run in self._cells] if plan.races or done >= plan.processes else []
+        open_pairs = self._run.undecided(records) if done >= plan.processes else ()
+        sitting_out = racing(self._run.beaten(records), open_pairs) if plan.races else {}
+        cells = [cell_run for cell_run in self._cells if cell_run.cell.label not in sitting_out]
+        if not self._is_wanted(done, cells, open_pairs):
+            return []
+        for cell_run in self._cells:
+            cell_run.left = sitting_out.get(cell_run.cell.label)
+        return cells
+
+    def _is_wanted(self, done: int, cells: Sequence[CellRun], open_pairs: Pairs) -> bool:
+        """Return True when these cells get another process, and say why or why not."""
+        plan = self._run.sampling
+        labels = [cell_run.cell.label for cell_run in cells]
         decision = next_epoch(
             plan,
             done,
-            open_pairs=self._run.undecided(records) if records else (),
-            has_time=all(cell_run.has_time_for_another for cell_run in self._cells),
+            open_pairs,
+            has_time=all(cell_run.has_time_for_another for cell_run in cells),
             has_budget=self._time_plan.leaves_room_for_epoch(labels, self._machine.now_s()),
         )
         self._time_plan.expect_further(

@@ -7,17 +7,19 @@ they are precise, and which pairs are undecided.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from harness.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
 from judging.estimate import are_precise, undisturbed_rounds
-from records.schema import Burst, Record
+from records.schema import Burst, LeftEarly, Record
 
 Pairs = Sequence[tuple[str, str]]
 Undecided = Callable[[Sequence[Record]], Pairs]
 """Returns, from the records so far, the pairs of labels for which more processes are worth their time."""
+Beaten = Callable[[Sequence[Record]], Mapping[str, LeftEarly]]
+"""Returns, from the records so far, the cells that are surely beaten, by label."""
 
 Cell = TypeVar("Cell")
 
@@ -107,6 +109,12 @@ def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool,
     if not has_budget:
         return NextEpoch(False, f"--budget left no time for more processes per cell, which might decide {pairs}")
     return NextEpoch(True, f"{done} processes of each cell do not decide {pairs}: one more of each")
+
+
+def racing(beaten: Mapping[str, LeftEarly], open_pairs: Pairs) -> dict[str, LeftEarly]:
+    """Return the beaten cells that sit out the next epoch: those that the verdict does not depend on."""
+    named = {label for pair in open_pairs for label in pair}
+    return {label: left for label, left in beaten.items() if label not in named}
 
 
 def order_of_round(group: int, number: int, cells: Sequence[Cell]) -> list[Cell]:
