@@ -100,6 +100,8 @@ def _contest(contest: ContestJudgement) -> str:
         parts.append(f"Floor: {escape(format.floor(contest.roofline))}.")
     if nominal := machine.tensor_core_rates(contest):
         parts.append(f"Tensor cores: {escape(nominal)}.")
+    if left := sentences.left_early(contest):
+        parts.append(f"{escape(left)}.")
     parts += [_contest_table(contest), _stages(contest), _processes(contest), _where_it_ran(contest)]
     return "\n\n".join(part for part in parts if part)
 

@@ -103,6 +103,7 @@ class Section:
         ]
         self.finding = f"{sentences.finding(contest)}."
         self.doubts = sentences.doubts(contest)
+        self.left_early = sentences.left_early(contest)
         self.floor = format.floor(contest.roofline) if contest.roofline else ""
         self.tensor_cores = machine.tensor_core_rates(contest)
         self.sentences = [*cost_report.sentences(contest), *cost_report.plain_verdicts(contest)]

@@ -76,6 +76,27 @@ def doubts(contest: ContestJudgement) -> list[str]:
     return [doubt(each) for each in contest.doubts]
 
 
+def left_early(contest: ContestJudgement) -> str:
+    """Say which cells got no further process because they were surely beaten, and by whom, or nothing."""
+    groups: dict[tuple[int, str], list[CellJudgement]] = {}
+    for cell in contest.cells:
+        if left := cell.record.left:
+            groups.setdefault((left.after_process, left.than), []).append(cell)
+    return "; ".join(_left_early(cells) for cells in groups.values())
+
+
+def _left_early(cells: Sequence[CellJudgement]) -> str:
+    """Say it of cells that left at the same time and were beaten by the same cell."""
+    reasons = [cell.record.left for cell in cells if cell.record.left]
+    processes = f"{'its' if len(cells) == 1 else 'their'} first"
+    processes += " process" if reasons[0].after_process == 1 else f" {reasons[0].after_process} processes"
+    least = min(left.ratio for left in reasons)
+    return (
+        f"{_listed([cell.label for cell in cells])} left after {processes}: at least {least:.1f} times slower than "
+        f"{reasons[0].than} in every undisturbed round"
+    )
+
+
 def unmet(doubt: Doubt) -> str:
     """Say which requirement is not met: `p99_ms is 5.2, not < 5`."""
     name, comparison, limit = doubt.details
@@ -402,7 +423,7 @@ def _with_ratios(labels: Sequence[str], ratios: Sequence[Ratio]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 _WHY_NOT_MEASURED = {

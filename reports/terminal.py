@@ -224,7 +224,8 @@ def print_report(judgement: Judgement, console: Console) -> None:
         for doubt in contest.doubts:
             if doubt.kind not in _TOLD_BY_A_ROW:
                 _print_wrapped(console, "- ", sentences.doubt(doubt))
-        for sentence in [*cost_report.plain_verdicts(contest), *cost_report.sentences(contest)]:
+        told = [sentences.left_early(contest), *cost_report.plain_verdicts(contest), *cost_report.sentences(contest)]
+        for sentence in filter(None, told):
             _print_wrapped(console, "= ", sentence)
         console.print()
     if lacking := machine.what_is_missing(judgement.report):
