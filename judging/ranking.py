@@ -24,17 +24,21 @@ def undecided(records: Sequence[Record], requirements: Requirements | None = Non
     faster, or when they tie for good. With fewer than three processes no pair is decided, unless one is surely beaten.
     """
     ranking = Ranking(records, requirements)
-    lost = beaten(records, requirements)
+    open_leads = ranking.undecided()
+    lost = _beaten(ranking) if open_leads else {}
     return [
         (ranking.ranked[0].cell.label, other.cell.label)
-        for other, lead in ranking.undecided()
+        for other, lead in open_leads
         if other.cell.label not in lost or relation(lead) is not Relation.FASTER
     ]
 
 
 def beaten(records: Sequence[Record], requirements: Requirements | None = None) -> dict[str, LeftEarly]:
     """Return the cells that are surely beaten by one that meets the requirements, by label."""
-    ranking = Ranking(records, requirements)
+    return _beaten(Ranking(records, requirements))
+
+
+def _beaten(ranking: Ranking) -> dict[str, LeftEarly]:
     series = {record.cell.label: series_of(record.bursts) for record in ranking.measured}
     return racing.beaten(series, [record.cell.label for record in ranking.ranked], BASELINE)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -359,3 +361,61 @@ def test_the_time_limit_counts_what_went_before_an_interruption(tmp_path: Path) 
     run = run_contest(tmp_path, scripts, plan_of(3, 6), **limits)
     assert [len(record.processes) for record in run.records.values()] == [3, 3]
     assert any("--time-limit left no room" in note for note in run.notes)
+
+
+# --- a race
+
+
+RACE = replace(plan_of(3), races=True)
+RUNNERS = {"eager": Script(level_ms=3.0), "null": Script(level_ms=1.0), "null/double": Script(level_ms=2.0)}
+
+
+def processes_of(run: SimpleNamespace) -> list[int]:
+    return [len(run.records[label].processes) for label in THREE]
+
+
+def test_what_is_surely_beaten_gets_no_further_process_and_the_baseline_does(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, RUNNERS, RACE)
+    assert processes_of(run) == [3, 3, 1]
+    left = run.records["null/double"].left
+    assert left is not None and (left.after_process, left.than) == (1, "null")
+    assert left.ratio == pytest.approx(2.0, rel=0.02)
+    assert run.records["null/double"].status is Status.OK and run.records["null/double"].doubts == []
+    assert run.records["eager"].left is run.records["null"].left is None
+
+
+def test_a_number_of_processes_that_was_asked_for_is_that_of_every_cell(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, RUNNERS, plan_of(3))
+    assert processes_of(run) == [3, 3, 3]
+
+
+def test_a_cell_that_left_comes_back_when_the_verdict_depends_on_it(tmp_path: Path) -> None:
+    def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
+        return [("null", "null/double")] if len(records[0].processes) < 5 else []
+
+    run = run_contest(tmp_path, RUNNERS, replace(plan_of(3, 6), races=True), undecided=undecided)
+    assert processes_of(run) == [5, 5, 3]
+    assert run.records["null/double"].left is None
+    assert [process.index for process in run.records["null/double"].processes] == [0, 3, 4]
+
+
+def test_a_cell_comes_back_when_the_one_that_beat_it_fails(tmp_path: Path) -> None:
+    dies = Script(level_ms=1.0, endings={(1, "burst 3"): SEGFAULT})
+    run = run_contest(tmp_path, RUNNERS | {"null": dies}, RACE)
+    assert [process.index for process in run.records["null/double"].processes] == [0, 2]
+
+
+def test_the_slower_half_of_two_groups_leaves_too(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, RUNNERS, RACE, available_bytes=lambda launcher: 10**12 if launcher.alive() < 2 else 0)
+    assert {label: groups_by_epoch(record) for label, record in run.records.items()} == {
+        "eager": [[0, 1], [2], [3]],
+        "null": [[0], [2], [3]],
+        "null/double": [[1], [], []],
+    }
+
+
+def test_a_race_that_is_interrupted_goes_on_without_what_left(tmp_path: Path) -> None:
+    run_contest(tmp_path, RUNNERS, RACE, interrupted_at=(2, "null"))
+    run = run_contest(tmp_path, RUNNERS, RACE)
+    assert (processes_of(run), run.started) == ([3, 3, 1], [(2, "eager"), (2, "null")])
+    assert run.records["null/double"].left is not None

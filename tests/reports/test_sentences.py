@@ -3,7 +3,7 @@ import pytest
 from judging.constraints import QUANTITIES, Requirements
 from judging.contest import ContestJudgement, judge_contest
 from judging.judgement import judge
-from records.schema import Doubt, DoubtKind, Interval, Phase, Ratio, Record, Status
+from records.schema import Doubt, DoubtKind, Interval, LeftEarly, Phase, Ratio, Record, Status
 from reports import sentences
 from tests.reports.samples import LAYOUTS, cell, failed, lived, noted, ok, once, over_processes, report
 
@@ -54,6 +54,32 @@ def judged(*records: Record, require: str = "") -> ContestJudgement:
 )
 def test_the_verdict_in_one_sentence(records: list[Record], said: str) -> None:
     assert verdict(*records) == f"conv on cpu, fp32: {said}"
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ({}, ""),
+        (
+            {"onnx": (1, 2.43)},
+            "onnx left after its first process: at least 2.4 times slower than openvino in every undisturbed round",
+        ),
+        (
+            {"onnx": (1, 2.43), "inductor": (1, 1.6), "torchscript": (2, 3.0)},
+            "inductor and onnx left after their first process: at least 1.6 times slower than openvino in every "
+            "undisturbed round; torchscript left after its first 2 processes: at least 3.0 times slower than openvino "
+            "in every undisturbed round",
+        ),
+    ],
+)
+def test_what_left_early_is_told_in_one_line(left: dict[str, tuple[int, float]], said: str) -> None:
+    records = [once(3.0 + place, label) for place, label in enumerate(("openvino", "inductor", "onnx", "torchscript"))]
+    gone = {
+        label: LeftEarly(after_process=after, ratio=ratio, than="openvino") for label, (after, ratio) in left.items()
+    }
+    contest = judged(*(record.model_copy(update={"left": gone.get(record.cell.label)}) for record in records))
+    assert sentences.left_early(contest) == said
+    assert not [doubt for doubt in contest.doubts if "left" in doubt.kind.value]
 
 
 def test_the_verdict_counts_cells_that_do_not_meet_the_requirements() -> None:

@@ -1,0 +1,78 @@
+"""Which cells are surely beaten, so that they get no further process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from judging.constraints import Requirements
+from judging.ranking import beaten, undecided
+from records.schema import LeftEarly, Record, Status
+from tests.reports.samples import cell, constant, failed, lived, ok, once, under
+
+ROUNDS = 6
+
+
+def found(*records: Record, require: str = "") -> dict[str, LeftEarly]:
+    return beaten(records, Requirements.parse(require))
+
+
+def of_rounds(backend: str, milliseconds: Sequence[float], disturbed: int | None = None, group: int = 0) -> Record:
+    """Return a cell with one round of each latency. In the round `disturbed`, its threads waited for a core."""
+    made = constant(milliseconds, group=group)
+    made = [under([burst], wait_share=0.5 if burst.round == disturbed else 0.0)[0] for burst in made]
+    return ok(cell(backend), made)
+
+
+FAST, SLOW = of_rounds("onnx", [1.0] * ROUNDS), of_rounds("inductor", [2.0, 1.8, 1.7, 1.9, 2.1, 2.0])
+
+
+def test_what_is_slower_in_every_round_is_beaten_by_its_best_round() -> None:
+    left = found(FAST, SLOW)["inductor"]
+    assert (left.after_process, left.than) == (1, "onnx")
+    assert left.ratio == pytest.approx(1.7)
+
+
+def test_who_beats_it_by_most_is_named() -> None:
+    lost = found(FAST, SLOW, of_rounds("openvino", [0.5] * ROUNDS))
+    assert {label: left.than for label, left in lost.items()} == {"onnx": "openvino", "inductor": "openvino"}
+
+
+@pytest.mark.parametrize(("disturbed", "is_beaten"), [(None, False), (2, True), (3, False)])
+def test_one_round_that_is_close_saves_it_unless_that_round_was_disturbed(
+    disturbed: int | None, is_beaten: bool
+) -> None:
+    slow = of_rounds("inductor", [2.0, 1.8, 1.2, 1.9, 2.1, 2.0], disturbed)
+    assert ("inductor" in found(FAST, slow)) is is_beaten
+
+
+def test_a_few_rounds_prove_nothing() -> None:
+    assert not found(of_rounds("onnx", [1.0] * 3), of_rounds("inductor", [9.0] * 3))
+
+
+def test_a_close_process_saves_it_and_the_slow_ones_count() -> None:
+    assert found(lived(1.0, "onnx"), lived(2.0, "inductor"))["inductor"].after_process == 5
+    assert not found(lived(1.0, "onnx"), lived(2.0, "inductor", [1.0, 1.0, 0.6, 1.0, 1.0]))
+
+
+def test_the_baseline_is_never_beaten() -> None:
+    assert list(found(once(9.0, "eager"), once(8.0, "inductor"), FAST)) == ["inductor"]
+
+
+def test_only_a_cell_that_may_win_beats_another() -> None:
+    assert not found(once(1.0, "onnx", build_s=60.0), once(2.0, "inductor"), require="build_s<10")
+    assert not found(failed(cell("onnx"), Status.CRASH, "signal 11"), once(2.0, "inductor"))
+
+
+def test_cells_of_two_groups_are_compared_through_the_baseline_at_its_worst() -> None:
+    eager = ok(cell("eager"), [*constant([4.0] * ROUNDS, group=0), *constant([4.0] * ROUNDS, group=1)])
+    slow = of_rounds("inductor", [2.0, 1.8, 1.7, 1.9, 2.1, 2.0], group=1)
+    assert found(eager, FAST, slow)["inductor"].ratio == pytest.approx(1.7)
+    assert not found(FAST, slow), "without a baseline nothing connects the two"
+
+
+def test_a_beaten_cell_asks_for_no_further_process() -> None:
+    eager, fast = lived(3.0, "eager"), lived(1.0, "onnx")
+    assert undecided([eager, fast, once(2.0, "inductor")]) == []
+    assert undecided([eager, fast, once(1.1, "inductor")]) == [("onnx", "inductor")]
