@@ -18,7 +18,7 @@ _SMALLEST_REACH = 0.02
 
 
 def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw the distribution of each cell's calls as a hill, with a line at the median."""
+    """Draw the distribution of each cell's calls as a hill, with a line at its fitted latency."""
     found = contest.distributions
     if not found.by_label:
         return None
@@ -29,15 +29,15 @@ def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
             marks.append(lost_cell(place, cell, palette))
             continue
         middle = f"{format.milliseconds(hill.low_ms)} to {format.milliseconds(hill.high_ms)} ms"
-        median = f"median of {hill.calls:,} calls {format.milliseconds(hill.median_ms)} ms"
+        latency = f"{format.milliseconds(hill.median_ms)} ms; {hill.calls:,} calls"
         shapes = _hill(hill, place + FOOT_Y, is_filled=not cell.record.status.is_failure)
-        marks.append(Mark(shapes, f"{cell.label}: {median}, 99 % from {middle}", palette(cell.label)))
+        marks.append(Mark(shapes, f"{cell.label}: {latency}, 99 % of them from {middle}", palette(cell.label)))
     ends_ms = [end for hill in found.by_label.values() for end in (hill.low_ms, hill.high_ms)]
     return Chart(
         name="samples",
         subject=contest.title,
         finding=findings.samples(contest),
-        caption="Distribution of the latency of single calls in ms, the middle 99 % of them, with the median",
+        caption="Distribution of single calls in ms, the middle 99 % of them, with the latency of the table",
         x=axis_around("latency of a call (ms), middle 99 % of the calls", ends_ms, found.is_log, pad=0.04),
         y=None,
         marks=tuple(marks),
