@@ -23,6 +23,7 @@ PASSED_ON = frozenset({
     "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "CUDNN_HOME", "CUDNN_PATH", "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES", "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH", "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF", "MALLOC_ARENA_MAX", "MALLOC_CONF", "SYSTEMROOT",
+    "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME",
 })
 # fmt: on
 PASSED_ON_PREFIXES = ("LC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_")
@@ -36,6 +37,7 @@ def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> d
         **allowed(given),
         MARK: mark,
         "HF_HUB_OFFLINE": "1",
+        "HF_HUB_CACHE": _hub_cache(given),
         "TOKENIZERS_PARALLELISM": "false",
         "TMPDIR": str(workspace / "tmp"),
         "XDG_CACHE_HOME": str(caches),
@@ -49,6 +51,12 @@ def child_environment(given: Mapping[str, str], workspace: Path, mark: str) -> d
 def allowed(given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of `given` that a worker may see."""
     return {name: value for name, value in given.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)}
+
+
+def _hub_cache(given: Mapping[str, str]) -> str:
+    """Return the folder into which the controller downloads models, by the rules of huggingface_hub."""
+    home = given.get("HF_HOME") or os.path.join(given.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return os.path.expanduser(given.get("HF_HUB_CACHE") or os.path.join(home, "hub"))
 
 
 def make_workspace(folder: Path) -> Path:

@@ -190,7 +190,7 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
             for device, precision in itertools.product(devices, precisions):
                 for backend, mode, asked_by_name in configurations:
                     cell = Cell(
-                        model=model,
+                        model=family.name,
                         dimensions=dimensions,
                         task=request.task,
                         device=device,

@@ -218,6 +218,8 @@ def _model_part(cell: Cell, family: Family, dimensions: dict[str, int | str]) ->
             raise UsageError(
                 f"{cell.model}: config.json names the architecture {family.architecture!r}, which is no class"
             )
+        if not family.is_of_text_or_images:
+            raise UsageError(f"no script for {cell.model}: there is one for folders with weights, of text or of images")
         text = ("import inspect",) if "seq" in dimensions else ()
         facts = {"folder": str(family.folder.resolve()), "architecture": family.architecture}
         return ModelPart("huggingface", (*text, "import transformers"), structured=True, facts=facts)

@@ -51,6 +51,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     )  # a wrong name is found before any process starts
     if folder is not None:
         Store.check(folder)
+    request = with_models_ready(request)
     with Launchers(request.start_method) as launchers:
         launchers.prepare(sampling_of(request).processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
@@ -93,6 +94,26 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
                 store.note(f"interrupted and resumed: cells of {contest.id} measured before and after share no rounds")
         _measure(launchers, contests, request, store, progress)
     return report_of(store), store
+
+
+def with_models_ready(request: Request) -> Request:
+    """Return the request with the full name of each model, and have each model fetch what workers will load.
+
+    The full name of a model from a hub has the commit. So all cells, and a resumed run, measure the same weights.
+    """
+
+    def full_name(model: str) -> str:
+        family = models.find(model)
+        family.prepare()
+        return family.name
+
+    def named(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(full_name(name) for name in names)
+
+    parts = tuple(
+        part.model_copy(update={"models": named(part.models)}) if part.models else part for part in request.runs
+    )
+    return request.model_copy(update={"models": named(request.models), "runs": parts})
 
 
 def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:

@@ -38,7 +38,7 @@ CLASSES = {
 """Where other models come from: the family for each prefix of a name."""
 
 SOURCES = {
-    "hf": ("hf:FOLDER", "a local Hugging Face model; its dimensions are batch and seq"),
+    "hf": ("hf:FOLDER or hf:ORG/NAME", "a Hugging Face model; its dimensions are batch, seq, size or samples"),
     "timm": ("timm:NAME", "an image model of timm, with random weights; its dimensions are batch and size"),
     "torchvision": ("torchvision:NAME", "a model of torchvision, with random weights; batch, size, for videos frames"),
 }

@@ -148,6 +148,9 @@ class Family(ABC):
     def check(self, dimensions: Sizes) -> None:  # noqa: B027 - most families have nothing to check
         """Raise UsageError if dimensions that are valid alone do not fit together."""
 
+    def prepare(self) -> None:  # noqa: B027 - most families have all that they need
+        """Fetch what `load` needs. The controller calls this once, and workers have no network."""
+
     @abstractmethod
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Build the module and its inputs. The same dimensions and seed give the same weights and inputs, bit for bit.

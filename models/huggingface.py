@@ -1,19 +1,21 @@
-"""A Hugging Face model from a local folder: `hf:FOLDER`.
+"""A Hugging Face model: `hf:FOLDER`, or `hf:ORG/NAME` from the hub.
 
-Nothing is downloaded, and no code from the folder is run. Inputs follow from config.json: random token ids for text,
-random pixels for images. A model that takes anything else needs a factory (`models.user`).
+No code of the model is run, and no weights are read but safetensors. A folder with nothing but config.json gets random
+weights. Inputs follow from config.json and from what the model accepts: token ids with padded rows, pixels, sound. A
+model that takes anything else needs a factory (`models.user`).
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models import hub
 from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
-from models.seeding import seeded
+from models.seeding import make_as_trained, seeded
 from records.errors import BakeoffError, UsageError
 
 if TYPE_CHECKING:
@@ -22,23 +24,47 @@ if TYPE_CHECKING:
 OFFSET_POSITIONS = ("roberta", "camembert", "mpnet", "longformer")
 """Model types with first position `pad_token_id + 1`, so that tokens have as many positions fewer."""
 
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+INDEX = "model.safetensors.index.json"
+
+WITHOUT_TEXT = ("beit",)
+"""Types of models with a vocabulary of images."""
+
+IMAGE_TOKENS = ("image_token_id", "image_token_index")
+"""Keys of models that take images into a text. They are measured with text alone."""
+
 FACTORY_INSTEAD = "write a factory and name it as path/to/file.py:FACTORY (models/user.py says how)"
 
 
 class HuggingFace(Family):
-    """The model in `folder`: its config.json and *.safetensors, as `save_pretrained` writes them."""
+    """The model in a folder: its config.json and *.safetensors, as `save_pretrained` writes them."""
 
-    def __init__(self, folder: str) -> None:
-        """Read the folder's configuration. Raise UsageError if Bakeoff cannot load a model from it."""
-        self.name = f"hf:{folder}"
-        self.folder = Path(folder).expanduser()
+    def __init__(self, source: str) -> None:
+        """Read the configuration. Raise UsageError if Bakeoff cannot load a model from it."""
+        self.folder = Path(source).expanduser()
+        self.commit = None if self.folder.exists() else hub.commit_of(source)
+        self.name = f"hf:{self.commit or source}"
+        if self.commit:
+            self.folder = hub.folder_with_config(self.commit)
         self.config = _read_config(self.name, self.folder)
-        _check_weights(self.name, self.folder)
+        self.has_weights = self.commit is not None or _has_weights(self.name, self.folder)
         self.architecture = next(iter(self.config.get("architectures") or ()), "AutoModel")
-        self.description = f"{self.architecture} of {self.folder}"
+        self.description = f"{self.architecture} of {self.commit or self.folder}"
+        if not self.has_weights:
+            self.description += ", with random weights"
         self.dimensions = self._dimensions()
         model_type = str(self.config.get("model_type", "")).replace("-", "_")
         self.imports = ("transformers.modeling_utils", f"transformers.models.{model_type}.modeling_{model_type}")
+
+    @property
+    def is_of_text_or_images(self) -> bool:
+        """Return True for a folder with weights of a model that takes one text, or images of its own size."""
+        is_plain = set(self.dimensions) in ({"batch", "seq"}, {"batch", "size"}) and "num_mel_bins" not in self.config
+        return is_plain and self.has_weights and self.commit is None
+
+    def prepare(self) -> None:
+        if self.commit:
+            hub.download_weights(self.commit)
 
     def check(self, dimensions: Sizes) -> None:
         limit = _positions(self.config)
@@ -48,7 +74,6 @@ class HuggingFace(Family):
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Load the folder's weights. The seed decides the inputs, and weights that the folder lacks."""
         try:
-            import torch
             import transformers
         except ImportError as error:
             raise BakeoffError(f"{self.name} needs the package '{error.name}': pip install transformers") from error
@@ -59,48 +84,76 @@ class HuggingFace(Family):
             raise UsageError(
                 f"{self.name}: {self.architecture} is code of the folder, which Bakeoff never runs: {FACTORY_INSTEAD}"
             )
-        model_class: Any = known if is_known else transformers.AutoModel
         with seeded(seed):
-            module = model_class.from_pretrained(
-                self.folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
-            )
+            module = self._module(known if is_known else transformers.AutoModel)
             # a forward pass needs no cache among its outputs; parts such as T5's decoder have their own configuration
             for part in module.modules():
                 if hasattr(getattr(part, "config", None), "use_cache"):
                     part.config.use_cache = False
             inputs = tuple(self._inputs(module, dimensions) for _ in range(INPUT_SETS))
+            if not self.has_weights:
+                make_as_trained(module, inputs)
         return LoadedModel(module.eval(), inputs)
 
+    def _module(self, model_class: Any) -> Any:
+        import torch
+        import transformers
+
+        if self.has_weights:
+            return model_class.from_pretrained(
+                self.folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+            )
+        config = transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
+        if model_class is transformers.AutoModel:
+            return model_class.from_config(config, dtype=torch.float32)
+        return model_class._from_config(config, dtype=torch.float32)
+
     def _dimensions(self) -> dict[str, Dimension]:
-        batch = Dimension(4, "examples per call")
-        if "vocab_size" in self.config:
-            limit = _positions(self.config)
-            return {"batch": batch, "seq": Dimension(min(128, limit or 128), "tokens of a sequence")}
-        if "image_size" in self.config or "num_channels" in self.config:
-            return {"batch": batch}
-        raise UsageError(f"{self.name}: config.json speaks of neither one text nor one image: {FACTORY_INSTEAD}")
+        found = {"batch": Dimension(4, "examples per call")}
+        parts = [self.config, *(part for part in self.config.values() if isinstance(part, dict))]
+        if "feat_extract_norm" in self.config:
+            return found | {"samples": Dimension(16_000, "samples of a sound")}
+        if self.config.get("model_type") not in WITHOUT_TEXT and any("vocab_size" in part for part in parts):
+            found["seq"] = Dimension(min(128, _positions(self.config) or 128), "tokens of a sequence")
+        takes_text_alone = any(name in self.config for name in IMAGE_TOKENS)
+        if not takes_text_alone and any("image_size" in part or "num_channels" in part for part in parts):
+            found["size"] = Dimension(_image_size(parts), "height and width of an image")
+        if len(found) == 1:
+            raise UsageError(f"{self.name}: config.json speaks of no text, image or sound: {FACTORY_INSTEAD}")
+        return found
 
     def _inputs(self, module: Any, dimensions: Sizes) -> Inputs:
-        accepted = inspect.signature(module.forward).parameters
-        batch = int(dimensions["batch"])
-        if module.main_input_name == "pixel_values" and "seq" not in dimensions:
-            return Inputs(kwargs={"pixel_values": _pixels(module.config, batch)})
-        if module.main_input_name != "input_ids" or "seq" not in dimensions:
-            raise UsageError(f"{self.name} takes {module.main_input_name}, not text or an image: {FACTORY_INSTEAD}")
+        """Return what the model accepts of tokens, pixels and sound. Images and texts go together in some models."""
         import torch
 
-        shape = (batch, int(dimensions["seq"]))
-        kwargs = {"input_ids": _token_ids(module.config, shape)}
-        if "attention_mask" in accepted:
-            kwargs["attention_mask"] = torch.ones(shape, dtype=torch.int64)
-        if module.config.is_encoder_decoder and "decoder_input_ids" in accepted:
-            kwargs["decoder_input_ids"] = _token_ids(module.config, shape)
+        accepted = inspect.signature(module.forward).parameters
+        main, batch = module.main_input_name, int(dimensions["batch"])
+        has_two_towers = hasattr(module, "get_text_features") and hasattr(module, "get_image_features")
+        kwargs: dict[str, torch.Tensor] = {}
+        if "seq" in dimensions and (main == "input_ids" or has_two_towers):
+            shape = (batch, int(dimensions["seq"]))
+            kwargs["input_ids"] = _token_ids(module.config, shape)
+            if "attention_mask" in accepted:
+                kwargs["attention_mask"] = _padded_at_the_end(*shape)
+        if "size" in dimensions and (main == "pixel_values" or has_two_towers):
+            size = int(dimensions["size"])
+            kwargs["pixel_values"] = torch.randn(batch, _channels(module.config), size, size)
+            if "interpolate_pos_encoding" in accepted and size != self.dimensions["size"].default:
+                return Inputs(kwargs={**kwargs, "interpolate_pos_encoding": True})
+        if main == "input_values" and "samples" in dimensions:
+            kwargs[main] = torch.randn(batch, int(dimensions["samples"]))
+        if main == "input_features" and hasattr(module.config, "max_source_positions"):
+            kwargs[main] = torch.randn(batch, module.config.num_mel_bins, 2 * module.config.max_source_positions)
+        if not kwargs:
+            raise UsageError(f"{self.name} takes {main}, which is no text, image or sound: {FACTORY_INSTEAD}")
+        if module.config.is_encoder_decoder and "decoder_input_ids" in accepted and "seq" in dimensions:
+            kwargs["decoder_input_ids"] = _token_ids(module.config, (batch, int(dimensions["seq"])))
         return Inputs(kwargs=kwargs)
 
 
 def _read_config(model: str, folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
-        raise UsageError(f"{model}: no folder {folder}: hf: takes a local folder, nothing is downloaded")
+        raise UsageError(f"{model}: no folder {folder}: hf: takes a local folder, or ORG/NAME of the hub")
     path = folder / "config.json"
     try:
         config = json.loads(path.read_bytes())
@@ -117,25 +170,31 @@ def _read_config(model: str, folder: Path) -> dict[str, Any]:
     return config
 
 
-def _check_weights(model: str, folder: Path) -> None:
+def _has_weights(model: str, folder: Path) -> bool:
+    """Return False if the folder holds a bare configuration. Raise UsageError for weights that cannot be read."""
     weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
-        if any(folder.glob("pytorch_model*.bin")):
-            raise UsageError(
-                f"{model}: pytorch_model.bin can run code when read, Bakeoff takes safetensors only: convert it once "
-                "with AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-            )
-        raise UsageError(f"{model}: no *.safetensors in {folder}: hf: takes a folder that save_pretrained wrote")
     for file in weights:
         with file.open("rb") as stream:
             if stream.read(16) == b"version https://":
                 raise UsageError(f"{model}: {file} is a Git LFS pointer, not weights: run `git lfs pull` in {folder}")
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if not weights and pickles:
+        raise UsageError(
+            f"{model}: {pickles[0]} can run code when read, Bakeoff takes safetensors only: convert it once with "
+            "AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    if not weights and any(folder.glob(INDEX)):
+        raise UsageError(f"{model}: {INDEX} names weights, and there is no *.safetensors in {folder}")
+    return bool(weights)
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:
     """Return the longest sequence that the configuration allows; None if it sets no limit."""
     model_type = str(config.get("model_type", ""))
-    limit = config.get("max_position_embeddings")
+    limits = ("max_target_positions", "max_position_embeddings")
+    limit = next((config[name] for name in limits if config.get(name) is not None), None)
+    if limit is None and isinstance(text := config.get("text_config"), dict):
+        return _positions(text)
     if limit is None and "t5" not in model_type:  # T5 writes n_positions too, but its positions are relative
         limit = config.get("n_positions")
     if not isinstance(limit, int) or limit < 1:
@@ -149,18 +208,31 @@ def _token_ids(config: Any, shape: tuple[int, int]) -> torch.Tensor:
     """Return random ids of ordinary tokens, since some models react to padding or end tokens inside a text."""
     import torch
 
+    text = config.get_text_config(decoder=True)
     special: set[object] = set()
-    for key, value in config.to_dict().items():
+    for key, value in (*config.to_dict().items(), *text.to_dict().items()):
         if key.endswith("_token_id"):
             special.update(value if isinstance(value, list) else [value])
-    ordinary = torch.tensor([token for token in range(config.vocab_size) if token not in special])
+    ordinary = torch.tensor([token for token in range(text.vocab_size) if token not in special])
     return ordinary[torch.randint(len(ordinary), shape)]
 
 
-def _pixels(config: Any, batch: int) -> torch.Tensor:
-    """Return standard normal pixels, as after an image processor's normalisation."""
+def _padded_at_the_end(batch: int, seq: int) -> torch.Tensor:
+    """Return an attention mask. The first row is a full text, and each other one has a random part of its length."""
     import torch
 
-    size = getattr(config, "image_size", None) or 224  # convolutional networks take any size
-    height, width = (size, size) if isinstance(size, int) else size
-    return torch.randn(batch, getattr(config, "num_channels", 3), height, width)
+    lengths = torch.randint((seq + 1) // 2, seq + 1, (batch, 1))
+    lengths[0] = seq
+    return (torch.arange(seq) < lengths).to(torch.int64)
+
+
+def _image_size(parts: Sequence[Mapping[str, Any]]) -> int:
+    """Return the size that the configuration names. Convolutional networks take any size and name none."""
+    size = next((part["image_size"] for part in parts if part.get("image_size")), 224)
+    return int(size[0] if isinstance(size, list) else size)
+
+
+def _channels(config: Any) -> int:
+    """Return the channels of an image, which the part for images may name."""
+    parts = (config, *(getattr(config, name, None) for name in ("vision_config", "encoder")))
+    return int(next((part.num_channels for part in parts if hasattr(part, "num_channels")), 3))

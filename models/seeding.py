@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from models.base import INPUT_SETS, Inputs
 from records.device import Device
@@ -65,13 +65,17 @@ def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs], called: tor
                 norm.reset_running_stats()
                 norm.momentum = None  # for the mean over all calls
                 norm.train()
-            (called or module)(*(_first_rows(*values) for values in zip(*(one.args for one in sets[:2]), strict=True)))
+            rows = _first_rows(*sets[:2])
+            (called or module)(*rows.args, **rows.kwargs)
             for norm, momentum in zip(norms, momenta, strict=True):
                 norm.momentum = momentum
                 norm.eval()
 
 
-def _first_rows(one: Any, other: Any) -> Any:
+def _first_rows(one: Inputs, other: Inputs) -> Inputs:
     import torch
 
-    return torch.cat((one[:4], other[:4]))
+    tensors = iter(
+        [torch.cat((ours[:4], theirs[:4])) for ours, theirs in zip(one.tensors(), other.tensors(), strict=True)]
+    )
+    return one.map(lambda _: next(tensors))

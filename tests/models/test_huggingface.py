@@ -72,7 +72,10 @@ def test_text(bert: str) -> None:
         assert set(inputs.kwargs) == {"input_ids", "attention_mask"}
         ids = inputs.kwargs["input_ids"]
         assert ids.dtype == torch.int64 and ids.min() > 0 and ids.max() < 40  # 0 is BERT's padding
-        assert torch.equal(inputs.kwargs["attention_mask"], torch.ones(3, 16, dtype=torch.int64))
+        mask = inputs.kwargs["attention_mask"]
+        assert mask.dtype == torch.int64 and mask[0].all()  # the longest text; the others are padded at their end
+        assert torch.equal(mask, mask.sort(dim=1, descending=True).values) and (mask.sum(dim=1) >= 8).all()
+    assert any(not inputs.kwargs["attention_mask"].all() for inputs in loaded.inputs)
     assert not torch.equal(loaded.inputs[0].kwargs["input_ids"], loaded.inputs[1].kwargs["input_ids"])
 
 
@@ -101,10 +104,11 @@ def test_decoder_returns_no_cache(tmp_path: Path) -> None:
 
 def test_image(tmp_path: Path) -> None:
     name = save(tmp_path, transformers.ViTModel(transformers.ViTConfig(**TINY, image_size=16, patch_size=8)))
-    assert set(models.find(name).dimensions) == {"batch"}
+    assert models.find(name).resolve({}) == {"batch": 4, "size": 16}
     loaded = load(name, batch=2)
     assert loaded.inputs[0].kwargs["pixel_values"].shape == (2, 3, 16, 16)
     assert call(loaded).last_hidden_state.shape == (2, 5, 8)
+    assert call(load(name, batch=2, size=32)).last_hidden_state.shape == (2, 17, 8)
 
 
 def test_encoder_decoder(tmp_path: Path) -> None:
@@ -136,26 +140,80 @@ def test_code_in_the_folder_is_never_run(bert: str) -> None:
         load(name)
 
 
-def test_audio_is_for_a_factory(tmp_path: Path) -> None:
-    config = transformers.Wav2Vec2Config(**TINY, conv_dim=(8,), conv_stride=(2,), conv_kernel=(2,), vocab_size=10,
-                                         num_conv_pos_embeddings=2, num_conv_pos_embedding_groups=2)  # fmt: skip
-    name = save(tmp_path, transformers.Wav2Vec2Model(config))
-    with pytest.raises(UsageError, match="takes input_values, not text or an image: write a factory"):
-        load(name)
+def bare(folder: Path, architecture: str, config: Any) -> str:
+    """Write a config.json without weights, and return the model's name."""
+    config.architectures = [architecture]
+    config.save_pretrained(folder)
+    return f"hf:{folder}"
+
+
+VISION = {**TINY, "image_size": 16, "patch_size": 8}
+SOUND = {"conv_dim": (8, 8), "conv_stride": (5, 2), "conv_kernel": (10, 3), "num_feat_extract_layers": 2,
+         "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "given", "inputs", "shapes"),
+    [
+        ("BertForMaskedLM", ("Bert", TINY), {"seq": 6}, {"input_ids", "attention_mask"}, [(4, 6, 40)]),
+        ("BertForQuestionAnswering", ("Bert", TINY), {"seq": 6}, {"input_ids", "attention_mask"}, [(4, 6), (4, 6)]),
+        ("LlamaForCausalLM", ("Llama", TINY), {"seq": 6}, {"input_ids", "attention_mask"}, [(4, 6, 40)]),
+        ("Wav2Vec2ForCTC", ("Wav2Vec2", {**TINY, **SOUND}), {"samples": 400}, {"input_values"}, [(4, 39, 40)]),
+        ("ViTForImageClassification", ("ViT", VISION), {}, {"pixel_values"}, [(4, 2)]),
+        (
+            "CLIPModel",
+            ("CLIP", {"text_config": {**TINY, "vocab_size": 40}, "vision_config": VISION}),
+            {"seq": 6},
+            {"input_ids", "attention_mask", "pixel_values"},
+            [(4, 4), (4, 4)],
+        ),
+        (
+            "WhisperForConditionalGeneration",
+            (
+                "Whisper",
+                {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+                 "decoder_attention_heads": 2, "max_source_positions": 10, "num_mel_bins": 4, "pad_token_id": 0},
+            ),
+            {"seq": 6},
+            {"input_features", "decoder_input_ids"},
+            [(4, 6, 40)],
+        ),
+    ],
+)  # fmt: skip
+def test_a_bare_configuration_gets_random_weights_and_its_own_head(
+    tmp_path: Path, architecture: str, config: Any, given: Any, inputs: set[str], shapes: list[tuple[int, ...]]
+) -> None:
+    kind, values = config
+    made = getattr(transformers, f"{kind}Config")(**{"vocab_size": 40, **values})
+    name = bare(tmp_path, architecture, made)
+    assert "random weights" in models.find(name).description
+    loaded, again = load(name, **given), load(name, **given)
+    assert type(loaded.module).__name__ == architecture
+    assert set(loaded.inputs[0].kwargs) == inputs
+    outputs, same = call(loaded).to_tuple(), call(again).to_tuple()
+    assert [tuple(output.shape) for output in outputs[: len(shapes)]] == shapes
+    assert torch.equal(outputs[0], same[0])
+
+
+def test_a_longer_whisper_is_refused(tmp_path: Path) -> None:
+    name = bare(tmp_path, "WhisperModel", transformers.WhisperConfig(max_target_positions=20))
+    with pytest.raises(UsageError, match="seq=21 is more than the model's 20 positions"):
+        models.find(name).resolve({"seq": 21})
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (None, "no folder .*: hf: takes a local folder, nothing is downloaded"),
+        (None, "no folder .*: hf: takes a local folder, or ORG/NAME of the hub"),
         ({}, "no config.json in"),
         ({"config.json": "{"}, "cannot read .*config.json"),
         ({"config.json": "[]"}, "holds no object"),
-        ({"config.json": "{}"}, r"no \*.safetensors in"),
+        ({"config.json": "{}"}, "speaks of no text, image or sound: write a factory"),
+        ({"config.json": "{}", "model.safetensors.index.json": "{}"}, r"there is no \*.safetensors in"),
         ({"config.json": "{}", "pytorch_model.bin": ""}, "takes safetensors only: convert it once with"),
         ({"config.json": "{}", "model.safetensors": "version https://git-lfs"}, "run `git lfs pull` in"),
         ({"config.json": '{"quantization_config": {}}'}, "its weights are quantised"),
-        ({"config.json": '{"text_config": {}}', "model.safetensors": ""}, "neither one text nor one image: write a"),
+        ({"config.json": '{"text_config": {}}', "model.safetensors": ""}, "no text, image or sound: write a"),
     ],
 )
 def test_folders_that_cannot_be_measured(tmp_path: Path, files: dict[str, str] | None, message: str) -> None:
