@@ -32,6 +32,9 @@ USUAL_GROUNDWORK_S = 5.0
 BETWEEN_BURSTS_S = 0.02
 """Seconds that a burst takes beyond its calls: the process goes on, calls a few times untimed, and stops again."""
 
+USUAL_SHARE_THAT_STAYS = 0.5
+"""In a race about half of the further processes are not needed, because their cells are beaten."""
+
 RESERVED_SHARE, MAX_RESERVED_S = 0.1, 5.0
 """This share of a budget, and at most so many seconds, are kept for the verdict and the report."""
 
@@ -57,6 +60,7 @@ class TimePlan:
         self.budget_ends_s = budget_ends_s
         self.contest_ends_s = budget_ends_s
         """The contest that was begun last must not go beyond this. It is infinite without a budget."""
+        self._share_that_stays = USUAL_SHARE_THAT_STAYS if sampling.races else 1.0
         self._rounds_s = sampling.rounds * (sampling.burst_s + BETWEEN_BURSTS_S)
         self._ahead: dict[str, Counter[tuple[Step, str]]] = {}
         self._seen: dict[tuple[Step, str], list[float]] = {}
@@ -64,10 +68,11 @@ class TimePlan:
     def expect(self, contest_id: str, labels: Sequence[str], processes: int) -> None:
         """Expect a contest of these cells, each of which is built and then measured in so many processes."""
         steps = Counter({(Step.GROUNDWORK, ""): 1} if labels else {})
+        further = round(self._share_that_stays * (processes - 1))
         for label in labels:
             steps[Step.BUILD, label] = steps[Step.FINISH, label] = 1
-            steps[Step.START, label] = processes - 1
-            steps[Step.ROUNDS, label] = processes
+            steps[Step.START, label] = further
+            steps[Step.ROUNDS, label] = 1 + further
         self._ahead[contest_id] = steps
 
     def expect_further(self, contest_id: str, labels: Sequence[str], processes: int) -> None:

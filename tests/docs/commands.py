@@ -44,6 +44,9 @@ NOT_RUN = {
     r'--calls 1000 --require "p99_ms<5, build_s<60"$': "runs every backend and model; recipes.md has a small one",
     r"^python runner\.py doctor( --json > doctor\.json)?$": "takes minutes; commands that name backends are run",
     r"^python runner\.py --model mlp --set batch=1,8,64$": "runs every backend; recipes.md has a sweep of two",
+    r"^python runner\.py --model mlp (--dry-run|--budget 60s|--json > answer\.json)$": (
+        "runs every backend; tests/test_runner.py has these options"
+    ),
     r"^python -m pytest -m container": "is the test that it names",
 }
 """Patterns of commands that no test runs, and why. Commands of the runner are planned all the same."""
