@@ -144,8 +144,8 @@ def _dimension(model: str, parameter: str, default: ast.expr | None) -> Dimensio
         value = None
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise UsageError(f"{model}: parameter '{parameter}' has the default {ast.unparse(default)}: {remedy}")
-    # sizes start at 1; a parameter with a default below that is not a size
-    minimum = 1 if isinstance(value, str) or value >= 1 else -sys.maxsize
+    # a count such as that of extra layers may be 0; a parameter whose default is no count may be anything
+    minimum = 0 if isinstance(value, str) or value >= 1 else -sys.maxsize
     return Dimension(value, "parameter of the factory", minimum)
 
 
@@ -196,6 +196,8 @@ def _inputs(model: str, example: object) -> Inputs:
             raise UsageError(f"{model}: {_describe(leaf)} among the example inputs: expected tensors and plain values")
     if not inputs.tensors():
         raise UsageError(f"{model}: no tensor among the example inputs: expected at least one")
+    if not any(tensor.numel() for tensor in inputs.tensors()):
+        raise UsageError(f"{model}: the example inputs have no elements: is a dimension 0 that is a size?")
     return inputs.map(_to_float32_on_cpu)
 
 

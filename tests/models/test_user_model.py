@@ -77,8 +77,16 @@ def test_parameters_that_are_no_dimensions(write: Write, signature: str, message
 def test_a_default_below_one_is_not_a_size(write: Write) -> None:
     family = models.find(write("def factory(batch=8, shift=-1, *args, **options): ..."))
     assert family.resolve({"shift": "-2"}) == {"batch": 8, "shift": -2}
-    with pytest.raises(UsageError, match="'batch' must be at least 1"):
+    with pytest.raises(UsageError, match="'batch' must be at least 0"):
         family.resolve({"batch": -2})
+
+
+def test_a_count_may_be_zero_and_a_size_may_not(write: Write) -> None:
+    name = write(returning("nn.Linear(3, 2), torch.randn(batch, 3)"))
+    family = models.find(name)
+    assert family.resolve({"batch": "0"}) == {"batch": 0}
+    with pytest.raises(UsageError, match="the example inputs have no elements"):
+        family.load({"batch": 0}, 0)
 
 
 def test_files_that_hold_no_factory(write: Write, tmp_path: Path) -> None:
