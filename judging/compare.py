@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -17,10 +18,12 @@ from pydantic import JsonValue
 from judging import environments
 from judging.change import Change, calibration_change, latency_change, relative_change
 from judging.environments import Bearing, Difference
+from judging.estimate import process_medians_ms
 from judging.fit import Fit
+from judging.intervals import student_quantile
 from judging.judgement import ContestJudgement, judge
 from judging.ranking import BASELINE
-from records.errors import UsageError
+from records.errors import UsageError, unknown
 from records.schema import Cell, Record, Report, Status
 
 FAIL_ABOVE = 0.05
@@ -46,6 +49,22 @@ class Outcome(StrEnum):
     NOT_MEASURED = "not measured"  # unavailable or unsupported, and its backend was not asked for by name
     ONLY_BASE = "only in base"
     ONLY_NEW = "only in new"
+
+
+_TOLD = {Outcome.BROKEN, Outcome.SLOWER, Outcome.FASTER, Outcome.SAME, Outcome.MENDED}
+
+CANNOT_TELL = "cannot-tell"
+FAIL_ON = (
+    Outcome.SLOWER.value,
+    Outcome.BROKEN.value,
+    *(status.value for status in Status if status.is_failure),
+    CANNOT_TELL,
+)
+"""What a gate may fail on. `broken` is a cell that was ok and is not any more; a status is such a cell with this
+status."""
+
+MIN_PROCESSES = 3
+MAX_PROCESSES = 100
 
 
 class ReasonKind(StrEnum):
@@ -96,6 +115,16 @@ class CellChange:
 
 
 @dataclass(frozen=True)
+class NothingTold:
+    """Why no cell could be told slower, faster or the same."""
+
+    kind: ReasonKind  # that of most cells
+    margin: float | None = None  # only a change over this share would have been told
+    processes: int | None = None  # of each cell in both runs would tell; None where more do not help
+    is_enough: bool = True  # False if even the largest number that can be asked for may not tell
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Everything that an output of two compared reports shows."""
 
@@ -111,6 +140,31 @@ class Comparison:
     @property
     def regressions(self) -> list[CellChange]:
         return [cell for cell in self.cells if cell.is_regression]
+
+    def failing(self, kinds: Collection[str]) -> list[CellChange]:
+        """Return the cells that fail a gate with these words of `FAIL_ON`."""
+        return [
+            cell
+            for cell in self.cells
+            if (cell.is_regression and cell.outcome in kinds)
+            or (cell.is_regression and cell.new and cell.new.status in kinds)
+            or (cell.outcome is Outcome.CANNOT_TELL and CANNOT_TELL in kinds)
+        ]
+
+    @property
+    def nothing_told(self) -> NothingTold | None:
+        """Return why nothing could be told of any cell, or None if something could."""
+        reasons = [cell.reason for cell in self.cells if cell.outcome is Outcome.CANNOT_TELL and cell.reason]
+        if not reasons or any(cell.outcome in _TOLD for cell in self.cells):
+            return None
+        kind, _ = Counter(reason.kind for reason in reasons).most_common(1)[0]
+        margin = max((reason.margin for reason in reasons if reason.margin), default=None)
+        if kind is ReasonKind.SINGLE_PROCESS:
+            return NothingTold(kind, margin, MIN_PROCESSES)
+        if kind is not ReasonKind.WIDE_INTERVAL:
+            return NothingTold(kind, margin)
+        needed = _processes_needed(self.cells, self.fail_above)
+        return NothingTold(kind, margin, min(needed, MAX_PROCESSES), is_enough=needed <= MAX_PROCESSES)
 
 
 def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Comparison:
@@ -140,6 +194,38 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         undecided_in_base=[contest.title for contest in base_contests if contest.unstable],
         undecided_in_new=[contest.title for contest in new_contests if contest.unstable],
     )
+
+
+def _processes_needed(cells: Iterable[CellChange], fail_above: float) -> int:
+    """Return about how many processes of each cell would tell whether one is slower by `fail_above`.
+
+    An interval of half the limit at most lets every change be told: it is that small, or its interval is without 0.
+    Processes are taken to differ as they did, by the root mean square over the cells.
+    """
+    spreads = [
+        cell.raw.half_width / _half_width_for(min(len(process_medians_ms(one.bursts)) for one in (cell.base, cell.new)))
+        for cell in cells
+        if cell.base and cell.new and cell.raw and cell.raw.half_width
+    ]
+    spread = math.hypot(*spreads) / math.sqrt(len(spreads))
+    needed = MIN_PROCESSES
+    while needed <= MAX_PROCESSES and spread * _half_width_for(needed) > math.log1p(fail_above) / 2:
+        needed += 1
+    return needed
+
+
+def _half_width_for(processes: int) -> float:
+    """Return half the width of an interval from so many processes on either side, up to a factor."""
+    return student_quantile(0.95, 2 * processes - 2) / math.sqrt(processes)
+
+
+def parse_fail_on(text: str) -> frozenset[str]:
+    """Read `slower,incorrect`. Raises UsageError for a word that is not in `FAIL_ON`."""
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if word not in FAIL_ON:
+            raise unknown("kind of failure", word, FAIL_ON, f"--fail-on takes {', '.join(FAIL_ON)}")
+    return frozenset(words)
 
 
 def parse_share(text: str) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from judging.change import Change
-from judging.compare import CellChange, Comparison, Control, Outcome
+from judging.compare import CellChange, Comparison, Control, NothingTold, Outcome, ReasonKind
 from judging.environments import Bearing, Difference
 from judging.ranking import BASELINE
 from records.schema import Record, Report
@@ -31,8 +31,6 @@ REASON_LIMIT = 160
 
 Outside = Callable[[str], str]
 """Applied to all text from outside, such as names and reasons: an output that needs to escapes it here."""
-
-_TOLD = {Outcome.SLOWER, Outcome.FASTER, Outcome.SAME}
 
 
 OUTCOME = Column[CellChange](
@@ -99,9 +97,16 @@ def _between(heading: str, unit: str, write: Callable[[Any], str], read: Callabl
 
 def to_markdown(comparison: Comparison, folds: bool = True) -> str:
     """Return the whole comparison. Without `folds`, for a terminal, it has headings and a narrow table per contest."""
-    tables = [_table(comparison.cells)] if folds else _table_per_contest(comparison.cells)
-    told = [f"**{escape(headline(comparison))}**", *_warnings(comparison), *tables]
+    told = [f"**{escape(headline(comparison))}**", *_warnings(comparison)]
+    numbers = {}
+    if comparison.nothing_told:  # a table would only repeat that
+        if not folds:
+            return _joined(told)
+        numbers = {"The numbers": _table(comparison.cells)}
+    else:
+        told += [_table(comparison.cells)] if folds else _table_per_contest(comparison.cells)
     extras = {
+        **numbers,
         BESIDE: _beside_latency(comparison.cells),
         "What differs between the two environments": _environment(comparison.differences),
         "What was compared, and how": "\n".join(f"- {line}" for line in method(comparison, escape)),
@@ -155,11 +160,11 @@ def _joined(sections: Sequence[str]) -> str:
 def headline(comparison: Comparison) -> str:
     """Say in one sentence whether anything regressed."""
     regressions = comparison.regressions
+    if nothing := comparison.nothing_told:
+        return f"Nothing can be told: {_why_nothing(nothing, comparison)}."
     if not regressions:
         counts = Counter(cell.outcome for cell in comparison.cells)
         told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-        if not any(cell.outcome in _TOLD for cell in comparison.cells):
-            return f"Whether anything regressed cannot be told: {told}."
         return f"No regression over {spell_share(comparison.fail_above)} was found: {told}."
     named = "; ".join(_spell_regression(cell) for cell in regressions[:REGRESSIONS_NAMED])
     more = len(regressions) - REGRESSIONS_NAMED
@@ -167,9 +172,34 @@ def headline(comparison: Comparison) -> str:
     return f"{count}: {named}{f'; and {more} more' if more > 0 else ''}."
 
 
+def _why_nothing(nothing: NothingTold, comparison: Comparison) -> str:
+    """Say in one sentence why no cell could be told, and what would help."""
+    alone = f", so only a change over {spell_share(nothing.margin)} would count" if nothing.margin else ""
+    if nothing.kind is ReasonKind.OTHER_MACHINE:
+        machines = _listed(comparison.differences, Bearing.MACHINE, one_line)
+        return f"the runs are of two machines ({machines}){alone}; measure both on one, more processes do not help"
+    if nothing.kind is ReasonKind.SINGLE_PROCESS:
+        remedy = f"measure both again with --processes {nothing.processes} or more"
+        return f"a run has one process of each cell, and processes of one cell differ{alone}; {remedy}"
+    if nothing.kind is ReasonKind.WIDE_INTERVAL:
+        number = f"about {nothing.processes}" if nothing.is_enough else f"more than {nothing.processes}"
+        told = f"to tell a change of {spell_share(comparison.fail_above)} takes {number} of each (--processes)"
+        return f"the processes of a cell differ by more than the runs do; {told}"
+    return _NOTHING_TOLD.get(nothing.kind, "no cell was measured in both runs") + alone
+
+
+_NOTHING_TOLD = {
+    ReasonKind.NO_BASELINE: f"{BASELINE} was not measured beside the cells in both runs",
+    ReasonKind.DISAGREEMENT: f"{BASELINE} itself moved, and no latency agrees with its ratio to it; measure both again",
+    ReasonKind.IS_CONTROL: f"only {BASELINE} was measured in both runs, and it moved; measure others beside it",
+}
+
+
 def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tuple[str, str]]:
     """Yield what could explain the changes otherwise, as a lead and its text. It is told before any number."""
-    if machine := _listed(comparison.differences, Bearing.MACHINE, outside):
+    nothing = comparison.nothing_told
+    is_told = nothing is not None and nothing.kind is ReasonKind.OTHER_MACHINE  # in the headline
+    if not is_told and (machine := _listed(comparison.differences, Bearing.MACHINE, outside)):
         yield "Another machine", f", and any change may come from that: {machine}."
     if speed := _listed(comparison.differences, Bearing.SPEED, outside):
         yield "Other settings or versions that bear on speed", f": {speed}."

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judging.change import Change, latency_change, relative_change
-from judging.compare import CellChange, Comparison, Outcome, Reason, ReasonKind, compare, parse_share
+from judging.compare import CellChange, Comparison, Outcome, Reason, ReasonKind, compare, parse_fail_on, parse_share
 from judging.estimate import series_of
 from judging.fit import Fit, fit
 from records.errors import UsageError
@@ -160,7 +160,13 @@ def test_another_machine_is_said_first_and_makes_small_changes_untellable(
 ) -> None:
     found = compare(run(0, onnx=0.9), elsewhere(run(5, onnx=0.99), **changed))
     assert outcomes(found) == {"onnx": "cannot tell", "eager": "cannot tell"}
-    text = to_markdown(found)
+    assert headline(found) == (
+        f"Nothing can be told: the runs are of two machines ({said}), so only a change over 25 % would count; measure "
+        "both on one, more processes do not help."
+    )
+    told = compare(run(0, onnx=0.9), elsewhere(run(5, onnx=1.9), **changed))
+    assert outcomes(told)["onnx"] == "slower"
+    text = to_markdown(told)
     assert f"**Another machine**, and any change may come from that: {said}." in text
     assert text.index("Another machine") < text.index("| verdict |")
 
@@ -248,7 +254,77 @@ def test_runs_that_share_no_cell_are_refused() -> None:
 def test_records_that_are_ok_without_samples_cannot_be_told() -> None:
     found = compare(report([ok(cell(), [])]), report([ok(cell(), [])]))
     assert outcomes(found) == {"eager": "cannot tell"}
-    assert headline(found) == "Whether anything regressed cannot be told: 1 cannot tell."
+    assert headline(found) == "Nothing can be told: no cell was measured in both runs."
+
+
+# --- where nothing can be told
+
+
+def test_single_processes_are_told_in_one_line_with_the_number_that_would_do() -> None:
+    found = compare(run(0, processes=1, onnx=0.9), run(5, processes=1, onnx=0.9))
+    assert headline(found) == (
+        "Nothing can be told: a run has one process of each cell, and processes of one cell differ, so only a change "
+        "over 25 % would count; measure both again with --processes 3 or more."
+    )
+    assert to_markdown(found, folds=False) == f"**{headline(found)}**\n"
+    text = to_markdown(found)
+    assert text.index("<details>") < text.index("cannot tell"), "the rows are folded away"
+
+
+def test_the_number_of_processes_that_wide_intervals_ask_for_would_tell() -> None:
+    names = ("eager", "onnx", "openvino", "inductor")
+
+    def at_noise(seed: int, processes: int) -> Report:
+        """Cells whose processes differ by 4 %."""
+        return report(
+            [
+                ok(cell(name), measured(levels(1.0, seed + place, processes, noise=0.04)))
+                for place, name in enumerate(names)
+            ]
+        )
+
+    found = compare(at_noise(10, 3), at_noise(50, 3))
+    nothing = found.nothing_told
+    assert nothing is not None and nothing.processes is not None and nothing.is_enough
+    assert 20 < nothing.processes < 80, "Student's interval of half of 5 % takes 43"
+    assert headline(found) == (
+        "Nothing can be told: the processes of a cell differ by more than the runs do; to tell a change of 5 % takes "
+        f"about {nothing.processes} of each (--processes)."
+    )
+    assert set(outcomes(compare(at_noise(10, nothing.processes), at_noise(50, nothing.processes))).values()) == {"same"}
+
+
+# --- what a gate fails on
+
+
+@pytest.mark.parametrize(
+    ("words", "failing"),
+    [
+        ("slower", ["onnx"]),
+        ("broken", ["openvino"]),
+        ("slower,broken", ["openvino", "onnx"]),
+        ("incorrect", ["openvino"]),
+        ("crash", []),
+        ("cannot-tell, slower", ["onnx"]),
+    ],
+)
+def test_a_gate_fails_on_what_it_was_asked_to(words: str, failing: list[str]) -> None:
+    base = report([ok(cell(), measured([1, 1, 1])), *(ok(cell(n), measured([1, 1, 1])) for n in ("onnx", "openvino"))])
+    slower = ok(cell("onnx"), measured([1.2, 1.2, 1.2]))
+    new = report([ok(cell(), measured([1, 1, 1])), slower, failed(cell("openvino"), Status.INCORRECT, "rmse 1")])
+    found = compare(base, new).failing(parse_fail_on(words))
+    assert [change.cell.label for change in found] == failing
+
+
+def test_what_cannot_be_told_may_fail_a_gate() -> None:
+    found = compare(run(0, processes=1), run(5, processes=1))
+    assert found.failing(parse_fail_on("slower,broken")) == []
+    assert [change.cell.label for change in found.failing(parse_fail_on("cannot-tell"))] == ["eager"]
+
+
+def test_another_word_to_fail_on_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"did you mean 'slower'\? \(--fail-on takes slower, broken, incorrect"):
+        parse_fail_on("slow")
 
 
 # --- properties
