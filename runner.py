@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,6 +91,12 @@ def program(
     pass
 
 
+JUnit = Annotated[Path | None, typer.Option("--junit", help="File for JUnit's XML, with a test case for each cell")]
+Summary = Annotated[
+    Path | None, typer.Option("--summary", help="File for a summary in Markdown, for a CI job's page or a comment")
+]
+
+
 @app.command()
 @config.takes_request
 def run(
@@ -107,6 +114,8 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be measured, and about how long it takes")
     ] = False,
+    junit: JUnit = None,
+    summary: Summary = None,
 ) -> int:
     """Compare backends on models, and write the report (the default command)."""
     options = config.gather(typed, out, quiet, config_file, preset)
@@ -119,6 +128,7 @@ def run(
         return 0
     with _progress(request, options.quiet, as_json) as progress:
         report, store = runs.run(request, options.out, context.obj, progress)
+    _write_for_ci(report, junit, summary)
     return _conclude(report, store, options.quiet, as_json)
 
 
@@ -129,10 +139,13 @@ def resume(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")
     ] = False,
+    junit: JUnit = None,
+    summary: Summary = None,
 ) -> int:
     """Measure what an interrupted run, or the time budget of one, has left, and write its report."""
     with _progress(runs.request_of(Store.open(folder)), quiet, as_json) as progress:
         report, store = runs.resume(folder, progress)
+    _write_for_ci(report, junit, summary)
     return _conclude(report, store, quiet, as_json)
 
 
@@ -149,6 +162,8 @@ def report(
         bool, typer.Option("--figures", help="Only the figures, of all these reports together, for a paper")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the figures [figures/ beside a single report]")] = None,
+    junit: JUnit = None,
+    summary: Summary = None,
 ) -> int:
     """Render reports again from their JSON, or for the first time that of a run which was killed."""
     if figures:
@@ -157,8 +172,11 @@ def report(
         return 0
     if out:
         raise UsageError("--out: names the folder of the figures, so give --figures too")
+    if (junit or summary) and len(paths) > 1:
+        raise UsageError("--junit and --summary are of one report: give one path")
     for path in paths:
         found = judged_anew(runs.report_at(path), calls, require)
+        _write_for_ci(found, junit, summary)
         _tell(found, path if path.is_dir() else path.parent)
     return 0
 
@@ -187,6 +205,22 @@ def _tell(found: Report, folder: Path, quiet: bool = False, as_json: bool = Fals
         typer.echo(answer_of(judgement, folder).model_dump_json(indent=2))
 
 
+def _write_for_ci(found: Report, junit: Path | None, summary: Path | None) -> None:
+    from reports import junit as junits
+    from reports import summary as summaries
+
+    judgement = judge(found)
+    _write(junit, lambda: junits.of_run(judgement))
+    _write(summary, lambda: summaries.of_run(judgement))
+
+
+def _write(path: Path | None, text: Callable[[], str]) -> None:
+    """Write a file that was asked for, and its folder."""
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text())
+
+
 def _say(text: str, console: Console | None = None) -> None:
     """Print text from outside as it is, on one line."""
     (console or stdout).print(text, soft_wrap=True, highlight=False)
@@ -199,27 +233,32 @@ def compare(
     fail_above: Annotated[str, typer.Option(help="A cell slower by more than this is a regression")] = "5%",
     out: Annotated[Path | None, typer.Option(help="File for the comparison as Markdown")] = None,
     html: Annotated[Path | None, typer.Option(help="File for the comparison as a page")] = None,
+    fail_on: Annotated[str, typer.Option(help=f"What ends in exit status 4: {','.join(comparing.FAIL_ON)}")] = (
+        "slower,broken"
+    ),
+    junit: JUnit = None,
+    summary: Summary = None,
 ) -> int:
     """What became faster, slower or broken from one run to another; exit status 4 on a regression (docs/gate.md)."""
+    from reports import junit as junits
+    from reports import summary as summaries
     from reports.comparison import to_markdown
+    from reports.page import comparison_to_page
 
+    kinds = comparing.parse_fail_on(fail_on)
     share = comparing.parse_share(fail_above)
     found = comparing.compare(runs.report_at(base), runs.report_at(new), share)
-    if out:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, to_markdown(found))
-    if html:
-        from reports.page import comparison_to_page
-
-        html.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(html, comparison_to_page(found))
+    _write(out, lambda: to_markdown(found))
+    _write(html, lambda: comparison_to_page(found))
+    _write(junit, lambda: junits.of_comparison(found, kinds))
+    _write(summary, lambda: summaries.of_comparison(found))
     if stdout.is_terminal:
         from rich.markdown import Markdown
 
         stdout.print(Markdown(to_markdown(found, folds=False)))
     else:
         typer.echo(to_markdown(found), nl=False)
-    return REGRESSION if found.regressions else 0
+    return REGRESSION if found.failing(kinds) else 0
 
 
 @app.command()

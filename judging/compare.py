@@ -115,10 +115,12 @@ class CellChange:
 
 
 @dataclass(frozen=True)
-class NothingTold:
-    """Why no cell could be told slower, faster or the same."""
+class Untold:
+    """Why cells could not be told slower, faster or the same."""
 
-    kind: ReasonKind  # that of most cells
+    cells: int
+    is_all: bool  # nothing could be told of any other cell either
+    kind: ReasonKind  # the reason of most of them
     margin: float | None = None  # only a change over this share would have been told
     processes: int | None = None  # of each cell in both runs would tell; None where more do not help
     is_enough: bool = True  # False if even the largest number that can be asked for may not tell
@@ -152,19 +154,29 @@ class Comparison:
         ]
 
     @property
-    def nothing_told(self) -> NothingTold | None:
-        """Return why nothing could be told of any cell, or None if something could."""
+    def untold(self) -> Untold | None:
+        """Return why nothing could be told of some cells, or None if there is no such cell."""
         reasons = [cell.reason for cell in self.cells if cell.outcome is Outcome.CANNOT_TELL and cell.reason]
-        if not reasons or any(cell.outcome in _TOLD for cell in self.cells):
+        if not reasons:
             return None
         kind, _ = Counter(reason.kind for reason in reasons).most_common(1)[0]
-        margin = max((reason.margin for reason in reasons if reason.margin), default=None)
+        found = Untold(
+            cells=len(reasons),
+            is_all=not any(cell.outcome in _TOLD for cell in self.cells),
+            kind=kind,
+            margin=max((reason.margin for reason in reasons if reason.margin), default=None),
+        )
         if kind is ReasonKind.SINGLE_PROCESS:
-            return NothingTold(kind, margin, MIN_PROCESSES)
+            return replace(found, processes=MIN_PROCESSES)
         if kind is not ReasonKind.WIDE_INTERVAL:
-            return NothingTold(kind, margin)
+            return found
         needed = _processes_needed(self.cells, self.fail_above)
-        return NothingTold(kind, margin, min(needed, MAX_PROCESSES), is_enough=needed <= MAX_PROCESSES)
+        return replace(found, processes=min(needed, MAX_PROCESSES), is_enough=needed <= MAX_PROCESSES)
+
+    @property
+    def tells_most(self) -> bool:
+        """Return True unless nothing could be told of most cells."""
+        return self.untold is None or 2 * self.untold.cells <= len(self.cells)
 
 
 def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Comparison:

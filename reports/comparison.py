@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from judging.change import Change
-from judging.compare import CellChange, Comparison, Control, NothingTold, Outcome, ReasonKind
+from judging.compare import CellChange, Comparison, Control, Outcome, ReasonKind, Untold
 from judging.environments import Bearing, Difference
 from judging.ranking import BASELINE
 from records.schema import Record, Report
@@ -99,7 +99,7 @@ def to_markdown(comparison: Comparison, folds: bool = True) -> str:
     """Return the whole comparison. Without `folds`, for a terminal, it has headings and a narrow table per contest."""
     told = [f"**{escape(headline(comparison))}**", *_warnings(comparison)]
     numbers = {}
-    if comparison.nothing_told:  # a table would only repeat that
+    if comparison.untold and comparison.untold.is_all:  # a table would only repeat that
         if not folds:
             return _joined(told)
         numbers = {"The numbers": _table(comparison.cells)}
@@ -160,35 +160,39 @@ def _joined(sections: Sequence[str]) -> str:
 def headline(comparison: Comparison) -> str:
     """Say in one sentence whether anything regressed."""
     regressions = comparison.regressions
-    if nothing := comparison.nothing_told:
-        return f"Nothing can be told: {_why_nothing(nothing, comparison)}."
+    untold = comparison.untold
+    if untold and untold.is_all:
+        return f"Nothing can be told: {_why_untold(untold, comparison)}."
     if not regressions:
         counts = Counter(cell.outcome for cell in comparison.cells)
         told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-        return f"No regression over {spell_share(comparison.fail_above)} was found: {told}."
+        remedy = "" if comparison.tells_most or not untold else f"; {_why_untold(untold, comparison)}"
+        return f"No regression over {spell_share(comparison.fail_above)} was found: {told}{remedy}."
     named = "; ".join(_spell_regression(cell) for cell in regressions[:REGRESSIONS_NAMED])
     more = len(regressions) - REGRESSIONS_NAMED
     count = "1 regression" if len(regressions) == 1 else f"{len(regressions)} regressions"
     return f"{count}: {named}{f'; and {more} more' if more > 0 else ''}."
 
 
-def _why_nothing(nothing: NothingTold, comparison: Comparison) -> str:
-    """Say in one sentence why no cell could be told, and what would help."""
-    alone = f", so only a change over {spell_share(nothing.margin)} would count" if nothing.margin else ""
-    if nothing.kind is ReasonKind.OTHER_MACHINE:
+def _why_untold(untold: Untold, comparison: Comparison) -> str:
+    """Say in one sentence why cells could not be told, and what would help."""
+    alone = f", so only a change over {spell_share(untold.margin)} would count" if untold.margin else ""
+    if untold.kind is ReasonKind.OTHER_MACHINE:
         machines = _listed(comparison.differences, Bearing.MACHINE, one_line)
         return f"the runs are of two machines ({machines}){alone}; measure both on one, more processes do not help"
-    if nothing.kind is ReasonKind.SINGLE_PROCESS:
-        remedy = f"measure both again with --processes {nothing.processes} or more"
+    if untold.kind is ReasonKind.SINGLE_PROCESS:
+        remedy = f"measure both again with --processes {untold.processes} or more"
         return f"a run has one process of each cell, and processes of one cell differ{alone}; {remedy}"
-    if nothing.kind is ReasonKind.WIDE_INTERVAL:
-        number = f"about {nothing.processes}" if nothing.is_enough else f"more than {nothing.processes}"
-        told = f"to tell a change of {spell_share(comparison.fail_above)} takes {number} of each (--processes)"
-        return f"the processes of a cell differ by more than the runs do; {told}"
-    return _NOTHING_TOLD.get(nothing.kind, "no cell was measured in both runs") + alone
+    if untold.kind is ReasonKind.WIDE_INTERVAL:
+        limit = f"a change of {spell_share(comparison.fail_above)}"
+        remedy = f"to tell {limit} takes about {untold.processes} of each (--processes)"
+        if not untold.is_enough:
+            remedy = f"not even {untold.processes} of each would tell {limit}, so measure on a quieter machine"
+        return f"the processes of a cell differ by more than the runs do; {remedy}"
+    return _UNTOLD.get(untold.kind, "no cell was measured in both runs") + alone
 
 
-_NOTHING_TOLD = {
+_UNTOLD = {
     ReasonKind.NO_BASELINE: f"{BASELINE} was not measured beside the cells in both runs",
     ReasonKind.DISAGREEMENT: f"{BASELINE} itself moved, and no latency agrees with its ratio to it; measure both again",
     ReasonKind.IS_CONTROL: f"only {BASELINE} was measured in both runs, and it moved; measure others beside it",
@@ -197,8 +201,8 @@ _NOTHING_TOLD = {
 
 def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tuple[str, str]]:
     """Yield what could explain the changes otherwise, as a lead and its text. It is told before any number."""
-    nothing = comparison.nothing_told
-    is_told = nothing is not None and nothing.kind is ReasonKind.OTHER_MACHINE  # in the headline
+    untold = comparison.untold
+    is_told = untold and untold.is_all and untold.kind is ReasonKind.OTHER_MACHINE  # in the headline
     if not is_told and (machine := _listed(comparison.differences, Bearing.MACHINE, outside)):
         yield "Another machine", f", and any change may come from that: {machine}."
     if speed := _listed(comparison.differences, Bearing.SPEED, outside):

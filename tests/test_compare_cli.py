@@ -58,9 +58,33 @@ def test_the_comparison_goes_into_a_file_too(command_line: CommandLine, tmp_path
     assert "onnx on conv on cpu, fp32 is slower" in (tmp_path / "page" / "new.html").read_text(encoding="utf-8")
 
 
+def test_a_gate_fails_on_what_it_is_told_to_and_leaves_files_for_a_ci_system(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    files = ("--junit", "ci/junit.xml", "--summary", "ci/summary.md")
+    assert command_line("compare", "base", "slower", "--fail-on", "broken", *files)[0] == 0
+    assert "<failure" not in (tmp_path / "ci" / "junit.xml").read_text(encoding="utf-8")
+    assert command_line("compare", "base", "slower", "--fail-on", "slower,incorrect", *files)[0] == 4
+    assert '<failure type="slower"' in (tmp_path / "ci" / "junit.xml").read_text(encoding="utf-8")
+    assert (tmp_path / "ci" / "summary.md").read_text(encoding="utf-8").startswith("**1 regression: onnx on conv")
+
+
+def test_a_report_leaves_files_for_a_ci_system_too(command_line: CommandLine, tmp_path: Path) -> None:
+    assert command_line("report", "crashed", "--junit", "junit.xml", "--summary", "summary.md")[0] == 0
+    assert 'errors="1"' in (tmp_path / "junit.xml").read_text(encoding="utf-8")
+    assert "onnx on conv on cpu, fp32: crash" in (tmp_path / "summary.md").read_text(encoding="utf-8")
+
+
+def test_a_history_goes_into_the_current_folder(command_line: CommandLine, tmp_path: Path) -> None:
+    assert command_line("history", "base")[:2] == (0, "History: history.md\n")
+    assert (tmp_path / "history.md").exists() and not (tmp_path / "base" / "history.md").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["compare", "base", "base", "--fail-on", "slow"], "did you mean 'slower'?"),
+        (["report", "base", "slower", "--junit", "x.xml"], "--junit and --summary are of one report"),
         (["compare", "base"], "new"),
         (["compare", "base", "nowhere"], "no report at nowhere"),
         (["compare", "base", "base", "--fail-above", "0.05"], "--fail-above 0.05: write a percentage over 0"),

@@ -1,0 +1,75 @@
+"""A summary in Markdown for the page of a CI job or a comment on a pull request: at most `MAX_LINES` lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from judging.compare import Comparison, Outcome
+from judging.judgement import Judgement
+from records.schema import Report
+from reports import comparison as comparisons
+from reports import format, machine, sentences
+from reports.columns import Output, shown_in
+from reports.format import NONE
+from reports.markdown import escape, table_of
+
+MAX_LINES = 30
+CONTESTS_SHOWN = 11
+FAILURES_SHOWN = 8
+CHANGES_SHOWN = 14
+WARNINGS_SHOWN = 4
+REASON_LIMIT = 160
+
+
+def of_run(judgement: Judgement) -> str:
+    """Return the outcome of each contest, then what failed, then where it was measured."""
+    report = judgement.report
+    lines = [f"### Bakeoff: {escape(report.run_id)}", ""]
+    if incomplete := machine.what_is_missing(report):
+        lines += [f"**{incomplete}**", ""]
+    lines += _listed([sentences.outcome(contest) for contest in judgement.contests], CONTESTS_SHOWN, "contests")
+    failures = [record for record in report.records if record.status.is_failure]
+    if failures:
+        told = [
+            f"{record.cell.label} on {record.cell.title}: {format.ending(record)}: {record.reason}"
+            for record in failures
+        ]
+        lines += ["", f"Failed, {len(failures)} of {len(report.records)}:", ""]
+        lines += _listed(told, FAILURES_SHOWN, "failures")
+    return _joined([*lines, "", f"{_where(report)}. Made {escape(report.created_at)}."])
+
+
+def of_comparison(compared: Comparison) -> str:
+    """Return the verdict, what speaks against it, and the most important changes."""
+    lines = [f"**{escape(comparisons.headline(compared))}**"]
+    if warnings := [f"{lead}{rest}" for lead, rest in comparisons.warnings(compared)]:
+        lines += ["", *_listed(warnings, WARNINGS_SHOWN, "warnings")]
+    told = [change for change in compared.cells if change.outcome is not Outcome.CANNOT_TELL][:CHANGES_SHOWN]
+    if told:
+        columns = shown_in(Output.MARKDOWN, comparisons.columns_of(told), told)
+        lines += ["", *table_of(columns, told).splitlines()]
+    if rest := len(compared.cells) - len(told):
+        lines += ["", f"Not shown: {rest} cells of less weight, or of which nothing can be told."]
+    return _joined([*lines, "", f"{_where(compared.new)}. {_commit(compared.base)} → {_commit(compared.new)}."])
+
+
+def _listed(texts: Sequence[str], shown: int, kind: str) -> list[str]:
+    """Return a list of texts from outside, with a count of those that are too many."""
+    lines = [f"- {escape(text, 2 * REASON_LIMIT)}" for text in texts[:shown]]
+    return lines + ([f"- and {len(texts) - shown} more {kind}"] if len(texts) > shown else [])
+
+
+def _where(report: Report) -> str:
+    found = report.environment
+    libraries = [f"{name} {found.versions[name]}" for name in ("torch", "onnxruntime", "openvino", "tensorrt")
+                 if name in found.versions]  # fmt: skip
+    return escape(", ".join([machine.name(found), *libraries]))
+
+
+def _commit(report: Report) -> str:
+    return escape((report.environment.git_commit or report.run_id or NONE)[:40])
+
+
+def _joined(lines: Sequence[str]) -> str:
+    assert len(lines) <= MAX_LINES
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,117 @@
+"""What a run and a comparison leave for a CI system: JUnit's XML, and a summary of a few lines."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from judging.compare import Comparison, compare, parse_fail_on
+from judging.judgement import judge
+from records.schema import Record, Report, Status
+from reports import junit, summary
+from tests.reports.samples import HOSTILE, cell, conv_on_cpu, failed, judged, ok, report, steady, sweep
+
+LEVELS = [1.0, 1.0, 1.0]
+
+
+def compared(*statuses: Status | None, factor: float = 1.0, copies: int = 1) -> Comparison:
+    """Two runs of eager and a cell for each status, which in the new run ended so; None is `ok`."""
+    base: list[Record] = [ok(cell(), steady(LEVELS))]
+    new: list[Record] = [ok(cell(), steady(LEVELS))]
+    for number, status in enumerate(statuses * copies):
+        one = cell("onnx", f"mode-{number}")
+        base.append(ok(one, steady(LEVELS)))
+        slower = steady([factor * level for level in LEVELS])
+        new.append(failed(one, status, HOSTILE) if status else ok(one, slower))
+    return compare(report(base), report(new))
+
+
+def cases(xml: str) -> dict[str, list[str]]:
+    """Return the names of what each test case holds."""
+    root = ElementTree.fromstring(xml)
+    return {case.attrib["name"]: [child.tag for child in case] for case in root.iter("testcase")}
+
+
+def test_a_run_has_a_test_case_for_each_cell_and_counts_them() -> None:
+    found = report(
+        [
+            ok(cell(), steady(LEVELS)),
+            failed(cell("onnx"), Status.INCORRECT, "rmse 1"),
+            failed(cell("inductor"), Status.CRASH, "died in compile", died_in="compile", log_tail="Segmentation fault"),
+            failed(cell("openvino"), Status.UNSUPPORTED, "no such precision"),
+            failed(cell("tensorrt"), Status.UNAVAILABLE, "not installed", asked_by_name=True),
+        ]
+    )
+    xml = junit.of_run(judge(found))
+    assert cases(xml) == {
+        "eager": ["system-out"],
+        "onnx": ["failure"],
+        "inductor": ["error"],
+        "openvino": ["skipped"],
+        "tensorrt": ["failure"],
+    }
+    root = ElementTree.fromstring(xml)
+    counts = {name: root.attrib[name] for name in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "5", "failures": "2", "errors": "1", "skipped": "1"}
+    (error,) = root.iter("error")
+    assert error.attrib == {"type": "crash in compile", "message": "died in compile"}
+    assert error.text == "Segmentation fault"
+
+
+def test_each_contest_is_a_suite() -> None:
+    root = ElementTree.fromstring(junit.of_run(judged()))
+    assert len(root) == 3 == len({suite.attrib["name"] for suite in root})
+    assert sum(int(suite.attrib["tests"]) for suite in root) == int(root.attrib["tests"])
+
+
+def test_text_that_xml_cannot_hold_is_left_out() -> None:
+    found = report([failed(cell("onnx"), Status.CRASH, "\x00\x1b[31mred\x1b[0m \ud800 & <b>")])
+    (error,) = ElementTree.fromstring(junit.of_run(judge(found))).iter("error")
+    assert error.attrib["message"] == "red  & <b>"
+
+
+@pytest.mark.parametrize(("words", "tag"), [("slower,broken", "failure"), ("broken", "system-out")])
+def test_a_comparison_fails_the_cases_that_fail_its_gate(words: str, tag: str) -> None:
+    xml = junit.of_comparison(compared(None, factor=1.2), parse_fail_on(words))
+    assert cases(xml) == {"onnx/mode-0": [tag], "eager": ["system-out"]}
+
+
+def test_a_case_of_which_nothing_can_be_told_is_skipped() -> None:
+    one = report([ok(cell(), steady([1.0]))])
+    assert cases(junit.of_comparison(compare(one, one), parse_fail_on("slower"))) == {"eager": ["skipped"]}
+
+
+def test_the_summary_of_a_run_says_what_came_out_and_what_failed() -> None:
+    text = summary.of_run(judged([*conv_on_cpu(), failed(cell("openvino"), Status.CRASH, HOSTILE)]))
+    assert "- conv (batch 4, size 128) on cpu, fp32: onnx wins, " in text
+    assert "openvino on conv on cpu, fp32: crash: a\\|b" in text
+    assert "<b>" not in text and "torch 2.9.0" in text
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        report(),
+        sweep(40),
+        report([failed(cell("onnx", f"mode-{number}"), Status.CRASH, HOSTILE) for number in range(50)]),
+        sweep(40).model_copy(update={"complete": False}),
+    ],
+    ids=["three contests", "a sweep", "failures", "interrupted"],
+)
+def test_the_summary_of_a_run_is_short(found: Report) -> None:
+    lines = summary.of_run(judge(found)).splitlines()
+    assert len(lines) <= 30 and lines[-1].startswith(("NVIDIA H200", "AMD EPYC"))
+
+
+def test_the_summary_of_a_comparison_begins_with_the_verdict() -> None:
+    text = summary.of_comparison(compared(None, factor=1.2))
+    assert text.startswith("**1 regression: onnx/mode-0 on conv on cpu, fp32 is slower, ")
+    assert "| **slower** | onnx/mode-0 |" in text and "| same | eager |" in text
+
+
+@pytest.mark.parametrize("found", [compared(None, Status.CRASH, factor=1.2, copies=30), compared(None, copies=60)])
+def test_the_summary_of_a_comparison_is_short(found: Comparison) -> None:
+    text = summary.of_comparison(found)
+    assert len(text.splitlines()) <= 30
+    assert f"Not shown: {len(found.cells) - 14} cells" in text
