@@ -37,11 +37,12 @@ def doubt_of_placement(record: Record) -> Doubt | None:
 
 
 def _of_absence(records: Sequence[Record]) -> list[Doubt]:
-    return [
-        Doubt(kind=DoubtKind.NOT_RANKED, labels=[record.cell.label], details=[record.status.value, record.reason])
-        for record in records
-        if record.status is not Status.OK
-    ]
+    """Return one doubt for all cells that ended alike."""
+    endings: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        if record.status is not Status.OK:
+            endings.setdefault((record.status.value, record.reason), []).append(record.cell.label)
+    return [Doubt(kind=DoubtKind.NOT_RANKED, labels=labels, details=list(ending)) for ending, labels in endings.items()]
 
 
 def _of_records(ranked: Sequence[Record]) -> list[Doubt]:

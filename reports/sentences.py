@@ -364,7 +364,8 @@ def _gpu_shared(doubt: Doubt) -> str:
 
 def _not_ranked(doubt: Doubt) -> str:
     status, reason = doubt.details
-    return f"{doubt.labels[0]} is not ranked, {status}{f': {reason}' if reason else ''}"
+    are = "are" if len(doubt.labels) > 1 else "is"
+    return f"{_listed(doubt.labels)} {are} not ranked, {status}{f': {reason}' if reason else ''}"
 
 
 _DOUBTS: dict[DoubtKind, Callable[[Doubt], str]] = {

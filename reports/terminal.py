@@ -214,9 +214,9 @@ def print_report(judgement: Judgement, console: Console) -> None:
             console.print(Text(f"floor {format.floor(contest.roofline)}"), highlight=False)
         if nominal := machine.tensor_core_rates(contest):
             console.print(Text(f"tensor cores {nominal}"), highlight=False)
+        for (ending, reason), labels in _endings(contest).items():
+            _print_wrapped(console, "x ", f"{', '.join(labels)} {ending}", reason)
         for row in contest.cells:
-            if row.record.status is not Status.OK:
-                _print_wrapped(console, "x ", f"{row.label} {format.ending(row.record)}", row.record.reason)
             placement = doubt_of_placement(row.record)
             if placement and row.record.status is not Status.FALLBACK:
                 _print_wrapped(console, "~ ", sentences.doubt(placement))
@@ -230,6 +230,15 @@ def print_report(judgement: Judgement, console: Console) -> None:
         console.print()
     if lacking := machine.what_is_missing(judgement.report):
         console.print(Text(lacking, style="yellow"))
+
+
+def _endings(contest: ContestJudgement) -> dict[tuple[str, str], list[str]]:
+    """Return the labels of the cells that did not end well, by how they ended and why."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in contest.cells:
+        if row.record.status is not Status.OK:
+            found.setdefault((format.ending(row.record), row.record.reason), []).append(row.label)
+    return found
 
 
 _TOLD_BY_A_ROW = {DoubtKind.NOT_RANKED, DoubtKind.PLACEMENT}

@@ -88,12 +88,7 @@ class Measurement:
         try:
             reference = groundwork.reference(contest, *needed)
         except groundwork.NoReference as error:
-            for planned in sensible:
-                if self.machine.now_s() >= self.time_plan.contest_ends_s:
-                    self.end(not_reached(planned))
-                else:
-                    reason = str(error)
-                    self.end(Record(cell=planned.cell, status=error.status, reason=reason, **common_fields(planned)))
+            self._end_without_reference(sensible, error)
             return
         if not self.launchers.are_serving:
             self.progress.note("importing torch in the fork servers of further processes")
@@ -108,6 +103,17 @@ class Measurement:
             self._note_resumption(kept, cell_runs)
         ContestRun(self, cell_runs, kept).run()
         self.store.forget(contest.id)
+
+    def _end_without_reference(self, cells: Sequence[PlannedCell], error: groundwork.NoReference) -> None:
+        """End all cells. The failure is the model's own, so that one cell tells it for all: eager, if it is there."""
+        first, *others = sorted(cells, key=lambda planned: planned.cell.label != BASELINE)
+        if self.machine.now_s() >= self.time_plan.contest_ends_s:
+            for planned in cells:
+                self.end(not_reached(planned))
+            return
+        reasons = [(first, str(error)), *((planned, f"{error.what}: see {first.cell.label}") for planned in others)]
+        for planned, reason in reasons:
+            self.end(Record(cell=planned.cell, status=error.status, reason=reason, **common_fields(planned)))
 
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
         """Learn what a step has taken, and tell how much time is left."""

@@ -24,11 +24,15 @@ def what_failed(phase: str, cell: Cell) -> str:
 
 
 class NoReference(Exception):
-    """There is nothing to check a contest's cells against. They end as its computation did."""
+    """There is nothing to check a contest's cells against. They end as its computation did.
 
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
+    `what` says in short what failed, and the exception's text also how.
+    """
+
+    def __init__(self, status: Status, what: str, how: str) -> None:
+        super().__init__(f"{what}: {how}")
         self.status = status
+        self.what = what
 
 
 def reference(contest: Contest, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> Path:
@@ -45,13 +49,12 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
         event = launcher.ask(job, log, limit_s, phases.append)
     except WorkerEnded as ended:
         status, reason = cause_of_death(ended.status, phases[-1], store.kernel_killed())
-        raise NoReference(status, f"{what_failed(phases[-1], cell)}: its process {reason} ({log})") from None
+        raise NoReference(status, what_failed(phases[-1], cell), f"its process {reason} ({log})") from None
     except DeadlinePassed:
-        raise NoReference(
-            Status.TIMEOUT, f"the reference was not computed within {limit_s:g} s: raise --time-limit"
-        ) from None
+        what = f"the reference was not computed within {limit_s:g} s"
+        raise NoReference(Status.TIMEOUT, what, "raise --time-limit") from None
     if isinstance(event, Failed):
-        raise NoReference(event.status, f"{what_failed(phases[-1], cell)}: {event.told} ({log})")
+        raise NoReference(event.status, what_failed(phases[-1], cell), f"{event.told} ({log})")
     assert isinstance(event, ReferenceComputed)
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")

@@ -153,9 +153,10 @@ def test_running_out_of_memory_beside_others_is_tried_again_alone(endings: Repor
 def test_a_model_that_cannot_be_loaded_fails_every_cell_with_the_reason(tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     file.write_text("def factory(batch: int = 1):\n    raise ValueError('no weights here')\n")
-    request = Request(models=(f"{file}:factory",), devices=("cpu",), backends=("eager", "null"))
+    request = Request(models=(f"{file}:factory",), devices=("cpu",), backends=("eager", "null", "null/double"))
     report, _ = runs.run(request, tmp_path / "run", "test", Silent())
-    assert [record.status for record in report.records] == [Status.ERROR, Status.ERROR]
+    assert [record.status for record in report.records] == [Status.ERROR] * 3
+    assert {record.reason for record in report.records[1:]} == {"your model failed to load: see eager"}
     said = "your model failed to load: ValueError: no weights here (broken.py, line 2, in factory)"
     assert said in report.records[0].reason
     assert runs.exit_status(report) == 3

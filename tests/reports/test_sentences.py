@@ -198,7 +198,10 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
             Doubt(kind=DoubtKind.NOT_RANKED, labels=["onnx"], details=["oom", "no memory"]),
             "onnx is not ranked, oom: no memory",
         ),
-        (Doubt(kind=DoubtKind.NOT_RANKED, labels=["onnx"], details=["oom", ""]), "onnx is not ranked, oom"),
+        (
+            Doubt(kind=DoubtKind.NOT_RANKED, labels=["onnx", "inductor"], details=["oom", ""]),
+            "onnx and inductor are not ranked, oom",
+        ),
     ],
 )
 def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:

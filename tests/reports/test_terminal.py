@@ -186,6 +186,15 @@ def test_what_became_of_each_cell_stands_below_its_table_once() -> None:
     assert partly.count("~") == 2 and partly.count("ran only in part") == 1
 
 
+def test_cells_that_ended_alike_share_a_line() -> None:
+    lost = [failed(cell(label), Status.ERROR, "your model failed to load: see eager") for label in ("onnx", "inductor")]
+    told = failed(cell(), Status.ERROR, "your model failed to load: ValueError: no weights")
+    text = printed(judged([told, *lost]))
+    assert "x eager error: your model failed to load: ValueError: no weights" in text
+    assert "x onnx, inductor error: your model failed to load: see eager" in text
+    assert text.count("failed to load") == 2
+
+
 def test_a_cell_that_strict_rejects_is_told_with_one_reason() -> None:
     text = printed(judged(strictly_on_cpu()))
     assert "x onnx fallback: placement is partial, and --strict asks for full: aten.gelu, sort|x and 1 more" in text
