@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from judging.judgement import ContestJudgement
-from records.schema import Environment, Gpu, Report
+from records.schema import Environment, Gpu, Record, Report
 from records.text import one_line
 from reports import format
 from reports.format import MEBIBYTE
@@ -48,6 +49,15 @@ def name(found: Environment) -> str:
     counts = Counter(gpu.name for gpu in found.gpus)
     gpus = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
     return gpus or found.cpu
+
+
+def origin(found: Environment, records: Iterable[Record], day: str) -> str:
+    """Return `NVIDIA H200, torch 2.11.0, onnxruntime 1.31.1, 2026-11-21`: where, with what and when it was measured."""
+    kept = list(records)
+    on_gpu = any(record.cell.device.is_cuda for record in kept)
+    versions = {f"{name} {version}": None for record in kept for name, version in record.versions.items()}
+    machine = name(found) if on_gpu else f"{found.cpu} ({found.usable_cores or '?'} cores)"
+    return ", ".join([machine, *versions, day])
 
 
 def tensor_core_rates(contest: ContestJudgement) -> str:

@@ -29,7 +29,6 @@ _SHOWN_FIGURES = {"latency", "sweep-latency", "sweep-speedup"}
 _FIGURE_CAPTIONS = {
     "latency": "Median latency with its 95 % interval",
     "speedup": "Speed-up over eager with its 95 % interval",
-    "build-vs-speedup": "What building costs against what it buys",
     "phases": "Where the time before the second call goes",
     "samples": "Distribution of the latency of single calls",
     "costs": "Total time over n calls from a cold start",
@@ -43,7 +42,7 @@ _FIGURE_CAPTIONS = {
 
 
 def to_markdown(judgement: Judgement, figures: Sequence[Path | str] = ()) -> str:
-    """Return the whole report. `figures` are files under `figures/` beside it; those that are PNG are embedded."""
+    """Return the whole report. `figures` are files under `figures/` beside it; those that are SVG are embedded."""
     report, contests = judgement.report, judgement.contests
     sections = [
         _head(report),
@@ -230,7 +229,7 @@ def _cost_table(costs: cost_report.Table) -> str:
 
 
 def _figures(figures: Sequence[Path | str]) -> str:
-    pictures = [Path(figure) for figure in figures if Path(figure).suffix == ".png"]
+    pictures = [Path(figure) for figure in figures if Path(figure).suffix == ".svg"]
     if not pictures:
         return ""
     first = [path for path in pictures if path.stem in _SHOWN_FIGURES]

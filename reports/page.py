@@ -52,9 +52,12 @@ def to_page(judgement: Judgement) -> str:
         report=report,
         summary=_summary(report),
         incomplete=machine.what_is_missing(report),
-        sections=[Section(contest, palette, number) for number, contest in enumerate(contests, 1)],
+        sections=[Section(contest, palette, number, report) for number, contest in enumerate(contests, 1)],
         sweeps=[
-            (sentences.sweep_title(swept), [Picture(chart, palette) for chart in charts.of_sweep(swept, palette)])
+            (
+                sentences.sweep_title(swept),
+                [Picture(chart, palette) for chart in charts.of_sweep(swept, palette, report)],
+            )
             for swept in judgement.sweeps
         ],
         environment=machine.environment_facts(report.environment),
@@ -89,7 +92,7 @@ def comparison_to_page(compared: Comparison) -> str:
 class Section:
     """One contest on the page."""
 
-    def __init__(self, contest: ContestJudgement, palette: Palette, number: int) -> None:
+    def __init__(self, contest: ContestJudgement, palette: Palette, number: int, report: Report) -> None:
         self.contest = contest
         self.title = contest.title
         self.anchor = f"contest-{number}"
@@ -99,7 +102,7 @@ class Section:
         calls = contest.calls or USUAL_CALLS
         self.pictures = [
             Picture(chart, palette, f"{self.anchor}-{chart.name}-calls", calls)
-            for chart in charts.of_contest(contest, palette)
+            for chart in charts.of_contest(contest, palette, report)
         ]
         self.finding = f"{sentences.finding(contest)}."
         self.doubts = sentences.doubts(contest)

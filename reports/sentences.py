@@ -175,7 +175,7 @@ def sweep_finding(sweep: Sweep) -> str:
 
 def _leader(stretch: Stretch) -> str:
     if stretch.winner:
-        return stretch.winner
+        return f"{stretch.winner} (not decided)" if stretch.is_open else stretch.winner
     if not stretch.is_tie:
         return "nobody"
     return "undecided" if stretch.is_open else "a tie"

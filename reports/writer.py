@@ -26,7 +26,7 @@ def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]
 def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str, Path]:
     """Write `cells.csv`, the tables of sweeps, `report.html`, `figures/` and `report.md` into `folder`.
 
-    Return the files by their names within `folder`, such as `figures/latency.png`.
+    Return the files by their names within `folder`, such as `figures/latency.svg`.
     """
     texts = {"cells.csv": to_csv(judgement), **sweep_tables(judgement), "report.html": to_page(judgement)}
     written = {name: write_atomically(folder / name, text) for name, text in texts.items()}
@@ -39,7 +39,7 @@ def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str
 
 
 def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path | None) -> Path:
-    """Draw the figures of these reports as if they were one, into `folder`, and return it.
+    """Draw the figures of these reports as if they were one, as PNG and SVG, into `folder`, and return it.
 
     `paths` are where they were read from: without a folder it is `figures/` beside a single one. Raises UsageError
     where several have no folder, or nothing in them can be drawn.
@@ -48,6 +48,6 @@ def draw_together(reports: Sequence[Report], paths: Sequence[Path], folder: Path
         raise UsageError("--figures of several reports go together: name a folder for them by --out")
     beside = paths[0] if paths[0].is_dir() else paths[0].parent
     target = folder or beside / "figures"
-    if not charts.draw(judge_together(reports), target):
+    if not charts.draw(judge_together(reports), target, png=True):
         raise UsageError(f"nothing to draw in {', '.join(map(str, paths))}: no cell has numbers or phases")
     return target

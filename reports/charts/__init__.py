@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,28 +14,32 @@ from judging.contest import ContestJudgement
 from judging.costs import STARTS
 from judging.history import History
 from judging.judgement import Judgement
-from reports import findings
+from judging.sweeps import Sweep
+from records.schema import Report
+from reports import findings, machine
 from reports.charts import building, calls, speed
 from reports.charts.change import of_change
 from reports.charts.chart import Chart, Stop
 from reports.charts.costs import costs
 from reports.charts.palette import Look, Palette
 from reports.charts.roofline import roofline
-from reports.charts.sweep import compiled_attention, compiled_language_models, of_sweep
+from reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
 
 __all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "of_change", "of_contest", "of_sweep",
            "place_on_x", "svg", "swatch"]  # fmt: skip
 
 CHARTS_PER_FILE = 12
-"""More contests than these go to a further file: `latency-2.png`."""
+"""More contests than these go to a further file: `latency-2.svg`."""
 
 _ON_PAGES = {"drift", "roofline"}
 """Charts that are drawn on the page only."""
 
+_IN_SWEEPS = {"latency", "speedup"}
+"""Charts of a contest that say what those of its sweep say."""
+
 _MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
     speed.latency,
     speed.speedup,
-    building.build_vs_speedup,
     building.pareto,
     *(partial(costs, start=start) for start in STARTS),
     building.phases,
@@ -44,9 +49,14 @@ _MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
 ]
 
 
-def of_contest(contest: ContestJudgement, palette: Palette) -> list[Chart]:
-    """Return the charts of a contest that have something to show."""
-    return [chart for make in _MAKERS if (chart := make(contest, palette))]
+def of_contest(contest: ContestJudgement, palette: Palette, report: Report) -> list[Chart]:
+    """Return the charts of a contest of this report that have something to show."""
+    return [_of_report(chart, report) for make in _MAKERS if (chart := make(contest, palette))]
+
+
+def of_sweep(sweep: Sweep, palette: Palette, report: Report) -> list[Chart]:
+    """Return the charts of a sweep of this report."""
+    return [_of_report(chart, report) for chart in sweep_charts(sweep, palette)]
 
 
 def svg(chart: Chart, palette: Palette) -> str:
@@ -71,36 +81,66 @@ def place_on_x(chart: Chart, value: float) -> float:
     return paint.place_on_x(chart, value)
 
 
-def draw(judgement: Judgement, folder: Path) -> list[Path]:
-    """Write all figures that have something to show into `folder` as PNG and SVG, and return the files."""
-    contests = judgement.contests
+def draw(judgement: Judgement, folder: Path, png: bool = False) -> list[Path]:
+    """Write all figures that have something to show into `folder` as SVG, also as PNG if asked, and return the files.
+
+    The latencies and speed-ups of a sweep stand in its own figures, so its contests have none of these.
+    """
+    contests, sweeps = judgement.contests, judgement.sweeps
     palette = Palette(cell.label for contest in contests for cell in contest.cells)
+    subjects = findings.subjects(contests)
+    swept = {id(contest) for sweep in sweeps for contest in sweep.contests}
     charts: dict[str, list[Chart]] = {}
-    for chart in (chart for contest in contests for chart in of_contest(contest, palette)):
-        if chart.name not in _ON_PAGES:
+    for place, contest in enumerate(contests):
+        left_out = _ON_PAGES | (_IN_SWEEPS if id(contest) in swept else set())
+        for chart in of_contest(contest, palette, _report_of(contest, judgement)):
+            if chart.name not in left_out:
+                charts.setdefault(chart.name, []).append(replace(chart, subject=subjects[place]))
+    for sweep in sweeps:
+        for chart in of_sweep(sweep, palette, _report_of(sweep.contests[0], judgement)):
             charts.setdefault(chart.name, []).append(chart)
-    for chart in (chart for sweep in judgement.sweeps for chart in of_sweep(sweep, palette)):
-        charts.setdefault(chart.name, []).append(chart)
-    headlines = findings.headlines(contests, judgement.sweeps)
-    files = _draw(charts, headlines, folder)
-    worth = {"sweep-seq": compiled_attention(contests), "sweep-size": compiled_language_models(contests)}
-    return files + _draw({name: found for name, found in worth.items() if found}, headlines, folder)
+    for name, found in {
+        "sweep-seq": compiled_attention(contests),
+        "sweep-size": compiled_language_models(contests),
+    }.items():
+        if found:
+            charts[name] = [_of_report(chart, judgement.report) for chart in found]
+    headlines = findings.headlines(contests, sweeps)
+    titles = {name: findings.so_far(text, *judgement.reports) for name, text in headlines.items()}
+    return _draw(charts, {name: title[0].upper() + title[1:] for name, title in titles.items()}, folder, png)
 
 
 def draw_history(history: History, folder: Path) -> list[Path]:
     """Write `history.png` and `history.svg`, and further files for many contests; nothing if no run has a latency."""
     from reports.charts.history import of_history
 
-    return _draw({"history": of_history(history)}, {"history": ""}, folder)
+    return _draw({"history": of_history(history)}, {"history": ""}, folder, png=True)
 
 
-def _draw(charts: dict[str, list[Chart]], headlines: dict[str, str], folder: Path) -> list[Path]:
-    from reports.charts.paint import save
+def _of_report(chart: Chart, report: Report) -> Chart:
+    """Say in a chart where and when it was measured, and in its title if the run is not complete."""
+    where = machine.origin(report.environment, report.records, report.created_at[:10])
+    return replace(chart, finding=findings.so_far(chart.finding, report), origin=where)
+
+
+def _report_of(contest: ContestJudgement, judgement: Judgement) -> Report:
+    """Return the report that holds the contest."""
+    return next(
+        report
+        for report in judgement.reports
+        if contest.run_id in (None, report.run_id)
+        and any(record.cell.contest_id == contest.contest_id for record in report.records)
+    )
+
+
+def _draw(charts: dict[str, list[Chart]], headlines: dict[str, str], folder: Path, png: bool) -> list[Path]:
+    from reports.charts import paint
 
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     for name, found in charts.items():
         for page, start in enumerate(range(0, len(found), CHARTS_PER_FILE), 1):
-            stem = name if page == 1 else f"{name}-{page}"
-            files += save(found[start : start + CHARTS_PER_FILE], headlines[name], folder / stem)
+            shown, stem = found[start : start + CHARTS_PER_FILE], name if page == 1 else f"{name}-{page}"
+            files += [paint.save_png(shown, headlines[name], folder / f"{stem}.png")] if png else []
+            files.append(paint.save_svg(shown, headlines[name], folder / f"{stem}.svg"))
     return files

@@ -1,15 +1,15 @@
-"""Charts of what building costs: its phases, and the build time against the speed-up and against the latency."""
+"""Charts of what building costs: its phases, and the build time against the latency."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from judging.contest import CellJudgement, ContestJudgement
+from records.schema import Latency
 from records.text import one_line
 from reports import findings, format
 from reports.charts.chart import BAR_Y, Axis, Bar, Chart, Dots, Line, Mark, Text, axis_around, lost_cell, name
 from reports.charts.palette import Palette
-from reports.charts.speed import LOG_FROM_RATIO, ends
 
 SHORTEST_BUILD_S = 1e-3
 """A shorter build stands here on a logarithmic axis."""
@@ -41,64 +41,36 @@ def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
     )
 
 
-def build_vs_speedup(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw what building costs against what it buys, a dot for each ranked cell."""
-    if not findings.has_ratio(contest):
-        return None
-    baseline = contest.baseline
-    points = [(cell, ratio) for cell in contest.ranked if (ratio := cell.speedup)]
-    values = [1.0, *(value for _, ratio in points for value in (ratio.value, *ends(ratio)))]
-    x = axis_around(_build_title(contest), [build_s(cell) for cell, _ in points], is_log=True)
-    marks = [Mark((Line((x.low, x.high), (1.0, 1.0), colour="soft", width=0.9),))]
-    for cell, ratio in points:
-        at_s = build_s(cell)
-        tip = f"{cell.label}: {format.ratio(ratio.value)}x {format.ratio_interval(ratio.ci95)}, "
-        shapes = Line((at_s, at_s), ends(ratio)), Dots((at_s,), (ratio.value,), size=6.5)
-        marks.append(Mark(shapes, f"{tip}built in {format.seconds(cell.record.build_s)} s", palette(cell.label)))
-    return Chart(
-        name="build-vs-speedup",
-        subject=contest.title,
-        finding=findings.building(contest),
-        caption=f"Speed-up over {baseline} against build time in s (under 1 ms: at 1 ms), with its 95 % interval",
-        x=x,
-        y=axis_around(
-            f"speed-up over {baseline} (x)", values, is_log=max(values) > LOG_FROM_RATIO * min(values) > 0, pad=0.1
-        ),
-        marks=tuple(marks),
-        legend=tuple((name(cell), palette(cell.label)) for cell, _ in points),
-        foot_note=" ".join(f"\u00d7 {name(cell)} {cell.record.status}" for cell in contest.unranked),
-    )
-
-
 def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw latency against build time. The stairs are the front of these two; a filled dot is not dominated at all."""
-    points = [(cell, found.median_ms) for cell in contest.ranked if (found := cell.record.latency)]
-    if len(contest.ranked) < 2 or any(median_ms <= 0 for _, median_ms in points):
+    points = [(cell, found) for cell in contest.ranked if (found := cell.latency)]
+    if len(contest.ranked) < 2 or any(found.median_ms <= 0 for _, found in points):
         return None
     x = axis_around(_build_title(contest), [build_s(cell) for cell, _ in points], is_log=True)
-    front = stairs([(build_s(cell), median_ms) for cell, median_ms in points])
+    front = stairs([(build_s(cell), found.median_ms) for cell, found in points])
     corners = [front[0]]
     for at_s, median_ms in front[1:]:
         corners += [(at_s, corners[-1][1]), (at_s, median_ms)]
     xs, ys = zip(*corners, (x.high, corners[-1][1]), strict=True)
-    dots = [
-        Mark(
-            (Dots((build_s(cell),), (median_ms,), cell.label in contest.front.labels),),
-            _pareto_tip(cell, median_ms),
-            palette(cell.label),
-        )
-        for cell, median_ms in points
-    ]
+    marks = [Mark((Line(xs, ys, colour="soft", width=1.0),))]
+    reached = []
+    for cell, found in points:
+        at_s, ends_ms = build_s(cell), (interval.low, interval.high) if (interval := found.median_ci95_ms) else ()
+        reached += [found.median_ms, *ends_ms]
+        dot = Dots((at_s,), (found.median_ms,), cell.label in contest.front.labels, size=6.5)
+        whisker = (Line((at_s, at_s), ends_ms),) if ends_ms else ()
+        marks.append(Mark((*whisker, dot), _pareto_tip(cell, found), palette(cell.label)))
     return Chart(
         name="pareto",
         subject=contest.title,
         finding=findings.pareto(contest),
-        caption="Median latency in ms against build time in s; the line is their front. Filled: nothing dominates it "
-        f"in {', '.join(contest.front.aims)}",
+        caption="Median latency in ms with its 95 % interval against build time in s; the line is their front. Hollow: "
+        f"another one is nowhere worse, and somewhere better, in {', '.join(contest.front.aims)}",
         x=x,
-        y=axis_around("median latency (ms)", [median_ms for _, median_ms in points], is_log=True),
-        marks=(Mark((Line(xs, ys, colour="soft", width=1.0),)), *dots),
+        y=axis_around("median latency (ms)", reached, is_log=min(reached) > 0),
+        marks=tuple(marks),
         legend=tuple((name(cell), palette(cell.label)) for cell, _ in points),
+        foot_note=" ".join(f"\u00d7 {name(cell)} {cell.record.status}" for cell in contest.unranked),
     )
 
 
@@ -128,7 +100,7 @@ def _stack(place: int, cell: CellJudgement, palette: Palette) -> list[Mark]:
         bar = Bar(place + BAR_Y, left_s, left_s + phase.seconds, colour=_PHASES.get(phase.name, _OTHER_PHASE))
         marks.append(Mark((bar,), f"{cell.label}: {phase.name} {format.seconds(phase.seconds)} s", look))
         left_s += phase.seconds
-    lost = "" if cell.record.latency else f" \u00d7 {one_line(format.ending(cell.record), 30)}"
+    lost = "" if cell.latency else f" \u00d7 {one_line(format.ending(cell.record), 30)}"
     text = f"{format.seconds(left_s)}{lost}"
     return [
         *marks,
@@ -141,10 +113,12 @@ def _build_title(contest: ContestJudgement) -> str:
     return f"build time (s){'; under 1 ms: at 1 ms' if is_cut else ''}"
 
 
-def _pareto_tip(cell: CellJudgement, median_ms: float) -> str:
+def _pareto_tip(cell: CellJudgement, latency: Latency) -> str:
     record = cell.record
+    speedup = [f"{format.ratio(cell.speedup.value)}x"] if cell.speedup and not cell.is_baseline else []
     parts = [
-        f"{cell.label}: {format.milliseconds(median_ms)} ms",
+        f"{cell.label}: {format.median(latency)} ms",
+        *speedup,
         f"built in {format.seconds(record.build_s)} s",
         f"{format.mebibytes(format.peak_memory(record)[0])} MiB",
         f"relative error {format.error(record.accuracy.relative_rmse if record.accuracy else None)}",

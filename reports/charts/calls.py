@@ -18,7 +18,7 @@ _SMALLEST_REACH = 0.02
 
 
 def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
-    """Draw the distribution of each cell's calls as a hill, with a line at its fitted latency."""
+    """Draw the distribution of each cell's calls as a hill, with a line at the latency of the cell."""
     found = contest.distributions
     if not found.by_label:
         return None
@@ -29,15 +29,16 @@ def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
             marks.append(lost_cell(place, cell, palette))
             continue
         middle = f"{format.milliseconds(hill.low_ms)} to {format.milliseconds(hill.high_ms)} ms"
-        latency = f"{format.milliseconds(hill.median_ms)} ms; {hill.calls:,} calls"
-        shapes = _hill(hill, place + FOOT_Y, is_filled=not cell.record.status.is_failure)
-        marks.append(Mark(shapes, f"{cell.label}: {latency}, 99 % of them from {middle}", palette(cell.label)))
+        latency_ms = cell.latency.median_ms if cell.latency else None
+        shapes = _hill(hill, latency_ms, place + FOOT_Y, is_filled=not cell.record.status.is_failure)
+        tip = f"{cell.label}: {format.milliseconds(latency_ms)} ms, 99 % of {hill.calls:,} calls from {middle}"
+        marks.append(Mark(shapes, tip, palette(cell.label)))
     ends_ms = [end for hill in found.by_label.values() for end in (hill.low_ms, hill.high_ms)]
     return Chart(
         name="samples",
         subject=contest.title,
         finding=findings.samples(contest),
-        caption="Distribution of single calls in ms, the middle 99 % of them, with the latency of the table",
+        caption="Latencies of single calls in ms, the middle 99 % of them, with a line at the latency of the cell",
         x=axis_around("latency of a call (ms), middle 99 % of the calls", ends_ms, found.is_log, pad=0.04),
         y=None,
         marks=tuple(marks),
@@ -77,12 +78,15 @@ def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
     )
 
 
-def _hill(hill: Distribution, foot: float, is_filled: bool) -> tuple[Hill | Line, ...]:
-    median = Line((hill.median_ms,) * 2, (foot, foot - _HILL_HEIGHT), colour="ink", width=1.0)
+def _hill(hill: Distribution, latency_ms: float | None, foot: float, is_filled: bool) -> tuple[Hill | Line, ...]:
+    """Return the hill with a line from its foot to its outline. Calls that all took equally long are a line."""
     if not hill.heights:
-        return (median,)
-    ys = tuple(foot - _HILL_HEIGHT * height for height in hill.heights)
-    return Hill(hill.middles_ms, ys, foot, is_filled), median
+        return (Line((hill.median_ms,) * 2, (foot, foot - _HILL_HEIGHT), colour="ink", width=1.0),)
+    outline = Hill(hill.middles_ms, tuple(foot - _HILL_HEIGHT * height for height in hill.heights), foot, is_filled)
+    if latency_ms is None or not hill.middles_ms[0] <= latency_ms <= hill.middles_ms[-1]:
+        return (outline,)
+    top = foot - _HILL_HEIGHT * float(np.interp(latency_ms, hill.middles_ms, hill.heights))
+    return outline, Line((latency_ms, latency_ms), (foot, top), colour="ink", width=1.0)
 
 
 def _process(process: Sequence[Turn], y: float, reach: float) -> tuple[Line | Dots, ...]:

@@ -135,6 +135,7 @@ class Chart:
     legend: tuple[tuple[str, Look], ...] = ()  # in figures; a page has buttons instead
     colours: tuple[tuple[str, str], ...] = ()  # texts and colours of a legend inside of the chart
     foot_note: str = ""  # below the title of the x axis
+    origin: str = ""  # the machine, the versions and the date; in figures it stands below all charts
     stops: tuple[Stop, ...] = ()
     width_in: float = COLUMN_IN
 

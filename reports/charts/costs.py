@@ -15,7 +15,7 @@ from reports.charts.palette import Palette
 DEAREST_SHOWN = 30.0
 """Totals over so many times the reference are cut off: no crossing with the cheapest is to be seen there."""
 
-STOPS = [step * 10**power for power in range(7) for step in (1, 2, 3, 5, 7)] + [HORIZON[-1]]
+STOPS = [step * 10**power for power in range(7) for step in (1, 2, 5)] + [HORIZON[-1]]
 """Numbers of calls that the slider stops at."""
 
 _POINTS_PER_DECADE = 8

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from judging.history import History
 from records.schema import Latency, Record, Status
 from records.text import one_line
-from reports import findings
+from reports import findings, machine
 from reports.charts.chart import COLUMN_IN, Axis, Chart, Dots, Line, Mark, Shape, axis_around
 from reports.charts.palette import LIGHT, Look, Palette
 from reports.charts.speed import LOG_FROM
@@ -52,6 +52,7 @@ def _chart(history: History, records: Sequence[Record], palette: Palette, width_
         y=y,
         marks=(Mark(lines), *(Mark(_line(found), label, palette(label)) for label, found in points.items())),
         legend=(*legend, *([("environment changed", _CHANGED)] if changed else [])),
+        origin=f"last run: {machine.origin(history.runs[-1].environment, records, history.runs[-1].day)}",
         width_in=width_in,
     )
 

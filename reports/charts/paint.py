@@ -46,7 +46,7 @@ _ROW_PT, _PLOT_PT = 25.0, 150.0
 _BAR_PT = 9.0
 _PAD_PT = 3.0
 _LOST_PT = 9.0
-_TICK_PT, _TITLE_PT, _NOTE_PT = 13.0, 12.0, 10.0
+_TICK_PT, _TITLE_PT, _NOTE_PT, _SMALL_PT = 13.0, 12.0, 10.0, 8.0
 _CHARACTER_PT = 4.4
 """About the width of a character of a value's text."""
 
@@ -83,30 +83,34 @@ def place_on_x(chart: Chart, value: float) -> float:
     return round(box.left + (box.right - box.left) * chart.x.share(value), 1)
 
 
-def save(charts: Sequence[Chart], headline: str, stem: Path) -> list[Path]:
-    """Write the charts side by side as `stem`.png and `stem`.svg, and return both."""
+def save_png(charts: Sequence[Chart], headline: str, path: Path) -> Path:
+    """Write the charts side by side, with 200 dots per inch."""
     parts, (width, height) = _layout(charts, headline)
-    png, svg = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
     image = Image.new("RGB", (_pixels(width), _pixels(height)), "white")
     for x, y, painted in parts:
         picture = _image(painted)
         image.paste(picture, (_pixels(x), _pixels(y)), picture)
-    # these have few colours, and take a third of the space with a palette of 256
-    image.quantize(256, dither=Image.Dither.NONE).save(png, optimize=True, dpi=(DPI, DPI))
+    image.save(path, dpi=(DPI, DPI))
+    return path
+
+
+def save_svg(charts: Sequence[Chart], headline: str, path: Path) -> Path:
+    """Write the charts side by side. This costs little if a page has shown them."""
+    parts, (width, height) = _layout(charts, headline)
     title = escape(one_line(headline or f"{charts[0].finding}. {charts[0].caption}"))
     nested = "".join(
         f'<svg x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" overflow="visible">{_svg(part)}</svg>'
         for x, y, part in parts
         for w, h in [_size_pt(part)]
     )
-    svg.write_text(
+    path.write_text(
         '<?xml version="1.0" encoding="utf-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" '
         f'width="{width:g}pt" height="{height:g}pt" '
         f'viewBox="0 0 {width:g} {height:g}" role="img" font-family="DejaVu Sans, sans-serif" {ROOT_ATTRIBUTES}>'
         f'<title>{title}</title><rect width="100%" height="100%" fill="#ffffff"/>{nested}</svg>\n',
         encoding="utf-8",
     )
-    return [png, svg]
+    return path
 
 
 @functools.cache
@@ -124,15 +128,20 @@ def marker_svg(marker: str) -> str:
 
 @dataclass(frozen=True)
 class _Strip:
-    """A headline or a legend across a file."""
+    """A headline, a legend or small type across a file."""
 
-    text: str
-    legend: tuple[tuple[str, Look], ...]
     width_pt: float
+    text: str = ""
+    legend: tuple[tuple[str, Look], ...] = ()
+    small: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[str]:
         return textwrap.wrap(self.text, int(self.width_pt / 5.6))
+
+    @property
+    def small_lines(self) -> list[str]:
+        return [line for text in self.small for line in textwrap.wrap(one_line(text), int(self.width_pt / 3.25))]
 
     @property
     def columns(self) -> int:
@@ -141,7 +150,8 @@ class _Strip:
 
     @property
     def height_pt(self) -> float:
-        return 13.0 * len(self.lines) + 11.5 * math.ceil(len(self.legend) / self.columns) + 5
+        rows = math.ceil(len(self.legend) / self.columns)
+        return 13.0 * len(self.lines) + 11.5 * rows + _SMALL_PT * len(self.small_lines) + 5
 
 
 _Painted = Chart | _Strip
@@ -156,7 +166,7 @@ def _layout(charts: Sequence[Chart], headline: str) -> tuple[list[tuple[float, f
     parts: list[tuple[float, float, _Painted]] = []
     y = 0.0
     if several:
-        strip = _Strip(headline, (), width)
+        strip = _Strip(width, headline)
         parts.append((0.0, y, strip))
         y += strip.height_pt
     for start in range(0, len(charts), columns):
@@ -164,8 +174,8 @@ def _layout(charts: Sequence[Chart], headline: str) -> tuple[list[tuple[float, f
         parts += [(place * (width - each_pt), y, chart) for place, chart in enumerate(line)]
         y += max(_size_pt(chart)[1] for chart in line)
     legend = dict(entry for chart in charts for entry in chart.legend)
-    if legend:
-        strip = _Strip("", tuple(legend.items()), width)
+    small = dict.fromkeys([*(chart.caption for chart in charts), *(chart.origin for chart in charts)])
+    for strip in (_Strip(width, legend=tuple(legend.items())), _Strip(width, small=tuple(small))):
         parts.append((0.0, y, strip))
         y += strip.height_pt
     return parts, (width, y)
@@ -194,6 +204,8 @@ def _figure(painted: _Painted) -> Figure:
         return sheet.figure
     for number, line in enumerate(painted.lines):
         sheet.write(0.005 * painted.width_pt, 11 + 13 * number, line, weight="bold", size=9.5)
+    for number, line in enumerate(painted.small_lines):
+        sheet.write(2, _SMALL_PT * (number + 1), line, color=LIGHT["soft"], size=6)
     if painted.legend:
         handles = [Line2D([], [], ls="", marker=look.marker, ms=5, color=look.light) for _, look in painted.legend]
         sheet.figure.legend(
@@ -259,7 +271,7 @@ def _caption_lines(chart: Chart) -> tuple[list[str], list[str]]:
         room = int(chart.width_in * _POINTS / character_pt)
         return textwrap.wrap(one_line(text, 400), room, max_lines=most, placeholder=" …")
 
-    return lines(chart.finding, 5.0, 3), lines(chart.subject, 4.35, 2)
+    return lines(chart.finding, 5.0, 4), lines(chart.subject, 4.35, 3)
 
 
 def _caption_pt(chart: Chart) -> float:
@@ -335,14 +347,16 @@ def _paint_axes(sheet: _Sheet, plane: _Plane) -> None:
     """Draw the grid, and write the numbers outside of it."""
     box = plane.box
     style: dict[str, Any] = {"color": LIGHT["soft"], "size": 7}
+    grid, gap = [], (math.nan, math.nan)  # one artist, since each costs as much as a whole path
     for value, text in _numbers(plane.x):
         (x,) = plane.across([value])
-        sheet.line((x, x), (box.top, box.foot), LIGHT["hair"])
+        grid += [(x, box.top), (x, box.foot), gap]
         sheet.write(x, box.foot + _PAD_PT, text, ha="center", va="top", **style)
     for value, text in _numbers(plane.y) if plane.y else []:
         (y,) = plane.down([value])
-        sheet.line((box.left, box.right), (y, y), LIGHT["hair"])
+        grid += [(box.left, y), (box.right, y), gap]
         sheet.write(box.left - _PAD_PT, y, text, ha="right", va="center_baseline", **style)
+    sheet.line([x for x, _ in grid], [y for _, y in grid], LIGHT["hair"])
 
 
 def _write_around(sheet: _Sheet, chart: Chart, box: _Box) -> None:

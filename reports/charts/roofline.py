@@ -17,7 +17,7 @@ def roofline(contest: ContestJudgement, palette: Palette) -> Chart | None:
         (cell, line, latency.median_ms / 1e3)
         for cell in contest.cells
         if (line := cell.record.roofline) and line.flops and line.bytes_moved
-        if (latency := cell.record.latency) and latency.median_ms > 0
+        if (latency := cell.latency) and latency.median_ms > 0
     ]
     if not shown:
         return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from judging.contest import CellJudgement, ContestJudgement
+from judging.decision import relation
+from judging.ranking import CALLED
 from records.schema import Ratio
 from reports import findings, format
 from reports.charts.chart import BAR_Y, Axis, Bar, Chart, Dots, Line, Mark, Shape, Text, lost_cell, name, vertical_line
@@ -17,7 +19,7 @@ LOG_FROM_RATIO = 6.0
 
 def latency(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw medians as bars from zero, or as dots on a logarithmic axis; hollow if the cell was wrong."""
-    measured = [cell.record.latency for cell in contest.cells if cell.record.latency]
+    measured = [cell.latency for cell in contest.cells if cell.latency]
     if not measured:
         return None
     medians_ms = [found.median_ms for found in measured]
@@ -52,7 +54,8 @@ def speedup(contest: ContestJudgement, palette: Palette) -> Chart | None:
         name="speedup",
         subject=contest.title,
         finding=findings.speedup(contest),
-        caption=f"Speed-up over {baseline} in the same rounds, with its 95 % interval",
+        caption=f"Speed-up over {baseline} in the same rounds, with its 95 % interval; a hollow dot is called neither "
+        "faster nor slower",
         x=Axis(f"speed-up over {baseline} (x), 95 % interval", left, high, is_log),
         y=None,
         marks=(vertical_line(1.0, 0.0, len(contest.cells)), *marks),
@@ -70,7 +73,7 @@ def interval(low: float, high: float, y: float) -> Line:
 
 
 def _median(place: int, cell: CellJudgement, palette: Palette, is_log: bool) -> Mark:
-    found, y = cell.record.latency, place + BAR_Y
+    found, y = cell.latency, place + BAR_Y
     if found is None:
         return lost_cell(place, cell, palette)
     is_wrong = cell.record.status.is_failure
@@ -90,6 +93,7 @@ def _ratio(place: int, cell: CellJudgement, ratio: Ratio, palette: Palette) -> M
     text, y = f"{format.ratio(ratio.value)}x", place + BAR_Y
     low, high = ends(ratio)
     whisker: list[Shape] = [interval(low, high, y)] if low < high else []
-    shapes = (*whisker, Dots((ratio.value,), (y,)), Text(max(high, ratio.value), y, text))
+    is_called = cell.is_baseline or relation(ratio) in CALLED
+    shapes = (*whisker, Dots((ratio.value,), (y,), is_called), Text(max(high, ratio.value), y, text))
     tip = f"{cell.label}: {text} {format.ratio_interval(ratio.ci95)} over {ratio.processes} processes"
     return Mark(shapes, tip, palette(cell.label))

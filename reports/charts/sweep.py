@@ -12,6 +12,7 @@ from reports import format
 from reports.charts.chart import Axis, Chart, Dots, Line, Lost, Mark, Shape, axis_around
 from reports.charts.palette import LIGHT, Look, Palette, ramp
 from reports.charts.speed import LOG_FROM, LOG_FROM_RATIO, ends
+from reports.findings import sweep_speedup
 from reports.sentences import sweep_finding, sweep_title
 
 COMPILED = "inductor"
@@ -22,17 +23,20 @@ _LOST_SHARE = 0.06
 _FAILED = ("failed", Look(0, LIGHT["soft"], LIGHT["soft"], "x"))
 
 
-def of_sweep(sweep: Sweep, palette: Palette) -> list[Chart]:
+def sweep_charts(sweep: Sweep, palette: Palette) -> list[Chart]:
+    fastest, gains = sweep_finding(sweep), sweep_speedup(sweep)
     found = [
-        _lines(sweep, palette, latency, "sweep-latency", "median latency (ms)", LOG_FROM),
-        _lines(sweep, palette, speedup, "sweep-speedup", "speed-up over eager (x)", LOG_FROM_RATIO)
+        _lines(sweep, palette, latency, "sweep-latency", fastest, "median latency (ms)", LOG_FROM),
+        _lines(sweep, palette, speedup, "sweep-speedup", gains, "speed-up over eager (x)", LOG_FROM_RATIO)
         if sweep.has_ratio
         else None,
     ]
     return [chart for chart in found if chart]
 
 
-def _lines(sweep: Sweep, palette: Palette, quantity: Quantity, chart: str, title: str, log_from: float) -> Chart | None:
+def _lines(
+    sweep: Sweep, palette: Palette, quantity: Quantity, chart: str, finding: str, title: str, log_from: float
+) -> Chart | None:
     """Draw a line for each configuration, broken where a size has no value, and a cross where a cell failed."""
     values = {
         label: {point.size: value for point in points if (value := quantity(point.row))}
@@ -52,7 +56,7 @@ def _lines(sweep: Sweep, palette: Palette, quantity: Quantity, chart: str, title
     return Chart(
         name=chart,
         subject=sweep_title(sweep),
-        finding=sweep_finding(sweep),
+        finding=finding,
         caption=f"{title.capitalize()} over {sweep.dimension}, a cross where a cell failed",
         x=_size_axis(sweep.dimension, {size: f"{size:,.10g}" for size in sweep.sizes}),
         y=_value_axis(title, reached, log_from, _LOST_SHARE * len(lost)),

@@ -78,8 +78,8 @@ def test_a_long_reason_stands_whole_below_the_tables() -> None:
 
 def test_pictures_are_embedded_with_their_captions() -> None:
     assert "## Figures" not in to_markdown(judged())
-    markdown = to_markdown(judged(), figures=["/tmp/run/figures/latency.png", "latency.svg", "samples-2.png"])
-    assert re.findall(r"\]\((.*?\.\w+)\)$", markdown, flags=re.M) == ["figures/latency.png", "figures/samples-2.png"]
+    markdown = to_markdown(judged(), figures=["/tmp/run/figures/latency.svg", "latency.png", "samples-2.svg"])
+    assert re.findall(r"\]\((.*?\.\w+)\)$", markdown, flags=re.M) == ["figures/latency.svg", "figures/samples-2.svg"]
     assert "single calls (2)]" in fold(markdown, "All the others")[0]
 
 

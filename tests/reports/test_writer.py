@@ -18,9 +18,9 @@ def test_every_file_is_written_and_pictures_are_embedded_by_their_relative_path(
     written = write(made, tmp_path / "new" / "run")
     texts = ["report.json", "cells.csv", "report.html", "report.md"]
     assert [name for name in written if not name.startswith("figures/")] == texts
-    assert {"figures/latency.png", "figures/latency.svg"} <= written.keys()
+    assert "figures/latency.svg" in written
     assert all(path == tmp_path / "new" / "run" / name and path.is_file() for name, path in written.items())
-    assert "](figures/latency.png)" in written["report.md"].read_text(encoding="utf-8")
+    assert "](figures/latency.svg)" in written["report.md"].read_text(encoding="utf-8")
     assert read(tmp_path / "new" / "run") == with_verdicts(judge(made))
 
 
