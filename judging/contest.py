@@ -12,7 +12,7 @@ from judging.doubts import doubts_of
 from judging.fit import Fit
 from judging.pareto import Front, front_of
 from judging.ranking import Ranking
-from judging.samples import Distributions, Tail, Turn, distributions_of, longest_tail, turns_of
+from judging.samples import Distributions, Turn, distributions_of, turns_of
 from records.schema import Cell, Doubt, Latency, Ratio, Record, Roofline, Status
 
 
@@ -112,11 +112,6 @@ class ContestJudgement:
     def distributions(self) -> Distributions:
         """Return how the single calls of each cell are distributed."""
         return distributions_of([cell.record for cell in self.cells])
-
-    @cached_property
-    def longest_tail(self) -> Tail | None:
-        """Return the cell with the longest tail, if a sample is large enough to tell."""
-        return longest_tail([cell.record for cell in self.cells], self.distributions)
 
     @property
     def contenders(self) -> list[str]:

@@ -46,15 +46,6 @@ class Distributions:
 
 
 @dataclass(frozen=True)
-class Tail:
-    """The cell with the longest tail: its percentile over its median."""
-
-    label: str
-    percentile: str  # "p99", "p95" or "p90", the highest that a sample can hold
-    over_median: float
-
-
-@dataclass(frozen=True)
 class Turn:
     """One burst of a process, or several that follow each other."""
 
@@ -76,20 +67,6 @@ def distributions_of(records: Sequence[Record]) -> Distributions:
         for label, values in samples.items()
     }
     return Distributions(found, is_log)
-
-
-def longest_tail(records: Sequence[Record], distributions: Distributions) -> Tail | None:
-    """Return the cell with the longest tail, or None if no sample is large enough for a percentile."""
-    for name in ("p99", "p95", "p90"):
-        tails = [
-            Tail(label, name, tail_ms / distributions.by_label[label].median_ms)
-            for record in records
-            if (label := record.cell.label) in distributions.by_label
-            and (tail_ms := getattr(record.latency, f"{name}_ms", None))
-        ]
-        if tails:
-            return max(tails, key=lambda tail: tail.over_median)
-    return None
 
 
 def turns_of(record: Record) -> tuple[tuple[Turn, ...], ...]:

@@ -29,9 +29,8 @@ def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
             marks.append(lost_cell(place, cell, palette))
             continue
         middle = f"{format.milliseconds(hill.low_ms)} to {format.milliseconds(hill.high_ms)} ms"
-        latency_ms = cell.latency.median_ms if cell.latency else None
-        shapes = _hill(hill, latency_ms, place + FOOT_Y, is_filled=not cell.record.status.is_failure)
-        tip = f"{cell.label}: {format.milliseconds(latency_ms)} ms, 99 % of {hill.calls:,} calls from {middle}"
+        shapes = _hill(hill, place + FOOT_Y, is_filled=not cell.record.status.is_failure)
+        tip = f"{cell.label}: {format.milliseconds(hill.median_ms)} ms, 99 % of {hill.calls:,} calls from {middle}"
         marks.append(Mark(shapes, tip, palette(cell.label)))
     ends_ms = [end for hill in found.by_label.values() for end in (hill.low_ms, hill.high_ms)]
     return Chart(
@@ -78,15 +77,14 @@ def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
     )
 
 
-def _hill(hill: Distribution, latency_ms: float | None, foot: float, is_filled: bool) -> tuple[Hill | Line, ...]:
+def _hill(hill: Distribution, foot: float, is_filled: bool) -> tuple[Hill | Line, ...]:
     """Return the hill with a line from its foot to its outline. Calls that all took equally long are a line."""
     if not hill.heights:
         return (Line((hill.median_ms,) * 2, (foot, foot - _HILL_HEIGHT), colour="ink", width=1.0),)
     outline = Hill(hill.middles_ms, tuple(foot - _HILL_HEIGHT * height for height in hill.heights), foot, is_filled)
-    if latency_ms is None or not hill.middles_ms[0] <= latency_ms <= hill.middles_ms[-1]:
-        return (outline,)
-    top = foot - _HILL_HEIGHT * float(np.interp(latency_ms, hill.middles_ms, hill.heights))
-    return outline, Line((latency_ms, latency_ms), (foot, top), colour="ink", width=1.0)
+    at_ms = min(max(hill.median_ms, hill.middles_ms[0]), hill.middles_ms[-1])  # by half a bin, at most
+    top = foot - _HILL_HEIGHT * float(np.interp(at_ms, hill.middles_ms, hill.heights))
+    return outline, Line((at_ms, at_ms), (foot, top), colour="ink", width=1.0)
 
 
 def _process(process: Sequence[Turn], y: float, reach: float) -> tuple[Line | Dots, ...]:

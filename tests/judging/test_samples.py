@@ -3,7 +3,7 @@ import pytest
 
 from judging.contest import judge_contest
 from judging.samples import MAX_TURNS, distributions_of
-from records.schema import Record, Status
+from records.schema import Status
 from tests.reports.samples import bursts, cell, constant, failed, ok, steady, under
 
 
@@ -29,22 +29,6 @@ def test_distributions_far_apart_stand_on_a_logarithmic_axis() -> None:
 def test_equal_calls_have_no_outline_and_no_calls_no_distribution() -> None:
     assert distributions_of([ok(cell(), constant([1.0] * 8))]).by_label["eager"].heights == ()
     assert distributions_of([]).by_label == {}
-
-
-def tailed(backend: str, factor: float, calls: int) -> Record:
-    """A cell with one call in twenty that takes `factor` times as long."""
-    (burst,) = bursts(1.0, rounds=1, calls=calls, spread=0.0)
-    slow = [round(sample * factor) if number % 20 == 0 else sample for number, sample in enumerate(burst.samples_ns)]
-    return ok(cell(backend), [burst.model_copy(update={"samples_ns": slow})])
-
-
-def test_the_longest_tail_is_told_by_the_highest_percentile_that_a_sample_can_hold() -> None:
-    tail = judge_contest([tailed("eager", 2.0, 1000), tailed("onnx", 3.0, 1000)]).longest_tail
-    assert tail is not None
-    assert (tail.label, tail.percentile, tail.over_median) == ("onnx", "p99", pytest.approx(3.0, rel=0.01))
-    shorter = judge_contest([tailed("eager", 2.0, 200)]).longest_tail
-    assert shorter is not None and shorter.percentile == "p95"
-    assert judge_contest([ok(cell(), constant([1.0] * 4))]).longest_tail is None
 
 
 def test_turns_are_the_bursts_of_each_process_relative_to_the_cell() -> None:
