@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,9 +104,9 @@ class HuggingFace(Family):
                 self.folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
             )
         config = transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
-        if model_class is transformers.AutoModel:
-            return model_class.from_config(config, dtype=torch.float32)
-        return model_class._from_config(config, dtype=torch.float32)
+        is_auto = model_class is transformers.AutoModel
+        made: Callable[..., Any] = getattr(model_class, "from_config" if is_auto else "_from_config")
+        return made(config, dtype=torch.float32)
 
     def _dimensions(self) -> dict[str, Dimension]:
         found = {"batch": Dimension(4, "examples per call")}

@@ -62,7 +62,7 @@ class UserModel(Family):
         with seeded(seed), _importable(self.path.parent):
             returned = getattr(self._import(), self.factory)(**arguments)
         module, example = _unpack(self.name, returned)
-        sets = _input_sets(_inputs(self.name, example))
+        sets = input_sets(_inputs(self.name, example))
         return LoadedModel(module.to("cpu").float().eval(), sets, surgical_targets=_targets(self.name, module))
 
     def _import(self) -> Any:
@@ -208,7 +208,7 @@ def _to_float32_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
 
 
-def _input_sets(inputs: Inputs) -> tuple[Inputs, ...]:
+def input_sets(inputs: Inputs) -> tuple[Inputs, ...]:
     """Return `INPUT_SETS` sets. The rows of all batched tensors are rolled together, by 0, 1 and so on."""
     rows = next((tensor.shape[0] for tensor in inputs.tensors() if tensor.dim()), None)
 
