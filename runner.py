@@ -351,14 +351,30 @@ def reproduce_cell(
     out: Annotated[Path | None, typer.Option(help="File to write [standard output]")] = None,
 ) -> int:
     """Write a script that measures one cell again, and needs nothing but torch and the cell's library."""
-    from harness import reproduce
+    from harness import reproduce, script_parts
 
     found = runs.report_at(path)
-    script = reproduce.script_for(found, reproduce.find_record(found, cell))
+    script = reproduce.script_for(found, script_parts.find_record(found, cell))
     if out:
         reproduce.write(script, out)
     else:
         typer.echo(script, nl=False)
+    return 0
+
+
+@app.command("export")
+def export_artifact(
+    run: Annotated[Path, typer.Argument(help="Folder of a run")],
+    label: Annotated[
+        str | None, typer.Argument(help="Id or label of a cell, or the beginning of a contest's id for its winner")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write")] = Path("export"),
+) -> int:
+    """Write what the winner, or another cell, has built into a folder that runs without Bakeoff."""
+    from harness import export
+
+    record, script = export.export(run, label, out)
+    _say(f"Exported {record.cell.label}. To check and to measure it: python {shlex.quote(str(script))}")
     return 0
 
 

@@ -30,8 +30,13 @@ def sampled(tensor: torch.Tensor, at_most: int) -> torch.Tensor:
     flat = tensor.detach().reshape(-1)
     if flat.numel() <= at_most:
         return flat.clone()
-    generator = torch.Generator().manual_seed(flat.numel())
-    return flat[torch.randint(flat.numel(), (at_most,), generator=generator).to(flat.device)]
+    return flat[sampled_places(flat.numel(), at_most).to(flat.device)]
+
+
+def sampled_places(elements: int, at_most: int) -> torch.Tensor:
+    """Return `at_most` random places in a flat tensor of so many elements, the same ones every time."""
+    generator = torch.Generator().manual_seed(elements)
+    return torch.randint(elements, (at_most,), generator=generator)
 
 
 class FlatModule(torch.nn.Module):

@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness import reproduce
+from harness import reproduce, script_parts
 from judging.intervals import median_interval
 from records import report_file
 from records.schema import Report
@@ -58,7 +58,7 @@ def compare(model: str, configurations: Sequence[str], device: str, repetitions:
     for number in range(repetitions):
         report = measured_by_harness(model, configurations, device, folder / str(number))
         for configuration in configurations:
-            record = reproduce.find_record(report, configuration)
+            record = script_parts.find_record(report, configuration)
             if record.latency is None:
                 sys.exit(f"{record.cell.id} has no latency: {record.reason}")
             told[configuration].append(record.latency.median_ms)

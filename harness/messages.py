@@ -75,6 +75,15 @@ class ComputeReference(Frozen):
     kind: Literal["compute_reference"] = "compute_reference"
     cell: Cell
     reference: Path  # the file to write
+    sample: Path | None = None  # where one input set with its outputs is kept, for what is exported
+
+
+class ExportProgram(Frozen):
+    """Write a cell's model as a program that torch loads without its source. It is answered by `Packaged`."""
+
+    kind: Literal["export_program"] = "export_program"
+    cell: Cell
+    program: Path  # the file to write
 
 
 class MeasureCeilings(Frozen):
@@ -111,6 +120,7 @@ Job = Annotated[
     | PackageCell
     | MeasurePackagedCell
     | ComputeReference
+    | ExportProgram
     | MeasureCeilings
     | ProbeTorch
     | TryBackend
@@ -172,7 +182,7 @@ class PhaseEnded(Frozen):
 
 
 class Packaged(Frozen):
-    """The cell lies in the shared folder, and this worker is done."""
+    """The cell lies in its folder, and this worker is done."""
 
     kind: Literal["packaged"] = "packaged"
 

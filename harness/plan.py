@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 import backends
 import models
 from backends.base import SURGICAL
-from judging.constraints import Requirements
+from judging.constraints import Requirements, parse_bytes
 from records.device import Device
 from records.errors import BakeoffError, UsageError, unknown
 from records.precision import Precision
@@ -108,6 +108,10 @@ class Request(Frozen):
             says_how=True,
         ),
     ] = ()
+    no_artifacts: Annotated[bool, Option(("--no-artifacts",), "Do not keep what backends have built")] = False
+    artifact_limit: Annotated[
+        str, Option(("--artifact-limit",), "Size of what is kept, of all cells together; faster cells come first")
+    ] = "2GB"
     runs: tuple[Part, ...] = ()
     """Several runs, each with its own product of models, backends and sizes. They are measured one after the other."""
 
@@ -287,6 +291,7 @@ def _check_names(request: Request) -> None:
         Device(device)
     Requirements.parse(request.require)
     _ = request.budget_s
+    parse_bytes(request.artifact_limit, "--artifact-limit")
     for precision in request.precision:
         if precision not in set(Precision):
             raise unknown("precision", precision, Precision)

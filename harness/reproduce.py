@@ -1,57 +1,31 @@
 """Write one cell of a report as a script of one page that needs torch and the cell's library, and nothing of ours.
 
-The templates lie in harness/scripts. They contain what a user of the library would write, so they repeat the set-up of
-each backend; tests/harness/test_reproduce.py and benchmarks/reproduces.py compare them with the backends. Neither torch
-nor a compiler is imported here: a script can be written on a machine that cannot run it.
+A script can be written on a machine that cannot run it. tests/harness/test_reproduce.py and benchmarks/reproduces.py
+compare scripts with the backends.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 import backends
 import models
-from models.base import INPUT_SETS, Family
+from harness import script_parts
+from models.base import Family
 from models.huggingface import HuggingFace
 from models.user import UserModel
 from records.atomic_file import write_atomically
-from records.errors import UsageError, unknown
-from records.precision import Precision
+from records.errors import UsageError
 from records.schema import INFERENCE, Cell, Record, Report
-from records.text import one_line, spell_ms
+from records.text import one_line
 
 WIDTH = 120
-MAX_CELLS_NAMED = 6
-
-
-def find_record(report: Report, name: str) -> Record:
-    """Return the record of the cell with this id or label, or with one that begins so.
-
-    Raises UsageError when no cell or several cells match, and names those that are near or match.
-    """
-    ids = {record.cell.id: record for record in report.records}
-    if name in ids:
-        return ids[name]
-    named = [record for record in report.records if record.cell.label == name]
-    begun = [record for record in report.records if name and _begins(record.cell, name)]
-    for found in (named, begun):
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise UsageError(
-                f"'{name}' stands for {len(found)} cells: give one of {_some(one.cell.id for one in found)}"
-            )
-    labels = {record.cell.label for record in report.records}
-    raise unknown("cell", name, labels if "_" not in name else ids, f"of {report.run_id}")
 
 
 def script_for(report: Report, record: Record) -> str:
@@ -69,51 +43,35 @@ def script_for(report: Report, record: Record) -> str:
         raise UsageError(f"{error}; reproduce it from the folder that it was measured from") from None
     model = _model_part(cell, family, dimensions)
     backend = BACKENDS[cell.backend]
-    cuda = cell.device.is_cuda
-    graph = cell.mode == "cuda-graph"
-    # LD_PRELOAD only works before a process starts, so the heading names it
-    variables = {name: value for name, value in report.environment.variables.items() if name != "LD_PRELOAD"}
+    settings = script_parts.common_settings(report, record)
     imports = [*COMMON_IMPORTS, *model.imports, *backend.imports]
-    placed_on_cores = report.environment.os.startswith("Linux")  # elsewhere a thread cannot be put on a core
-    if variables or cuda or placed_on_cores:
+    if settings["variables"] or settings["cuda"] or settings["placed_on_cores"]:
         imports.append("import os")
     if model.structured:
         imports.append("from torch.utils import _pytree as pytree")
-    if not graph or cell.backend == "onnx":
+    if not settings["graph"] or cell.backend == "onnx":
         imports.append("from functools import partial")
     dtype = f"torch.{cell.precision.input_type}" if cell.precision.input_type != "float32" else ""
-    return _render(
+    linked = record.settings.get(LINKED_LIBRARY)
+    return script_parts.render(
         "script.py.jinja",
         {
+            **settings,
             "heading": _heading(report, record),
-            "standard_imports": _imports(imports, standard=True),
-            "library_imports": _imports(imports, standard=False),
-            "variables": variables,
-            "threads": _threads(report, record),
-            "cuda": cuda,
-            "placed_on_cores": placed_on_cores,
-            "device_kind": cell.device.kind,
-            "device_index": cell.device.cuda_index or 0,
-            "tf32": cell.precision.allows_tf32,
-            "device_and_type": ", ".join(filter(None, [json.dumps(cell.device) if cuda else "", dtype])),
-            "device": cell.device,
+            "standard_imports": script_parts.import_lines(imports, standard=True),
+            "library_imports": script_parts.import_lines(imports, standard=False),
+            "uses_torch": True,
+            "artifact": "",
+            "tolerances": (),
+            "device_and_type": ", ".join(filter(None, [json.dumps(cell.device) if cell.device.is_cuda else "", dtype])),
             "dtype": dtype,
             "model": f"models/{model.template}.py.jinja",
             "structured": model.structured,
             "dimensions": dimensions,
             "seed": cell.seed,
-            "input_sets": INPUT_SETS,
             **model.facts,
-            "backend": f"backends/{cell.backend}.py.jinja",
             "flat": backend.flat,
-            "as_list": cell.backend == "aotinductor",
-            "linked": json.dumps({LINKED_LIBRARY: [record.settings[LINKED_LIBRARY]]})
-            if LINKED_LIBRARY in record.settings
-            else "",
-            "lazy": cell.backend in ("torchscript", "inductor"),
-            "graph": graph,
-            **_options(cell),
-            "reported": spell_ms(record.latency.median_ms) if record.latency else "",
+            "linked": json.dumps({LINKED_LIBRARY: [linked]}) if linked else "",
         },
     )
 
@@ -167,11 +125,6 @@ MODELS = ("mlp", "conv", "transformer")
 
 UNCOVERED_MODES = ("buckets", "surgical")
 
-ONNX_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-"""ONNX Runtime's providers that the template sets up."""
-
-OPENVINO_HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16"}
-
 LINKED_LIBRARY = "aot_inductor.custom_op_libs"
 """The setting in which the AOTInductor backend records the library that it had to link."""
 
@@ -186,7 +139,7 @@ def _check_covered(record: Record) -> None:
         reason = f"backend {cell.backend}: there is one for each of {', '.join(BACKENDS)}"
     elif cell.mode not in backends.create(cell.backend).modes:
         reason = f"mode {cell.label}, which this version does not have"
-    elif cell.backend == "onnx" and _provider(cell) not in ONNX_PROVIDERS:
+    elif cell.backend == "onnx" and script_parts.provider_of(cell) not in script_parts.ONNX_PROVIDERS:
         reason = f"mode {cell.label}: of ONNX Runtime's providers there is one for the CPU's and CUDA's"
     elif cell.mode in UNCOVERED_MODES:
         reason = f"mode {cell.label}: which parts or paddings are compiled takes more than a page"
@@ -237,119 +190,10 @@ def _layers_source() -> str:
     return "\n".join(text.splitlines()[first.lineno - 1 :])
 
 
-def _options(cell: Cell) -> dict[str, Any]:
-    """Return what the backend's mode sets, under the names in its template."""
-    mode = _mode(cell)
-    if cell.backend in ("inductor", "aotinductor"):
-        return {"options": mode}
-    if cell.backend == "openvino":
-        return {
-            "options": mode,
-            "hint": OPENVINO_HINTS[cell.precision],
-            "bfloat16": cell.precision is Precision.BF16,
-        }
-    if cell.backend == "onnx":
-        return {
-            "options": mode.get("options", {}),
-            "opset": mode.get("opset"),
-            "provider": ONNX_PROVIDERS[_provider(cell)],
-            "onnx_type": cell.precision.input_type.upper().replace("FLOAT32", "FLOAT"),
-        }
-    return {}
-
-
-def _mode(cell: Cell) -> Mapping[str, object]:
-    """Return what the backend sets for the cell's mode."""
-    return backends.create(cell.backend).modes[cell.mode]
-
-
-def _provider(cell: Cell) -> str:
-    """Return the name of ONNX Runtime's provider. The default mode takes the device's own."""
-    return str(_mode(cell).get("provider", cell.device.kind))
-
-
-def _threads(report: Report, record: Record) -> int:
-    """Return the threads of the cell, or those of the run if the cell died before it told."""
-    told = record.settings.get("threads", report.environment.torch_threads)
-    if not isinstance(told, int):
-        raise UsageError(f"{report.run_id} does not say how many threads {record.cell.id} had: measure it again")
-    return told
-
-
 def _heading(report: Report, record: Record) -> list[str]:
     """Return lines of text that say where the number comes from."""
-    machine = report.environment
-    preload = machine.variables.get("LD_PRELOAD")
-    gpus = [f"{gpu.name}, driver {gpu.driver}" for gpu in machine.gpus]
-    facts = {
-        "Command": record.command,
-        "Run": f"{report.run_id}, begun {record.started_at}, Bakeoff at commit {machine.git_commit or 'unknown'}",
-        "Machine": ", ".join(
-            [machine.hostname, machine.os, machine.cpu, f"{machine.usable_cores} usable cores"]
-            + (gpus if record.cell.device.is_cuda else [])
-        ),
-        "Versions": _pairs({"python": machine.python, **record.versions}),
-        "Flags": _pairs({**record.settings, **record.precision_in_force}),
-        "Result": _result(record),
-        "Preload": f"LD_PRELOAD={preload} was set; set it before Python starts" if preload else "",
-    }
     title = f"{record.cell.label}: {record.cell.title}. One cell of a Bakeoff report, standing alone."
     lines = textwrap.wrap(one_line(title), WIDTH - 2)
-    for name, text in facts.items():
-        if text:
-            lines += textwrap.wrap(f"{name + ':':10}{one_line(text)}", WIDTH - 2, subsequent_indent=" " * 10)
+    for name, text in script_parts.facts_of(report, record).items():
+        lines += textwrap.wrap(f"{name + ':':10}{text}", WIDTH - 2, subsequent_indent=" " * 10)
     return lines
-
-
-def _result(record: Record) -> str:
-    latency = record.latency
-    if latency is None:
-        return f"{record.status}: {record.reason}"
-    interval = latency.median_ci95_ms
-    said = f"median latency {spell_ms(latency.median_ms)}"
-    said += f" (95 % interval {spell_ms(interval.low)} to {spell_ms(interval.high)})" if interval else ""
-    said += f" over {latency.calls} calls"
-    said += f" in {latency.processes} processes" if latency.processes > 1 else " in one process"
-    if latency.process_spread is not None:
-        said += f", the slowest {100 * latency.process_spread:.2g} % over the fastest"
-    return said
-
-
-def _pairs(facts: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items())
-
-
-def _imports(lines: Iterable[str], standard: bool) -> str:
-    """Return the imports of the standard library, or the others, with `import` before `from`."""
-    chosen = {line for line in lines if (line.split()[1].partition(".")[0] in sys.stdlib_module_names) == standard}
-    return "\n".join(sorted(chosen, key=lambda line: (line.startswith("from "), line)))
-
-
-def _render(template: str, facts: dict[str, Any]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).with_name("scripts")),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters["literal"] = _literal
-    return environment.get_template(template).render(facts)
-
-
-def _literal(value: object) -> str:
-    """Return `value` as Python source. Reports come from anywhere, and none of their text may become code."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_literal(key)}: {_literal(one)}" for key, one in value.items()) + "}"
-    return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
-def _begins(cell: Cell, name: str) -> bool:
-    return cell.id.startswith(name) or cell.label.startswith(name)
-
-
-def _some(ids: Iterable[str]) -> str:
-    names = list(ids)
-    more = f" and {len(names) - MAX_CELLS_NAMED} more" if len(names) > MAX_CELLS_NAMED else ""
-    return ", ".join(names[:MAX_CELLS_NAMED]) + more

@@ -21,22 +21,23 @@ from harness.controller.contest_run import Measurement
 from harness.controller.launcher import CAN_FORK, Launcher, Launchers
 from harness.controller.progress import Progress
 from harness.controller.worker_process import CAN_PAUSE, DeadlinePassed, WorkerEnded
-from harness.messages import Failed, Job, ProbeTorch, TorchFacts, Tried, TryBackend
+from harness.messages import Failed, Job, Packaged, ProbeTorch, TorchFacts, Tried, TryBackend
 from harness.plan import Contest, Request, plan, refusal
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import CUDA_ONLY, TimePlan, end_of_budget
-from judging.constraints import Requirements
+from judging.constraints import Requirements, parse_bytes
 from judging.fit import fitted_report
 from judging.ranking import beaten, undecided
 from models.base import Family
 from records import report_file
+from records.artifacts import Artifacts
 from records.device import Device
 from records.errors import BakeoffError, UsageError
 from records.schema import Report, Status
 from records.store import Store
 
 PROBE_LIMIT_S = 300.0
-Answer = TypeVar("Answer", TorchFacts, Tried)
+Answer = TypeVar("Answer", TorchFacts, Tried, Packaged)
 
 
 def run(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
@@ -270,6 +271,9 @@ def _measure(
         undecided=functools.partial(undecided, requirements=requirements),
         time_plan=time_plan,
         beaten=functools.partial(beaten, requirements=requirements),
+        artifacts=None
+        if request.no_artifacts
+        else Artifacts(store.root, parse_bytes(request.artifact_limit, "--artifact-limit")),
     )
     # an interruption ends the measuring and not the run: what has finished is reported
     with store.timed(), contextlib.suppress(KeyboardInterrupt):

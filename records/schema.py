@@ -402,6 +402,7 @@ class Record(Frozen):
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries this backend used
     doubts: list[Doubt] = Field(default_factory=list)  # about this record's numbers
     command: str = ""  # measures this cell again
+    artifact: str = ""  # the folder that keeps what the backend built, within the run's; empty if none is kept
     log_tail: str = ""  # last lines the child printed, kept when it failed
     started_at: str = ""  # ISO 8601, UTC
     elapsed_s: Seconds = 0.0

@@ -168,6 +168,10 @@ class Store:
     def reference(self, contest_id: str) -> Path:
         return self.root / "reference" / f"{contest_id}.safetensors"
 
+    def sample(self, contest_id: str) -> Path:
+        """Return the file with one input set and the outputs that it must give, for what is exported."""
+        return self.root / "reference" / f"{contest_id}.sample.npz"
+
     def save_work(self, contest_id: str, work: Work) -> None:
         """Keep the work of a call beside the reference, which is computed in the same process."""
         write_atomically(self._work(contest_id), work.model_dump_json())

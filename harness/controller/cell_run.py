@@ -279,6 +279,11 @@ class CellRun:
             builds=str(self._folder),
         )
 
+    @property
+    def artifact(self) -> Path:
+        """The folder that the backend builds into."""
+        return self._folder / "artifact"
+
     def clear(self) -> None:
         """Remove what its workers shared, once the cell has its record."""
         self._end_worker()

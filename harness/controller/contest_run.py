@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,9 @@ from harness.controller.worker_process import CAN_PAUSE
 from harness.plan import Contest, PlannedCell, refusal
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import Step, TimePlan
+from judging.estimate import burst_medians_ms
 from judging.ranking import BASELINE, beaten, undecided
+from records.artifacts import Artifacts, Full
 from records.errors import BakeoffError
 from records.schema import Conditions, Record, Status
 from records.store import Store, UnfinishedContest
@@ -56,7 +59,9 @@ class Measurement:
         machine: Machine | None = None,
         time_plan: TimePlan | None = None,
         beaten: Beaten = beaten,
+        artifacts: Artifacts | None = None,
     ) -> None:
+        """`artifacts` keeps what cells have built; without it nothing is kept."""
         self.launchers = launchers
         self.store = store
         self.progress = progress
@@ -68,6 +73,7 @@ class Measurement:
         self.machine = machine or Machine()
         self.time_plan = time_plan or TimePlan(sampling)
         self.begun_s = self.machine.now_s() - store.elapsed_s
+        self.artifacts = artifacts
         self.group_numbers: Iterator[int] = itertools.count(store.next_group())
 
     def measure(self, contest: Contest, pending: Sequence[PlannedCell]) -> None:
@@ -201,8 +207,24 @@ class ContestRun:
             self._cells = [each for each in self._cells if each in epoch.finished or each not in cells]
             self._epochs_done, self._held_all = self._epochs_done + 1, epoch.holds_all
             self._keep()
-        for cell_run in self._cells:
-            self._conclude(cell_run, cell_run.record())
+        self._conclude_all()
+
+    def _conclude_all(self) -> None:
+        """Save the records of cells that came to a good end, and keep their artefacts, the fastest cell's first."""
+        records = {cell_run: cell_run.record() for cell_run in self._cells}
+        too_large = []
+        for cell_run in sorted(records, key=lambda one: statistics.median(burst_medians_ms(one.bursts))):
+            record = records[cell_run]
+            try:
+                name = self._run.artifacts.keep(record.cell.id, cell_run.artifact) if self._run.artifacts else ""
+            except Full as error:
+                name = ""
+                too_large.append(f"{record.cell.label} ({error.size_bytes / 1e6:.3g} MB)")
+            self._conclude(cell_run, record.model_copy(update={"artifact": name}))
+        if too_large:
+            self._note(
+                f"artefacts of {self._contest_id} are over --artifact-limit and not kept: {', '.join(too_large)}"
+            )
 
     def _keep(self) -> None:
         self._run.store.keep(

@@ -43,7 +43,7 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
     log = store.log(f"reference-{contest.id}")
     progress.note(f"computing the float64 reference of {contest.id}")
     cell = contest.cells[0].cell
-    job = ComputeReference(cell=cell, reference=path.resolve())
+    job = ComputeReference(cell=cell, reference=path.resolve(), sample=store.sample(contest.id).resolve())
     phases = ["start"]
     try:
         event = launcher.ask(job, log, limit_s, phases.append)

@@ -21,6 +21,7 @@ from harness.messages import (
     CeilingsMeasured,
     CellJob,
     ComputeReference,
+    ExportProgram,
     Failed,
     MeasureCeilings,
     MeasureCell,
@@ -34,7 +35,7 @@ from harness.messages import (
     TryBackend,
     TryImport,
 )
-from harness.worker import ceilings, precision, reference
+from harness.worker import ceilings, precision, program, reference
 from harness.worker.bench import Bench, explain, last_frame_beside
 from harness.worker.serving import serve
 from models.base import Inputs
@@ -100,6 +101,10 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
                 announce=lambda phase: messages.send(connection, PhaseBegun(name=phase)),
             )
             messages.send(connection, computed)
+        case ExportProgram():
+            precision.apply(job.cell.precision)
+            program.export(job.cell, assignment.cwd, job.program)
+            messages.send(connection, Packaged())
         case MeasureCeilings():
             precision.apply(job.precision)
             messages.send(connection, CeilingsMeasured(ceilings=ceilings.measure(job.device, job.precision)))

@@ -15,6 +15,7 @@ from harness.worker import accuracy, precision, simulation
 from harness.worker.bench import explain
 from harness.worker.clock import Clock
 from harness.worker.loading import gradients, is_cast, load, place, training_of
+from harness.worker.sample import Sample
 from models.base import Inputs, LoadedModel, of_each_shape
 from records.precision import Precision
 from records.schema import INFERENCE, TRAIN_STEP, Cell, Status, Work
@@ -65,20 +66,23 @@ def compute(
     precision.apply(cell.precision)
     clock = Clock(cell.device)
     with clock.on_stream(), gradients(cell.task):
-        eager, work, uncounted = as_it_is(cell, cwd, workspace, announce)
+        eager, work, uncounted, kept = as_it_is(cell, cwd, workspace, announce)
         exact, computed_in, in_float32 = exact_outputs(cell, cwd, workspace, outputs_in, announce)
         if exact is None:
             exact, eager = eager, jolted(cell, cwd, workspace, announce)
         clock.synchronise()
     eager_rmse = accuracy.rmse_per_output(eager, exact)
+    if job.sample is not None and kept is not None:
+        kept.save(job.sample, exact[0], eager_rmse, cell.precision)
     accuracy.Reference(exact, eager_rmse, computed_in, in_float32).save(job.reference)
     return ReferenceComputed(work=work, uncounted=uncounted)
 
 
 def as_it_is(
     cell: Cell, cwd: Path, workspace: Path, announce: Announce
-) -> tuple[tuple[Outputs, ...], Work | None, str]:
-    """Return eager's outputs in the cell's precision, a call's work, and why that cannot be counted.
+) -> tuple[tuple[Outputs, ...], Work | None, str, Sample | None]:
+    """Return eager's outputs in the cell's precision, a call's work, why that cannot be counted, and a sample if this
+    is inference.
 
     This comes first: what fails here is the model itself, whatever it is compiled with.
     """
@@ -88,7 +92,8 @@ def as_it_is(
     announce("call")
     with simulation.rounded(cell.precision, module, sets):
         eager = run_eager(module, sets, training)
-    return eager, *count_work(model, module, sets, cell.precision, training)
+    kept = Sample.of(module, sets[0]) if cell.task == INFERENCE else None
+    return eager, *count_work(model, module, sets, cell.precision, training), kept
 
 
 def jolted(cell: Cell, cwd: Path, workspace: Path, announce: Announce) -> tuple[Outputs, ...]:

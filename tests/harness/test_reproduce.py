@@ -17,7 +17,7 @@ import backends
 import models
 from backends import onnx, openvino
 from backends.linking import LINKED, linker_options
-from harness import reproduce
+from harness import reproduce, script_parts
 from harness.worker import precision
 from harness.worker.loading import load, place
 from harness.worker.reference import run_eager
@@ -307,8 +307,8 @@ def test_neither_the_controller_nor_the_doctor_nor_a_script_needs_torch() -> Non
 
 
 def test_the_tables_of_names_are_the_backends_own() -> None:
-    assert reproduce.ONNX_PROVIDERS.items() <= onnx.PROVIDERS.items()
-    assert reproduce.OPENVINO_HINTS.items() <= openvino.PRECISION_HINTS.items()
+    assert script_parts.ONNX_PROVIDERS.items() <= onnx.PROVIDERS.items()
+    assert script_parts.OPENVINO_HINTS.items() <= openvino.PRECISION_HINTS.items()
     assert reproduce.LINKED_LIBRARY == LINKED
 
 
@@ -343,7 +343,7 @@ def test_a_cell_that_was_never_measured_has_nothing_to_reproduce() -> None:
 
 
 def found_as(name: str, *records: Record) -> str:
-    return reproduce.find_record(report_on(*records), name).cell.label
+    return script_parts.find_record(report_on(*records), name).cell.label
 
 
 def test_a_cell_is_named_by_its_id_its_label_or_the_beginning_of_one() -> None:

@@ -1,0 +1,55 @@
+"""Keeps what backends have built, such as an .onnx or an engine: one folder for each cell, below the run's folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+FOLDER = "artifacts"
+
+
+class Artifacts:
+    """The artefacts of a run, up to `limit_bytes` of all of them together."""
+
+    def __init__(self, run: Path, limit_bytes: float) -> None:
+        self._run = run
+        self._limit_bytes = limit_bytes
+
+    def keep(self, cell_id: str, built: Path) -> str:
+        """Keep the files of the folder `built` in the cell's own, and return its path within the run's folder.
+
+        Return an empty string if nothing was built. Raises Full if the artefact is too large. The cell's folder appears
+        whole or not at all.
+        """
+        kept, partial = self._run / FOLDER / cell_id, self._run / FOLDER / f".{cell_id}.partial"
+        for earlier in (kept, partial):
+            shutil.rmtree(earlier, ignore_errors=True)
+        size_bytes = _folder_bytes(built)
+        if not size_bytes:
+            return ""
+        if _folder_bytes(self._run / FOLDER) + size_bytes > self._limit_bytes:
+            raise Full(size_bytes)
+        shutil.copytree(built, partial, copy_function=_link)
+        partial.rename(kept)
+        return f"{FOLDER}/{cell_id}"
+
+
+class Full(Exception):
+    """An artefact does not fit below the limit."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(f"{size_bytes} bytes are too many")
+        self.size_bytes = size_bytes
+
+
+def _link(source: str, target: str) -> None:
+    """Make `target` another name of the file `source`, or a copy where the disk does not allow that."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
