@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 import backends
 from harness import run as runs
@@ -59,11 +59,12 @@ RUNTIMES = {
 }
 """The backends with a script that loads what they have built."""
 
+WIDTH = 120
+
 COMMON_IMPORTS = (
     "import gc",
     "import os",
     "import statistics",
-    "from functools import partial",
     "from time import perf_counter_ns",
     "import numpy",
 )
@@ -73,7 +74,7 @@ class Output(Frozen):
     """An output, as eager gave it."""
 
     shape: tuple[int, ...]
-    type: str  # torch's name
+    type: str = Field(pattern=r"^\w+$")  # torch's name
     allowed: float  # the largest RMSE that passes for right
 
     @property
@@ -210,8 +211,16 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
         imports.append("import torch")
     if "onnx" in runtime.libraries[kind]:
         imports.append("from onnx import TensorProto")
-    bound = record.cell.backend in ("onnx", "openvino") or settings["graph"]
-    on_numpy = '(output.astype("uint32") << 16).view("float32")' if settings["bfloat16"] else "output"
+    is_bound = record.cell.backend in ("onnx", "openvino")
+    if is_bound or not settings["graph"]:
+        imports.append("from functools import partial")
+    has_words = settings["bfloat16"] and not uses_torch
+    on_numpy = '(output.astype("uint32") << 16).view("float32")' if has_words else "output"
+    if uses_torch:
+        where = f'device="{record.cell.device}"'
+        buffers = [f"torch.empty({one.shape}, dtype=torch.{one.type}, {where})" for one in sample.outputs]
+    else:
+        buffers = [f'numpy.empty({one.shape}, "{one.numpy_type}")' for one in sample.outputs]
     return script_parts.render(
         "load.py.jinja",
         {
@@ -223,13 +232,19 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
             "structured": False,
             "flat": True,
             "inputs": len(sample.inputs),
-            "outputs": sample.outputs,
-            "outputs_are_bound": bound,
+            "buffers": _list("outputs", buffers),
+            "outputs_are_bound": is_bound or settings["graph"],
             "found": "output.double().cpu().numpy()" if uses_torch else on_numpy,
-            "tolerances": [float(f"{output.allowed:.3g}") for output in sample.outputs],
-            "compares_all": sample.compares_all,
+            "allowed_errors": _list("allowed_errors", [repr(float(f"{one.allowed:.3g}")) for one in sample.outputs]),
+            "compares_all": sample.compares_all and not has_words,
         },
     )
+
+
+def _list(name: str, elements: Sequence[str]) -> str:
+    """Return the source of a list, on one line if that is not too long."""
+    line = f"{name} = [{', '.join(elements)}]"
+    return line if len(line) <= WIDTH else "\n".join([f"{name} = [", *(f"    {one}," for one in elements), "]"])
 
 
 def requirements(report: Report, record: Record, runtime: Runtime) -> list[str]:

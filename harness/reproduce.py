@@ -62,7 +62,6 @@ def script_for(report: Report, record: Record) -> str:
             "library_imports": script_parts.import_lines(imports, standard=False),
             "uses_torch": True,
             "artifact": "",
-            "tolerances": (),
             "device_and_type": ", ".join(filter(None, [json.dumps(cell.device) if cell.device.is_cuda else "", dtype])),
             "dtype": dtype,
             "model": f"models/{model.template}.py.jinja",

@@ -222,9 +222,7 @@ class ContestRun:
                 too_large.append(f"{record.cell.label} ({error.size_bytes / 1e6:.3g} MB)")
             self._conclude(cell_run, record.model_copy(update={"artifact": name}))
         if too_large:
-            self._note(
-                f"artefacts of {self._contest_id} are over --artifact-limit and not kept: {', '.join(too_large)}"
-            )
+            self._note(f"artefacts of {self._contest_id} over --artifact-limit were not kept: {', '.join(too_large)}")
 
     def _keep(self) -> None:
         self._run.store.keep(

@@ -35,6 +35,7 @@ from harness.messages import (
 from harness.plan import Contest, PlannedCell, Request
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import TimePlan
+from records.artifacts import Artifacts
 from records.errors import BakeoffError
 from records.schema import Accuracy, Ceilings, Cell, Conditions, Memory, Record, Status, WarmUp, Work
 from records.store import Store
@@ -62,6 +63,7 @@ class Script:
     seconds_per_burst: float = 0.01
     resident_bytes: int = 10**9
     recompilations: int = 0
+    built_bytes: int = 0  # what its backend builds
     endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
     """By number of the worker and stage: "start", "burst 3" or "finish"."""
     answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
@@ -90,6 +92,9 @@ class ScriptedWorker:
         self._bursts = 0
         self._events: deque[object] = deque()
         self._passing_s = script.seconds_per_start
+        if script.built_bytes:
+            (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
+            (job.shared_folder / "artifact" / "model").write_bytes(bytes(script.built_bytes))
         if isinstance(job, PackageCell):
             self._say("start", PhaseBegun(name="compile"), PhaseEnded(name="compile", seconds=2.0), Packaged())
         else:
@@ -247,6 +252,7 @@ def run_contest(
     available_bytes: Callable[[ScriptedLauncher], int] = lambda launcher: 10**12,
     time_limit_s: float = 600.0,
     epochs: int = 10**6,
+    artifact_limit: float = 10**9,
     interleaved: bool = True,
     cores: int = 2,
     budget_s: float = math.inf,
@@ -268,7 +274,9 @@ def run_contest(
     machine.usable_cores = lambda: list(range(cores))
     plan = plan or plan_of()
     measurement = Measurement(
-        *(launcher, store, progress, plan, time_limit_s, interleaved, undecided, machine), TimePlan(plan, budget_s)
+        *(launcher, store, progress, plan, time_limit_s, interleaved, undecided, machine),
+        time_plan=TimePlan(plan, budget_s),
+        artifacts=Artifacts(store.root, artifact_limit),
     )
     pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
     with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):

@@ -26,7 +26,9 @@ def test_phases_of_both_processes_are_in_its_record(endings: dict[str, Record]) 
     assert [phase.name for phase in endings["null-packaged"].phases] == ["compile", "load", "first_call"]
 
 
-def test_its_artefact_is_counted(endings: dict[str, Record]) -> None:
+def test_its_artefact_is_kept_and_counted(tmp_path_factory: pytest.TempPathFactory, endings: dict[str, Record]) -> None:
+    kept = tmp_path_factory.getbasetemp().glob(f"ahead*/run/{endings['null-packaged'].artifact}/*")
+    assert {path.name for path in kept} == {"module.pt", "built_by"}
     memory = endings["null-packaged"].memory
     assert memory is not None
     assert memory.artifact_bytes and memory.artifact_bytes > 500
@@ -53,5 +55,6 @@ def test_spawned_children_do_the_same(tmp_path: Path, start_method: str) -> None
 def test_nothing_of_it_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    measure(tmp_path / "run", "null-packaged/default")
+    (record,) = measure(tmp_path / "run", "null-packaged/default", no_artifacts=True).records
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+    assert (record.artifact, (tmp_path / "run" / "artifacts").exists()) == ("", False)

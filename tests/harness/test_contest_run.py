@@ -419,3 +419,29 @@ def test_a_race_that_is_interrupted_goes_on_without_what_left(tmp_path: Path) ->
     run = run_contest(tmp_path, RUNNERS, RACE)
     assert (processes_of(run), run.started) == ([3, 3, 1], [(2, "eager"), (2, "null")])
     assert run.records["null/double"].left is not None
+
+
+# --- what cells have built
+
+
+def test_what_cells_have_built_is_kept_of_the_fastest_first_up_to_the_limit(tmp_path: Path) -> None:
+    scripts = {
+        "eager": Script(),
+        "null": Script(level_ms=2.0, built_bytes=60_000),
+        "null/double": Script(level_ms=1.0, built_bytes=60_000),
+    }
+    run = run_contest(tmp_path, scripts, plan_of(2), artifact_limit=100_000)
+    kept = run.records["null/double"].artifact
+    assert {label: record.artifact for label, record in run.records.items()} == {
+        "eager": "",
+        "null": "",
+        "null/double": kept,
+    }
+    assert [path.stat().st_size for path in (run.store.root / kept).iterdir()] == [60_000]
+    assert any("over --artifact-limit were not kept: null (0.06 MB)" in note for note in run.notes)
+
+
+def test_nothing_wrong_is_kept(tmp_path: Path) -> None:
+    wrong = Script(built_bytes=10, answers={(0, "start"): WRONG})
+    run = run_contest(tmp_path, {"eager": Script(built_bytes=10), "null": wrong})
+    assert {label: bool(record.artifact) for label, record in run.records.items()} == {"eager": True, "null": False}
