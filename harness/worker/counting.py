@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from backends.calling import flatten_outputs
+from harness.worker.plain_dispatch import keep_compiler_out
 from models.base import Inputs
 from records.precision import Precision
 from records.schema import Work
@@ -46,6 +48,7 @@ def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Tra
     A training task is called forward and backward and writes each gradient once. An optimiser's step is not called: it
     reads and writes each parameter and its two moments, and then gradients need not leave the chip.
     """
+    keep_compiler_out(_Reads, getattr(flop_counter, "_FlopCounterMode", object))
     aten = torch.ops.aten
     attention = {getattr(aten, name): _attention_flops for name in ATTENTION if hasattr(aten, name)}
     backward = [f"{name}_backward" for name in ATTENTION if hasattr(aten, f"{name}_backward")]

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.worker.bench import explain
+from harness.worker.plain_dispatch import keep_compiler_out
 from records.schema import Status
 
 aten = torch.ops.aten
@@ -30,6 +31,7 @@ class KeepFloat64(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        keep_compiler_out(KeepFloat64)
         self.in_float32: list[str] = []
 
     def __torch_dispatch__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from harness.controller.launcher import ROOT
 from harness.messages import ComputeReference
 from harness.worker import accuracy, loading, reference
 from harness.worker.bench import last_frame_beside
@@ -160,3 +162,16 @@ def test_a_layerwise_model_is_exact_beside_its_own_weights() -> None:
         ((expected,),) = reference.outputs_in(LoadedModel(module, sets), cell, torch.float64)
     assert found.dtype is torch.float64
     torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
+
+
+def test_a_reference_is_computed_without_importing_the_compiler(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from harness.messages import ComputeReference\n"
+        "from harness.worker import reference; from records.schema import Cell\n"
+        "cell = Cell(model='mlp', dimensions={'batch': 2, 'features': 8, 'hidden': 8}, backend='eager')\n"
+        "folder = Path(sys.argv[1])\n"
+        "found = reference.compute(ComputeReference(cell=cell, reference=folder / 'outputs'), folder, folder)\n"
+        "assert found.work is not None and found.work.flops == 768, found\n"
+        "assert 'torch._dynamo' not in sys.modules, 'it takes two seconds to import'\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, cwd=ROOT)
