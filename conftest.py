@@ -9,8 +9,15 @@ from typing import IO
 
 import pytest
 
+# The tests' processes take a core each. Inductor's pool of compiling processes imports torch again for each of them.
+for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+    os.environ.setdefault(name, "1")
+
 ALONE = ("gpu", "slow")
 """Marks of tests that compare times. Each of them needs the machine to itself."""
+
+LONGEST = {"test_conformance.py", "test_fakes.py", "test_quantising.py", "test_run.py", "test_runner.py"}
+"""Files that take longest. They begin first, so that no process has one of them left while the other has nothing."""
 
 MAX_TEST_S = 300.0
 """No test takes longer, as `timeout` in pyproject.toml ensures. A test that has waited so long for the machine runs."""
@@ -58,8 +65,8 @@ def _is_alone(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests that run alone last, and leave out those marked `gpu` where torch sees no CUDA device."""
-    items.sort(key=_is_alone)
+    """Put the longest files first and tests that run alone last, and leave out `gpu` where there is no CUDA device."""
+    items.sort(key=lambda item: (_is_alone(item), item.path.name not in LONGEST))
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if not needing:
         return

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -7,8 +8,10 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def compiler_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give all configurations empty caches that are not the user's and are removed afterwards."""
-    folder = tmp_path_factory.mktemp("caches")
+    """Give all configurations caches that are empty at first and are not the user's."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # shared by the processes of a test run
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
         patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))

@@ -64,8 +64,10 @@ def relative_rmse(one: Built) -> float:
     return found.relative_rmse
 
 
-@pytest.mark.parametrize("model", LAYERS)
-@pytest.mark.parametrize("backend", ["eager", "inductor", "openvino"])
+@pytest.mark.parametrize(
+    ("backend", "model"),
+    [("eager", "mlp"), ("eager", "conv"), ("inductor", "conv"), ("openvino", "conv"), ("openvino", "transformer")],
+)
 def test_int8_quantises_every_layer_tells_so_and_is_right(backend: str, model: str, tmp_path: Path) -> None:
     with built(cell_of(model, backend), tmp_path) as one:
         error = relative_rmse(one)
@@ -77,10 +79,12 @@ def test_int8_quantises_every_layer_tells_so_and_is_right(backend: str, model: s
         assert told["layers run in int8"] == sum(int(str(count)) for count in LAYERS[model].values())
 
 
-def test_inductor_multiplies_bytes(tmp_path: Path) -> None:
+def test_inductor_multiplies_bytes_and_is_right(tmp_path: Path) -> None:
     from torch._dynamo.utils import counters
 
     with built(cell_of("transformer", "inductor"), tmp_path) as one:
+        assert 1e-3 < relative_rmse(one) < 4e-2
+        assert one.compiled.precision().items() >= LAYERS["transformer"].items()
         assert counters["inductor"]["qlinear_weight_prepack_matcher_count"] == 8
         assert one.phases == ("export", "compile")
         assert one.compiled.settings()["freezing"] is True
@@ -130,7 +134,7 @@ def linear_on(inputs: Tensor) -> LoadedModel:
     return LoadedModel(layer.eval(), (Inputs((inputs,)),))
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor", "openvino"])
+@pytest.mark.parametrize("backend", ["eager", "openvino"])
 def test_the_calibration_is_the_models_own_inputs(backend: str, tmp_path: Path) -> None:
     """Inputs with a range of 100 have steps of 1/255 of it. Ranges from zeros or from noise would clip them."""
     inputs = 100 * torch.linspace(-1, 1, 8 * 32).reshape(8, 32)
@@ -150,23 +154,24 @@ def onnx_outputs(model: OnnxModel, inputs: Inputs) -> Tensor:
     return torch.from_numpy(session.run(None, fed)[0])
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("model", LAYERS)
-def test_onnx_is_quantised_whole_and_right(model: str, symmetric: bool, tmp_path: Path) -> None:
+def test_onnx_is_quantised_whole_and_right(model: str, tmp_path: Path) -> None:
     cell = cell_of(model)
     module, sets = place(load(cell), cell)
     source = export_onnx(module, sets[0], tmp_path)
     before = source.path.read_bytes()
-    folder = tmp_path / "quantised"
-    folder.mkdir()
-    quantised = static_onnx(source, sets, folder, symmetric)
-    assert source.path.read_bytes() == before
-    assert [file.name for file in folder.iterdir()] == ["int8.onnx"]
-    assert onnx_layers(quantised) == LAYERS[model]
-    assert onnx_layers(source).keys() == {name.replace("int8", "float32") for name in LAYERS[model]}
-    found = accuracy.check([(onnx_outputs(quantised, one),) for one in sets], reference_of(cell), Precision.INT8)
-    assert found.passed, found.rule
-    assert 1e-3 < found.relative_rmse < 4e-2
+    reference = reference_of(cell)
+    for symmetric in (False, True):
+        folder = tmp_path / f"symmetric {symmetric}"
+        folder.mkdir()
+        quantised = static_onnx(source, sets, folder, symmetric)
+        assert source.path.read_bytes() == before
+        assert [file.name for file in folder.iterdir()] == ["int8.onnx"]
+        assert onnx_layers(quantised) == LAYERS[model]
+        assert onnx_layers(source).keys() == {name.replace("int8", "float32") for name in LAYERS[model]}
+        found = accuracy.check([(onnx_outputs(quantised, one),) for one in sets], reference, Precision.INT8)
+        assert found.passed, found.rule
+        assert 1e-3 < found.relative_rmse < 4e-2
 
 
 def test_what_tensorrt_is_given_is_symmetric_with_float_biases_and_outputs(tmp_path: Path) -> None:
@@ -248,7 +253,6 @@ def own(module: nn.Module) -> LoadedModel:
     return LoadedModel(module.eval(), tuple(Inputs((torch.randn(2, 32, 32),)) for _ in range(4)))
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
@@ -259,10 +263,8 @@ def own(module: nn.Module) -> LoadedModel:
         ),
     ],
 )
-def test_what_would_stay_floating_point_is_unsupported(
-    backend: str, module: type[nn.Module], reason: str, tmp_path: Path
-) -> None:
-    cell = Cell(model="own", backend=backend, precision="int8")
+def test_what_would_stay_floating_point_is_unsupported(module: type[nn.Module], reason: str, tmp_path: Path) -> None:
+    cell = Cell(model="own", backend="eager", precision="int8")
     with pytest.raises(Unsupported) as refused, built(cell, tmp_path, own(module())):
         pass
     assert str(refused.value) == reason
@@ -281,9 +283,8 @@ class PartlyTransposed(MostlyTransposed):
         self.head = nn.Linear(34, 512)
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
-def test_what_was_left_in_floating_point_is_counted(backend: str, tmp_path: Path) -> None:
-    with built(Cell(model="own", backend=backend, precision="int8"), tmp_path, own(PartlyTransposed())) as one:
+def test_what_was_left_in_floating_point_is_counted(tmp_path: Path) -> None:
+    with built(Cell(model="own", backend="eager", precision="int8"), tmp_path, own(PartlyTransposed())) as one:
         told = one.compiled.precision()
     assert told == {"int8 linear layers": 1, "float32 convolution layers": 1}
 
@@ -321,7 +322,7 @@ def test_without_torchao_the_reason_says_what_to_install(install: Callable[[str,
         quantising.require_torchao()
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor", "openvino"])
+@pytest.mark.parametrize("backend", ["eager", "openvino"])
 @pytest.mark.parametrize(("name", "low", "high"), [("fp32", 2e-8, 1e-6), ("bf16", 1e-3, 1e-2)])
 def test_the_error_tells_the_precisions_apart(backend: str, name: str, low: float, high: float, tmp_path: Path) -> None:
     if backend == "openvino" and name == "bf16":

@@ -18,7 +18,7 @@ from backends.eager import torch_available
 from records.device import Device
 from records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built
-from tests.fakes import suite, torch_tensorrt
+from tests.fakes import torch_tensorrt
 from tests.fakes.on_cpu import TorchTensorRTOnCpu
 from tests.fakes.torch_tensorrt import behaviour
 
@@ -41,10 +41,6 @@ def a_cell(**changes: Any) -> Cell:
 def on_cpu(cell: Cell, folder: Path) -> AbstractContextManager[Built]:
     """Build the cell with a backend that takes the CPU for a GPU."""
     return built(cell, folder, backend=TorchTensorRTOnCpu())
-
-
-def test_it_passes_the_conformance_suite_on_the_cpu(tmp_path: Path) -> None:
-    assert suite.conformance("torch-tensorrt-on-cpu", "on_cpu:TorchTensorRTOnCpu", tmp_path) > 60
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,4 +1,4 @@
-"""Runs the conformance suite on a backend with a fake library, in a separate process."""
+"""Runs the conformance suite on backends with a fake library, in a separate process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import backends
@@ -32,16 +33,23 @@ def distribute(name: str, entry_point: str, folder: Path, distribution: str = "b
     (information / "entry_points.txt").write_text(f"[{backends.ENTRY_POINTS}]\n{name} = {entry_point}\n")
 
 
-def conformance(name: str, entry_point: str, folder: Path) -> int:
-    """Return how many tests passed for the backend at `entry_point`. Raise AssertionError if one failed.
+def conformance(entry_points: Mapping[str, str], folder: Path) -> dict[str, int]:
+    """Return how many tests of the suite passed for each backend. Raise AssertionError if one failed.
 
-    The backend is installed as a distribution in `folder`, as a third party's would be, so the suite needs no edit.
+    The backends are installed as distributions in `folder`, as a third party's would be, so the suite needs no edit.
     """
-    distribute(name, entry_point, folder)
-    suite = [sys.executable, "-m", "pytest", "tests/backends/test_conformance.py", "-k", name, "-p", "no:cacheprovider"]
+    for name, where in entry_points.items():
+        distribute(name, where, folder, f"bakeoff-{name}")
+    suite = [sys.executable, "-m", "pytest", "tests/backends/test_conformance.py", "-v", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        suite, cwd=ROOT, env=environment(folder), capture_output=True, text=True, timeout=280, check=False
+        [*suite, "-k", " or ".join(entry_points)],
+        cwd=ROOT,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    passed = re.search(r"(\d+) passed", done.stdout)
-    return int(passed[1]) if passed else 0
+    passed = re.findall(r"\[([\w-]+).*\] PASSED", done.stdout)
+    return {name: sum(case.startswith(name) for case in passed) for name in entry_points}

@@ -29,14 +29,14 @@ class Silent(progress.Silent):
         self.notes.append(text)
 
 
-def measure(folder: Path, *backends: str, **fields: object) -> Report:
+def measure(folder: Path, *backends: str, progress: Silent | None = None, **fields: object) -> Report:
     """Return the report of a run of `backends` into `folder`.
 
     It measures `mlp` on the CPU briefly, in one process per cell, unless `fields` say otherwise.
     """
     brief = {"models": ["mlp"], "devices": ["cpu"], "min_time_s": 0.05, "processes": 1}
     asked = {**brief, "backends": backends, **fields}
-    report, _ = runs.run(Request.model_validate(asked), folder, "test", Silent())
+    report, _ = runs.run(Request.model_validate(asked), folder, "test", progress or Silent())
     return report
 
 

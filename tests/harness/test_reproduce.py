@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,26 +58,24 @@ AGREEMENT = 1.25
 """A gross error is a factor of 1.5 and more; docs/method.md has the true agreement, measured on a quiet machine."""
 ATTEMPTS = 4
 
-# Imports script.py, which then builds its cell and measures nothing.
-IMPORT = """
-import sys, torch
+# Imports scripts, which then build their cells and measure nothing. Keeps their models, inputs and outputs.
+KEEP = """
+import importlib, sys, torch
 sys.path.insert(0, "")
-import script
-"""
-# Calls every input set, and keeps what came out.
-CALL = f"""{IMPORT}
-found = []
-with torch.inference_mode():
-    for index in range(len(script.input_sets)):
-        returned = script.bind(index)()
-        leaves = torch.utils._pytree.tree_leaves(getattr(script, "outputs", returned))
-        found.append([leaf.clone() for leaf in leaves])
+kept = {}
+for name in sys.argv[1:]:
+    script = importlib.import_module(name)
+    weights = {key: value.clone() for key, value in script.model.state_dict().items()}
+    outputs = []
+    with torch.inference_mode():
+        for index in range(len(script.input_sets)):
+            returned = script.bind(index)()
+            leaves = torch.utils._pytree.tree_leaves(getattr(script, "outputs", returned))
+            outputs.append([leaf.clone() for leaf in leaves])
+    kept[name] = {"weights": weights, "inputs": script.input_sets, "outputs": outputs}
 taken = [name for name in ("backends", "harness", "models", "reports", "runner") if name in sys.modules]
 assert not taken, taken
-torch.save(found, "kept.pt")
-"""
-KEEP_MODEL = f"""{IMPORT}
-torch.save([dict(script.model.state_dict()), script.input_sets], "kept.pt")
+torch.save(kept, "kept.pt")
 """
 
 
@@ -115,10 +114,11 @@ def run_python(folder: Path, *arguments: object, limit_s: float = 240) -> str:
     return done.stdout
 
 
-def kept_by(folder: Path, script: str, code: str = CALL) -> Any:
-    """What `code` keeps of the script, in a process that never sees Bakeoff: its outputs for each input set."""
-    (folder / "script.py").write_text(script)
-    run_python(folder, "-c", code)
+def kept_by(folder: Path, scripts: Mapping[str, str]) -> Any:
+    """Return what `KEEP` keeps of the scripts, by their names, in a process that never sees Bakeoff."""
+    for name, script in scripts.items():
+        (folder / f"{name}.py").write_text(script)
+    run_python(folder, "-c", KEEP, *scripts)
     return torch.load(folder / "kept.pt")
 
 
@@ -129,17 +129,49 @@ def expected_of(cell: Cell) -> list[list[torch.Tensor]]:
 
 
 def assert_same_outputs(folder: Path, cell: Cell) -> None:
-    torch.testing.assert_close(kept_by(folder, script_of(cell)), expected_of(cell))
+    (found,) = kept_by(folder, {"script": script_of(cell)}).values()
+    torch.testing.assert_close(found["outputs"], expected_of(cell))
 
 
 # --- what a script computes
 
+QUICK = {
+    **{f"of {model}": cell_of(model, "eager", seed=3) for model in models.DEFAULT},
+    **{label: cell_of("mlp", label, seed=7) for label in ON_CPU},
+    **{f"{label}, own model": cell_of(TWO_HEADS, label) for label in ("eager", "torchscript", "openvino")},
+    **{f"{label}, bf16": cell_of("mlp", label, precision="bf16") for label in ("eager", "openvino")},
+}
 
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the scripts of `QUICK` have for a model and return. One process runs all, since each would import torch."""
+    scripts = {f"script_{number}": script_of(cell) for number, cell in enumerate(QUICK.values())}
+    return dict(zip(QUICK, kept_by(tmp_path_factory.mktemp("quick"), scripts).values(), strict=True))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_it_computes_what_the_model_does_on_every_input_set(quick: dict[str, Any], name: str) -> None:
+    cell = QUICK[name]
+    found, expected = quick[name]["outputs"], expected_of(cell)
+    if cell.precision == "bf16":
+        assert found[0][0].dtype is torch.bfloat16
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    else:
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("model", models.DEFAULT)
+def test_weights_and_inputs_are_the_models_own_bit_for_bit(quick: dict[str, Any], model: str) -> None:
+    found, loaded = quick[f"of {model}"], load(QUICK[f"of {model}"])
+    torch.testing.assert_close(found["weights"], dict(loaded.module.state_dict()), rtol=0, atol=0)
+    torch.testing.assert_close(found["inputs"], [one.args for one in loaded.inputs], rtol=0, atol=0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ON_CPU)
-@pytest.mark.parametrize(
-    "model", [model if model == "mlp" else pytest.param(model, marks=pytest.mark.slow) for model in models.DEFAULT]
-)
-def test_it_computes_what_the_model_does_on_every_input_set(tmp_path: Path, model: str, label: str) -> None:
+@pytest.mark.parametrize("model", [model for model in models.DEFAULT if model != "mlp"])
+def test_it_computes_what_larger_models_do(tmp_path: Path, model: str, label: str) -> None:
     assert_same_outputs(tmp_path, cell_of(model, label, seed=7))
 
 
@@ -147,20 +179,6 @@ def test_it_computes_what_the_model_does_on_every_input_set(tmp_path: Path, mode
 @pytest.mark.parametrize("label", COMPILING)
 def test_it_compiles_as_the_backend_does(tmp_path: Path, label: str) -> None:
     assert_same_outputs(tmp_path, cell_of("transformer", label))
-
-
-@pytest.mark.parametrize("model", models.DEFAULT)
-def test_weights_and_inputs_are_the_models_own_bit_for_bit(tmp_path: Path, model: str) -> None:
-    cell = cell_of(model, "eager", seed=3)
-    weights, inputs = kept_by(tmp_path, script_of(cell), KEEP_MODEL)
-    loaded = load(cell)
-    torch.testing.assert_close(weights, dict(loaded.module.state_dict()), rtol=0, atol=0)
-    torch.testing.assert_close(inputs, [one.args for one in loaded.inputs], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("label", ["eager", "torchscript", pytest.param("onnx", marks=pytest.mark.slow), "openvino"])
-def test_a_users_own_model_is_imported_from_its_file(tmp_path: Path, label: str) -> None:
-    assert_same_outputs(tmp_path, cell_of(TWO_HEADS, label))
 
 
 @pytest.mark.slow
@@ -171,14 +189,6 @@ def test_a_hugging_face_folder_is_read_by_transformers(tmp_path: Path, label: st
     config = transformers.BertConfig(**tiny, vocab_size=40, max_position_embeddings=32)
     transformers.BertModel(config).save_pretrained(tmp_path / "bert")
     assert_same_outputs(tmp_path, cell_of(f"hf:{tmp_path}/bert", label))
-
-
-@pytest.mark.parametrize("label", ["eager", "openvino"])
-def test_bfloat16_is_cast_as_the_harness_casts_it(tmp_path: Path, label: str) -> None:
-    cell = cell_of("mlp", label, precision="bf16")
-    found, expected = kept_by(tmp_path, script_of(cell)), expected_of(cell)
-    assert found[0][0].dtype is torch.bfloat16
-    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.gpu
@@ -192,7 +202,8 @@ def test_it_computes_the_same_on_cuda(tmp_path: Path, label: str) -> None:
         settings[LINKED] = linker_options()[LINKED][0]
     record = record_of(cell, settings=settings)
     script = reproduce.script_for(report_on(record), record)
-    found = [[tensor.cpu() for tensor in one] for one in kept_by(tmp_path, script)]
+    (kept,) = kept_by(tmp_path, {"script": script}).values()
+    found = [[tensor.cpu() for tensor in one] for one in kept["outputs"]]
     torch.testing.assert_close(found, [[tensor.cpu() for tensor in one] for one in expected_of(cell)])
 
 

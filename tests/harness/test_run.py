@@ -6,6 +6,7 @@ import re
 import resource
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,11 +16,10 @@ from backends.null import Null
 from harness import run as runs
 from harness.controller.environment import usable_cores
 from harness.messages import TorchFacts
-from harness.plan import Request
 from judging.judgement import contests_of
 from records.device import CPU, Device
 from records.errors import UsageError
-from records.schema import Cell, DoubtKind, Record, Report, Status
+from records.schema import DoubtKind, Record, Report, Status
 from records.store import Store
 from tests.harness import measuring
 from tests.harness.measuring import Silent, by_label
@@ -31,13 +31,18 @@ def measure(folder: Path, *backends: str, **fields: object) -> Report:
     return measuring.measure(folder, *backends, **{"set": SMALL, **fields})
 
 
-MODES = tuple(f"null/{mode}" for mode in Null.modes if mode not in ("default", "hang", "hang-in-run"))
+MODES = tuple(f"null/{mode}" for mode in Null.modes if mode not in ("default", "slow-start", "hang-in-run"))
 
 
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Every mode of the null backend that does not hang, beside eager, in one run."""
-    return measure(tmp_path_factory.mktemp("endings") / "run", "eager", "null", *MODES)
+    """Nearly every mode of the null backend, beside eager, in one run."""
+    return measure(tmp_path_factory.mktemp("endings") / "run", "eager", "null", *MODES, time_limit_s=12.0)
+
+
+def of_cells(report: Report, *labels: str) -> Report:
+    """Return the report as if only these cells had been asked for."""
+    return report.model_copy(update={"records": [by_label(report)[label] for label in labels]})
 
 
 @pytest.mark.parametrize(
@@ -48,6 +53,7 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> Report:
         ("null/error", Status.ERROR, "RuntimeError: scripted failure", None, None),
         ("null/oom", Status.OOM, "MemoryError: scripted: no memory left", None, None),
         ("null/crash-in-compile", Status.CRASH, "died of signal 11 (SIGSEGV) in compile", "compile", 11),
+        ("null/hang", Status.TIMEOUT, "not done within 12 s, in compile: raise --time-limit", "compile", None),
         ("null/crash-in-load", Status.CRASH, "died of signal 11 (SIGSEGV) in load", "load", 11),
         ("null/wrong", Status.INCORRECT, "output 0: rmse 1", None, None),
         ("null/nan", Status.INCORRECT, "value(s) not finite", None, None),
@@ -79,13 +85,6 @@ def test_a_crash_in_run_keeps_its_phases(endings: Report) -> None:
     assert [phase.name for phase in record.phases] == ["export", "compile", "load", "first_call"]
 
 
-def test_a_hang_costs_its_time_limit_and_one_row(tmp_path: Path) -> None:
-    records = by_label(measure(tmp_path / "run", "null", "null/hang", time_limit_s=8.0))
-    assert records["null"].status is Status.OK
-    assert (records["null/hang"].status, records["null/hang"].died_in) == (Status.TIMEOUT, "compile")
-    assert records["null/hang"].reason == "not done within 8 s, in compile: raise --time-limit"
-
-
 def test_an_incorrect_cell_keeps_its_numbers_and_is_never_ranked(endings: Report) -> None:
     record = by_label(endings)["null/wrong"]
     assert record.latency is not None
@@ -110,8 +109,8 @@ def test_scripted_latencies_are_measured_and_ranked(endings: Report) -> None:
     assert (records["null"].memory.peak_resident_bytes or 0) > 50e6
 
 
-def test_cells_of_a_contest_are_measured_in_the_same_rounds_in_changing_order(tmp_path: Path) -> None:
-    report = measure(tmp_path / "run", "eager", "null", "null/double")
+def test_cells_of_a_contest_are_measured_in_the_same_rounds_in_changing_order(endings: Report) -> None:
+    report = of_cells(endings, "eager", "null", "null/double")
     bursts = [(burst.started_s, burst.round, record.cell.label) for record in report.records for burst in record.bursts]
     ordered = sorted(bursts)
     rounds = [number for _, number, _ in ordered]
@@ -123,8 +122,8 @@ def test_cells_of_a_contest_are_measured_in_the_same_rounds_in_changing_order(tm
     assert lead is not None and lead.paired
 
 
-def test_two_copies_of_one_backend_tie(tmp_path: Path) -> None:
-    (contest,) = contests_of(measure(tmp_path / "run", "null", "null/again"))
+def test_two_copies_of_one_backend_tie(endings: Report) -> None:
+    (contest,) = contests_of(of_cells(endings, "null", "null/again"))
     assert contest.winner is None
     assert sorted(contest.tied) == ["null", "null/again"]
 
@@ -153,28 +152,12 @@ def test_running_out_of_memory_beside_others_is_tried_again_alone(endings: Repor
 def test_a_model_that_cannot_be_loaded_fails_every_cell_with_the_reason(tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     file.write_text("def factory(batch: int = 1):\n    raise ValueError('no weights here')\n")
-    request = Request(models=(f"{file}:factory",), devices=("cpu",), backends=("eager", "null", "null/double"))
-    report, _ = runs.run(request, tmp_path / "run", "test", Silent())
+    report = measuring.measure(tmp_path / "run", "eager", "null", "null/double", models=[f"{file}:factory"])
     assert [record.status for record in report.records] == [Status.ERROR] * 3
     assert {record.reason for record in report.records[1:]} == {"your model failed to load: see eager"}
     said = "your model failed to load: ValueError: no weights here (broken.py, line 2, in factory)"
     assert said in report.records[0].reason
     assert runs.exit_status(report) == 3
-
-
-def test_resume_measures_only_what_has_no_record(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    first = by_label(measure(folder, "null", "null/double", "null/error"))
-    (lost,) = (folder / "cells").glob("*null.double.json")
-    lost.unlink()
-    progress = Silent()
-    report, _ = runs.resume(folder, progress)
-    assert progress.ended_labels == ["null/double"]
-    assert report.complete
-    again = by_label(report)
-    assert again["null"] == first["null"]
-    assert again["null/double"].bursts[0].group not in {burst.group for burst in first["null"].bursts}
-    assert any("interrupted and resumed" in note for note in report.notes)
 
 
 @pytest.mark.slow
@@ -190,18 +173,56 @@ def test_the_parent_sleeps_while_its_children_work(tmp_path: Path) -> None:
     assert parent_cpu_s() - before_s < 0.05 * (time.monotonic() - begun)
 
 
-def test_records_are_on_disk_the_moment_they_end(tmp_path: Path) -> None:
-    class Watching(Silent):
-        def ended(self, record: Record) -> None:
-            super().ended(record)
-            assert Store(tmp_path / "run").has(record.cell.id)
+class Watching(Silent):
+    """A progress that checks that each record is on disk the moment its cell ends."""
 
-    request = Request(
-        models=("mlp",), devices=("cpu",), set=SMALL, min_time_s=0.05, backends=("null", "null/error", "tensorrt")
-    )
-    progress = Watching()
-    runs.run(request, tmp_path / "run", "test", progress)
-    assert sorted(progress.ended_labels) == ["null", "null/error", "tensorrt"]
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def ended(self, record: Record) -> None:
+        super().ended(record)
+        assert Store(self.folder).has(record.cell.id)
+
+
+def test_a_run_that_lost_a_record_is_resumed_and_measures_nothing_else_again(
+    tmp_path: Path, measured_ceilings: None
+) -> None:
+    folder = tmp_path / "run"
+    watching = Watching(folder)
+    asked = ("null", "null/double", "null/error", "tensorrt")
+    first = by_label(measure(folder, *asked, progress=watching))
+    assert sorted(watching.ended_labels) == sorted(asked)
+    has_one_floor(first)
+
+    (lost,) = (folder / "cells").glob("*null.double.json")
+    lost.unlink()
+    kept = {path: path.stat().st_mtime_ns for path in [*folder.glob("ceilings/*"), *folder.glob("reference/*")]}
+    assert len(kept) == 3  # ceilings, reference, work
+    watching = Watching(folder)
+    report, _ = runs.resume(folder, watching)
+    assert watching.ended_labels == ["null/double"]
+    assert watching.notes == []
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert report.complete
+    again = by_label(report)
+    assert again["null"] == first["null"]
+    assert again["null/double"].roofline is not None
+    assert again["null/double"].bursts[0].group not in {burst.group for burst in first["null"].bursts}
+    assert any("interrupted and resumed" in note for note in report.notes)
+
+
+def has_one_floor(records: Mapping[str, Record]) -> None:
+    """Check that every latency has its share of one floor."""
+    assert records["null/error"].roofline is None
+    one, other = records["null"].roofline, records["null/double"].roofline
+    assert one is not None and other is not None
+    assert one.flops == 2 * 2 * (8 * 8 + 8 * 8 + 8 * 8)
+    assert one.bytes_moved == 4 * (3 * (8 * 8 + 8) + 2 * 2 * 8)
+    assert one.ceiling_flops_per_s > 1e8 and one.ceiling_bytes_per_s > 1e8
+    assert one.model_copy(update={"share": None}) == other.model_copy(update={"share": None})
+    assert records["null"].latency is not None
+    assert one.share == pytest.approx(one.floor_ms / records["null"].latency.median_ms)
 
 
 # --- several processes per cell
@@ -209,11 +230,7 @@ def test_records_are_on_disk_the_moment_they_end(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def epochs(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return measure(
-        tmp_path_factory.mktemp("epochs") / "run",
-        *("null", "null/double", "null-packaged", "null/crash-in-run", "null/wrong", "eager"),
-        processes=3,
-    )
+    return measure(tmp_path_factory.mktemp("epochs") / "run", "eager", "null", "null/double", processes=3)
 
 
 def test_the_samples_of_each_process_are_kept_apart(epochs: Report) -> None:
@@ -254,22 +271,6 @@ def test_cells_of_a_round_begin_on_the_same_core_and_rounds_on_all_of_them_in_tu
     assert all(len(used) == 1 for used in by_round.values())
     begun = [used.pop() for _, used in sorted(by_round.items())]
     assert set(begun[: len(cores)]) == set(cores[: len(begun)])
-
-
-def test_between_two_epochs_what_was_measured_so_far_is_on_disk(tmp_path: Path) -> None:
-    class Interrupting(Silent):
-        def phase(self, cell: Cell, name: str) -> None:
-            if name == "probe" and runs.report_of(Store.open(tmp_path / "run")).records:
-                raise KeyboardInterrupt
-
-    request = Request(models=("mlp",), devices=("cpu",), set=SMALL, min_time_s=0.05, backends=("null",))
-    report, _ = runs.run(request, tmp_path / "run", "test", Interrupting())
-    assert not report.complete
-    assert [len(record.processes) for record in report.records] == [1]
-    resumed, _ = runs.resume(tmp_path / "run", Silent())
-    assert resumed.complete
-    assert [len(record.processes) for record in resumed.records] == [3]
-    assert not list((tmp_path / "run").glob("unfinished/*.json"))
 
 
 # --- --strict
@@ -319,8 +320,8 @@ def test_what_strict_failed_is_never_ranked_and_fails_the_run(strict: tuple[Path
     assert runs.exit_status(only.model_copy(update={"records": only.records[:1]})) == 0
 
 
-def test_without_strict_a_fallback_is_ranked_with_a_doubt(tmp_path: Path) -> None:
-    report = measure(tmp_path / "run", "eager", "null/partial")
+def test_without_strict_a_fallback_is_ranked_with_a_doubt(endings: Report) -> None:
+    report = of_cells(endings, "eager", "null/partial")
     assert [record.status for record in report.records] == [Status.OK, Status.OK]
     (contest,) = contests_of(report)
     assert "null/partial" in contest.contenders
@@ -338,35 +339,6 @@ def test_resume_is_as_strict_as_the_run_was(tmp_path: Path, strict: tuple[Path, 
     assert by_label(report)["null/partial"].status is Status.FALLBACK
 
 
-# --- the floor
-
-
-def test_every_latency_has_its_share_of_one_floor_and_a_resumption_measures_no_ceiling_again(
-    tmp_path: Path, measured_ceilings: None
-) -> None:
-    folder = tmp_path / "run"
-    records = by_label(measure(folder, "null", "null/double", "null/error"))
-    assert records["null/error"].roofline is None
-    one, other = records["null"].roofline, records["null/double"].roofline
-    assert one is not None and other is not None
-    assert one.flops == 2 * 2 * (8 * 8 + 8 * 8 + 8 * 8)
-    assert one.bytes_moved == 4 * (3 * (8 * 8 + 8) + 2 * 2 * 8)
-    assert one.ceiling_flops_per_s > 1e8 and one.ceiling_bytes_per_s > 1e8
-    assert one.model_copy(update={"share": None}) == other.model_copy(update={"share": None})
-    assert records["null"].latency is not None
-    assert one.share == pytest.approx(one.floor_ms / records["null"].latency.median_ms)
-
-    (lost,) = (folder / "cells").glob("*null.double.json")
-    lost.unlink()
-    kept = {path: path.stat().st_mtime_ns for path in [*folder.glob("ceilings/*"), *folder.glob("reference/*")]}
-    assert len(kept) == 3  # ceilings, reference, work
-    progress = Silent()
-    report, _ = runs.resume(folder, progress)
-    assert by_label(report)["null/double"].roofline is not None
-    assert progress.notes == []
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-
 def test_a_model_whose_work_cannot_be_counted_is_measured_without_a_floor(tmp_path: Path) -> None:
     file = tmp_path / "shy.py"
     file.write_text(
@@ -380,8 +352,7 @@ def test_a_model_whose_work_cannot_be_counted_is_measured_without_a_floor(tmp_pa
         "def factory(batch: int = 1):\n"
         "    return Shy(), torch.randn(batch, 3)\n"
     )
-    request = Request(models=(f"{file}:factory",), devices=("cpu",), backends=("null",), min_time_s=0.05)
-    report, _ = runs.run(request, tmp_path / "run", "test", Silent())
+    report = measuring.measure(tmp_path / "run", "null", models=[f"{file}:factory"])
     assert report.records[0].status is Status.OK
     assert report.records[0].roofline is None
     assert any("counting its work failed: RuntimeError: not while you watch" in note for note in report.notes)

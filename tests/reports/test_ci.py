@@ -93,9 +93,9 @@ def test_the_summary_of_a_run_says_what_came_out_and_what_failed() -> None:
     "found",
     [
         report(),
-        sweep(40),
+        sweep(40, 2),
         report([failed(cell("onnx", f"mode-{number}"), Status.CRASH, HOSTILE) for number in range(50)]),
-        sweep(40).model_copy(update={"complete": False}),
+        sweep(40, 2).model_copy(update={"complete": False}),
     ],
     ids=["three contests", "a sweep", "failures", "interrupted"],
 )

@@ -159,7 +159,7 @@ def test_a_failed_cell_is_a_mark_in_the_charts_and_not_a_gap(page: Page) -> None
 
 
 def test_sizes_that_were_swept_are_lines_over_them() -> None:
-    made = Page(to_page(judge(sweep(contests=8, backends=6))))
+    made = Page(to_page(judge(sweep(contests=8, backends=5))))
     assert made.charts()[:2] == ["sweep-latency", "sweep-speedup"]
     tips = made.reads("title")
     assert "openvino at batch 128: oom in first_call" in tips
@@ -204,13 +204,13 @@ def test_the_page_can_be_used_without_sight_or_pointer(page: Page) -> None:
     assert all(after <= before + 2 for before, after in itertools.pairwise(levels))
 
 
-def test_a_hundred_cells_fit_into_three_megabytes() -> None:
+def test_thirty_cells_fit_into_a_megabyte() -> None:
     records = []
-    for number, place in itertools.product(range(10), range(10)):
+    for number, place in itertools.product(range(3), range(10)):
         member = cell("null", f"mode{place}", model=f"model{number}", dimensions={"batch": 8, "features": 1024})
         made = over_processes(1.5 / (1 + 0.1 * place), rounds=20, calls=60, seed=place)
         records.append(ok(member, made, build_s=1.0 + place, roofline=roofline(1.0)))
-    assert len(to_page(judged(records)).encode()) < 3 * 2**20
+    assert len(to_page(judged(records)).encode()) < 2**20
 
 
 def test_a_report_without_records_or_numbers_is_a_page_too() -> None:

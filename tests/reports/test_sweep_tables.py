@@ -12,6 +12,8 @@ from judging.judgement import Judgement, judge
 from records.precision import Precision
 from records.schema import Record, Report, Stage, Status
 from reports import charts, writer
+from reports.charts.paint import save_svg
+from reports.charts.sweep import compiled_attention, compiled_language_models
 from reports.csv_files import sweep_tables
 from reports.markdown import to_markdown
 from tests.reports import samples
@@ -151,17 +153,19 @@ def test_a_report_without_them_has_no_such_file() -> None:
 
 def test_figures_have_a_panel_for_each_kind_a_line_for_each_width_and_a_cross_for_what_is_lost(tmp_path: Path) -> None:
     wider = [attention(backend, seq, 3.0, width=64) for seq in (256, 16384) for backend in ("eager", "inductor")]
-    files = charts.draw(judged_of([*SWEPT, *wider, *MODELS]), tmp_path)
-    assert {"sweep-seq.svg", "sweep-size.svg"} <= {file.name for file in files}
-    texts = "".join(ElementTree.parse(tmp_path / "sweep-seq.svg").getroot().itertext())
+    svg = save_svg(compiled_attention(judged_of([*SWEPT, *wider]).contests), "", tmp_path / "attention.svg")
+    texts = "".join(ElementTree.parse(svg).getroot().itertext())
     assert all(text in texts for text in ("naive, cuda, fp32", "d_model 16", "d_model 64", "16384", "sequence length"))
-    texts = "".join(ElementTree.parse(tmp_path / "sweep-size.svg").getroot().itertext())
+    svg = save_svg(compiled_language_models(judged_of(MODELS).contests), "", tmp_path / "models.svg")
+    texts = "".join(ElementTree.parse(svg).getroot().itertext())
     assert all(text in texts for text in ("inference, cuda", "train_step, cuda", "context 128", "small", "large"))
 
 
-def test_a_single_size_is_no_sweep(tmp_path: Path) -> None:
-    names = {file.stem for file in charts.draw(judged_of(SWEPT[:2]), tmp_path)}
-    assert "latency" in names and not {"sweep-seq", "sweep-size"} & names
+def test_a_sweep_is_among_the_figures_and_a_single_size_is_none(tmp_path: Path) -> None:
+    names = {file.name for file in charts.draw(judged_of(SWEPT), tmp_path)}
+    assert {"latency.svg", "sweep-seq.svg"} <= names and "sweep-size.svg" not in names
+    names = {file.name for file in charts.draw(judged_of(SWEPT[:2]), tmp_path)}
+    assert "latency.svg" in names and not {"sweep-seq.svg", "sweep-size.svg"} & names
 
 
 def test_they_are_written_beside_the_report_and_the_parts_of_a_call_stand_in_it(tmp_path: Path) -> None:
