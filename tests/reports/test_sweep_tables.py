@@ -163,7 +163,7 @@ def test_figures_have_a_panel_for_each_kind_a_line_for_each_width_and_a_cross_fo
 
 def test_a_sweep_is_among_the_figures_and_a_single_size_is_none(tmp_path: Path) -> None:
     names = {file.name for file in charts.draw(judged_of(SWEPT), tmp_path)}
-    assert {"latency.svg", "sweep-seq.svg"} <= names and "sweep-size.svg" not in names
+    assert "sweep-seq.svg" in names and "sweep-size.svg" not in names
     names = {file.name for file in charts.draw(judged_of(SWEPT[:2]), tmp_path)}
     assert "latency.svg" in names and not {"sweep-seq.svg", "sweep-size.svg"} & names
 
