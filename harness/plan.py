@@ -71,6 +71,10 @@ class Request(Frozen):
             says_how=True,
         ),
     ] = Field(default=None, ge=1, le=100)
+    builds: Annotated[
+        int,
+        Option(("--builds",), "Build each cell anew so often, in processes of its own", says_how=True),
+    ] = Field(default=1, ge=1, le=20)
     schedule: Annotated[
         Schedule,
         Option(
@@ -290,6 +294,10 @@ def _check_names(request: Request) -> None:
     for device in request.devices:
         Device(device)
     Requirements.parse(request.require)
+    if request.processes and request.processes < request.builds:
+        raise UsageError(
+            f"--builds {request.builds}: each build needs a process, so raise --processes, or leave it out"
+        )
     _ = request.budget_s
     parse_bytes(request.artifact_limit, "--artifact-limit")
     for precision in request.precision:

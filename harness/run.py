@@ -148,7 +148,8 @@ def on_this_machine(request: Request, facts: TorchFacts) -> Request:
 
 
 def sampling_of(request: Request) -> SamplingPlan:
-    return SamplingPlan.lasting(request.min_time_s, request.processes, Requirements.parse(request.require).calls)
+    wanted_calls = Requirements.parse(request.require).calls
+    return SamplingPlan.lasting(request.min_time_s, request.processes, wanted_calls, builds=request.builds)
 
 
 def request_of(store: Store) -> Request:

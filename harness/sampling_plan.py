@@ -30,7 +30,7 @@ class SamplingPlan:
 
     A warm-up of at least `warm_up_s` precedes them, and of half of that in further processes. With `latency_only`,
     throughput, device time, energy and stages are not measured. In a plan that `races`, a cell that is surely beaten
-    gets no further process.
+    gets no further process. Processes take turns among `builds` builds.
     """
 
     processes: int
@@ -42,6 +42,7 @@ class SamplingPlan:
     latency_only: bool = False
     wanted_calls: int = 0
     races: bool = False
+    builds: int = 1
 
     @classmethod
     def lasting(
@@ -50,13 +51,14 @@ class SamplingPlan:
         processes: int | None = None,
         wanted_calls: int = 0,
         max_processes: int = MAX_PROCESSES,
+        builds: int = 1,
     ) -> SamplingPlan:
         """Return a plan that samples each cell for at least `seconds` and 100 calls over all its processes.
 
         Who asks for a number of processes gets so many of every cell. Without that, surely beaten cells leave early.
         More time is spent on more rounds and not on longer ones: a round is one piece of evidence, however long it is.
         """
-        races, processes = processes is None, processes or MIN_PROCESSES
+        races, processes = processes is None, processes or processes_for(builds)
         rounds = max(MIN_ROUNDS_PER_EPOCH, math.ceil(seconds / processes / MAX_BURST_S))
         return cls(
             processes=processes,
@@ -68,4 +70,10 @@ class SamplingPlan:
             wanted_calls=math.ceil(wanted_calls / processes / rounds),
             warm_up_s=min(MAX_WARM_UP_S, seconds / 2),
             races=races,
+            builds=builds,
         )
+
+
+def processes_for(builds: int) -> int:
+    """Return the default number of processes: two of each build, so that builds can be told from processes."""
+    return max(MIN_PROCESSES, 2 * builds if builds > 1 else 1)

@@ -113,9 +113,10 @@ class TimePlan:
         """Return an estimate of the seconds of this step, one after the other for all of these cells."""
         return sum(self._estimate(step, label) for label in labels)
 
-    def leaves_room_for_epoch(self, labels: Sequence[str], now_s: float) -> bool:
+    def leaves_room_for_epoch(self, labels: Sequence[str], now_s: float, are_built: bool = True) -> bool:
         """Return True when one more process of each of these cells would end within the contest's share."""
-        steps_s = sum(self.seconds_of(step, labels) for step in (Step.START, Step.ROUNDS))
+        steps = (Step.START if are_built else Step.BUILD, Step.ROUNDS)
+        steps_s = sum(self.seconds_of(step, labels) for step in steps)
         return now_s + steps_s <= self.contest_ends_s
 
     def build_ends_s(self, label: str, alive: Sequence[str]) -> float:

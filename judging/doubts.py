@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from judging.builds import spread_of_builds
 from judging.decision import FEWEST_PROCESSES, NARROW_LEAD, Relation, relation
 from judging.disturbance import doubts_of_conditions
 from judging.ranking import BASELINE, Ranking
@@ -23,7 +24,7 @@ def doubts_of(ranking: Ranking, records: Sequence[Record]) -> list[Doubt]:
     found += _of_records(ranking.ranked)
     if ranking.ranked:
         found += [*_of_baseline(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
-        found += [*_of_spread(ranking.ranked), *doubts_of_conditions(ranking.measured)]
+        found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked), *doubts_of_conditions(ranking.measured)]
     return sorted(found, key=lambda doubt: _WEIGHTS.index(doubt.kind))
 
 
@@ -99,6 +100,12 @@ def _of_first_place(ranking: Ranking) -> Iterator[Doubt]:
 
 def _of_pairing(ranking: Ranking) -> list[Doubt]:
     return [] if all(ratio.paired for _, ratio in ranking.leads()) else [Doubt(kind=DoubtKind.UNPAIRED)]
+
+
+def _of_builds(ranked: Sequence[Record]) -> list[Doubt]:
+    spreads = {record.cell.label: spread_of_builds(record) for record in ranked}
+    wide = {label: spread for label, spread in spreads.items() if spread is not None}
+    return [Doubt(kind=DoubtKind.BUILD_SPREAD, labels=list(wide), values=wide)] if wide else []
 
 
 def _of_spread(ranked: Sequence[Record]) -> list[Doubt]:

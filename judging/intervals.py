@@ -100,3 +100,19 @@ def around(value: float, half_width: float | None) -> Interval | None:
     if half_width is None:
         return None
     return Interval(low=value * math.exp(-half_width), high=value * math.exp(half_width))
+
+
+def analysis_of_variance(groups: Sequence[Sequence[float]]) -> float:
+    """Return the probability that groups of equal normal values have means as far apart as these, by Fisher's F.
+
+    Raises ValueError without a second group, or without a group of two values.
+    """
+    number, groups_number = sum(map(len, groups)), len(groups)
+    if groups_number < 2 or number <= groups_number:
+        raise ValueError("an analysis of variance needs two groups, and two values in one of them")
+    overall = float(np.mean([value for group in groups for value in group]))
+    between = sum(len(group) * (float(np.mean(group)) - overall) ** 2 for group in groups) / (groups_number - 1)
+    within = sum(float(np.var(group)) * len(group) for group in groups) / (number - groups_number)
+    if within == 0:
+        return 1.0 if between == 0 else 0.0
+    return float(_special().fdtrc(groups_number - 1, number - groups_number, between / within))

@@ -153,11 +153,12 @@ class Burst(Frozen):
 class Process(Frozen):
     """One of the processes that a cell was measured in.
 
-    The first process builds cold. The others start warm, from its caches and its artefact.
+    The first process of each build builds cold. The others start warm, from its caches and its artefact.
     """
 
     index: int  # the epoch: cells' processes of one epoch were alive together
     warm: bool
+    build: int = 0  # number of the build that it ran
     phases: list[Phase]
     calls: int = 0
     median_ms: Milliseconds | None = None  # median over its bursts of the burst's median
@@ -345,6 +346,7 @@ class DoubtKind(StrEnum):
     PROCESS_LOST = "process lost"  # a further process could not be measured; details: why
     SETTLED_LATE = "settled late"  # calls were needed until the build was final; values: calls, seconds
     PLACEMENT = "placement"  # part of it ran elsewhere; details: the extent, then what ran elsewhere
+    BUILD_SPREAD = "build spread"  # builds differ more than processes; values: slowest / fastest - 1 by label
     PROCESS_SPREAD = "process spread"  # equal processes differ; values: slowest / fastest - 1 by label
     CLOCK_FELL = "clock fell"  # of the GPU; values: share, lowest_mhz, temperature_c; details: NVML's reasons
     CLOCK_HELD_DOWN = "clock held down"  # of the GPU; values: share, temperature_c; details: NVML's reasons

@@ -388,6 +388,10 @@ _DOUBTS: dict[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.PROCESS_LOST: lambda doubt: f"a further process was {doubt.details[0]}",
     DoubtKind.SETTLED_LATE: _settled_late,
     DoubtKind.PLACEMENT: _placement,
+    DoubtKind.BUILD_SPREAD: lambda doubt: (
+        f"slowest over fastest build of the same cell: {_with_shares(doubt)}, more than processes of one build differ: "
+        "its interval holds for these builds only"
+    ),
     DoubtKind.PROCESS_SPREAD: lambda doubt: f"slowest over fastest process of the same cell: {_with_shares(doubt)}",
     DoubtKind.CLOCK_FELL: _clock_fell,
     DoubtKind.CLOCK_HELD_DOWN: lambda doubt: (

@@ -93,6 +93,7 @@ class LiveProcess:
     """One epoch of a cell while it lasts."""
 
     epoch: int
+    build: int
     is_warm: bool  # it starts from what another process of the cell has left
     worker: Worker
     phase: str = "start"
@@ -106,6 +107,7 @@ class LiveProcess:
         return Process(
             index=self.epoch,
             warm=self.is_warm,
+            build=self.build,
             phases=self.phases,
             calls=latency.calls if latency else 0,
             median_ms=latency.median_ms if latency else None,
@@ -136,8 +138,9 @@ class CellRun:
         self._last_process_s = kept.last_process_s if kept else 0.0
         self._started_s = self._now_s() - (kept.record.elapsed_s if kept else 0.0)
         self._started_at = kept.record.started_at if kept else datetime.now(UTC).isoformat(timespec="seconds")
-        self.is_built = kept is not None and kept.builds == str(self._folder) and self._folder.exists()
-        if not self.is_built:
+        made = {process.build for process in kept.record.processes} if kept and kept.builds == str(self._folder) else ()
+        self._built = {build for build in made if self._folder_of(build).exists()}
+        if not self._built:
             shutil.rmtree(self._folder, ignore_errors=True)  # what was begun is no build
         if kept is None:
             self._log.unlink(missing_ok=True)
@@ -159,7 +162,12 @@ class CellRun:
     @property
     def starts_warm(self) -> bool:
         """Return True when the next process starts from what an earlier one has left."""
-        return self.is_built
+        return self._next_build in self._built
+
+    @property
+    def has_lost_builds(self) -> bool:
+        """Return True when something that earlier processes have built is not there any more."""
+        return not {process.build for process in self._processes} <= self._built
 
     @property
     def has_time_for_another(self) -> bool:
@@ -183,17 +191,20 @@ class CellRun:
         """Begin what `start` does. Cells that have been built before may load side by side, and build in turn."""
         self._ends_s = ends_s
         self._start_method = launcher.start_method
-        is_warm = self.starts_warm
+        is_warm, build = self.starts_warm, self._next_build
+        if not is_warm:
+            shutil.rmtree(self._folder_of(build), ignore_errors=True)
         ahead_of_time = isinstance(backends.create(self.cell.backend), AheadOfTime)
         if ahead_of_time and not is_warm:
             # this worker's caches go with it, because a deployment has the artefact only
-            live = self._live = LiveProcess(epoch, is_warm, self._start_worker(launcher, PackageCell, None))
+            live = self._live = LiveProcess(epoch, build, is_warm, self._start_worker(launcher, PackageCell, None))
             self._await(live, Packaged)
             live.worker.end()
-            live.worker = self._start_worker(launcher, MeasurePackagedCell, self._folder)
+            live.worker = self._start_worker(launcher, MeasurePackagedCell, self._folder_of(build))
         else:
             job = MeasurePackagedCell if ahead_of_time else MeasureCell
-            live = self._live = LiveProcess(epoch, is_warm, self._start_worker(launcher, job, self._folder))
+            worker = self._start_worker(launcher, job, self._folder_of(build))
+            self._live = LiveProcess(epoch, build, is_warm, worker)
 
     def await_ready(self) -> Ready:
         """Wait for what `launch` has begun, until the cell is ready."""
@@ -253,14 +264,12 @@ class CellRun:
         self._so_far = self._first_process(live.ready, finished) if so_far is None else self._further(so_far, finished)
         self._last_process_s = live.waited_s
         self._live = None
-        self.is_built = True
+        self._built.add(live.build)
 
     def leave(self) -> None:
         """Take the process away and forget it: the cell will be started again in this epoch."""
         self._end_worker()
         self._forget_live()
-        if not self.is_built:
-            shutil.rmtree(self._folder, ignore_errors=True)  # what it had begun to write is no artefact
 
     def record(self) -> Record:
         """Return the record as it stands, of a cell that has been measured in at least one process."""
@@ -281,13 +290,25 @@ class CellRun:
 
     @property
     def artifact(self) -> Path:
-        """The folder that the backend builds into."""
-        return self._folder / "artifact"
+        """The folder that the backend builds into. Of several builds it is the first one's, as phases and memory are."""
+        return self._folder_of(0) / "artifact"
 
     def clear(self) -> None:
         """Remove what its workers shared, once the cell has its record."""
         self._end_worker()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _processes(self) -> list[Process]:
+        return self._so_far.processes if self._so_far else []
+
+    @property
+    def _next_build(self) -> int:
+        """Return the build of the next process. They take turns, so that a drift of the machine hits all of them."""
+        return len(self._processes) % self._setup.sampling.builds
+
+    def _folder_of(self, build: int) -> Path:
+        return self._folder / str(build)
 
     def _alive(self) -> LiveProcess:
         assert self._live is not None, "the cell has been started"
@@ -349,7 +370,7 @@ class CellRun:
             cell=self.cell,
             reference=self._setup.reference.resolve(),
             sampling=self._setup.sampling,
-            shared_folder=self._folder,
+            shared_folder=self._folder_of(self._next_build),
             is_first=self._so_far is None,
             waits_for_turn=self.starts_warm,
             surgical=self.planned.surgical,
@@ -418,7 +439,7 @@ class CellRun:
     def _record(self, status: Status, reason: str, **fields: Any) -> Record:
         """Return a record with what the cell has come to, its live process included."""
         live, so_far = self._live, self._so_far
-        processes = list(so_far.processes) if so_far else []
+        processes = list(self._processes)
         if live is not None and live.ready is not None:
             processes.append(live.summary())
         known: dict[str, Any] = {}

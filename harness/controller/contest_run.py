@@ -137,7 +137,7 @@ class Measurement:
     def _note_resumption(self, kept: UnfinishedContest, cell_runs: Sequence[CellRun]) -> None:
         done = f"{kept.epochs} process{'es' if kept.epochs > 1 else ''}"
         self.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
-        if gone := [cell_run.cell.label for cell_run in cell_runs if not cell_run.is_built]:
+        if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
             self.store.note(f"what {', '.join(gone)} had built for {kept.contest_id} was gone, and was built anew")
 
     def _refuse_senseless(self, pending: Sequence[PlannedCell]) -> list[PlannedCell]:
@@ -244,7 +244,8 @@ class ContestRun:
             return self._cells
         records = [cell_run.record() for cell_run in self._cells] if plan.races or done >= plan.processes else []
         open_pairs = self._run.undecided(records) if done >= plan.processes else ()
-        sitting_out = racing(self._run.beaten(records), open_pairs) if plan.races else {}
+        # another build of a cell may be faster than those that it was measured with
+        sitting_out = racing(self._run.beaten(records), open_pairs) if plan.races and done >= plan.builds else {}
         cells = [cell_run for cell_run in self._cells if cell_run.cell.label not in sitting_out]
         if not self._is_wanted(done, cells, open_pairs):
             return []
@@ -261,7 +262,9 @@ class ContestRun:
             done,
             open_pairs,
             has_time=all(cell_run.has_time_for_another for cell_run in cells),
-            has_budget=self._time_plan.leaves_room_for_epoch(labels, self._machine.now_s()),
+            has_budget=self._time_plan.leaves_room_for_epoch(
+                labels, self._machine.now_s(), all(cell_run.starts_warm for cell_run in cells)
+            ),
         )
         self._time_plan.expect_further(
             self._contest_id, labels, max(1, plan.processes - done) if decision.is_wanted else 0

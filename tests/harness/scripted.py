@@ -192,6 +192,7 @@ class ScriptedLauncher:
         }
         self.epoch = 0
         self._workers: dict[str, list[ScriptedWorker]] = {}
+        self.folders: dict[str, list[Path]] = {}  # that the workers of a cell were to share
 
     def await_serving(self) -> None: ...
 
@@ -206,6 +207,7 @@ class ScriptedLauncher:
         if (self.epoch, label) == self.interrupted_at:
             raise KeyboardInterrupt
         job.shared_folder.mkdir(parents=True, exist_ok=True)
+        self.folders.setdefault(label, []).append(job.shared_folder)
         self.started.append((self.epoch, label))
         before = self._workers.setdefault(label, [])
         before.append(ScriptedWorker(self._scripts[label], len(before), job, self._machine, self._is_ready))
@@ -287,6 +289,7 @@ def run_contest(
         notes=store.notes(),
         said=progress.notes,
         started=launcher.started,
+        folders=launcher.folders,
         most_starting=launcher.most_starting,
         ended_s=machine.time_s,
         complete=all(store.has(planned.cell.id) for planned in contest.cells),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,26 @@ def test_only_the_first_process_builds_cold_and_only_it_packages(tmp_path: Path)
     assert record.phases == record.processes[0].phases
     assert record.latency is not None and record.latency.processes == 3
     assert record.settings == {"start_method": "scripted", "threads": 2}
+
+
+def test_several_builds_take_turns_and_each_begins_with_empty_caches(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"null-packaged": Script()}, replace(plan_of(5), builds=2))
+    processes = run.records["null-packaged"].processes
+    assert [(process.build, process.warm) for process in processes] == [
+        (0, False),
+        (1, False),
+        (0, True),
+        (1, True),
+        (0, True),
+    ]
+    assert [[phase.name for phase in process.phases] for process in processes[:3]] == [
+        ["compile", "load"],
+        ["compile", "load"],
+        ["load"],
+    ]
+    folders = run.folders["null-packaged"]
+    assert folders[0] != folders[2], "packaging and measuring the second build share another folder"
+    assert [folders.index(folder) for folder in folders] == [0, 0, 2, 2, 0, 2, 0]
 
 
 @pytest.mark.parametrize(

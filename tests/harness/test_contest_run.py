@@ -421,6 +421,21 @@ def test_a_race_that_is_interrupted_goes_on_without_what_left(tmp_path: Path) ->
     assert run.records["null/double"].left is not None
 
 
+def test_nothing_leaves_before_it_was_measured_in_every_build(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, RUNNERS, replace(RACE, builds=2))
+    assert processes_of(run) == [3, 3, 2]
+
+
+def test_every_build_is_kept_over_an_interruption(tmp_path: Path) -> None:
+    plan = replace(plan_of(4), builds=2)
+    run_contest(tmp_path, RUNNERS, plan, interrupted_at=(1, "null"))
+    run = run_contest(tmp_path, RUNNERS, plan)
+    for record in run.records.values():
+        builds = [(process.build, process.warm) for process in record.processes]
+        assert builds == [(0, False), (1, False), (0, True), (1, True)]
+    assert not [note for note in run.notes if "was gone" in note]
+
+
 # --- what cells have built
 
 

@@ -166,6 +166,7 @@ def test_dimensions_not_given_are_the_models_defaults() -> None:
         ({"set": {"batch": ("two",)}}, "takes a whole number, not 'two'"),
         ({"set": {"batch": ()}}, "--set batch= has no value"),
         ({"models": ("transformer",), "set": {"heads": ("3",)}}, "heads"),
+        ({"builds": 4, "processes": 3}, "--builds 4: each build needs a process"),
     ],
 )
 def test_what_does_not_exist_is_refused_in_one_line(fields: dict[str, object], said: str) -> None:
@@ -216,7 +217,8 @@ def test_the_command_of_a_cell_plans_that_cell(
 
 def test_a_command_says_how_the_cell_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     measured_by = {
-        "processes": 6,
+        "processes": 3,  # typed, although as many as by default: every cell gets them
+        "builds": 2,
         "min_time_s": 0.6,
         "time_limit_s": 90.0,
         "schedule": "sequential",
@@ -231,6 +233,22 @@ def test_a_command_says_how_the_cell_was_measured(monkeypatch: pytest.MonkeyPatc
     assert common_fields(planned)["command"].endswith("--calls 1000 --require 'p99_ms<5, build_s<60'")
     (by_default,) = plan(request(backends=("null/slow",)))
     assert by_default.cells[0].options == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "processes", "most", "races"),
+    [
+        ({}, 3, 20, True),
+        ({"processes": 3}, 3, 20, False),
+        ({"processes": 2}, 2, 2, False),
+        ({"builds": 4}, 8, 20, True),
+    ],
+)
+def test_who_asks_for_processes_gets_them_of_every_cell(
+    asked: dict[str, int], processes: int, most: int, races: bool
+) -> None:
+    sampling = runs.sampling_of(Request(**asked))
+    assert (sampling.processes, sampling.most_processes, sampling.races) == (processes, most, races)
 
 
 def test_ids_do_not_depend_on_the_order_of_dimensions() -> None:

@@ -190,13 +190,18 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
         ),
         (
             Doubt(kind=DoubtKind.DRIFT, values={"share": 0.1, "fastest_ms": 2.5, "slowest_ms": 2.75}),
-            "the machine's speed drifted by 10 % over the run (calibration 2.5 to 2.750 ms)",
+            "the machine's speed drifted by 10 % over the run (calibration 2.5 to 2.75 ms)",
         ),
         (Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": 1}), "1 other process used the GPU meanwhile"),
         (Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": 3}), "3 other processes used the GPU meanwhile"),
         (
             Doubt(kind=DoubtKind.NOT_RANKED, labels=["onnx"], details=["oom", "no memory"]),
             "onnx is not ranked, oom: no memory",
+        ),
+        (
+            Doubt(kind=DoubtKind.BUILD_SPREAD, labels=["inductor"], values={"inductor": 0.2}),
+            "slowest over fastest build of the same cell: inductor 20 %, more than processes of one build differ: its "
+            "interval holds for these builds only",
         ),
         (
             Doubt(kind=DoubtKind.NOT_RANKED, labels=["onnx", "inductor"], details=["oom", ""]),

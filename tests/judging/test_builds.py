@@ -1,0 +1,67 @@
+"""Builds of one cell that differ by more than its processes do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from judging.builds import spread_of_builds
+from judging.contest import judge_contest
+from judging.intervals import analysis_of_variance
+from records.schema import DoubtKind, Process, Record
+from tests.reports.samples import cell, lived, ok, steady
+
+groups = st.lists(st.lists(st.floats(-3, 3).map(lambda value: round(value, 3)), min_size=2, max_size=5), min_size=2)
+
+
+def measured(levels_ms: Sequence[float], builds: int, backend: str = "inductor") -> Record:
+    """Return a cell with a process of each level. Its builds take turns."""
+    record = ok(cell(backend), steady(levels_ms))
+    processes = [
+        Process(index=number, warm=number >= builds, build=number % builds, phases=[], calls=18, median_ms=level_ms)
+        for number, level_ms in enumerate(levels_ms)
+    ]
+    return record.model_copy(update={"processes": processes})
+
+
+@pytest.mark.parametrize(
+    ("levels_ms", "builds", "spread"),
+    [
+        ([1.0, 1.2, 1.001, 1.201], 2, 0.20),
+        ([1.0, 1.2, 1.15, 1.05], 2, None),  # processes of one build are as far apart
+        ([1.0, 1.04, 1.0001, 1.0401], 2, None),  # so far apart are processes of two kinds
+        ([1.0, 1.2, 1.1], 3, None),  # no build has two processes
+        ([1.0, 1.2, 1.001, 1.201], 1, None),
+        ([1.0, 1.3, 1.001, 1.301, 0.999], 2, 0.30),
+    ],
+)
+def test_builds_differ_if_they_are_further_apart_than_their_processes(
+    levels_ms: Sequence[float], builds: int, spread: float | None
+) -> None:
+    assert spread_of_builds(measured(levels_ms, builds)) == (spread and pytest.approx(spread, abs=0.01))
+
+
+def test_builds_that_differ_are_a_doubt_about_the_verdict() -> None:
+    levels_ms = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
+    contest = judge_contest([lived(2.0, "eager", levels_ms), measured(levels_ms, 2), measured(levels_ms, 1, "onnx")])
+    (doubt,) = [doubt for doubt in contest.doubts if doubt.kind is DoubtKind.BUILD_SPREAD]
+    assert doubt.labels == ["inductor"] and doubt.values == {"inductor": pytest.approx(0.2, abs=0.01)}
+
+
+@given(groups)
+def test_the_analysis_of_variance_is_that_of_scipy(found: list[list[float]]) -> None:
+    expected = stats.f_oneway(*found).pvalue
+    assume(not math.isnan(expected))  # so it is for some groups with equal means, and for those that do not vary
+    assert analysis_of_variance(found) == pytest.approx(expected, abs=1e-9)
+
+
+def test_builds_without_any_variation_are_equal_or_surely_different() -> None:
+    assert analysis_of_variance([[1.0, 1.0], [1.0]]) == 1.0
+    assert analysis_of_variance([[1.0, 1.0], [2.0]]) == 0.0
+    with pytest.raises(ValueError, match="two values in one"):
+        analysis_of_variance([[1.0], [2.0]])
