@@ -290,7 +290,7 @@ class CellRun:
 
     @property
     def artifact(self) -> Path:
-        """The folder that the backend builds into. Of several builds it is the first one's, as phases and memory are."""
+        """The folder of what the backend has built, first of several times: phases and memory are of this build."""
         return self._folder_of(0) / "artifact"
 
     def clear(self) -> None:
