@@ -195,6 +195,8 @@ def _tell(found: Report, folder: Path, quiet: bool = False, as_json: bool = Fals
                 _say(sentences.verdict(contest), console)
         else:
             print_report(judgement, console)
+        if kept := sentences.what_all_winners_ship(judgement, str(folder)):
+            _say(kept, console)
         if more := sentences.what_more_time_would_settle(judgement):
             _say(more, console)
     finally:  # `| head` may close the pipe before all is printed

@@ -79,6 +79,8 @@ def _verdicts(contests: Sequence[ContestJudgement]) -> str:
         lines.append("No cell has ended yet.")
     for contest in contests:
         lines.append(_sentence(contest))
+        if kept := sentences.what_to_ship(contest):
+            lines.append(f"{escape(kept)}.")
         doubts = [f"- {escape(doubt, 2 * REASON_LIMIT)}" for doubt in sentences.doubts(contest)]
         shown, folded = doubts[:DOUBTS_SHOWN], doubts[DOUBTS_SHOWN:]
         if shown:

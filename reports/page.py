@@ -105,6 +105,7 @@ class Section:
             for chart in charts.of_contest(contest, palette, report)
         ]
         self.finding = f"{sentences.finding(contest)}."
+        self.what_to_ship = sentences.what_to_ship(contest)
         self.doubts = sentences.doubts(contest)
         self.left_early = sentences.left_early(contest)
         self.floor = format.floor(contest.roofline) if contest.roofline else ""

@@ -5,6 +5,7 @@ Nothing here is escaped: who shows a sentence in Markdown, HTML or on a terminal
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 
 from judging.compare import CellChange, ReasonKind
@@ -44,6 +45,25 @@ def outcome(contest: ContestJudgement) -> str:
         first = f"{' and '.join(contest.tied)} tie" if contest.tied else alone
     over = f", {best.speedup.value:.2f}x {contest.baseline}" if best.speedup and not best.is_baseline else ""
     return f"{contest.title}: {first}, {spell_ms(best.latency.median_ms)}{over}"
+
+
+def what_to_ship(contest: ContestJudgement, folder: str = "") -> str:
+    """Say where the winner's artefact is in the run's `folder`, and what makes of it a folder that runs alone."""
+    best = contest.best
+    if contest.winner is None or best is None or not best.record.artifact:
+        return ""
+    kept = f"{folder}/{best.record.artifact}" if folder else best.record.artifact
+    command = f"python runner.py export {shlex.quote(folder or 'FOLDER')} {best.cell.id}"
+    return f"What {best.label} built is kept: {kept}. To run it without Bakeoff: {command}"
+
+
+def what_all_winners_ship(judgement: Judgement, folder: str) -> str:
+    """Say the same of all contests together, in one line."""
+    kept = [said for contest in judgement.contests if (said := what_to_ship(contest, folder))]
+    if len(kept) < 2:
+        return "".join(kept)
+    command = f"python runner.py export {shlex.quote(folder)} CONTEST"
+    return f"What the winners built is kept: {folder}/artifacts. To run one without Bakeoff: {command}"
 
 
 def what_more_time_would_settle(judgement: Judgement) -> str:

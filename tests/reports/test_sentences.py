@@ -82,6 +82,22 @@ def test_what_left_early_is_told_in_one_line(left: dict[str, tuple[int, float]],
     assert not [doubt for doubt in contest.doubts if "left" in doubt.kind.value]
 
 
+def test_the_winners_artefact_is_told_with_the_command_that_exports_it() -> None:
+    won = once(1.0, "onnx", artifact="artifacts/x")
+    for folder, said in (
+        ("", "is kept: artifacts/x. To run it without Bakeoff: python runner.py export FOLDER conv_"),
+        ("my run", "is kept: my run/artifacts/x. To run it without Bakeoff: python runner.py export 'my run' conv_"),
+    ):
+        (contest,) = judge(report([once(2.0, "eager"), won])).contests
+        assert said in sentences.what_to_ship(contest, folder)
+    (tied,) = judge(report([once(1.0, "eager", artifact="artifacts/y"), won])).contests
+    (nothing,) = judge(report([once(2.0, "eager"), once(1.0, "onnx")])).contests
+    assert sentences.what_to_ship(tied) == sentences.what_to_ship(nothing) == ""
+    other = [ok(cell(each.cell.backend, model="mlp"), each.bursts, artifact="y") for each in (once(2.0, "eager"), won)]
+    both = judge(report([once(2.0, "eager"), won, *other]))
+    assert sentences.what_all_winners_ship(both, "run").endswith("Bakeoff: python runner.py export run CONTEST")
+
+
 def test_the_verdict_counts_cells_that_do_not_meet_the_requirements() -> None:
     lost = failed(cell("inductor"), Status.OOM, "no memory")
     said = verdict(once(1.0, "onnx"), lost, require="median_ms<0.5")
