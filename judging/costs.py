@@ -54,7 +54,7 @@ class Line:
 
     def total_s(self, calls: float) -> float:
         """Return the seconds of `calls` calls, the first included. `calls` is at least 1."""
-        return float(self.exact_total_s(calls))
+        return self.setup_s + (calls - 1) * self.steady_s
 
     def exact_total_s(self, calls: float) -> Fraction:
         return Fraction(self.setup_s) + Fraction(calls - 1) * Fraction(self.steady_s)
