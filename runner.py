@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from typer.core import TyperGroup
 
 import models
@@ -192,7 +193,7 @@ def _tell(found: Report, folder: Path, quiet: bool = False, as_json: bool = Fals
     try:
         if quiet:
             for contest in judgement.contests:
-                _say(sentences.verdict(contest), console)
+                _say(sentences.verdict_alone(contest), console)
         else:
             print_report(judgement, console)
         if kept := sentences.what_all_winners_ship(judgement, str(folder)):
@@ -337,7 +338,9 @@ def examine_machine(
 
     with stderr.status("") as status:
         found = examine.examine(
-            config.split(backends) if backends else (), config.split(devices) if devices else (), status.update
+            config.split(backends) if backends else (),
+            config.split(devices) if devices else (),
+            lambda text: status.update(Text(text)),
         )
     if as_json:
         typer.echo(found.model_dump_json(indent=2))

@@ -7,22 +7,28 @@ model that takes anything else needs a factory (`models.user`).
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models import hub
 from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
 from models.seeding import make_as_trained, seeded
-from records.errors import BakeoffError, UsageError
+from records.errors import BakeoffError, UsageError, unknown
 
 if TYPE_CHECKING:
     import torch
 
 OFFSET_POSITIONS = ("roberta", "camembert", "mpnet", "longformer")
 """Model types with first position `pad_token_id + 1`, so that tokens have as many positions fewer."""
+
+TABLES_OF_TYPES = ("configuration_auto.py", "auto_mappings.py")
+"""Files of transformers 4 and 5 that list the types of models with their configurations."""
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 INDEX = "model.safetensors.index.json"
@@ -47,6 +53,7 @@ class HuggingFace(Family):
         if self.commit:
             self.folder = hub.folder_with_config(self.commit)
         self.config = _read_config(self.name, self.folder)
+        _check_type(self.name, self.config)
         self.has_weights = self.commit is not None or _has_weights(self.name, self.folder)
         self.architecture = next(iter(self.config.get("architectures") or ()), "AutoModel")
         self.description = f"{self.architecture} of {self.commit or self.folder}"
@@ -149,6 +156,22 @@ class HuggingFace(Family):
         if module.config.is_encoder_decoder and "decoder_input_ids" in accepted and "seq" in dimensions:
             kwargs["decoder_input_ids"] = _token_ids(module.config, (batch, int(dimensions["seq"])))
         return Inputs(kwargs=kwargs)
+
+
+def _check_type(model: str, config: Mapping[str, Any]) -> None:
+    """Raise UsageError if the installed transformers does not know the type of model.
+
+    Its table of types is read and not imported, because the controller plans without torch.
+    """
+    found = importlib.util.find_spec("transformers")
+    named = str(config.get("model_type", ""))
+    if not named or "auto_map" in config or found is None or found.origin is None:
+        return
+    tables = [Path(found.origin).parent / "models/auto" / name for name in TABLES_OF_TYPES]
+    text = "".join(path.read_text(encoding="utf-8") for path in tables if path.exists())
+    known = re.findall(r'"([\w.-]+)"\s*[,:]\s*"\w+Config"', text)
+    if known and named not in known:
+        raise unknown(f"type of model in {model}", named, known, f"transformers {metadata.version('transformers')}")
 
 
 def _read_config(model: str, folder: Path) -> dict[str, Any]:

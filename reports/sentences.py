@@ -25,6 +25,14 @@ def verdict(contest: ContestJudgement) -> str:
     return f"{contest.title}: {finding(contest)}."
 
 
+def verdict_alone(contest: ContestJudgement) -> str:
+    """Return the verdict for an output that shows no cell: if all failed, with the reason of the first."""
+    reasons = [cell.record.reason for cell in contest.cells if cell.record.status.is_failure and cell.record.reason]
+    if contest.best is None and reasons:
+        return f"{contest.title}: {finding(contest)}: {reasons[0]}"
+    return verdict(contest)
+
+
 def finding(contest: ContestJudgement) -> str:
     """Say who wins and by how much, without the title and the full stop."""
     if contest.best is None:

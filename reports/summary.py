@@ -28,14 +28,18 @@ def of_run(judgement: Judgement) -> str:
     if incomplete := machine.what_is_missing(report):
         lines += [f"**{incomplete}**", ""]
     lines += _listed([sentences.outcome(contest) for contest in judgement.contests], CONTESTS_SHOWN, "contests")
-    failures = [record for record in report.records if record.status.is_failure]
+    failures: dict[tuple[str, str, str], list[str]] = {}
+    for record in report.records:
+        if record.status.is_failure:
+            ending = (record.cell.title, format.ending(record), record.reason)
+            failures.setdefault(ending, []).append(record.cell.label)
     if failures:
         told = [
-            f"{record.cell.label} on {record.cell.title}: {format.ending(record)}: {record.reason}"
-            for record in failures
+            f"{', '.join(labels)} on {title}: {ending}: {reason}"
+            for (title, ending, reason), labels in failures.items()
         ]
-        lines += ["", f"Failed, {len(failures)} of {len(report.records)}:", ""]
-        lines += _listed(told, FAILURES_SHOWN, "failures")
+        lines += ["", f"Failed, {sum(map(len, failures.values()))} of {len(report.records)}:", ""]
+        lines += _listed(told, FAILURES_SHOWN, "reasons")
     return _joined([*lines, "", f"{_where(report)}. Made {escape(report.created_at)}."])
 
 

@@ -56,6 +56,14 @@ def test_the_verdict_in_one_sentence(records: list[Record], said: str) -> None:
     assert verdict(*records) == f"conv on cpu, fp32: {said}"
 
 
+def test_a_verdict_that_stands_alone_says_why_nothing_could_be_ranked() -> None:
+    crashed = judged(failed(cell(), Status.ERROR, "your model failed to load"), failed(cell("onnx"), Status.ERROR, ""))
+    assert sentences.verdict_alone(crashed) == (
+        "conv on cpu, fp32: nothing could be ranked (2 error): your model failed to load"
+    )
+    assert sentences.verdict_alone(judged(once(1.0, "onnx"))) == verdict(once(1.0, "onnx"))
+
+
 @pytest.mark.parametrize(
     ("left", "said"),
     [
