@@ -24,7 +24,7 @@ from harness.controller.worker_process import CAN_PAUSE, DeadlinePassed, WorkerE
 from harness.messages import Failed, Job, Packaged, ProbeTorch, TorchFacts, Tried, TryBackend
 from harness.plan import Contest, Request, plan, refusal
 from harness.sampling_plan import SamplingPlan
-from harness.time_plan import CUDA_ONLY, TimePlan, end_of_budget
+from harness.time_plan import TimePlan, end_of_budget, likely_to_run
 from judging.constraints import Requirements, parse_bytes
 from judging.fit import fitted_report
 from judging.ranking import beaten, undecided
@@ -242,7 +242,9 @@ def _measure(
     sampling = sampling_of(request)
     time_plan = TimePlan(sampling, budget_ends_s)
     for contest in contests:
-        time_plan.expect(contest.id, expected(contest, store), sampling.processes)
+        left = [planned.cell for planned in contest.cells if not store.has(planned.cell.id)]
+        sensible = [cell for cell in left if not refusal(cell)[1]]
+        time_plan.expect(contest.id, likely_to_run(sensible), sampling.processes)
     cells = [planned.cell for contest in contests for planned in contest.cells]
     missing = [cell for cell in cells if not store.has(cell.id)]
     families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
@@ -281,14 +283,6 @@ def _measure(
         for contest in contests:
             pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
             measurement.measure(contest, pending)
-
-
-def expected(contest: Contest, store: Store) -> list[str]:
-    """Return the labels of the cells that are likely to be measured."""
-    cells = [planned.cell for planned in contest.cells if not store.has(planned.cell.id)]
-    return [
-        cell.label for cell in cells if not refusal(cell)[1] and (cell.device.is_cuda or cell.backend not in CUDA_ONLY)
-    ]
 
 
 def shared_imports(families: Sequence[Family], devices: Iterable[Device]) -> list[str]:

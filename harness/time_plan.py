@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from statistics import fmean
 
 from harness.sampling_plan import SamplingPlan
+from records.schema import Cell
 
 USUAL_BUILD_S = {
-    "eager": 3.0,
-    "torchscript": 4.0,
-    "onnx": 8.0,
-    "openvino": 8.0,
-    "inductor": 20.0,
-    "aotinductor": 30.0,
+    "eager": 1.5,
+    "torchscript": 2.0,
+    "onnx": 5.0,
+    "openvino": 5.0,
+    "inductor": 16.0,
+    "aotinductor": 24.0,
     "torch-tensorrt": 60.0,
     "tensorrt": 60.0,
 }
@@ -27,15 +28,15 @@ CUDA_ONLY = ("tensorrt", "torch-tensorrt", "triton")
 
 OTHER_BUILD_S = 15.0
 USUAL_START_S = 2.0
-USUAL_FINISH_S = 1.0
-USUAL_GROUNDWORK_S = 5.0
+USUAL_FINISH_S = 0.5
+USUAL_GROUNDWORK_S = 2.0
 BETWEEN_BURSTS_S = 0.02
 """Seconds that a burst takes beyond its calls: the process goes on, calls a few times untimed, and stops again."""
 
 USUAL_SHARE_THAT_STAYS = 0.5
 """In a race about half of the further processes are not needed, because their cells are beaten."""
 
-RESERVED_SHARE, MAX_RESERVED_S = 0.1, 5.0
+RESERVED_SHARE, MAX_RESERVED_S = 0.1, 8.0
 """This share of a budget, and at most so many seconds, are kept for the verdict and the report."""
 
 
@@ -60,6 +61,7 @@ class TimePlan:
         self.budget_ends_s = budget_ends_s
         self.contest_ends_s = budget_ends_s
         """The contest that was begun last must not go beyond this. It is infinite without a budget."""
+        self._contest_id = ""
         self._share_that_stays = USUAL_SHARE_THAT_STAYS if sampling.races else 1.0
         self._rounds_s = sampling.rounds * (sampling.burst_s + BETWEEN_BURSTS_S)
         self._ahead: dict[str, Counter[tuple[Step, str]]] = {}
@@ -94,6 +96,7 @@ class TimePlan:
 
     def begin(self, contest_id: str, now_s: float) -> None:
         """Give the contest its share of the time that the budget has left, by what each contest is expected to take."""
+        self._contest_id = contest_id
         total_s = self.left_s()
         share = self._left_of(contest_id) / total_s if total_s else 1.0
         self.contest_ends_s = now_s + (self.budget_ends_s - now_s) * share if self.has_budget else math.inf
@@ -126,8 +129,12 @@ class TimePlan:
         return self.contest_ends_s - self.seconds_of(Step.ROUNDS, [*alive, label])
 
     def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
-        """Return True when this cell would be built in time. The first one of a contest is tried in any case."""
-        return now_s + (self._estimate(Step.BUILD, label) if alive else 0.0) <= self.build_ends_s(label, alive)
+        """Return True when this cell would be built in time.
+
+        The first one of a contest is tried in any case, and so is one that is expected to take no time.
+        """
+        takes_time = alive and self._ahead[self._contest_id][Step.BUILD, label]
+        return now_s + (self._estimate(Step.BUILD, label) if takes_time else 0.0) <= self.build_ends_s(label, alive)
 
     def _left_of(self, contest_id: str) -> float:
         return sum(number * self._estimate(*step) for step, number in self._ahead[contest_id].items())
@@ -136,9 +143,11 @@ class TimePlan:
         seen = self._seen.get((step, label))
         if seen:
             return fmean(seen)
+        usual_s = self._usual(step, label)
         others = [(fmean(taken), self._usual(step, other)) for (of, other), taken in self._seen.items() if of is step]
-        correction = sum(taken for taken, _ in others) / sum(usual for _, usual in others) if others else 1.0
-        return self._usual(step, label) * correction
+        # the usual time itself counts as seen once, because short steps tell little about a long one
+        taken_s = usual_s + sum(taken for taken, _ in others)
+        return usual_s * taken_s / (usual_s + sum(usual for _, usual in others))
 
     def _usual(self, step: Step, label: str) -> float:
         match step:
@@ -152,6 +161,11 @@ class TimePlan:
                 return self._rounds_s
             case Step.FINISH:
                 return USUAL_FINISH_S
+
+
+def likely_to_run(cells: Iterable[Cell]) -> list[str]:
+    """Return the labels of the cells that are likely to take time."""
+    return [cell.label for cell in cells if cell.device.is_cuda or cell.backend not in CUDA_ONLY]
 
 
 def end_of_budget(begun_s: float, budget_s: float | None) -> float:

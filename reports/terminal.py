@@ -49,7 +49,7 @@ class LiveTable:
         self._requirements = requirements
         self._begun_s = clock_s()
         self._end_s: float | None = None  # when the run is expected to end
-        self._told_absences: set[tuple[str, str]] = set()
+        self._told: set[tuple[str, Status]] = set()
         self._lines: dict[str, _Line] = {}
         self._drawn_s = -REFRESH_EVERY_S
         self._live: Live | None = None
@@ -99,8 +99,8 @@ class LiveTable:
         about, outcome = _describe(record.cell), f"{format.ending(record)}, {one_line(record.reason)}"
         if record.status.is_absence:  # one line for all contests
             about = record.cell.label
-        if record.status is not Status.OK and (about, outcome) not in self._told_absences:
-            self._told_absences.add((about, outcome))
+        if record.status is not Status.OK and (about, record.status) not in self._told:
+            self._told.add((about, record.status))
             self._say(f"{about}: {outcome}")
         self._draw()
 

@@ -27,7 +27,7 @@ from harness.controller.rounds import (
 from harness.controller.worker_process import CAN_PAUSE
 from harness.plan import Contest, PlannedCell, refusal
 from harness.sampling_plan import SamplingPlan
-from harness.time_plan import Step, TimePlan
+from harness.time_plan import Step, TimePlan, likely_to_run
 from judging.estimate import burst_medians_ms
 from judging.ranking import BASELINE, beaten, undecided
 from records.artifacts import Artifacts, Full
@@ -79,7 +79,8 @@ class Measurement:
     def measure(self, contest: Contest, pending: Sequence[PlannedCell]) -> None:
         """Bring every pending cell of the contest to its record in the store."""
         sensible = self._refuse_senseless(pending)
-        self.time_plan.expect(contest.id, [planned.cell.label for planned in sensible], self.sampling.processes)
+        likely = likely_to_run(planned.cell for planned in sensible)
+        self.time_plan.expect(contest.id, likely, self.sampling.processes)
         self.time_plan.begin(contest.id, self.machine.now_s())
         if sensible:
             self._measure_sensible(contest, sensible)
