@@ -161,7 +161,8 @@ class Finish(Frozen):
     """Check once more, and end. It is answered by `Finished`."""
 
     kind: Literal["finish"] = "finish"
-    in_full: bool  # measure throughput, device time, energy and stages, too
+    in_full: bool  # measure throughput, device time and stages, too
+    with_energy: bool = False
 
 
 Command = Annotated[Build | TakeBurst | Finish, Field(discriminator="kind")]

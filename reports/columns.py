@@ -214,6 +214,13 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
     ]  # fmt: skip
 
 
+def _energy(row: CellJudgement) -> str:
+    """Say where the energy was read, or why it was not, if that is known."""
+    if row.record.energy:
+        return row.record.energy.source
+    return "not measured: it was beaten in its first process" if row.record.left else ""
+
+
 def _beside() -> list[Column[CellJudgement]]:
     group = "Beside the latency"
     return [
@@ -222,7 +229,7 @@ def _beside() -> list[Column[CellJudgement]]:
         Column("device time", _known("device_time.median_ms"), "ms", format.milliseconds, details=group,
                csv="device_median_ms"),
         Column("energy per call", _known("energy.joules_per_call"), "mJ", lambda joules: f"{1e3 * joules:.3g}",
-               note=lambda row: row.record.energy.source if row.record.energy else "", outputs=Output.STARTS,
+               note=_energy, outputs=Output.STARTS,
                details=group, csv="joules_per_call"),
         Column("warm-up", _known("warm_up.calls"), "calls", format.count, note=_warm_up, details=group),
         Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", format.seconds, details=group),

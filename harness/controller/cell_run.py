@@ -251,13 +251,15 @@ class CellRun:
     def finish(self, has_time: bool = True) -> None:
         """Check once more, and let the process go.
 
-        Only the first process measures throughput, device time and energy, where they are wanted and it has time, and
-        only its memory and placement count: one process can tell for all, and the caches of a warm start hide what was
-        compiled.
+        Only the first process measures throughput and device time, where they are wanted and it has time, and only its
+        memory and placement count: one process can tell for all, and the caches of a warm start hide what was compiled.
+        Energy takes two seconds, so the second process measures it, which a cell that is surely beaten does not get.
         """
-        live, so_far = self._alive(), self._so_far
-        in_full = has_time and so_far is None and not self._setup.sampling.latency_only
-        live.worker.send(Finish(in_full=in_full))
+        live, so_far, sampling = self._alive(), self._so_far, self._setup.sampling
+        wants_more = has_time and not sampling.latency_only
+        done = len(so_far.processes) if so_far else 0
+        with_energy = wants_more and done == min(1, sampling.processes - 1)
+        live.worker.send(Finish(in_full=wants_more and so_far is None, with_energy=with_energy))
         finished = self._await(live, Finished)
         self._end_worker()
         assert live.ready is not None
@@ -350,6 +352,7 @@ class CellRun:
             update={
                 "processes": [*so_far.processes, live.summary()],
                 "bursts": self.bursts,
+                "energy": finished.energy or so_far.energy,
                 "doubts": [*so_far.doubts, *new],
                 **self._failed_check(so_far, live.ready.accuracy, finished.accuracy_after),
             }

@@ -279,7 +279,8 @@ class ContestRun:
             except BakeoffError as error:  # as many as there are say more than none
                 self._note(f"{self._contest_id}: no fork server for a further process of each cell: {error}")
                 return False
-            self._run.progress.note(decision.note)
+            if done == plan.processes:  # once for a contest, however many follow
+                self._run.progress.note(decision.note)
         elif decision.note:
             self._note(f"{self._contest_id}: {decision.note}")
         return decision.is_wanted

@@ -108,7 +108,7 @@ def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool,
     pairs = ", ".join(f"{one} against {other}" for one, other in open_pairs)
     if not has_budget:
         return NextEpoch(False, f"--budget left no time for more processes per cell, which might decide {pairs}")
-    return NextEpoch(True, f"{done} processes of each cell do not decide {pairs}: one more of each")
+    return NextEpoch(True, f"{done} processes of each cell do not decide {pairs}: more of each")
 
 
 def racing(beaten: Mapping[str, LeftEarly], open_pairs: Pairs) -> dict[str, LeftEarly]:

@@ -71,9 +71,10 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         recompilations = compiled.compilations() - compilations
         if isinstance(command, Finish) and command.in_full:
             device_time = sampling.device_time(compiled, sets, clock)
-            used = energy.measure(compiled, sets, clock, energy.counter_for(bench.cell.device))
             throughput = sampling.throughput(compiled, sets, clock)
             stages = sampling.stages(compiled, sets, clock)
+        if isinstance(command, Finish) and command.with_energy:
+            used = energy.measure(compiled, sets, clock, energy.counter_for(bench.cell.device))
         device_memory.sample()
         # check again when everything is warm: that finds a graph that replays over freed memory
         after = accuracy.check(_outputs(single, every, clock), reference, bench.cell.precision, training_outputs)

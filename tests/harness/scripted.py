@@ -15,12 +15,12 @@ from harness.controller.contest_run import Measurement
 from harness.controller.environment import Machine
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.messages import (
-    Build,
     BurstTaken,
     CeilingsMeasured,
     CellJob,
     ComputeReference,
     Failed,
+    Finish,
     Finished,
     Loaded,
     MeasureCeilings,
@@ -37,13 +37,14 @@ from harness.sampling_plan import SamplingPlan
 from harness.time_plan import TimePlan
 from records.artifacts import Artifacts
 from records.errors import BakeoffError
-from records.schema import Accuracy, Ceilings, Cell, Conditions, Memory, Record, Status, WarmUp, Work
+from records.schema import Accuracy, Ceilings, Cell, Conditions, Energy, Memory, Record, Status, WarmUp, Work
 from records.store import Store
 from tests.harness.measuring import Silent
 
 RIGHT = Accuracy(
     rmse=0, relative_rmse=0, max_abs_error=0, eager_rmse=0, allclose=True, rtol=0, atol=0, passed=True, rule="allclose"
 )
+ENERGY = Energy(joules_per_call=0.01, idle_w=70.0, calls=1000, seconds=1.0, source="scripted")
 WRONG = RIGHT.model_copy(update={"passed": False, "rule": "rmse is 7"})
 HANG = "hang"
 SEGFAULT = -11
@@ -134,13 +135,14 @@ class ScriptedWorker:
             )
             self._say(f"burst {self._bursts}", taken)
             self._bursts += 1
-        elif not isinstance(command, Build):
+        elif isinstance(command, Finish):
             answer = self._script.answers.get((self._number, "finish"), RIGHT)
             finished = Finished(
                 accuracy_after=answer,
                 placement=None,
                 memory=Memory(),
                 recompilations=self._script.recompilations,
+                energy=ENERGY if command.with_energy else None,
             )
             self._say("finish", PhaseBegun(name="finish"), finished)
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.controller.cell_run import cause_of_death, doubt_of, shortfall
 from records.schema import Doubt, DoubtKind, Extent, Placement, Status, WarmUp
-from tests.harness.scripted import WRONG, Script, plan_of, run_contest
+from tests.harness.scripted import HANG, WRONG, Script, plan_of, run_contest
 
 
 def test_only_the_first_process_builds_cold_and_only_it_packages(tmp_path: Path) -> None:
@@ -67,6 +67,15 @@ def test_a_wrong_answer_of_any_process_is_incorrect_and_keeps_its_numbers(
     assert (record.status, record.reason) == (Status.INCORRECT, reason)
     assert len(record.processes) == number + 1
     assert record.latency is not None
+
+
+@pytest.mark.parametrize(("processes", "has_energy"), [(1, [True, True]), (3, [True, False])])
+def test_a_cell_that_gets_one_process_of_several_has_no_energy(
+    tmp_path: Path, processes: int, has_energy: list[bool]
+) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(1, "start"): HANG})}
+    run = run_contest(tmp_path, scripts, plan_of(processes))
+    assert [record.energy is not None for record in run.records.values()] == has_energy
 
 
 def test_what_is_compiled_while_it_is_measured_is_a_doubt(tmp_path: Path) -> None:

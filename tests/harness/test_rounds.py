@@ -91,7 +91,7 @@ def test_rounds_are_refined_only_where_that_can_save_processes() -> None:
     [
         (2, False, True, True, ""),
         (3, False, True, False, ""),
-        (3, True, True, True, "3 processes of each cell do not decide null against eager: one more of each"),
+        (3, True, True, True, "3 processes of each cell do not decide null against eager: more of each"),
         (3, True, False, False, "--time-limit left no room for more processes per cell"),
         (20, True, True, False, ""),
     ],
