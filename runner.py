@@ -29,7 +29,7 @@ from records.schema import Report
 from records.store import Store
 from reports import sentences, writer
 from reports.json_answer import answer_of
-from reports.terminal import LiveTable, print_report
+from reports.terminal import LiveTable, print_answers, print_report
 
 USAGE_ERROR = 2
 REGRESSION = 4
@@ -192,14 +192,11 @@ def _tell(found: Report, folder: Path, quiet: bool = False, as_json: bool = Fals
     report_file.write_json(sentences.with_verdicts(judgement), folder)
     try:
         if quiet:
-            for contest in judgement.contests:
-                _say(sentences.verdict_alone(contest), console)
-        else:
-            print_report(judgement, console)
+            for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
+                _say(reason, console)
+        (print_answers if quiet else print_report)(judgement, console)
         if kept := sentences.what_all_winners_ship(judgement, str(folder)):
             _say(kept, console)
-        if more := sentences.what_more_time_would_settle(judgement):
-            _say(more, console)
     finally:  # `| head` may close the pipe before all is printed
         written = writer.render(judgement, folder)
     _say(f"Report: {written['report.md']}", console)
@@ -209,8 +206,6 @@ def _tell(found: Report, folder: Path, quiet: bool = False, as_json: bool = Fals
 
 
 def _write_for_ci(found: Report, junit: Path | None, summary: Path | None) -> None:
-    if not (junit or summary):
-        return
     from reports import junit as junits
     from reports import summary as summaries
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from judging.certainty import Certainty, Effect, certainty_of
 from judging.constraints import Requirements
 from judging.costs import BreakEven, Costs
 from judging.doubts import doubts_of
@@ -59,7 +60,8 @@ class ContestJudgement:
     runner_up: str | None  # the first label after those that share the first place
     leads: dict[str, Ratio]  # the best cell over every other ranked one, by label
     open_labels: tuple[str, ...]  # measuring ended before the best cell's leads over these were decided
-    doubts: tuple[Doubt, ...]  # in order of weight
+    certainty: Certainty
+    doubts_by_effect: Mapping[Effect, tuple[Doubt, ...]]  # each in order of weight
     costs: Costs  # of all cells that ended well
     front: Front  # the ranked cells that no other one dominates
     fit: Fit  # the latencies and ratios that all of this comes from
@@ -79,6 +81,17 @@ class ContestJudgement:
     def title(self) -> str:
         """Return a title such as `conv (batch 4, size 128) on cpu, fp32`."""
         return f"{self.cell.title}, {self.run_id}" if self.run_id else self.cell.title
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Return every doubt, those first that could change who wins, then those that could change its numbers."""
+        return tuple(doubt for effect in Effect for doubt in self.doubts_by_effect[effect])
+
+    @property
+    def candidates(self) -> list[str]:
+        """Return the labels that may be the fastest: the winner alone, or those that tie or are not decided."""
+        best = [self.best.label] if self.best else []
+        return list(dict.fromkeys([*best, *self.tied, *self.open_labels]))
 
     @property
     def unstable(self) -> bool:
@@ -135,6 +148,7 @@ def judge_contest(
     ranked = [_ranked_cell(record, ranking, tied, costs) for record in ranking.ranked]
     labels = [record.cell.label for record in ranking.ranked]
     unranked = [record for record in ranking.records if record.cell.label not in labels]
+    doubts = doubts_of(ranking, records)
     return ContestJudgement(
         # sorting is stable: failures stay in the order in which they were asked for
         cells=(*ranked, *(_unranked_cell(record, ranking) for record in sorted(unranked, key=_distance_from_success))),
@@ -144,7 +158,8 @@ def judge_contest(
         runner_up=behind[0].cell.label if behind else None,
         leads={other.cell.label: ratio for other, ratio in ranking.leads()},
         open_labels=tuple(other.cell.label for other, _ in ranking.open_pairs()),
-        doubts=tuple(doubts_of(ranking, records)),
+        certainty=certainty_of(ranking, is_doubted=bool(doubts[Effect.WINNER])),
+        doubts_by_effect=doubts,
         costs=costs,
         front=front_of(ranking.ranked),
         fit=ranking.fit,

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from judging.builds import spread_of_builds
+from judging.certainty import COUNTED, LEFT_OUT, Effect, close_rivals, effect_of
 from judging.decision import FEWEST_PROCESSES, NARROW_LEAD, Relation, relation
 from judging.disturbance import doubts_of_conditions
+from judging.estimate import compares_disturbed_rounds, series_of
 from judging.ranking import BASELINE, Ranking
 from records.schema import SETTLE, Doubt, DoubtKind, Extent, Record, Status
+
+CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
+"""A cell that cannot run on this machine, or not by this backend, is no reason to doubt the others."""
 
 MAX_PROCESS_SPREAD = 0.05
 """If equal processes of a cell are further apart than this, that is a doubt."""
@@ -18,14 +23,15 @@ FALLBACKS_NAMED = 5
 _WEIGHTS = list(DoubtKind)
 
 
-def doubts_of(ranking: Ranking, records: Sequence[Record]) -> list[Doubt]:
-    """Return every doubt about the contest of these records, in order of weight."""
+def doubts_of(ranking: Ranking, records: Sequence[Record]) -> dict[Effect, tuple[Doubt, ...]]:
+    """Return every doubt about the contest of these records by what it does to the answer, in order of weight."""
     found = [*_of_absence(records), *(doubt for doubts in ranking.unmet.values() for doubt in doubts)]
     found += _of_records(ranking.ranked)
     if ranking.ranked:
         found += [*_of_baseline(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
-        found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked), *doubts_of_conditions(ranking.measured)]
-    return sorted(found, key=lambda doubt: _WEIGHTS.index(doubt.kind))
+        found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked), *_of_conditions(ranking)]
+    in_order = sorted(found, key=lambda doubt: _WEIGHTS.index(doubt.kind))
+    return {effect: tuple(doubt for doubt in in_order if effect_of(doubt, ranking) is effect) for effect in Effect}
 
 
 def doubt_of_placement(record: Record) -> Doubt | None:
@@ -41,7 +47,7 @@ def _of_absence(records: Sequence[Record]) -> list[Doubt]:
     """Return one doubt for all cells that ended alike."""
     endings: dict[tuple[str, str], list[str]] = {}
     for record in records:
-        if record.status is not Status.OK:
+        if record.status is not Status.OK and record.status not in CANNOT_RUN:
             endings.setdefault((record.status.value, record.reason), []).append(record.cell.label)
     return [Doubt(kind=DoubtKind.NOT_RANKED, labels=labels, details=list(ending)) for ending, labels in endings.items()]
 
@@ -112,3 +118,16 @@ def _of_spread(ranked: Sequence[Record]) -> list[Doubt]:
     spreads = {record.cell.label: (record.latency and record.latency.process_spread) or 0.0 for record in ranked}
     wide = {label: spread for label, spread in spreads.items() if spread > MAX_PROCESS_SPREAD}
     return [Doubt(kind=DoubtKind.PROCESS_SPREAD, labels=list(wide), values=wide)] if wide else []
+
+
+def _of_conditions(ranking: Ranking) -> list[Doubt]:
+    """Return what disturbed the contest, and whether disturbed rounds are part of the winner's narrow leads."""
+    series = {record.cell.label: series_of(record.bursts) for record in ranking.ranked}
+    best = ranking.ranked[0].cell.label
+    is_counted = any(compares_disturbed_rounds(series[best], series[rival]) for rival in close_rivals(ranking))
+    return [
+        doubt.model_copy(update={"values": doubt.values | {COUNTED: 1.0}})
+        if is_counted and doubt.kind in LEFT_OUT
+        else doubt
+        for doubt in doubts_of_conditions(ranking.measured)
+    ]

@@ -161,7 +161,24 @@ def are_precise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> 
 
 def shared_logs(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> list[float]:
     """Return the logarithms of slow / fast in common rounds. Disturbed rounds are left out if enough others remain."""
-    shared = sorted(fast.keys() & slow.keys())
-    calm = [key for key in shared if not fast[key].disturbed and not slow[key].disturbed]
-    used = calm if len(calm) >= max(MIN_UNDISTURBED_ROUNDS, MIN_UNDISTURBED_SHARE * len(shared)) else shared
+    shared, calm = _common_rounds(fast, slow)
+    used = calm if _are_enough(calm, shared) else shared
     return [math.log(slow[key].ms / fast[key].ms) for key in used]
+
+
+def compares_disturbed_rounds(one: Series, other: Series) -> bool:
+    """Return True if two cells are compared in disturbed rounds, because in some process too few others remain."""
+    rounds = [_common_rounds(one[process], other[process]) for process in one.keys() & other.keys()]
+    return any(len(calm) < len(shared) and not _are_enough(calm, shared) for shared, calm in rounds)
+
+
+def _common_rounds(
+    one: Mapping[tuple[int, int], Turn], other: Mapping[tuple[int, int], Turn]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the rounds that both have, and those of them that were undisturbed for both."""
+    shared = sorted(one.keys() & other.keys())
+    return shared, [key for key in shared if not one[key].disturbed and not other[key].disturbed]
+
+
+def _are_enough(calm: Sequence[object], shared: Sequence[object]) -> bool:
+    return len(calm) >= max(MIN_UNDISTURBED_ROUNDS, MIN_UNDISTURBED_SHARE * len(shared))

@@ -81,11 +81,6 @@ class Cell(Frozen):
         return self.backend if self.mode == "default" else f"{self.backend}/{self.mode}"
 
     @property
-    def is_onnx_file(self) -> bool:
-        """Return True if its model is an ONNX file, which torch cannot call: there is no eager to compare with."""
-        return self.model.startswith("onnx:")
-
-    @property
     def title(self) -> str:
         """Return the name of its contest in words, such as `conv (batch 4, size 128) on cpu, fp32`."""
         sizes = ", ".join(f"{name} {value}" for name, value in self.dimensions.items())
@@ -355,9 +350,9 @@ class DoubtKind(StrEnum):
     PROCESS_SPREAD = "process spread"  # equal processes differ; values: slowest / fastest - 1 by label
     CLOCK_FELL = "clock fell"  # of the GPU; values: share, lowest_mhz, temperature_c; details: NVML's reasons
     CLOCK_HELD_DOWN = "clock held down"  # of the GPU; values: share, temperature_c; details: NVML's reasons
-    WAITED = "waited"  # other processes took the cores; values: share, involuntary_switches
+    WAITED = "waited"  # other processes took the cores; values: share, involuntary_switches; counted: not left out
     ALWAYS_WAITED = "always waited"  # threads never all had a core; values: share of time by label
-    STOLEN = "stolen"  # the hypervisor took the cores; values: share
+    STOLEN = "stolen"  # the hypervisor took the cores; values: share; counted: not left out
     DRIFT = "drift"  # of the machine's speed; values: share, fastest_ms, slowest_ms
     GPU_SHARED = "gpu shared"  # values: processes
     NOT_RANKED = "not ranked"  # details: status, reason

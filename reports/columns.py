@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, Generic, TypeVar
 
+from judging.certainty import Certainty
 from judging.costs import BreakEven
 from judging.judgement import CellJudgement, ContestJudgement
 from judging.ranking import BASELINE
@@ -19,6 +20,9 @@ from reports.format import NONE
 T = TypeVar("T")
 Raw = str | int | float | bool | None
 Ends = tuple[float, float]
+
+WIDE = 104
+"""Width of the terminal, in characters, from which the numbers of a cell fit on one line."""
 
 NAME_LIMIT = 60
 """Longest name of an operator or engine in a table, in characters."""
@@ -109,6 +113,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         Column("backend", _known("cell.backend"), csv="backend"),
         Column("mode", _known("cell.mode"), csv="mode"),
         *_latency(),
+        *_throughput(),
         *_floor(),
         *_speed(contests),
         *_build(),
@@ -125,6 +130,32 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         Column("contest", _known("cell.contest_id"), csv="contest_id"),
         Column("cell", _known("cell.id"), csv="cell_id"),
     ]  # fmt: skip
+
+
+def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudgement]]:
+    """Return the columns of the table of winners, which has a row for each contest."""
+    name_of = dict(zip(map(id, contests), sentences.names(contests), strict=True))
+
+    def latency_ms(contest: ContestJudgement) -> float | None:
+        return contest.best.latency.median_ms if contest.best and contest.best.latency else None
+
+    def speedup(contest: ContestJudgement) -> float | None:
+        best = contest.best
+        return best.speedup.value if best and best.speedup and not best.is_baseline else None
+
+    return [
+        Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True, outputs=Output.ALL),
+        Column("fastest", sentences.candidates, write=one_line, is_text=True, outputs=Output.ALL),
+        Column("latency", latency_ms, write=lambda value_ms: f"{format.milliseconds(value_ms)} ms", outputs=Output.ALL),
+        Column("speed-up", speedup, outputs=Output.ALL,
+               text=lambda contest: NONE if (found := speedup(contest)) is None
+               else f"{format.ratio(found)}x {one_line(contest.baseline or '')}"),
+        Column("how sure", sentences.certainty, write=one_line, is_text=True, outputs=Output.ALL,
+               is_bad=lambda contest: contest.certainty in UNSURE),
+    ]  # fmt: skip
+
+
+UNSURE = (Certainty.DOUBTED, Certainty.OPEN, Certainty.NOTHING)
 
 
 BACKEND = Column[CellJudgement](
@@ -173,6 +204,23 @@ def _latency() -> list[Column[CellJudgement]]:
     ]  # fmt: skip
 
 
+def _throughput() -> list[Column[CellJudgement]]:
+    group = "Beside the latency"
+    calls_per_s = _known("throughput.calls_per_s")
+
+    def samples_per_s(row: CellJudgement) -> float | None:
+        """Return the rate of samples where a call takes a batch of several."""
+        batch, rate = row.cell.dimensions.get("batch"), calls_per_s(row)
+        return rate * batch if rate and isinstance(batch, int) and batch > 1 else None
+
+    return [
+        Column("throughput", calls_per_s, "calls/s", format.rate, outputs=Output.ALL, terminal_heading="calls/s",
+               terminal_width=WIDE, details=group, csv="throughput_calls_per_s"),
+        Column("throughput", samples_per_s, "samples/s", format.rate, outputs=Output.ALL, terminal_heading="samples/s",
+               terminal_width=124, details=group, csv="throughput_samples_per_s"),
+    ]  # fmt: skip
+
+
 def _floor() -> list[Column[CellJudgement]]:
     share = _known("roofline.share")
     return [
@@ -209,7 +257,7 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
         Column("break-even", pays_from, "calls", format.count,
                text=lambda row: format.break_even(pays(row)),
                interval=lambda row: format.break_even_ends(pays(row)),
-               outputs=Output.MARKDOWN | Output.PAGE, csv="break_even_calls"),
+               details="Costs", csv="break_even_calls"),
         Column("break-even established", is_established, csv="break_even_established"),
     ]  # fmt: skip
 
@@ -224,8 +272,6 @@ def _energy(row: CellJudgement) -> str:
 def _beside() -> list[Column[CellJudgement]]:
     group = "Beside the latency"
     return [
-        Column("throughput", _known("throughput.calls_per_s"), write=lambda rate: format.quantity(rate, "calls/s"),
-               details=group, csv="throughput_calls_per_s"),
         Column("device time", _known("device_time.median_ms"), "ms", format.milliseconds, details=group,
                csv="device_median_ms"),
         Column("energy per call", _known("energy.joules_per_call"), "mJ", lambda joules: f"{1e3 * joules:.3g}",

@@ -135,6 +135,11 @@ def quantity(value: float, unit: str) -> str:
     return f"{scaled:,.{digits}f} {_PREFIXES[step]}{unit}"
 
 
+def rate(value: float) -> str:
+    """Return a rate as `18,761`, `93.8` or `0.413`: at least three significant digits, without a prefix or unit."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}".rstrip(".")
+
+
 def floor(roofline: Roofline) -> str:
     """Return `0.151 ms, bound by memory (872 MFLOP at 199 GFLOP/s, 6.84 MB at 45.2 GB/s)`."""
     compute = f"{quantity(roofline.flops, 'FLOP')} at {quantity(roofline.ceiling_flops_per_s, 'FLOP/s')}"

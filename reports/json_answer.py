@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
+from judging.certainty import Certainty
 from judging.contest import ContestJudgement
 from judging.judgement import Judgement
 from records.schema import Frozen, Interval, Ratio
@@ -12,15 +12,13 @@ from reports import sentences
 
 FILES = ("report.json", "report.md", "report.html", "cells.csv")
 
-Outcome = Literal["sure", "tie", "open", "nothing ranked"]
-
 
 class ContestAnswer(Frozen):
     """Who wins one contest. Ratios say how many times faster the best cell is."""
 
     contest_id: str
     title: str
-    outcome: Outcome  # "open": measuring ended before it was decided
+    outcome: Certainty  # "open": measuring ended before it was decided; "doubted": the first doubt could change it
     winner: str | None  # None without a sure or likely winner
     tied: list[str]  # labels that share the first place, if there are several
     open: list[str]  # labels that may still prove as fast as the best one
@@ -58,7 +56,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
     return ContestAnswer(
         contest_id=contest.contest_id,
         title=contest.title,
-        outcome=_outcome(contest),
+        outcome=contest.certainty,
         winner=contest.winner,
         tied=list(contest.tied),
         open=list(contest.open_labels),
@@ -73,11 +71,3 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },
     )
-
-
-def _outcome(contest: ContestJudgement) -> Outcome:
-    if contest.best is None:
-        return "nothing ranked"
-    if contest.unstable:
-        return "open"
-    return "tie" if contest.tied else "sure"

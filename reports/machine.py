@@ -60,6 +60,23 @@ def origin(found: Environment, records: Iterable[Record], day: str) -> str:
     return ", ".join([machine, *versions, day])
 
 
+def summary(report: Report) -> list[str]:
+    """Return which run this is, with which software, and when it was made."""
+    found = report.environment
+    torch = f"torch {found.versions['torch']}" if "torch" in found.versions else ""
+    return [part for part in (report.run_id, torch, f"Python {found.python}", report.created_at) if part]
+
+
+def devices(report: Report) -> str:
+    """Return what the cells of a report ran on: its GPUs, its CPU, or both."""
+    on_cuda = {record.cell.device.is_cuda for record in report.records}
+    found = report.environment
+    gpus = ", ".join(dict.fromkeys(gpu.name for gpu in found.gpus)) if True in on_cuda else ""
+    return (
+        " and ".join(one_line(each) for each in (gpus, found.cpu if False in on_cuda else "") if each) or "this machine"
+    )
+
+
 def tensor_core_rates(contest: ContestJudgement) -> str:
     """Compare the nominal rate of the tensor cores with what a large product and the best cell reach.
 

@@ -1,4 +1,4 @@
-"""Makes Markdown of a report, for GitHub: the verdict first, then the tables, then how it was measured."""
+"""Makes Markdown of a report, for GitHub: the winners first, then each contest, then how it was measured."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from judging.certainty import Effect
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Environment, Record, Report, Status
 from records.text import one_line, visible
 from reports import cost_report, format, machine, sentences
-from reports.columns import Column, Output, T, columns_of, shown_in
+from reports.columns import Column, Output, T, answers_of, columns_of, shown_in
 from reports.format import NONE
 
 REASON_LIMIT = 160
 """Longest reason in a table, in characters. The whole reason is printed below the tables."""
-
-DOUBTS_SHOWN = 5
-"""Number of doubts that are shown; further ones fold away."""
 
 _SHOWN_FIGURES = {"latency", "sweep-latency", "sweep-speedup"}
 """Figures that are shown; the others fold away."""
@@ -44,16 +42,18 @@ _FIGURE_CAPTIONS = {
 def to_markdown(judgement: Judgement, figures: Sequence[Path | str] = ()) -> str:
     """Return the whole report. `figures` are files under `figures/` beside it; those that are SVG are embedded."""
     report, contests = judgement.report, judgement.contests
+    others = {
+        "Figures": _figures(figures),
+        "What failed": _failures(report.records),
+        "Reproduce": _reproduce(report),
+        "How it was measured": _method(report),
+        "Environment": _environment(report.environment),
+    }
     sections = [
-        _head(report),
-        _verdicts(contests),
-        *(_contest(contest) for contest in contests),
-        _lifetimes(contests),
-        _figures(figures),
-        _failures(report.records),
-        _reproduce(report),
-        _method(report),
-        _environment(report.environment),
+        _head(judgement),
+        _contents(contests, [heading for heading, text in others.items() if text]),
+        *(_contest(contest, number) for number, contest in enumerate(contests, 1)),
+        *(f"## {heading}\n\n{text}" for heading, text in others.items() if text),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -66,45 +66,68 @@ def escape(text: str, limit: int | None = None) -> str:
     return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", line)
 
 
-def _head(report: Report) -> str:
-    lines = [f"# Bakeoff: {escape(report.run_id)}"]
-    if incomplete := machine.what_is_missing(report):
-        lines.append(f"**{incomplete}**")
-    return "\n\n".join(lines)
-
-
-def _verdicts(contests: Sequence[ContestJudgement]) -> str:
-    lines = ["## Verdict"]
-    if not contests:
-        lines.append("No cell has ended yet.")
-    for contest in contests:
-        lines.append(_sentence(contest))
-        if kept := sentences.what_to_ship(contest):
-            lines.append(f"{escape(kept)}.")
-        doubts = [f"- {escape(doubt, 2 * REASON_LIMIT)}" for doubt in sentences.doubts(contest)]
-        shown, folded = doubts[:DOUBTS_SHOWN], doubts[DOUBTS_SHOWN:]
-        if shown:
-            lines.append("\n".join(shown))
-        if folded:
-            lines.append(details(f"{len(folded)} more", "\n".join(folded)))
-    return "\n\n".join(lines)
-
-
-def _sentence(contest: ContestJudgement) -> str:
-    """Return the title and, in bold, what was found."""
-    return f"{escape(contest.title)}: **{escape(sentences.finding(contest))}.**"
-
-
-def _contest(contest: ContestJudgement) -> str:
-    parts = [f"## {escape(contest.title)}"]
-    if contest.roofline:
-        parts.append(f"Floor: {escape(format.floor(contest.roofline))}.")
-    if nominal := machine.tensor_core_rates(contest):
-        parts.append(f"Tensor cores: {escape(nominal)}.")
-    if left := sentences.left_early(contest):
-        parts.append(f"{escape(left)}.")
-    parts += [_contest_table(contest), _stages(contest), _processes(contest), _where_it_ran(contest)]
+def _head(judgement: Judgement) -> str:
+    """Return what was compared, who won each contest, and what cannot run here."""
+    report, contests = judgement.report, judgement.contests
+    incomplete, absent = machine.what_is_missing(report), sentences.cannot_run_here(judgement)
+    parts = [
+        f"# {escape(sentences.title(judgement))}",
+        f"<sub>{escape(' · '.join(machine.summary(report)))}</sub>",
+        f"**{incomplete}**" if incomplete else "",
+        _answers(contests) if contests else "No cell has ended yet.",
+        f"<sub>{escape(absent)}</sub>" if absent else "",
+    ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _answers(contests: Sequence[ContestJudgement]) -> str:
+    """Return the table of winners; the name of a contest leads to its section."""
+    columns = shown_in(Output.MARKDOWN, answers_of(contests), contests)
+    rows = [[_written(column, contest) for column in columns] for contest in contests]
+    linked = [[f"[{name}](#{_anchor(number)})", *others] for number, (name, *others) in enumerate(rows, 1)]
+    return table([_heading(column) for column in columns], linked, _alignment(columns))
+
+
+def _anchor(number: int) -> str:
+    return f"contest-{number}"
+
+
+def _contents(contests: Sequence[ContestJudgement], others: Sequence[str]) -> str:
+    """Return links to all sections if there are several contests."""
+    if len(contests) < 2:
+        return ""
+    links = [f"[{escape(name)}](#{_anchor(number)})" for number, name in enumerate(sentences.names(contests), 1)]
+    links += [f"[{heading}](#{heading.lower().replace(' ', '-')})" for heading in others]
+    return f"Contents: {' · '.join(links)}"
+
+
+def _contest(contest: ContestJudgement, number: int) -> str:
+    nominal = machine.tensor_core_rates(contest)
+    parts = [
+        f'## <a id="{_anchor(number)}"></a>{escape(contest.title)}',
+        f"**{escape(sentences.finding(contest))}.**",
+        _contest_table(contest),
+        *(_doubts(contest, effect) for effect in Effect),
+        f"Floor: {escape(format.floor(contest.roofline))}." if contest.roofline else "",
+        f"Tensor cores: {escape(nominal)}." if nominal else "",
+        f"{escape(left)}." if (left := sentences.left_early(contest)) else "",
+        escape(sentences.pays(contest)),
+        f"{escape(kept)}." if (kept := sentences.what_to_ship(contest)) else "",
+        _lifetime(contest),
+        _stages(contest),
+        _processes(contest),
+        _where_it_ran(contest),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _doubts(contest: ContestJudgement, effect: Effect) -> str:
+    """Return the doubts that have this effect on the answer, below what it is."""
+    doubts = "\n".join(f"- {escape(doubt, 3 * REASON_LIMIT)}" for doubt in sentences.doubts_with(effect, contest))
+    if not doubts:
+        return ""
+    heading = sentences.EFFECTS[effect]
+    return details(heading, doubts) if effect is Effect.NONE else f"{heading}:\n\n{doubts}"
 
 
 def _contest_table(contest: ContestJudgement) -> str:
@@ -116,8 +139,12 @@ def table_of(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
     return table(
         [_heading(column) for column in columns],
         [[_written(column, row) for column in columns] for row in rows],
-        "".join("l" if column.is_text else "r" for column in columns),
+        _alignment(columns),
     )
+
+
+def _alignment(columns: Sequence[Column[T]]) -> str:
+    return "".join("l" if column.is_text else "r" for column in columns)
 
 
 def _heading(column: Column[T]) -> str:
@@ -213,14 +240,17 @@ def _precision(switches: Mapping[str, JsonValue]) -> str:
     return "; ".join(escape(f"{name} {format.json_value(value)}") for name, value in switches.items())
 
 
-def _lifetimes(contests: Sequence[ContestJudgement]) -> str:
-    """Return what the cells of each contest cost from building to the last call."""
-    parts = []
-    for contest in contests:
-        if tables := cost_report.tables(contest):
-            sentences = "\n".join(f"- {escape(sentence)}" for sentence in cost_report.sentences(contest))
-            parts += [f"### {escape(contest.title)}", sentences, *map(_cost_table, tables)]
-    return "\n\n".join(["## What a deployment costs over its life", cost_report.NOTE, *parts]) if parts else ""
+def _lifetime(contest: ContestJudgement) -> str:
+    """Return what the cells cost from building to the last call."""
+    tables = cost_report.tables(contest)
+    if not tables:
+        return ""
+    told = "\n".join(f"- {escape(sentence)}" for sentence in cost_report.sentences(contest))
+    title, body = (
+        "What a deployment costs over its life",
+        "\n\n".join([cost_report.NOTE, told, *map(_cost_table, tables)]),
+    )
+    return f"### {title}\n\n{body}" if contest.calls else details(title, body)  # it was asked for
 
 
 def _cost_table(costs: cost_report.Table) -> str:
@@ -236,7 +266,7 @@ def _figures(figures: Sequence[Path | str]) -> str:
         return ""
     first = [path for path in pictures if path.stem in _SHOWN_FIGURES]
     others = [path for path in pictures if path not in first]
-    parts = ["## Figures", *map(_picture, first)]
+    parts = [*map(_picture, first)]
     if others:
         parts.append(details("All the others", "\n\n".join(map(_picture, others))))
     return "\n\n".join(parts)
@@ -261,7 +291,7 @@ def _failures(records: Iterable[Record]) -> str:
             continue
         text = "\n\n".join(part for part in (long_reason, visible(record.log_tail).strip("\n")) if part)
         parts.append(details(f"{record.cell.id}: {format.ending(record)}", _fenced(text)))
-    return "\n\n".join(["## What failed", *parts]) if parts else ""
+    return "\n\n".join(parts)
 
 
 def _reproduce(report: Report) -> str:
@@ -269,19 +299,19 @@ def _reproduce(report: Report) -> str:
         f"# {one_line(record.cell.id)}\n{visible(record.command)}" for record in report.records if record.command
     ]
     text = "\n\n".join([*([f"# everything\n{visible(report.command)}"] if report.command else []), *commands])
-    return f"## Reproduce\n\n{details('Commands', _fenced(text, 'sh'))}" if text else ""
+    return details("Commands", _fenced(text, "sh")) if text else ""
 
 
 def _method(report: Report) -> str:
     lines = [f"- {escape(line)}" for line in (*report.notes, *machine.method_notes(report))]
     request = json.dumps(report.request, indent=1, ensure_ascii=False)
-    return "\n\n".join(["## How it was measured", "\n".join(lines), details("Request", _fenced(request, "json"))])
+    return "\n\n".join(["\n".join(lines), details("Request", _fenced(request, "json"))])
 
 
 def _environment(environment: Environment) -> str:
     facts = machine.environment_facts(environment)
     rows = [[escape(name), escape(value)] for name, value in facts.items()]
-    return f"## Environment\n\n{details(machine.name(environment), table(['what', 'value'], rows, 'll'))}"
+    return details(machine.name(environment), table(["what", "value"], rows, "ll"))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], alignment: str) -> str:

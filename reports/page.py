@@ -25,10 +25,7 @@ from records.schema import Record, Report
 from records.text import one_line, visible
 from reports import charts, comparison, cost_report, format, machine, sentences
 from reports.charts import Chart, Palette
-from reports.columns import BACKEND, STATUS, Column, Output, columns_of, shown_in
-
-DOUBTS_SHOWN = 4
-"""Number of doubts that are shown; further ones fold away."""
+from reports.columns import BACKEND, STATUS, Column, Output, answers_of, columns_of, shown_in
 
 NOTE_LIMIT = 90
 """Longest note beside a value, in characters. The details of the cell hold it whole."""
@@ -48,11 +45,16 @@ def to_page(judgement: Judgement) -> str:
     return _page(
         "report.html.jinja",
         palette,
-        title=report.run_id,
+        title=sentences.title(judgement),
         report=report,
-        summary=_summary(report),
+        summary=machine.summary(report),
+        answers=shown_in(Output.PAGE, answers_of(contests), contests),
+        absent=sentences.cannot_run_here(judgement),
         incomplete=machine.what_is_missing(report),
-        sections=[Section(contest, palette, number, report) for number, contest in enumerate(contests, 1)],
+        sections=[
+            Section(contest, name, palette, number, report)
+            for number, (contest, name) in enumerate(zip(contests, sentences.names(contests), strict=True), 1)
+        ],
         sweeps=[
             (
                 sentences.sweep_title(swept),
@@ -92,8 +94,9 @@ def comparison_to_page(compared: Comparison) -> str:
 class Section:
     """One contest on the page."""
 
-    def __init__(self, contest: ContestJudgement, palette: Palette, number: int, report: Report) -> None:
+    def __init__(self, contest: ContestJudgement, name: str, palette: Palette, number: int, report: Report) -> None:
         self.contest = contest
+        self.name = name
         self.title = contest.title
         self.anchor = f"contest-{number}"
         self.rows = contest.cells
@@ -105,8 +108,12 @@ class Section:
             for chart in charts.of_contest(contest, palette, report)
         ]
         self.finding = f"{sentences.finding(contest)}."
+        self.doubts = {
+            effect.name.lower(): (heading, sentences.doubts_with(effect, contest))
+            for effect, heading in sentences.EFFECTS.items()
+        }
+        self.pays = sentences.pays(contest)
         self.what_to_ship = sentences.what_to_ship(contest)
-        self.doubts = sentences.doubts(contest)
         self.left_early = sentences.left_early(contest)
         self.floor = format.floor(contest.roofline) if contest.roofline else ""
         self.tensor_cores = machine.tensor_core_rates(contest)
@@ -200,13 +207,6 @@ class Changes:
         self.picture = Picture(chart, palette) if chart else None
 
 
-def _summary(report: Report) -> list[str]:
-    """Return where and when the report was made."""
-    found = report.environment
-    torch = f"torch {found.versions['torch']}" if "torch" in found.versions else ""
-    return [part for part in (machine.name(found), torch, f"Python {found.python}", report.created_at) if part]
-
-
 def _page(template: str, palette: Palette, **values: Any) -> str:
     script = _asset("page.js")
     return (
@@ -218,7 +218,6 @@ def _page(template: str, palette: Palette, **values: Any) -> str:
             style=Markup(_asset("page.css")),
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            doubts_shown=DOUBTS_SHOWN,
             **values,
         )
     )

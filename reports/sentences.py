@@ -8,16 +8,68 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
+from judging.certainty import COUNTED, Certainty, Effect
 from judging.compare import CellChange, ReasonKind
 from judging.constraints import PERCENTILES, QUANTITIES, UNITS
 from judging.contest import CellJudgement, ContestJudgement
-from judging.decision import MARGIN_UNPAIRED, NARROW_LEAD
+from judging.decision import FEWEST_FOR_NARROW_LEAD, MARGIN_UNPAIRED, NARROW_LEAD
+from judging.doubts import CANNOT_RUN
 from judging.environments import Difference
 from judging.judgement import Judgement
 from judging.ranking import BASELINE
 from judging.sweeps import Stretch, Sweep
 from records.schema import SETTLE, Doubt, DoubtKind, Ratio, Record, Report, Standing, Status, Verdict
-from records.text import spell_ms
+from records.text import one_line, spell_ms
+from reports import format, machine
+from reports.format import NONE
+
+NAMES_SHOWN = 3
+"""Number of names that a list of models, backends or winners begins with; further ones are counted."""
+
+NAME_LIMIT = 40
+"""Longest name in a title, in characters."""
+
+ABSENCE_LIMIT = 80
+"""Longest reason why a backend cannot run, in characters. The table of cells has the whole reason."""
+
+
+def title(judgement: Judgement) -> str:
+    """Say which models were compared with which backends on which device."""
+    records = judgement.report.records
+    if not records:
+        return "Nothing has been measured yet"
+    tried = [record.cell for record in records if not record.status.is_absence] or [record.cell for record in records]
+    models = _first_names([cell.model for cell in tried])
+    backends = _first_names([cell.backend for cell in tried])
+    return f"{models} \u00d7 {backends} on {machine.devices(judgement.report)}"
+
+
+def names(contests: Sequence[ContestJudgement]) -> list[str]:
+    """Return a short name for each contest: only what differs between them, or the model if nothing does."""
+    parts = [_parts_of_title(contest) for contest in contests]
+    found = []
+    for contest, its in zip(contests, parts, strict=True):
+        same_model = [other for other in parts if other["model"] == its["model"]]
+        told = [
+            text
+            for name, text in its.items()
+            if any(other.get(name) != text for other in (same_model if name in contest.cell.dimensions else parts))
+        ]
+        found.append(", ".join(filter(None, told)) or contest.cell.model)
+    return found
+
+
+def _parts_of_title(contest: ContestJudgement) -> dict[str, str]:
+    cell = contest.cell
+    return {
+        "model": cell.model,
+        **{name: f"{name} {value}" for name, value in cell.dimensions.items()},
+        " device": str(cell.device),  # a dimension has no blank in its name
+        " precision": str(cell.precision),
+        " task": cell.task,
+        " seed": f"seed {cell.seed}",
+        " run": contest.run_id or "",
+    }
 
 
 def verdict(contest: ContestJudgement) -> str:
@@ -25,34 +77,89 @@ def verdict(contest: ContestJudgement) -> str:
     return f"{contest.title}: {finding(contest)}."
 
 
-def verdict_alone(contest: ContestJudgement) -> str:
-    """Return the verdict for an output that shows no cell: if all failed, with the reason of the first."""
+def why_nothing_is_ranked(contest: ContestJudgement) -> str:
+    """Return the reason of the first failed cell if all failed, for an output that shows no cell. Or nothing."""
     reasons = [cell.record.reason for cell in contest.cells if cell.record.status.is_failure and cell.record.reason]
-    if contest.best is None and reasons:
-        return f"{contest.title}: {finding(contest)}: {reasons[0]}"
-    return verdict(contest)
+    return f"{contest.title}: {reasons[0]}" if contest.best is None and reasons else ""
 
 
 def finding(contest: ContestJudgement) -> str:
-    """Say who wins and by how much, without the title and the full stop."""
-    if contest.best is None:
-        return f"nothing could be ranked ({_endings(contest)})"
-    text = _tie(contest) if contest.tied else _win(contest)
-    return f"{text}; unstable, since measuring ended before this was decided" if contest.unstable else text
+    """Say who wins, how fast that is, and how much faster than eager and the runner-up."""
+    best = contest.best
+    if best is None or best.latency is None:
+        return certainty(contest)
+    if contest.certainty is Certainty.ALONE:
+        return f"{certainty(contest)}, at {spell_ms(best.latency.median_ms)}{_as_fast_as(contest, [contest.baseline])}"
+    others = [label for label in (contest.baseline, contest.runner_up) if label not in contest.candidates]
+    ratios = _as_fast_as(contest, list(dict.fromkeys(others)))
+    if contest.certainty in (Certainty.SURE, Certainty.DOUBTED):
+        doubted = f", {certainty(contest)}" if contest.certainty is Certainty.DOUBTED else ""
+        return f"{best.label} wins at {spell_ms(best.latency.median_ms)}{ratios}{doubted}"
+    sharing = [cell for cell in contest.ranked if cell.label in contest.candidates]
+    medians_ms = [cell.latency.median_ms for cell in sharing if cell.latency]
+    between = f"{_listed(_first(contest.candidates))} ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
+    return f"{'no winner yet' if contest.certainty is Certainty.OPEN else 'tie'} between {between}{ratios}"
+
+
+def candidates(contest: ContestJudgement) -> str:
+    """Return who wins, or who may: `onnx`, `onnx or openvino`."""
+    return _listed(_first(contest.candidates), "or") if contest.candidates else NONE
+
+
+def certainty(contest: ContestJudgement) -> str:
+    """Say in a few words how sure the answer of a contest is: `sure`, `tie`, `but the machine was busy`."""
+    match contest.certainty:
+        case Certainty.NOTHING:
+            return f"nothing could be ranked ({_endings(contest)})"
+        case Certainty.ALONE:
+            return f"only {contest.candidates[0]} could be ranked"
+        case Certainty.DOUBTED:
+            weightiest = contest.doubts_by_effect[Effect.WINNER][0]
+            return f"but {_BUT[weightiest.kind](weightiest)}"
+        case Certainty.OPEN:
+            return "undecided"
+    return contest.certainty.value
 
 
 def outcome(contest: ContestJudgement) -> str:
-    """Say in a few words what came out of a contest: `mlp on cpu, fp32: onnx wins, 0.0533 ms, 4.25x eager`."""
+    """Say in a few words what came out of a contest: `mlp on cpu, fp32: onnx, 0.0533 ms, 4.25x eager, sure`."""
     best = contest.best
     if best is None or best.latency is None:
-        return f"{contest.title}: nothing could be ranked"
-    if contest.unstable:
-        first = f"not decided between {' and '.join([best.label, *contest.open_labels])}"
-    else:
-        alone = f"{best.label} wins" if contest.runner_up else f"only {best.label} could be ranked"
-        first = f"{' and '.join(contest.tied)} tie" if contest.tied else alone
-    over = f", {best.speedup.value:.2f}x {contest.baseline}" if best.speedup and not best.is_baseline else ""
-    return f"{contest.title}: {first}, {spell_ms(best.latency.median_ms)}{over}"
+        return f"{contest.title}: {certainty(contest)}"
+    over = f", {format.ratio(best.speedup.value)}x {contest.baseline}" if best.speedup and not best.is_baseline else ""
+    return f"{contest.title}: {candidates(contest)}, {spell_ms(best.latency.median_ms)}{over}, {certainty(contest)}"
+
+
+def cannot_run_here(judgement: Judgement) -> str:
+    """Say which backends cannot run on this machine, or cannot run some of the contests, or nothing."""
+    records = judgement.report.records
+    can_run = {record.cell.label for record in records if record.status not in CANNOT_RUN}
+    found: dict[str, list[str]] = {}
+    for contest, name in zip(judgement.contests, names(judgement.contests), strict=True):
+        for cell in contest.cells:
+            if cell.record.status in CANNOT_RUN:
+                reason = one_line(cell.record.reason, ABSENCE_LIMIT) or cell.record.status.value
+                where = f" on {name}" if cell.label in can_run else ""
+                found.setdefault(reason, []).append(f"{cell.label}{where}")
+    told = [f"{', '.join(dict.fromkeys(labels))} ({reason})" for reason, labels in found.items()]
+    return f"Cannot run here: {'; '.join(told)}." if told else ""
+
+
+def pays(contest: ContestJudgement) -> str:
+    """Say from which call on building the winner has paid, against eager or else the runner-up. Or nothing."""
+    against = contest.baseline or contest.runner_up
+    is_called = contest.certainty in (Certainty.SURE, Certainty.DOUBTED, Certainty.ALONE)
+    if not is_called or contest.winner is None or contest.best is None or against in (None, contest.winner):
+        return ""
+    found = contest.costs.break_even(contest.winner, against, "cold")
+    if found is None:
+        return ""
+    building = f"building {contest.winner} ({_build(contest.best.record)})"
+    if not found.is_established or found.calls is None:
+        return f"It is not established when {building} pays against {against}."
+    if found.calls == 0:
+        return f"{contest.winner} is ahead of {against} from the first call on, building included."
+    return f"{building[0].upper()}{building[1:]} pays against {against} from call {found.calls:,} on."
 
 
 def what_to_ship(contest: ContestJudgement, folder: str = "") -> str:
@@ -123,6 +230,20 @@ def _left_early(cells: Sequence[CellJudgement]) -> str:
         f"{_listed([cell.label for cell in cells])} left after {processes}: at least {least:.1f} times slower than "
         f"{reasons[0].than} in every undisturbed round"
     )
+
+
+EFFECTS = {
+    Effect.WINNER: "What could change the winner",
+    Effect.NUMBER: "What could change the winner's numbers",
+    Effect.NONE: "Other remarks",
+}
+"""What stands above the doubts that have this effect. The remarks fold away."""
+
+
+def doubts_with(effect: Effect, contest: ContestJudgement) -> list[str]:
+    """Return the doubts that have this effect on the answer, as sentences. How failed cells ended is told by rows."""
+    told_by_a_row = DoubtKind.NOT_RANKED if effect is Effect.NONE else None
+    return [doubt(each) for each in contest.doubts_by_effect[effect] if each.kind is not told_by_a_row]
 
 
 def unmet(doubt: Doubt) -> str:
@@ -209,38 +330,26 @@ def _leader(stretch: Stretch) -> str:
     return "undecided" if stretch.is_open else "a tie"
 
 
-def _win(contest: ContestJudgement) -> str:
-    best = contest.cells[0]
-    if contest.runner_up is None or contest.lead is None:
-        return f"only {best.label} could be ranked, at {_median(best)}"
-    text = f"{best.label} wins at {_median(best)}, {ratio(contest.lead)} as fast as {contest.runner_up}"
-    if best.speedup and contest.baseline not in (contest.runner_up, best.label):
-        text += f" and {ratio(best.speedup)} as fast as {contest.baseline}"
-    text += _over_processes(contest.lead)
-    pays = best.break_even
-    if pays is None or not pays.is_established or not pays.calls:
-        return text
-    return f"{text}; building it ({_build(best.record)}) pays from call {pays.calls:,} on"
+def _as_fast_as(contest: ContestJudgement, others: Sequence[str | None]) -> str:
+    """Return `, 4.25x as fast as eager and 1.92x as fast as openvino`, by the best cell's ratios, or nothing."""
+    best = contest.best
+    told = []
+    for other in others:
+        found = best.speedup if best and other == contest.baseline else contest.leads.get(other or "")
+        if found and not (best and other == best.label):
+            told.append(f"{format.ratio(found.value)}x as fast as {other}")
+    return f", {_listed(told)}" if told else ""
 
 
-def _tie(contest: ContestJudgement) -> str:
-    names = contest.tied
-    medians_ms = [cell.latency.median_ms for cell in contest.ranked if cell.label in names and cell.latency]
-    is_open = any(label in names for label in contest.open_labels)
-    text = f"{'no winner yet' if is_open else 'tie'} between {_listed(names)}"
-    text += f" ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
-    best = contest.cells[0]
-    if best.speedup and contest.baseline not in names:
-        text += f", about {ratio(best.speedup)} as fast as {contest.baseline}"
-    return text + _over_processes(contest.leads[names[1]])
+def _first(labels: Sequence[str]) -> list[str]:
+    """Return at most `NAMES_SHOWN` names, the last of which may count the rest."""
+    if len(labels) <= NAMES_SHOWN + 1:
+        return list(labels)
+    return [*labels[:NAMES_SHOWN], f"{len(labels) - NAMES_SHOWN} others"]
 
 
-def _median(cell: CellJudgement) -> str:
-    return spell_ms(cell.latency.median_ms) if cell.latency else "no latency"
-
-
-def _over_processes(found: Ratio) -> str:
-    return f" over {found.processes} processes of each" if found.processes > 1 else ""
+def _first_names(names: Sequence[str]) -> str:
+    return _listed(_first([one_line(name, NAME_LIMIT) for name in dict.fromkeys(names)]))
 
 
 def _build(record: Record) -> str:
@@ -300,36 +409,48 @@ _SAID_OF_CELLS = {
 }
 """Sentences of these kinds do not name their cells: the labels are put before them."""
 
+_BUT: dict[DoubtKind, Callable[[Doubt], str]] = {
+    DoubtKind.NOT_TOLD_APART: lambda doubt: f"{_listed(_first(doubt.labels[1:]), 'or')} may be as fast",
+    DoubtKind.NARROW_LEAD: lambda _: "measured in too few processes",
+    DoubtKind.NOT_RANKED: lambda doubt: f"without {_listed(_first(doubt.labels))}, for lack of time",
+    DoubtKind.WAITED: lambda _: "the machine was busy",
+    DoubtKind.ALWAYS_WAITED: lambda _: "the machine was busy",
+    DoubtKind.STOLEN: lambda _: "the machine was busy",
+    DoubtKind.GPU_SHARED: lambda _: "the GPU was shared",
+}
+"""What a doubt that could change the winner is in a few words, after `but`."""
+
 
 def _undecided(doubt: Doubt) -> str:
     best, *others = doubt.labels
-    pairs = _with_ratios(others, doubt.ratios)
     processes = _count(doubt, "processes")
     return (
-        f"unstable: {processes} processes of each cell do not decide how {best} compares with {pairs}. Raise "
-        f"--time-limit, or --processes over {processes}, or use a quieter machine"
+        f"{processes} processes of each do not decide how {best} compares with {_listed(others)}. Raise --time-limit, "
+        f"or --processes over {processes}, or use a quieter machine"
     )
 
 
 def _not_told_apart(doubt: Doubt) -> str:
     best, *others = doubt.labels
-    pairs = _with_ratios(others, doubt.ratios)
-    return f"{best} cannot be told apart from cells with a longer median that vary more: {pairs}"
+    return (
+        f"{_listed(others)} may be as fast as {best}: the median is longer, but varies too much to tell. Raise "
+        "--processes"
+    )
 
 
 def _narrow_lead(doubt: Doubt) -> str:
     processes = _count(doubt, "processes")
     measured = "a single process" if processes == "1" else f"{processes} processes"
     return (
-        f"{doubt.labels[0]} leads by less than {percent(NARROW_LEAD)}, and each cell was measured in {measured}: two "
-        "equal processes can be up to 8 % apart"
+        f"{doubt.labels[0]} leads by less than {percent(NARROW_LEAD)} in {measured} of each, but two equal processes "
+        f"can be 8 % apart. Measure more of them: --processes {FEWEST_FOR_NARROW_LEAD}"
     )
 
 
 def _unpaired(_: Doubt) -> str:
     return (
-        "some cells were not measured in the same rounds, so their ratios contain the machine's drift: leads under "
-        f"{percent(MARGIN_UNPAIRED)} between them are called ties"
+        "some cells were not measured in the same rounds, and the machine may have changed in between: leads under "
+        f"{percent(MARGIN_UNPAIRED)} between them count as ties. Measure them in one run, interleaved"
     )
 
 
@@ -337,24 +458,47 @@ def _reference(doubt: Doubt) -> str:
     computed_in, *in_float32 = doubt.details
     if in_float32:
         return f"checked against {computed_in}, but without float64 ran in float32: {', '.join(in_float32)}"
-    return f"checked against eager in {computed_in}, since float64 could not be computed here"
+    return (
+        f"checked against eager in {computed_in}, since float64 could not be computed here: an error that eager makes "
+        "too is not seen"
+    )
 
 
 def _settled_late(doubt: Doubt) -> str:
     return (
-        f"this build needed {_count(doubt, 'calls')} calls ({doubt.values['seconds']:.1f} s) before it was final; they "
-        "are part of the cost of starting"
+        f"this build was final only after {_count(doubt, 'calls')} calls ({doubt.values['seconds']:.1f} s). They count "
+        "as part of building it"
     )
 
 
 def _placement(doubt: Doubt) -> str:
     extent, *elsewhere = doubt.details
     where = ", ".join(elsewhere) or "see its placement"
-    return f"{doubt.labels[0]} ran only in part where it was asked to ({extent}): {where}"
+    return (
+        f"{doubt.labels[0]} ran only in part where it was asked to ({extent}): {where}. Its latency is that of both "
+        "parts; with --strict it is not ranked"
+    )
+
+
+def _process_spread(doubt: Doubt) -> str:
+    return (
+        f"processes of the same cell differ, the slowest from the fastest by: {_with_shares(doubt)}. The intervals "
+        "contain this, and more --processes narrow them"
+    )
 
 
 def _clock_fell(doubt: Doubt) -> str:
-    return f"the SM clock fell to {_count(doubt, 'lowest_mhz')} MHz in {_share(doubt)} of the bursts{_reasons(doubt)}"
+    return (
+        f"the GPU's clock fell to {_count(doubt, 'lowest_mhz')} MHz in {_share(doubt)} of the measurements"
+        f"{_reasons(doubt)}. {_SLOWED_GPU}"
+    )
+
+
+def _clock_held_down(doubt: Doubt) -> str:
+    return f"the GPU's clock was held down in {_share(doubt)} of the measurements{_reasons(doubt)}. {_SLOWED_GPU}"
+
+
+_SLOWED_GPU = "The latencies are those of a slowed GPU: check its cooling and its power limit"
 
 
 def _reasons(doubt: Doubt) -> str:
@@ -365,33 +509,44 @@ def _reasons(doubt: Doubt) -> str:
 
 
 def _waited(doubt: Doubt) -> str:
-    switches = doubt.values.get("involuntary_switches")
-    counted = f" (a thread lost its core {switches:,.0f} times a burst)" if switches is not None else ""
-    return f"other processes kept our threads waiting in {_share(doubt)} of the bursts{counted}"
+    return f"other processes kept the machine busy in {_share(doubt)} of the measurements. {_what_of_these(doubt)}"
+
+
+def _stolen(doubt: Doubt) -> str:
+    return f"the hypervisor gave our cores to others in {_share(doubt)} of the measurements. {_what_of_these(doubt)}"
+
+
+def _what_of_these(doubt: Doubt) -> str:
+    if COUNTED in doubt.values:
+        return "They count, since too few others remain: measure again while the machine is quiet"
+    return "They were left out where cells are compared"
 
 
 def _always_waited(doubt: Doubt) -> str:
     return (
-        f"threads waited for a core even in the best bursts ({_with_shares(doubt)} of the time, summed over threads): "
-        "there are more threads than cores, or another process never rests"
+        f"threads waited for a core all the time ({_with_shares(doubt)} of their time, summed over threads): there are "
+        "more threads than cores, or another process never rests. Stop it, or lower OMP_NUM_THREADS"
     )
 
 
 def _drift(doubt: Doubt) -> str:
-    fastest_ms, slowest_ms = doubt.values["fastest_ms"], doubt.values["slowest_ms"]
     return (
-        f"the machine's speed drifted by {percent(doubt.values['share'])} over the run (calibration "
-        f"{fastest_ms:.3g} to {slowest_ms:.3g} ms)"
+        f"the machine's speed drifted by {percent(doubt.values['share'])} over the run. Ratios are taken within rounds "
+        "and stay right; the latencies are an average"
     )
 
 
 def _gpu_shared(doubt: Doubt) -> str:
     most = int(doubt.values["processes"])
-    return f"{most} other process{'es' if most > 1 else ''} used the GPU meanwhile"
+    others, them = ("processes", "them") if most > 1 else ("process", "it")
+    return f"{most} other {others} used the GPU meanwhile. Stop {them} and measure again"
 
 
 def _not_ranked(doubt: Doubt) -> str:
     status, reason = doubt.details
+    if status == Status.NOT_REACHED:
+        were, them = ("were", "them") if len(doubt.labels) > 1 else ("was", "it")
+        return f"{_listed(doubt.labels)} {were} not reached: {reason}. `resume` measures {them}"
     are = "are" if len(doubt.labels) > 1 else "is"
     return f"{_listed(doubt.labels)} {are} not ranked, {status}{f': {reason}' if reason else ''}"
 
@@ -401,33 +556,39 @@ _DOUBTS: dict[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.NOT_TOLD_APART: _not_told_apart,
     DoubtKind.NARROW_LEAD: _narrow_lead,
     DoubtKind.NO_BASELINE: lambda doubt: (
-        f"there is no {doubt.labels[0]} to compare with: speed-ups and break-even are not given"
+        f"there is no {doubt.labels[0]} to compare with, so no speed-up can be given. Measure it too"
     ),
     DoubtKind.UNPAIRED: _unpaired,
     DoubtKind.REQUIREMENT: lambda doubt: f"{doubt.labels[0]} may not win: {unmet(doubt)}",
     DoubtKind.CAVEAT: lambda doubt: doubt.details[0],
     DoubtKind.NOTED: lambda doubt: doubt.details[0],
     DoubtKind.REFERENCE: _reference,
-    DoubtKind.RECOMPILED: lambda doubt: f"compiled {_count(doubt, 'count')} more time(s) while it was measured",
-    DoubtKind.WARM_UP: lambda doubt: f"the warm-up did not become steady within 2 % in {doubt.values['seconds']:.0f} s",
-    DoubtKind.WARM_UP_NOISE: lambda _: (
-        "latencies still differed by more than 2 % at the end of the warm-up, but became neither faster nor slower"
+    DoubtKind.RECOMPILED: lambda doubt: (
+        f"compiled {_count(doubt, 'count')} more time(s) while it was measured: its latency may contain compiling. Fix "
+        "the shapes of the inputs"
     ),
-    DoubtKind.PROCESS_LOST: lambda doubt: f"a further process was {doubt.details[0]}",
+    DoubtKind.WARM_UP: lambda doubt: (
+        f"still became faster or slower after {doubt.values['seconds']:.0f} s of warm-up: its latency in a long-lived "
+        "process may be another. A longer --min-time shows it"
+    ),
+    DoubtKind.WARM_UP_NOISE: lambda _: (
+        "latencies still moved by more than 2 % at the end of the warm-up, but neither up nor down: this is noise"
+    ),
+    DoubtKind.PROCESS_LOST: lambda doubt: (
+        f"a further process was {doubt.details[0]}: its numbers are those of the processes before"
+    ),
     DoubtKind.SETTLED_LATE: _settled_late,
     DoubtKind.PLACEMENT: _placement,
     DoubtKind.BUILD_SPREAD: lambda doubt: (
-        f"slowest over fastest build of the same cell: {_with_shares(doubt)}, more than processes of one build differ: "
-        "its interval holds for these builds only"
+        f"builds of the same cell differ, the slowest from the fastest by: {_with_shares(doubt)}. That is more than "
+        "processes of one build do, so the interval holds for these builds only: raise --builds"
     ),
-    DoubtKind.PROCESS_SPREAD: lambda doubt: f"slowest over fastest process of the same cell: {_with_shares(doubt)}",
+    DoubtKind.PROCESS_SPREAD: _process_spread,
     DoubtKind.CLOCK_FELL: _clock_fell,
-    DoubtKind.CLOCK_HELD_DOWN: lambda doubt: (
-        f"the GPU's clock was held down in {_share(doubt)} of the bursts{_reasons(doubt)}"
-    ),
+    DoubtKind.CLOCK_HELD_DOWN: _clock_held_down,
     DoubtKind.WAITED: _waited,
     DoubtKind.ALWAYS_WAITED: _always_waited,
-    DoubtKind.STOLEN: lambda doubt: f"the hypervisor gave our cores to others in {_share(doubt)} of the bursts",
+    DoubtKind.STOLEN: _stolen,
     DoubtKind.DRIFT: _drift,
     DoubtKind.GPU_SHARED: _gpu_shared,
     DoubtKind.NOT_RANKED: _not_ranked,
@@ -451,12 +612,8 @@ def _with_shares(doubt: Doubt) -> str:
     return ", ".join(f"{label} {percent(doubt.values[label])}" for label in doubt.labels)
 
 
-def _with_ratios(labels: Sequence[str], ratios: Sequence[Ratio]) -> str:
-    return ", ".join(f"{label} ({ratio(found)})" for label, found in zip(labels, ratios, strict=True))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+def _listed(names: Sequence[str], word: str = "and") -> str:
+    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 _WHY_NOT_MEASURED = {

@@ -9,25 +9,27 @@ from judging.judgement import Judgement
 from records.schema import Report
 from reports import comparison as comparisons
 from reports import format, machine, sentences
-from reports.columns import Output, shown_in
+from reports.columns import Output, answers_of, shown_in
 from reports.format import NONE
 from reports.markdown import escape, table_of
 
 MAX_LINES = 30
-CONTESTS_SHOWN = 11
-FAILURES_SHOWN = 8
+CONTESTS_SHOWN = 10
+FAILURES_SHOWN = 6
 CHANGES_SHOWN = 14
 WARNINGS_SHOWN = 4
 REASON_LIMIT = 160
 
 
 def of_run(judgement: Judgement) -> str:
-    """Return the outcome of each contest, then what failed, then where it was measured."""
-    report = judgement.report
-    lines = [f"### Bakeoff: {escape(report.run_id)}", ""]
+    """Return the table of winners, then what failed, then where it was measured."""
+    report, contests = judgement.report, judgement.contests
+    lines = [f"### {escape(sentences.title(judgement))}", ""]
     if incomplete := machine.what_is_missing(report):
         lines += [f"**{incomplete}**", ""]
-    lines += _listed([sentences.outcome(contest) for contest in judgement.contests], CONTESTS_SHOWN, "contests")
+    lines += table_of(shown_in(Output.MARKDOWN, answers_of(contests), contests), contests[:CONTESTS_SHOWN]).splitlines()
+    if rest := contests[CONTESTS_SHOWN:]:
+        lines += ["", f"And {len(rest)} more contests."]
     failures: dict[tuple[str, str, str], list[str]] = {}
     for record in report.records:
         if record.status.is_failure:

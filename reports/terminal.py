@@ -9,23 +9,24 @@ from dataclasses import dataclass
 from typing import Self
 
 from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from judging.certainty import Effect
 from judging.constraints import Requirements
 from judging.contest import judge_contest
-from judging.doubts import doubt_of_placement
+from judging.doubts import CANNOT_RUN, doubt_of_placement
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Cell, DoubtKind, Record, Status
 from records.text import one_line
 from reports import cost_report, format, machine, sentences
-from reports.columns import BACKEND, Column, Output, columns_of, shown_in
+from reports.columns import BACKEND, WIDE, Column, Output, answers_of, columns_of, shown_in
+from reports.format import NONE
 
 REFRESH_EVERY_S = 0.25
-WIDE = 104
-"""Width of the terminal, in characters, from which the numbers of a cell fit on one line."""
 
 
 class LiveTable:
@@ -207,36 +208,67 @@ _STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence
 
 
 def print_report(judgement: Judgement, console: Console) -> None:
-    """Print the table of each contest, what became of cells without a rank, and the verdict with its doubts."""
+    """Print each contest with its table and its doubts, then what cannot run here, and last the table of winners."""
     for contest in judgement.contests:
-        console.print(_table(contest, console.width))
-        if contest.roofline:
-            console.print(Text(f"floor {format.floor(contest.roofline)}"), highlight=False)
-        if nominal := machine.tensor_core_rates(contest):
-            console.print(Text(f"tensor cores {nominal}"), highlight=False)
-        for (ending, reason), labels in _endings(contest).items():
-            _print_wrapped(console, "x ", f"{', '.join(labels)} {ending}", reason)
-        for row in contest.cells:
-            placement = doubt_of_placement(row.record)
-            if placement and row.record.status is not Status.FALLBACK:
-                _print_wrapped(console, "~ ", sentences.doubt(placement))
-        console.print(Text(one_line(sentences.verdict(contest)), style="bold"))
-        for doubt in contest.doubts:
-            if doubt.kind not in _TOLD_BY_A_ROW:
-                _print_wrapped(console, "- ", sentences.doubt(doubt))
-        told = [sentences.left_early(contest), *cost_report.plain_verdicts(contest), *cost_report.sentences(contest)]
-        for sentence in filter(None, told):
-            _print_wrapped(console, "= ", sentence)
-        console.print()
+        _print_contest(contest, console)
+    if absent := sentences.cannot_run_here(judgement):
+        console.print(Text(one_line(absent), style="dim"), highlight=False)
     if lacking := machine.what_is_missing(judgement.report):
         console.print(Text(lacking, style="yellow"))
+    print_answers(judgement, console)
+
+
+def print_answers(judgement: Judgement, console: Console) -> None:
+    """Print a line for each contest: who wins, how fast that is, how much faster than eager, and how sure."""
+    contests = judgement.contests
+    if not contests:
+        return
+    if more := sentences.what_more_time_would_settle(judgement):
+        console.print(Text(one_line(more)), highlight=False, soft_wrap=True)
+    name, *others = shown_in(Output.TERMINAL, answers_of(contests), contests)
+    rows = [[text if (text := column.text_of(contest)) != NONE else "" for column in others] for contest in contests]
+    rows = [
+        [name.text_of(contest), f"→ {winner}", *row] for contest, (winner, *row) in zip(contests, rows, strict=True)
+    ]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for contest, row in zip(contests, rows, strict=True):
+        padded = [
+            set_cell_size(text, width) if column.is_text else f"{' ' * (width - cell_len(text))}{text}"
+            for text, width, column in zip(row, widths, (name, *others), strict=True)
+        ]
+        style = "bold yellow" if others[-1].is_bad_of(contest) else "bold"
+        console.print(Text("  ".join(padded).rstrip(), style), soft_wrap=True)  # a line each, however narrow
+
+
+def _print_contest(contest: ContestJudgement, console: Console) -> None:
+    console.print(Text(one_line(contest.title), style="bold"), soft_wrap=True)
+    console.print(Text(one_line(f"{sentences.finding(contest)}.")), highlight=False)
+    console.print(_table(contest, console.width))
+    if contest.roofline:
+        console.print(Text(f"floor {format.floor(contest.roofline)}"), highlight=False)
+    if nominal := machine.tensor_core_rates(contest):
+        console.print(Text(f"tensor cores {nominal}"), highlight=False)
+    for (ending, reason), labels in _endings(contest).items():
+        _print_wrapped(console, "x ", f"{', '.join(labels)} {ending}", reason)
+    for row in contest.cells:
+        placement = doubt_of_placement(row.record)
+        if placement and row.record.status is not Status.FALLBACK:
+            _print_wrapped(console, "~ ", sentences.doubt(placement))
+    for effect, doubts in contest.doubts_by_effect.items():
+        for doubt in doubts:
+            if doubt.kind not in _TOLD_BY_A_ROW:
+                _print_wrapped(console, "! " if effect is Effect.WINNER else "- ", sentences.doubt(doubt))
+    told = [sentences.left_early(contest), sentences.pays(contest), *cost_report.plain_verdicts(contest)]
+    for sentence in filter(None, told):
+        _print_wrapped(console, "= ", sentence)
+    console.print()
 
 
 def _endings(contest: ContestJudgement) -> dict[tuple[str, str], list[str]]:
-    """Return the labels of the cells that did not end well, by how they ended and why."""
+    """Return the labels of the cells that failed, by how they ended and why."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in contest.cells:
-        if row.record.status is not Status.OK:
+        if row.record.status is not Status.OK and row.record.status not in CANNOT_RUN:
             found.setdefault((format.ending(row.record), row.record.reason), []).append(row.label)
     return found
 
@@ -250,11 +282,10 @@ def _table(contest: ContestJudgement, width: int) -> Table:
 
     A `~` before a name says that the cell ran elsewhere, wholly or in part.
     """
-    columns = shown_in(Output.TERMINAL, columns_of([contest]), contest.cells)
+    rows = [row for row in contest.cells if row.record.status not in CANNOT_RUN]  # they are told once for the run
+    columns = shown_in(Output.TERMINAL, columns_of([contest]), rows)
     columns = [column for column in columns if width >= column.terminal_width]
     table = Table(
-        title=Text(one_line(contest.title), style="bold"),
-        title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=0,  # the box has a blank between columns
@@ -264,7 +295,7 @@ def _table(contest: ContestJudgement, width: int) -> Table:
             table.add_column(column.heading, overflow="fold", min_width=8)
         else:
             table.add_column(Text(_heading(column)), justify="right", no_wrap=True)
-    for row in contest.cells:
+    for row in rows:
         style = "" if row.rank else _STYLES[row.record.status]
         table.add_row(*(Text(_cell(column, row, width >= WIDE), style) for column in columns))
     return table

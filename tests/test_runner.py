@@ -202,10 +202,11 @@ def test_what_a_budget_did_not_reach_is_told_and_resume_measures_it(command_line
     assert status == 0
     assert all(Path(path).exists() for path in answer["paths"].values())
     (contest,) = answer["contests"]
-    assert (contest["outcome"], contest["winner"], contest["without_numbers"]) == ("sure", "eager", {})
+    assert contest["outcome"] in ("sure", "doubted")  # the machine may be busy
+    assert (contest["winner"], contest["without_numbers"]) == ("eager", {})
     progress = [line for line in err.splitlines() if line.startswith("[0:")]
     assert sum(" built in " in line for line in progress) == 2
-    assert "fp32: eager wins, " in progress[-1]
+    assert "fp32: eager, " in progress[-1]
 
 
 def test_a_dry_run_measures_nothing(command_line: CommandLine) -> None:
@@ -236,7 +237,7 @@ def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine
     said = " ".join(out.split())
     assert "only eager could be ranked" in said
     assert "x null/partial fallback: placement is partial, and --strict asks for full" in said
-    assert "x tensorrt unavailable:" in said
+    assert "Cannot run here: " in said and "tensorrt (TensorRT runs on NVIDIA GPUs" in said
 
 
 @pytest.mark.parametrize(

@@ -228,10 +228,13 @@ def test_without_a_baseline_there_is_no_table_against_it() -> None:
     assert titles[0] == "Cold start" and not any(title.startswith("Over") for title in titles)
 
 
-def test_markdown_prints_costs_after_the_contests_and_escapes_names() -> None:
-    markdown = to_markdown(judge(judged_anew(report([*records(), *hostile_on_cpu()]), calls=100)))
-    section = markdown.split("## What a deployment costs over its life")[1].split("\n## ")[0]
-    assert markdown.index("| rank |") < markdown.index("## What a deployment costs")
-    assert r"| third\_party\* |" in section
+def test_markdown_folds_costs_below_each_contest_unless_they_were_asked_for() -> None:
+    made = report([*records(), *hostile_on_cpu()])
+    assert to_markdown(judge(made)).count("<summary>What a deployment costs over its life</summary>") == 2
+    contest, hostile = to_markdown(judge(judged_anew(made, calls=100))).split(
+        "### What a deployment costs over its life"
+    )[1:]
+    assert r"| third\_party\* |" in hostile
+    section = contest.split("\n## ")[0]
     assert "<details><summary>Break-even from a cold start" in section
     assert "Over 100 calls, against eager:" in section

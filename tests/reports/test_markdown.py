@@ -3,7 +3,7 @@
 import re
 
 from records.schema import Status
-from reports.markdown import DOUBTS_SHOWN, to_markdown
+from reports.markdown import to_markdown
 from tests.reports.samples import (
     bursts,
     cell,
@@ -23,19 +23,30 @@ def fold(markdown: str, summary: str) -> list[str]:
     return markdown.split(f"<details><summary>{summary}</summary>")[1].split("</details>")[0].strip().splitlines()
 
 
-def test_the_verdict_comes_first_and_the_method_last() -> None:
+def test_the_winners_come_first_and_the_method_last() -> None:
     markdown = to_markdown(judged())
-    parts = ["## Verdict", "onnx wins at", "## conv", "| rank |", "## What failed", "## Reproduce", "## How it was"]
-    places = [markdown.index(part) for part in [*parts, "## Environment"]]
+    parts = ["# conv, mlp and ", "| contest | fastest |", "Cannot run here: ", "Contents: ", "## <a id=",
+             "**onnx wins at", "| rank |", "## What failed", "## How it was", "## Environment"]  # fmt: skip
+    places = [markdown.index(part) for part in parts]
     assert places == sorted(places)
     assert markdown.count("| rank |") == 3
+    assert "| [mlp, cuda, fp16](#contest-2) | onnx or tensorrt | 0.07529 ms | 1.36x eager | tie |" in markdown
 
 
-def test_many_doubts_fold_away() -> None:
-    doubts = [noted(f"doubt number {number}") for number in range(DOUBTS_SHOWN + 3)]
-    head = to_markdown(judged([ok(cell(), bursts(1.0), doubts=doubts)])).split("\n## conv")[0]
-    shown, folded = head.split("<details><summary>3 more</summary>")
-    assert (shown.count("doubt number"), folded.count("doubt number")) == (DOUBTS_SHOWN, 3)
+def test_every_link_of_the_contents_leads_to_a_section_and_one_contest_has_none() -> None:
+    markdown = to_markdown(judged())
+    (contents,) = re.findall(r"^Contents: .*$", markdown, flags=re.M)
+    headings = [heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", markdown, flags=re.M)]
+    anchors = re.findall(r'<a id="(.*?)">', markdown)
+    assert re.findall(r"\]\(#(.*?)\)", contents) == [*anchors, *headings[len(anchors) :]]
+    assert "Contents" not in to_markdown(judged(conv_on_cpu()))
+
+
+def test_remarks_that_do_not_bear_on_the_winner_fold_away() -> None:
+    slower = ok(cell("onnx"), bursts(2.0, seed=1), doubts=[noted("of another cell")])
+    markdown = to_markdown(judged([ok(cell(), bursts(1.0), doubts=[noted("of the winner")]), slower]))
+    assert "What could change the winner's numbers:\n\n- eager: of the winner\n" in markdown
+    assert fold(markdown, "Other remarks") == ["- onnx: of another cell"]
 
 
 def test_processes_fold_below_the_table_where_a_cell_had_several() -> None:
@@ -59,10 +70,10 @@ def test_where_each_cell_ran_folds_below_the_table() -> None:
     assert "Where it ran" not in to_markdown(judged([failed(cell("onnx"), Status.ERROR, "no")]))
 
 
-def test_floor_and_tensor_cores_stand_above_the_table_where_they_are_known() -> None:
+def test_floor_and_tensor_cores_stand_below_the_table_where_they_are_known() -> None:
     markdown = to_markdown(judged(product_on_cuda()))
     nominal = "Tensor cores: 1.07 PFLOP/s nominally, at the highest clock of 1.98 GHz; a large product reaches 68 % of"
-    assert markdown.index("Floor: 1.502 ms") < markdown.index(nominal) < markdown.index("| rank |")
+    assert markdown.index("| rank |") < markdown.index("Floor: 1.502 ms") < markdown.index(nominal)
     memory_bound = to_markdown(judged(strictly_on_cpu()))
     assert "Floor: 0.1514 ms, bound by memory (872 MFLOP at 19.9 TFLOP/s, 6.84 MB at 45.2 GB/s)." in memory_bound
     assert "ensor cores" not in memory_bound

@@ -12,7 +12,7 @@ import pytest
 from judging.compare import compare
 from judging.judgement import judge
 from records.schema import Energy, Extent, Placement, Stage, Status, WarmUp
-from reports.page import DOUBTS_SHOWN, comparison_to_page, to_page
+from reports.page import comparison_to_page, to_page
 from tests.reports.samples import (
     accuracy,
     bursts,
@@ -84,16 +84,27 @@ def page() -> Page:
     return Page(to_page(judged()))
 
 
-def test_the_verdict_and_its_doubts_come_first(page: Page) -> None:
+def test_the_winners_come_first_then_each_contest_with_its_doubts(page: Page) -> None:
     read = page.reads()
-    places = [read.index(text) for text in ("onnx wins at", "What speaks against", "Filter", "How it was measured")]
+    parts = ("conv, mlp and ", "how sure", "Cannot run here", "onnx wins at", "Filter", "Other remarks",
+             "Measures all of it again")  # fmt: skip
+    places = [read.index(text) for text in parts]
     assert places == sorted(places)
 
 
-def test_many_doubts_fold_away() -> None:
-    doubts = [noted(f"doubt number {number}") for number in range(DOUBTS_SHOWN + 3)]
-    made = Page(to_page(judged([ok(cell(), bursts(1.0), doubts=doubts)])))
-    assert "3 more" in made.reads("summary")
+def test_the_contents_lead_to_every_section_if_there_are_several(page: Page) -> None:
+    ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    targets = [link["href"] for link in page.all("a")]
+    assert {target.removeprefix("#") for target in targets} <= ids
+    assert targets.count("#contest-2") == 2  # in the table of winners and in the contents
+    assert Page(to_page(judged(conv_on_cpu()))).all("nav") == []
+
+
+def test_remarks_that_do_not_bear_on_the_winner_fold_away() -> None:
+    slower = ok(cell("onnx"), bursts(2.0, seed=1), doubts=[noted("of another cell")])
+    made = Page(to_page(judged([ok(cell(), bursts(1.0), doubts=[noted("of the winner")]), slower])))
+    assert "What could change the winner's numbers eager: of the winner" in made.reads()
+    assert "Other remarks" in made.reads("summary")
 
 
 def test_every_cell_is_a_row_that_unfolds(page: Page) -> None:
@@ -146,9 +157,13 @@ def test_every_chart_has_a_text_that_is_read_out() -> None:
     assert len(pictures) == 9 and all(len(picture["aria-label"]) > 40 for picture in pictures)
 
 
-def test_floor_and_tensor_cores_stand_above_the_table() -> None:
+def test_floor_and_tensor_cores_stand_below_the_table() -> None:
     page = to_page(judged(product_on_cuda()))
-    assert page.index("Floor: 1.502 ms") < page.index("Tensor cores: 1.07 PFLOP/s nominally") < page.index("<caption")
+    assert (
+        page.index('<table class="cells"')
+        < page.index("Floor: 1.502 ms")
+        < page.index("Tensor cores: 1.07 PFLOP/s nominally")
+    )
     assert "Tensor cores" not in to_page(judged(product_on_cuda(clock_mhz=None)))
 
 

@@ -136,7 +136,7 @@ def test_the_first_key_leads_past_the_head(reader: Reader, html: str) -> None:
     reader.opens(html)
     reader.finds("body")[0].send_keys("\ue004")  # Tab
     link = reader.driver.switch_to.active_element
-    assert link.text == "Skip to the verdict"
+    assert link.text == "Skip to the answer"
     link.send_keys("\ue007")
     assert reader.asks("document.activeElement.id") == "main"
 

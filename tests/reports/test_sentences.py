@@ -3,9 +3,9 @@ import pytest
 from judging.constraints import QUANTITIES, Requirements
 from judging.contest import ContestJudgement, judge_contest
 from judging.judgement import judge
-from records.schema import Doubt, DoubtKind, Interval, LeftEarly, Phase, Ratio, Record, Status
+from records.schema import Cell, Doubt, DoubtKind, Interval, LeftEarly, Phase, Ratio, Record, Status
 from reports import sentences
-from tests.reports.samples import LAYOUTS, cell, failed, lived, noted, ok, once, over_processes, report
+from tests.reports.samples import cell, constant, failed, lived, noted, ok, once, over_processes, report
 
 
 def verdict(*records: Record, require: str = "") -> str:
@@ -21,34 +21,29 @@ def judged(*records: Record, require: str = "") -> ContestJudgement:
     [
         (
             [once(2.0, "eager"), once(1.0, "onnx", build_s=1.0), once(1.5, "inductor", build_s=9.0)],
-            "onnx wins at 1.000 ms, 1.50x [1.50, 1.50] as fast as inductor and 2.00x [2.00, 2.00] as fast as eager; "
-            "building it (1.0 s) pays from call 1,001 on.",
+            "onnx wins at 1.000 ms, 2.00x as fast as eager and 1.50x as fast as inductor.",
         ),
         (
             [once(1.0, "onnx"), once(1.03, "inductor"), once(2.0, "eager")],
-            "tie between onnx and inductor (1.000 ms to 1.030 ms), about 2.00x [2.00, 2.00] as fast as eager.",
+            "tie between onnx and inductor (1.000 ms to 1.030 ms), 2.00x as fast as eager.",
         ),
+        ([once(1.0, "eager"), once(2.0, "onnx", build_s=1.0)], "eager wins at 1.000 ms, 2.00x as fast as onnx."),
         (
-            [once(1.0, "eager"), once(2.0, "onnx", build_s=1.0)],
-            "eager wins at 1.000 ms, 2.00x [2.00, 2.00] as fast as onnx.",
+            [once(1.0, "onnx"), once(1.08, "eager")],
+            "onnx wins at 1.000 ms, 1.08x as fast as eager, but measured in too few processes.",
         ),
         ([once(1.0, "onnx")], "only onnx could be ranked, at 1.000 ms."),
+        ([once(1.0, "eager")], "only eager could be ranked, at 1.000 ms."),
         (
             [failed(cell("onnx"), Status.CRASH, "signal 11"), failed(cell("eager"), Status.OOM, "no memory")],
             "nothing could be ranked (1 crash, 1 oom).",
-        ),
-        (
-            [lived(2.0, "eager"), lived(1.0, "onnx"), lived(1.05, "inductor", LAYOUTS[::-1])],
-            "onnx wins at 1.000 ms, 1.05x [1.05, 1.05] as fast as inductor and 2.00x [2.00, 2.00] as fast as eager "
-            "over 5 processes of each.",
         ),
         (
             [
                 *(lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "inductor", [0.97, 1.0, 1.03])),
                 lived(3.0, "eager"),
             ],
-            "no winner yet between onnx and inductor (0.9995 ms to 1.030 ms), about 3.00x [2.74, 3.29] as fast as "
-            "eager over 3 processes of each; unstable, since measuring ended before this was decided.",
+            "no winner yet between onnx and inductor (0.9995 ms to 1.030 ms), 3.00x as fast as eager.",
         ),
     ],
 )
@@ -56,12 +51,10 @@ def test_the_verdict_in_one_sentence(records: list[Record], said: str) -> None:
     assert verdict(*records) == f"conv on cpu, fp32: {said}"
 
 
-def test_a_verdict_that_stands_alone_says_why_nothing_could_be_ranked() -> None:
+def test_an_output_without_cells_says_why_nothing_is_ranked() -> None:
     crashed = judged(failed(cell(), Status.ERROR, "your model failed to load"), failed(cell("onnx"), Status.ERROR, ""))
-    assert sentences.verdict_alone(crashed) == (
-        "conv on cpu, fp32: nothing could be ranked (2 error): your model failed to load"
-    )
-    assert sentences.verdict_alone(judged(once(1.0, "onnx"))) == verdict(once(1.0, "onnx"))
+    assert sentences.why_nothing_is_ranked(crashed) == "conv on cpu, fp32: your model failed to load"
+    assert sentences.why_nothing_is_ranked(judged(once(1.0, "onnx"))) == ""
 
 
 @pytest.mark.parametrize(
@@ -112,11 +105,67 @@ def test_the_verdict_counts_cells_that_do_not_meet_the_requirements() -> None:
     assert said == "conv on cpu, fp32: nothing could be ranked (1 not as required, 1 oom)."
 
 
-def test_the_cost_of_calls_until_a_build_was_final_stands_beside_building() -> None:
-    hot = once(1.0, "hotpath", build_s=0.5)
-    hot = hot.model_copy(update={"phases": [*hot.phases, Phase(name="settle", calls=1000, seconds=21.0)]})
-    said = verdict(once(2.0, "eager"), hot)
-    assert "building it (0.5 s, and 21.0 s of calls until it was final) pays from call 20,50" in said
+def test_when_building_the_winner_pays_is_told_against_eager_or_else_the_runner_up() -> None:
+    eager, onnx = once(2.0, "eager"), once(1.0, "onnx", build_s=1.0)
+    assert sentences.pays(judged(eager, onnx)) == "Building onnx (1.0 s) pays against eager from call 1,001 on."
+    told = sentences.pays(judged(onnx, once(2.0, "inductor")))
+    assert told == "Building onnx (1.0 s) pays against inductor from call 1,001 on."
+    settled = [*onnx.phases, Phase(name="settle", calls=1000, seconds=21.0)]
+    told = sentences.pays(judged(eager, onnx.model_copy(update={"phases": settled})))
+    assert told.startswith(
+        "Building onnx (1.0 s, and 21.0 s of calls until it was final) pays against eager from call 2"
+    )
+    assert sentences.pays(judged(once(1.0, "eager"), once(2.0, "onnx"))) == ""  # nothing is to be built
+
+
+def test_the_answer_of_a_contest_is_its_candidates_and_how_sure_that_is() -> None:
+    tie = judged(once(1.0, "onnx"), once(1.01, "inductor"), once(2.0, "eager"))
+    assert (sentences.candidates(tie), sentences.certainty(tie)) == ("onnx or inductor", "tie")
+    assert sentences.outcome(tie) == "conv on cpu, fp32: onnx or inductor, 1.000 ms, 2.00x eager, tie"
+    many = judged(*(once(1.0 + number / 1000, f"b{number}") for number in range(6)))
+    assert sentences.candidates(many) == "b0, b1, b2 or 3 others"
+    nothing = judged(failed(cell("onnx"), Status.CRASH, "signal 11"))
+    assert (sentences.candidates(nothing), sentences.certainty(nothing)) == ("-", "nothing could be ranked (1 crash)")
+
+
+def test_a_title_says_what_was_compared_on_what() -> None:
+    absent = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
+    assert sentences.title(judge(report([*(once(1.0, name) for name in ("eager", "onnx")), absent]))) == (
+        "conv \u00d7 eager and onnx on AMD EPYC 9654"
+    )
+    assert sentences.title(judge(report())).endswith(
+        " \u00d7 eager, inductor, onnx and 7 others on NVIDIA H200 and AMD EPYC 9654"
+    )
+
+
+def test_contests_are_named_by_what_differs_between_them() -> None:
+    def named(*cells: Cell) -> list[str]:
+        return sentences.names(judge(report([ok(each, constant([1.0] * 6)) for each in cells])).contests)
+
+    assert named(cell()) == ["conv"]
+    assert named(cell(precision="fp16"), cell(precision="bf16")) == ["fp16", "bf16"]
+    assert named(cell(task="train_step"), cell()) == ["train_step", "inference"]
+    sizes = [cell(model="mlp", dimensions={"batch": batch, "hidden": 8}) for batch in (1, 2)]
+    assert named(*sizes) == ["batch 1", "batch 2"]
+    assert named(*sizes, cell(dimensions={"size": 32})) == ["mlp, batch 1", "mlp, batch 2", "conv"]
+
+
+def test_what_cannot_run_here_is_one_sentence_for_the_whole_run() -> None:
+    def absent(backend: str, reason: str, **more: object) -> Record:
+        return failed(cell(backend, **more), Status.UNAVAILABLE, reason)
+
+    half = {"precision": "fp16"}
+    records = [
+        *(once(1.0, "eager"), once(1.0, "onnx"), absent("tensorrt", "no GPU"), absent("triton", "no GPU")),
+        *(
+            ok(cell(**half), constant([1.0] * 6)),
+            absent("tensorrt", "no GPU", **half),
+            absent("onnx", "no fp16", **half),
+        ),
+    ]
+    told = sentences.cannot_run_here(judge(report(records)))
+    assert told == "Cannot run here: tensorrt, triton (no GPU); onnx on fp16 (no fp16)."
+    assert sentences.cannot_run_here(judge(report(records[:2]))) == ""
 
 
 RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, processes=3)
@@ -127,26 +176,26 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
     [
         (
             Doubt(kind=DoubtKind.UNDECIDED, labels=["onnx", "eager"], ratios=[RATIO], values={"processes": 3}),
-            "unstable: 3 processes of each cell do not decide how onnx compares with eager (1.02x [0.99, 1.06]). Raise "
-            "--time-limit, or --processes over 3, or use a quieter machine",
+            "3 processes of each do not decide how onnx compares with eager. Raise --time-limit, or --processes over "
+            "3, or use a quieter machine",
         ),
         (
             Doubt(kind=DoubtKind.NOT_TOLD_APART, labels=["onnx", "eager"], ratios=[RATIO]),
-            "onnx cannot be told apart from cells with a longer median that vary more: eager (1.02x [0.99, 1.06])",
+            "eager may be as fast as onnx: the median is longer, but varies too much to tell. Raise --processes",
         ),
         (
             Doubt(kind=DoubtKind.NARROW_LEAD, labels=["onnx"], values={"processes": 1}),
-            "onnx leads by less than 10 %, and each cell was measured in a single process: two equal processes can be "
-            "up to 8 % apart",
+            "onnx leads by less than 10 % in a single process of each, but two equal processes can be 8 % apart. "
+            "Measure more of them: --processes 5",
         ),
         (
             Doubt(kind=DoubtKind.NO_BASELINE, labels=["eager"]),
-            "there is no eager to compare with: speed-ups and break-even are not given",
+            "there is no eager to compare with, so no speed-up can be given. Measure it too",
         ),
         (
             Doubt(kind=DoubtKind.UNPAIRED),
-            "some cells were not measured in the same rounds, so their ratios contain the machine's drift: leads under "
-            "25 % between them are called ties",
+            "some cells were not measured in the same rounds, and the machine may have changed in between: leads under "
+            "25 % between them count as ties. Measure them in one run, interleaved",
         ),
         (
             Doubt(
@@ -161,75 +210,68 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
         (noted("no trend").model_copy(update={"labels": ["onnx", "eager"]}), "onnx, eager: no trend"),
         (Doubt(kind=DoubtKind.CAVEAT, labels=["onnx"], details=["never ran"]), "onnx: never ran"),
         (
-            Doubt(kind=DoubtKind.REFERENCE, details=["float32"]),
-            "checked against eager in float32, since float64 could not be computed here",
-        ),
-        (
             Doubt(kind=DoubtKind.REFERENCE, details=["float64", "aten._grouped_mm"]),
             "checked against float64, but without float64 ran in float32: aten._grouped_mm",
         ),
-        (Doubt(kind=DoubtKind.RECOMPILED, values={"count": 2}), "compiled 2 more time(s) while it was measured"),
-        (
-            Doubt(kind=DoubtKind.WARM_UP, values={"seconds": 30.2}),
-            "the warm-up did not become steady within 2 % in 30 s",
-        ),
-        (
-            Doubt(kind=DoubtKind.WARM_UP_NOISE),
-            "latencies still differed by more than 2 % at the end of the warm-up, but became neither faster nor slower",
-        ),
-        (Doubt(kind=DoubtKind.PROCESS_LOST, details=["not done in 4 s"]), "a further process was not done in 4 s"),
         (
             Doubt(kind=DoubtKind.SETTLED_LATE, labels=["hotpath"], values={"calls": 71522, "seconds": 45.8}),
-            "hotpath: this build needed 71,522 calls (45.8 s) before it was final; they are part of the cost of "
-            "starting",
+            "hotpath: this build was final only after 71,522 calls (45.8 s). They count as part of building it",
         ),
         (
             Doubt(kind=DoubtKind.PLACEMENT, labels=["onnx"], details=["fallback", "CPUExecutionProvider"]),
-            "onnx ran only in part where it was asked to (fallback): CPUExecutionProvider",
+            "onnx ran only in part where it was asked to (fallback): CPUExecutionProvider. Its latency is that of both "
+            "parts; with --strict it is not ranked",
         ),
         (
             Doubt(kind=DoubtKind.PROCESS_SPREAD, labels=["onnx"], values={"onnx": 0.08}),
-            "slowest over fastest process of the same cell: onnx 8 %",
+            "processes of the same cell differ, the slowest from the fastest by: onnx 8 %. The intervals contain this, "
+            "and more --processes narrow them",
         ),
         (
             Doubt(kind=DoubtKind.CLOCK_FELL, values={"lowest_mhz": 1200, "share": 0.12}, details=["power cap"]),
-            "the SM clock fell to 1,200 MHz in 12 % of the bursts (power cap)",
-        ),
-        (
-            Doubt(kind=DoubtKind.CLOCK_HELD_DOWN, values={"share": 1.0, "temperature_c": 87}),
-            "the GPU's clock was held down in 100 % of the bursts (at up to 87 °C)",
+            "the GPU's clock fell to 1,200 MHz in 12 % of the measurements (power cap). The latencies are those of a "
+            "slowed GPU: check its cooling and its power limit",
         ),
         (
             Doubt(kind=DoubtKind.WAITED, values={"share": 0.25, "involuntary_switches": 120}),
-            "other processes kept our threads waiting in 25 % of the bursts (a thread lost its core 120 times a burst)",
+            "other processes kept the machine busy in 25 % of the measurements. They were left out where cells are "
+            "compared",
+        ),
+        (
+            Doubt(kind=DoubtKind.STOLEN, values={"share": 0.001, "counted": 1.0}),
+            "the hypervisor gave our cores to others in 1 % of the measurements. They count, since too few others "
+            "remain: measure again while the machine is quiet",
         ),
         (
             Doubt(kind=DoubtKind.ALWAYS_WAITED, labels=["eager"], values={"eager": 0.35}),
-            "threads waited for a core even in the best bursts (eager 35 % of the time, summed over threads): there "
-            "are more threads than cores, or another process never rests",
-        ),
-        (
-            Doubt(kind=DoubtKind.STOLEN, values={"share": 0.001}),
-            "the hypervisor gave our cores to others in 1 % of the bursts",
+            "threads waited for a core all the time (eager 35 % of their time, summed over threads): there are more "
+            "threads than cores, or another process never rests. Stop it, or lower OMP_NUM_THREADS",
         ),
         (
             Doubt(kind=DoubtKind.DRIFT, values={"share": 0.1, "fastest_ms": 2.5, "slowest_ms": 2.75}),
-            "the machine's speed drifted by 10 % over the run (calibration 2.5 to 2.75 ms)",
+            "the machine's speed drifted by 10 % over the run. Ratios are taken within rounds and stay right; the "
+            "latencies are an average",
         ),
-        (Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": 1}), "1 other process used the GPU meanwhile"),
-        (Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": 3}), "3 other processes used the GPU meanwhile"),
+        (
+            Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": 1}),
+            "1 other process used the GPU meanwhile. Stop it and measure again",
+        ),
         (
             Doubt(kind=DoubtKind.NOT_RANKED, labels=["onnx"], details=["oom", "no memory"]),
             "onnx is not ranked, oom: no memory",
         ),
         (
             Doubt(kind=DoubtKind.BUILD_SPREAD, labels=["inductor"], values={"inductor": 0.2}),
-            "slowest over fastest build of the same cell: inductor 20 %, more than processes of one build differ: its "
-            "interval holds for these builds only",
+            "builds of the same cell differ, the slowest from the fastest by: inductor 20 %. That is more than "
+            "processes of one build do, so the interval holds for these builds only: raise --builds",
         ),
         (
             Doubt(kind=DoubtKind.NOT_RANKED, labels=["onnx", "inductor"], details=["oom", ""]),
             "onnx and inductor are not ranked, oom",
+        ),
+        (
+            Doubt(kind=DoubtKind.NOT_RANKED, labels=["onnx"], details=["not reached", "no time"]),
+            "onnx was not reached: no time. `resume` measures it",
         ),
     ],
 )
@@ -269,3 +311,12 @@ def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
     assert said.startswith("--budget 60s: more time would settle onnx against eager (conv on cpu, fp32)")
     assert said.endswith("; `resume` measures the cells that were not reached: inductor")
     assert sentences.what_more_time_would_settle(judge(report(records, request={}))) == ""
+
+
+def test_every_kind_of_doubt_has_a_sentence() -> None:
+    values = dict.fromkeys(("processes", "share", "seconds", "calls", "count", "lowest_mhz", "onnx"), 2.0)
+    for kind in DoubtKind:
+        details = ["p99_ms", "<", "5"] if kind is DoubtKind.REQUIREMENT else ["oom", "no memory"]
+        made = Doubt(kind=kind, labels=["onnx", "eager"], values=values | {"eager": 1.0}, details=details)
+        said = sentences.doubt(made)
+        assert len(said) > 10 and not said.endswith(".")

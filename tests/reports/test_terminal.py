@@ -72,7 +72,7 @@ def test_without_a_terminal_each_built_or_failed_cell_and_each_contest_is_a_line
         "[1:05, about 0:55 left] conv cpu fp32 eager built in 12 s",
         "[1:05, about 0:55 left] tensorrt: unavailable, no GPU",
         "[1:05, about 0:55 left] conv batch=4 cuda fp16 onnx/tuned: crash in load (signal 11), died in [load]",
-        "[2:05, about 0:00 left] conv on cpu, fp32: only eager could be ranked, 1.020 ms",
+        "[2:05, about 0:00 left] conv on cpu, fp32: eager, 1.020 ms, only eager could be ranked",
     ]
 
 
@@ -213,3 +213,10 @@ def test_floor_and_tensor_cores_have_a_line_where_they_are_known() -> None:
 
 def test_an_incomplete_report_says_so() -> None:
     assert "Incomplete: 7 of 9 cells have ended." in printed(judged(conv_on_cpu(), complete=False, planned=9))
+
+
+def test_the_last_thing_that_is_said_is_a_line_for_each_contest() -> None:
+    *_, absent, conv, mlp = printed(judged([*conv_on_cpu(), *mlp_on_cuda()])).rstrip().splitlines()
+    assert absent == "Cannot run here: tensorrt on conv, cpu, fp32 (no CUDA device on this machine)."
+    assert conv == "conv, cpu, fp32  → onnx               0.9529 ms  1.85x eager  sure"
+    assert mlp == "mlp, cuda, fp16  → onnx or tensorrt  0.07529 ms  1.36x eager  tie"

@@ -1,0 +1,91 @@
+"""How sure the answer of a contest is, and what its doubts do to it."""
+
+import pytest
+
+from judging.certainty import Certainty, Effect
+from judging.contest import ContestJudgement, judge_contest
+from records.schema import DoubtKind, Record, Status
+from tests.reports.samples import cell, failed, lived, noted, ok, once, steady, under
+
+LOST = failed(cell("openvino"), Status.OOM, "no memory")
+LATER = failed(cell("openvino"), Status.NOT_REACHED, "no time")
+ABSENT = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
+
+
+def kinds(contest: ContestJudgement, effect: Effect) -> list[DoubtKind]:
+    return [doubt.kind for doubt in contest.doubts_by_effect[effect]]
+
+
+@pytest.mark.parametrize(
+    ("records", "certainty", "candidates"),
+    [
+        ([lived(1.0, "onnx"), lived(2.0, "eager"), LOST, ABSENT], Certainty.SURE, ["onnx"]),
+        ([lived(1.0, "onnx"), lived(2.0, "eager"), LATER], Certainty.DOUBTED, ["onnx"]),
+        ([once(1.0, "onnx"), once(1.08, "eager")], Certainty.DOUBTED, ["onnx"]),
+        ([once(1.0, "onnx"), once(1.01, "eager")], Certainty.TIE, ["onnx", "eager"]),
+        (
+            [lived(1.0, "onnx", [1.0, 1.04, 0.96]), lived(1.03, "eager", [0.97, 1.0, 1.03])],
+            Certainty.OPEN,
+            ["onnx", "eager"],
+        ),
+        ([once(1.0, "onnx"), LOST], Certainty.ALONE, ["onnx"]),
+        ([LOST, ABSENT], Certainty.NOTHING, []),
+    ],
+)
+def test_the_certainty_follows_from_the_judgement(
+    records: list[Record], certainty: Certainty, candidates: list[str]
+) -> None:
+    contest = judge_contest(records)
+    assert (contest.certainty, contest.candidates) == (certainty, candidates)
+
+
+def test_what_cannot_run_is_no_doubt_and_a_failure_is_a_remark() -> None:
+    contest = judge_contest([lived(1.0, "onnx"), lived(2.0, "eager"), LOST, ABSENT])
+    assert [doubt.labels for doubt in contest.doubts] == [["openvino"]]
+    assert kinds(contest, Effect.NONE) == [DoubtKind.NOT_RANKED]
+
+
+def busy(share: float, level_ms: float, backend: str) -> Record:
+    """Return a cell whose threads waited for a core in this share of the rounds."""
+    bursts = steady([level_ms] * 3, rounds=10)
+    waited = [under([burst], wait_share=0.5 if burst.round < 10 * share else 0.0)[0] for burst in bursts]
+    return ok(cell(backend), waited)
+
+
+@pytest.mark.parametrize(
+    ("share", "lead", "effect"),
+    [(0.3, 1.2, Effect.NONE), (0.6, 1.2, Effect.WINNER), (0.6, 1.5, Effect.NONE)],
+)
+def test_a_busy_machine_bears_on_a_narrow_lead_if_too_few_calm_rounds_remain(
+    share: float, lead: float, effect: Effect
+) -> None:
+    contest = judge_contest([busy(share, 1.0, "onnx"), busy(share, lead, "eager")])
+    assert kinds(contest, effect) == [DoubtKind.WAITED]
+    assert contest.certainty is (Certainty.DOUBTED if effect is Effect.WINNER else Certainty.SURE)
+
+
+@pytest.mark.parametrize(("lead", "effect"), [(1.2, Effect.WINNER), (2.0, Effect.NUMBER)])
+def test_a_rival_that_always_waited_may_be_faster_by_so_much(lead: float, effect: Effect) -> None:
+    bursts = under(steady([lead] * 3), wait_share=0.35)
+    contest = judge_contest([lived(1.0, "onnx", [1.0] * 3), ok(cell("eager"), bursts)])
+    assert kinds(contest, effect) == [DoubtKind.ALWAYS_WAITED]
+
+
+@pytest.mark.parametrize(("lead", "effect"), [(1.2, Effect.WINNER), (2.0, Effect.NUMBER)])
+def test_a_shared_gpu_bears_on_a_narrow_lead(lead: float, effect: Effect) -> None:
+    levels = {"onnx": 1.0, "eager": lead}
+    records = [ok(cell(name), under(steady([level] * 3), foreign_gpu_processes=1)) for name, level in levels.items()]
+    assert kinds(judge_contest(records), effect) == [DoubtKind.GPU_SHARED]
+
+
+def test_doubts_about_numbers_that_the_answer_shows_come_before_those_about_others() -> None:
+    records = [
+        lived(3.0, "inductor", doubts=[noted("of another cell")]),
+        lived(1.0, "onnx", doubts=[noted("of the winner")]),
+        lived(2.0, "eager", doubts=[noted("of the baseline")]),
+        LATER,
+    ]
+    contest = judge_contest(records)
+    assert kinds(contest, Effect.WINNER) == [DoubtKind.NOT_RANKED]
+    told = [doubt.details[0] for doubt in contest.doubts]
+    assert told == ["not reached", "of the winner", "of the baseline", "of another cell"]
