@@ -206,6 +206,8 @@ def _tell(found: Report, folder: Path, quiet: bool = False, as_json: bool = Fals
 
 
 def _write_for_ci(found: Report, junit: Path | None, summary: Path | None) -> None:
+    if not (junit or summary):
+        return
     from reports import junit as junits
     from reports import summary as summaries
 

@@ -190,6 +190,8 @@ class Backend(ABC):
     """Tasks that `build` handles. A backend that trains runs or compiles `context.training`."""
     takes_streams: ClassVar[bool] = False
     """True if one build serves inputs of several lengths. `context.calibration` then has all of them."""
+    takes_onnx: ClassVar[bool] = False
+    """True if `build` starts from an ONNX graph, and so takes a model that is an ONNX file."""
     quantises: ClassVar[bool] = False
     """True if `build` quantises for int8 and fp8. Any other backend would measure floating point instead."""
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
@@ -203,6 +205,8 @@ class Backend(ABC):
 
     def supports(self, cell: Cell) -> Availability:
         """Do this precision, task and mode make sense? This is pure: it imports nothing and touches nothing."""
+        if cell.is_onnx_file and not self.takes_onnx:
+            return Availability(f"{self.name} takes torch modules, and {cell.model} is an ONNX file")
         if cell.task not in self.tasks:
             return Availability(
                 f"{self.name} does not do task '{cell.task}': its graph is inference's and has no backward"

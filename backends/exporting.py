@@ -28,15 +28,20 @@ class OnnxModel:
 def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path, opset: int | None = None) -> OnnxModel:
     """Export `module` through torch.export to `folder`/model.onnx, with the static shapes of `inputs`.
 
-    `opset` is the version of ONNX's operators; None stands for the exporter's default. Weights over protobuf's limit of
-    2 GB go into a file beside it. Raise what torch.onnx.export raises.
+    A module that is an ONNX graph is only written. `opset` is the version of ONNX's operators; None stands for the
+    exporter's default. Weights over protobuf's limit of 2 GB go into a file beside it. Raise what torch.onnx.export
+    raises.
     """
     import torch
 
     from backends.calling import FlatModule, tensor_names
+    from models.onnx_module import OnnxModule
 
     path = folder / EXPORTED
     tensors = inputs.tensors()
+    if isinstance(module, OnnxModule):
+        module.write(path, *tensors)
+        return _model_at(path)
     # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
     with torch.inference_mode(False), torch.no_grad():
         program = torch.onnx.export(
@@ -64,14 +69,17 @@ def exported_before(folder: Path) -> OnnxModel | None:
 
     Return None in the first process, which finds the folder empty.
     """
+    path = next((folder / name for name in (QUANTISED, EXPORTED) if (folder / name).exists()), None)
+    return None if path is None else _model_at(path)
+
+
+def _model_at(path: Path) -> OnnxModel:
     import onnx
 
-    path = next((folder / name for name in (QUANTISED, EXPORTED) if (folder / name).exists()), None)
-    if path is None:
-        return None
     graph = onnx.load(path, load_external_data=False).graph
+    weights = {one.name for one in graph.initializer}  # which old files list among the inputs
     return OnnxModel(
         path=path,
-        input_names=tuple(value.name for value in graph.input),
+        input_names=tuple(value.name for value in graph.input if value.name not in weights),
         output_names=tuple(value.name for value in graph.output),
     )

@@ -43,6 +43,7 @@ class Onnx(Backend):
     name = "onnx"
     description = "ONNX Runtime from the torch.export-based ONNX exporter, with IO binding"
     quantises = True
+    takes_onnx = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {},
         "cpu": {"provider": "cpu"},
@@ -73,6 +74,8 @@ class Onnx(Backend):
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
+        if cell.mode == "opset-23" and cell.is_onnx_file:
+            return Availability(f"{cell.model} has an opset of its own")
         if cell.mode in ("cpu", "openvino-ep") and cell.device.is_cuda:
             return Availability(f"mode {cell.mode} is for the CPU, not {cell.device}")
         if cell.mode in ("cuda", "tensorrt-ep") and not cell.device.is_cuda:

@@ -30,6 +30,7 @@ class OpenVINO(Backend):
     name = "openvino"
     description = "OpenVINO on the CPU, converted from torch.export (int8: from quantised ONNX), latency hint"
     quantises = True
+    takes_onnx = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {"PERFORMANCE_HINT": "LATENCY"}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino")
 
@@ -94,6 +95,7 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
 
     from backends.calling import FlatModule
     from backends.exporting import export_onnx, exported_before
+    from models.onnx_module import OnnxModule
 
     if context.cell.precision is Precision.INT8:
         quantised = exported_before(context.workspace)
@@ -104,6 +106,8 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
     path = context.workspace / "model.xml"
     if path.exists():
         return core.read_model(path), {}
+    if isinstance(module, OnnxModule):
+        return core.read_model(export_onnx(module, inputs, context.workspace).path), {}
     tensors = inputs.tensors()
     # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
     with torch.inference_mode(False), torch.no_grad():

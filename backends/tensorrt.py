@@ -46,6 +46,7 @@ class TensorRT(AheadOfTime):
     name = "tensorrt"
     description = "TensorRT engine built from the torch.export-based ONNX exporter"
     quantises = True
+    takes_onnx = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {},
         CUDA_GRAPH: {},

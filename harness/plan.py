@@ -265,7 +265,7 @@ def options_of(request: Request) -> Names:
 def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
     """Return the command that measures `cell` again as it was measured, beside its baseline."""
     label = f"{cell.backend}/{cell.mode}" if cell.mode != "default" else cell.backend
-    both = label if label == "eager" else f"eager,{label}"
+    both = label if label == "eager" or cell.is_onnx_file else f"eager,{label}"
     parts = ["python runner.py run", f"--model {shlex.quote(cell.model)}"]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.dimensions.items()]
     parts += [f"--backends {both}", f"--devices {cell.device}", f"--precision {cell.precision}", f"--seed {cell.seed}"]

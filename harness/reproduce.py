@@ -153,7 +153,7 @@ def _check_covered(record: Record) -> None:
 
 
 def _is_library_model(cell: Cell) -> bool:
-    return cell.model.startswith(("timm:", "torchvision:", "pt2:"))
+    return cell.model.startswith(("timm:", "torchvision:", "pt2:", "onnx:"))
 
 
 def _model_part(cell: Cell, family: Family, dimensions: dict[str, int | str]) -> ModelPart:

@@ -10,11 +10,21 @@ from judging.constraints import Requirements
 from judging.decision import Relation, is_decided, relation
 from judging.estimate import series_of
 from judging.fit import fit_records, fitted
-from records.schema import Doubt, LeftEarly, Ratio, Record, Status
+from records.schema import Cell, Doubt, LeftEarly, Ratio, Record, Status
 
 BASELINE = "eager"
 
+ONNX_BASELINE = "onnx"
+
 CALLED = (Relation.FASTER, Relation.SLOWER)
+
+
+def baseline_of(cells: Sequence[Cell]) -> str:
+    """Return the label that speed-ups are taken to: eager, or for an ONNX file ONNX Runtime, or else the first cell."""
+    labels = [cell.label for cell in cells]
+    if not any(cell.is_onnx_file for cell in cells):
+        return BASELINE
+    return ONNX_BASELINE if ONNX_BASELINE in labels else labels[0]
 
 
 def undecided(records: Sequence[Record], requirements: Requirements | None = None) -> list[tuple[str, str]]:
@@ -40,7 +50,7 @@ def beaten(records: Sequence[Record], requirements: Requirements | None = None) 
 
 def _beaten(ranking: Ranking) -> dict[str, LeftEarly]:
     series = {record.cell.label: series_of(record.bursts) for record in ranking.measured}
-    return racing.beaten(series, [record.cell.label for record in ranking.ranked], BASELINE)
+    return racing.beaten(series, [record.cell.label for record in ranking.ranked], ranking.baseline_label)
 
 
 class Ranking:
@@ -57,7 +67,8 @@ class Ranking:
         self._ratios: dict[tuple[str, str], Ratio] = {}
         self.records = fitted(records, self.fit)
         self.measured = [record for record in self.records if record.status is Status.OK and record.latency]
-        self.baseline = next((record for record in self.measured if record.cell.label == BASELINE), None)
+        self.baseline_label = baseline_of([record.cell for record in self.measured])
+        self.baseline = next((one for one in self.measured if one.cell.label == self.baseline_label), None)
         unmet = {record.cell.label: requirements.unmet(record) if requirements else [] for record in self.measured}
         self.unmet: dict[str, list[Doubt]] = {label: doubts for label, doubts in unmet.items() if doubts}
         allowed = [record for record in self.measured if record.cell.label not in self.unmet]

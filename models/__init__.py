@@ -32,6 +32,7 @@ DEFAULT = ("mlp", "conv", "transformer")
 
 CLASSES = {
     "hf": "models.huggingface:HuggingFace",
+    "onnx": "models.onnx_file:OnnxFile",
     "pt2": "models.exported_program:ExportedFile",
     "timm": "models.timm:Timm",
     "torchvision": "models.torchvision:Torchvision",
@@ -40,6 +41,7 @@ CLASSES = {
 
 SOURCES = {
     "hf": ("hf:FOLDER or hf:ORG/NAME", "a Hugging Face model; its dimensions are batch, seq, size or samples"),
+    "onnx": ("onnx:FILE", "a model for the backends that take ONNX; its dimensions are the axes that it leaves open"),
     "pt2": ("pt2:FILE", "a program that torch.export.save wrote; its dimensions are the axes that it leaves open"),
     "timm": ("timm:NAME", "an image model of timm, with random weights; its dimensions are batch and size"),
     "torchvision": ("torchvision:NAME", "a model of torchvision, with random weights; batch, size, for videos frames"),

@@ -81,6 +81,11 @@ class Cell(Frozen):
         return self.backend if self.mode == "default" else f"{self.backend}/{self.mode}"
 
     @property
+    def is_onnx_file(self) -> bool:
+        """Return True if its model is an ONNX file, which torch cannot call: there is no eager to compare with."""
+        return self.model.startswith("onnx:")
+
+    @property
     def title(self) -> str:
         """Return the name of its contest in words, such as `conv (batch 4, size 128) on cpu, fp32`."""
         sizes = ", ".join(f"{name} {value}" for name, value in self.dimensions.items())

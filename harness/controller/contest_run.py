@@ -29,7 +29,7 @@ from harness.plan import Contest, PlannedCell, refusal
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import Step, TimePlan, likely_to_run
 from judging.estimate import burst_medians_ms
-from judging.ranking import BASELINE, beaten, undecided
+from judging.ranking import baseline_of, beaten, undecided
 from records.artifacts import Artifacts, Full
 from records.errors import BakeoffError
 from records.schema import Conditions, Record, Status
@@ -113,7 +113,8 @@ class Measurement:
 
     def _end_without_reference(self, cells: Sequence[PlannedCell], error: groundwork.NoReference) -> None:
         """End all cells. The failure is the model's own, so that one cell tells it for all: eager, if it is there."""
-        first, *others = sorted(cells, key=lambda planned: planned.cell.label != BASELINE)
+        baseline = baseline_of([planned.cell for planned in cells])
+        first, *others = sorted(cells, key=lambda planned: planned.cell.label != baseline)
         if self.machine.now_s() >= self.time_plan.contest_ends_s:
             for planned in cells:
                 self.end(not_reached(planned))
@@ -193,7 +194,8 @@ class ContestRun:
         self._epochs_done = kept.epochs if kept else 0
         self._held_all = kept.held_all if kept else False
         # every group of an epoch holds the baseline, so it is built first
-        self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != BASELINE)
+        self._baseline = baseline_of([cell_run.cell for cell_run in cells])
+        self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
         self._time_plan = measurement.time_plan
         if self._time_plan.has_budget:  # what takes long to build waits for what does not
             self._cells[1:] = sorted(self._cells[1:], key=lambda cell_run: self._seconds_of(Step.BUILD, [cell_run]))
@@ -431,7 +433,7 @@ class ContestRun:
             further_s=self._machine.now_s() - planned_done_s,
             has_time_to_spare=all(cell_run.has_time_to_spare for cell_run in alive),
             # in groups all ratios go through the cell that every group holds
-            bridge=labels.index(BASELINE) if BASELINE in labels and not epoch.holds_all else None,
+            bridge=labels.index(self._baseline) if self._baseline in labels and not epoch.holds_all else None,
         )
 
     def _conditions_of_round(self, group: int, number: int, alive: Sequence[CellRun]) -> Conditions:

@@ -77,7 +77,7 @@ class Bench:
             self.targets = self.job.surgical or tuple(model.surgical_targets)
             os.chdir(self.workspace)
             placed = place(model, self.cell)
-            self.parameters = sum(weight.numel() for weight in model.module.parameters())
+            self.parameters = sum(weight.numel() for weight in model.module.parameters()) or None
             with self.clock.on_stream():
                 self.training = training_of(model, self.cell)
             memory.return_unused(self.cell.device)

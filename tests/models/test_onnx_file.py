@@ -1,0 +1,143 @@
+"""Models in ONNX files: dimensions, inputs, the float64 reference, and the backends that take them."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import backends
+import models
+from backends.exporting import export_onnx
+from judging.ranking import baseline_of
+from models.base import INPUT_SETS, LoadedModel
+from records.device import CPU
+from records.errors import UsageError
+from records.precision import Precision
+from records.schema import Cell
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+
+class Classifier(torch.nn.Module):
+    """Tokens and pixels go in, and two outputs come out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 8)
+        self.convolution = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = torch.nn.LayerNorm(8)
+        self.head = torch.nn.Linear(8, 4)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        words = (self.embedding(ids) * mask.unsqueeze(-1)).mean(dim=1)
+        image = torch.relu(self.convolution(pixels)).mean(dim=(2, 3))
+        hidden = self.norm(words + image)
+        return self.head(hidden).softmax(dim=-1), hidden
+
+
+@pytest.fixture(scope="module")
+def module() -> Classifier:
+    torch.manual_seed(0)
+    return Classifier().eval()
+
+
+@pytest.fixture(scope="module")
+def file(module: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("onnx") / "classifier.onnx"
+    batch, seq = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("seq", min=2, max=32)
+    example = (torch.zeros(2, 6, dtype=torch.int64), torch.ones(2, 6, dtype=torch.int64), torch.randn(2, 3, 8, 8))
+    shapes = {"ids": {0: batch, 1: seq}, "mask": {0: batch, 1: seq}, "pixels": {0: batch}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's, on axes with the same name
+        torch.onnx.export(module, example, str(path), dynamo=True, dynamic_shapes=shapes, verbose=False)
+    return path
+
+
+def load(file: Path, **given: int) -> LoadedModel:
+    family = models.find(f"onnx:{file}")
+    return family.load(family.resolve(given), 0)
+
+
+def test_open_axes_are_dimensions_and_inputs_are_of_their_types(file: Path) -> None:
+    assert models.find(f"onnx:{file}").resolve({"seq": 5}) == {"batch": 4, "seq": 5}
+    loaded = load(file, seq=5)
+    assert len(loaded.inputs) == INPUT_SETS
+    ids, mask, pixels = loaded.inputs[0].args
+    assert ids.shape == mask.shape == (4, 5) and pixels.shape == (4, 3, 8, 8)
+    assert ids.dtype == torch.int64 and 2 < ids.max() < 50  # the embedding has 50 rows
+    assert mask[0].all() and not all(one.args[1].all() for one in loaded.inputs)
+
+
+def test_the_reference_is_computed_in_float64(file: Path, module: Classifier) -> None:
+    loaded = load(file, batch=3, seq=5)
+    inputs = loaded.inputs[0].args
+    in_file_types = loaded.module(*inputs)
+    exact = loaded.module.to(torch.float64)(*inputs[:2], inputs[2].double())
+    expected = copy.deepcopy(module).double()(*inputs[:2], inputs[2].double())
+    for ours, theirs, coarse in zip(exact, expected, in_file_types, strict=True):
+        assert ours.dtype == torch.float64 and coarse.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(coarse.double(), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_work_counts_products_and_weights(file: Path) -> None:
+    work = load(file, batch=3, seq=5).work
+    assert work is not None
+    flops, moved = work
+    assert flops == 2 * 3 * 8 * 8 * 8 * (3 * 3 * 3) + 2 * 3 * 8 * 4
+    assert moved > 4 * (50 * 8 + 8 * 27 + 3 * 3 * 8 * 8)
+
+
+def test_it_is_written_with_static_shapes_and_the_weights_beside_it(file: Path, tmp_path: Path) -> None:
+    loaded = load(file, batch=3, seq=5)
+    written = export_onnx(loaded.module, loaded.inputs[0], tmp_path)
+    assert written.input_names == ("ids", "mask", "pixels") and len(written.output_names) == 2
+    graph = onnx.load(written.path).graph
+    shapes = [[size.dim_value for size in value.type.tensor_type.shape.dim] for value in (*graph.input, *graph.output)]
+    assert shapes == [[3, 5], [3, 5], [3, 3, 8, 8], [3, 4], [3, 8]]
+
+
+def cell(backend: str, mode: str = "default") -> Cell:
+    return Cell(model="onnx:some.onnx", device=CPU, backend=backend, mode=mode)
+
+
+def test_only_backends_that_take_onnx_support_it_and_one_of_them_is_the_baseline() -> None:
+    supported = [name for name in backends.TABLE if backends.create(name).supports(cell(name))]
+    assert {"onnx", "openvino"} <= set(supported) <= {"onnx", "openvino", "tensorrt"}
+    reason = backends.create("eager").supports(cell("eager")).reason
+    assert reason == "eager takes torch modules, and onnx:some.onnx is an ONNX file"
+    assert "opset of its own" in backends.create("onnx").supports(cell("onnx", "opset-23")).reason
+    assert baseline_of([cell("openvino"), cell("onnx")]) == "onnx"
+    assert baseline_of([cell("openvino"), cell("tensorrt")]) == "openvino"
+    assert baseline_of([Cell(model="mlp", device=CPU, backend="onnx")]) == "eager"
+
+
+def test_a_file_is_measured_in_its_own_types(file: Path) -> None:
+    family = models.find(f"onnx:{file}")
+    assert family.precision_reason(Precision.FP32) == ""
+    assert "brings its own types" in family.precision_reason(Precision.FP16)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_file_that_is_cut_short(file: Path, tmp_path: Path, share: float) -> None:
+    whole = file.read_bytes()
+    (tmp_path / "short.onnx").write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(UsageError, match="is no whole ONNX model") as caught:
+        models.find(f"onnx:{tmp_path / 'short.onnx'}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_an_input_of_text(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no file"):
+        models.find(f"onnx:{tmp_path}/missing.onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.STRING
+    ends = [helper.make_tensor_value_info(name, kind, [1]) for name in ("text", "same")]
+    graph = helper.make_graph([helper.make_node("Identity", ["text"], ["same"])], "g", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), tmp_path / "t.onnx")
+    with pytest.raises(UsageError, match="input 'text' is of type STRING"):
+        models.find(f"onnx:{tmp_path / 't.onnx'}")
