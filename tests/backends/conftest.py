@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,9 +8,7 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def compiler_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Give all configurations caches that are empty at first and are not the user's."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # shared by the processes of a test run
+    folder = tmp_path_factory.mktemp("caches")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
         patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
