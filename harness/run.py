@@ -88,7 +88,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
             for contest in contests:
                 if store.unfinished(contest.id):
                     store.note(f"{contest.id} began anew in this environment, and was built anew")
-                    store.forget(contest.id)
+                store.forget(contest.id, [planned.cell.id for planned in contest.cells])
         for contest in contests:
             have_ended = {store.has(planned.cell.id) for planned in contest.cells}
             if have_ended == {True, False} and not store.unfinished(contest.id):

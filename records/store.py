@@ -15,11 +15,14 @@ from records.atomic_file import write_atomically
 from records.device import Device
 from records.errors import UsageError
 from records.precision import Precision
-from records.schema import Ceilings, Environment, Frozen, Memory, Record, Seconds, Status, Work
+from records.schema import Ceilings, Environment, Frozen, Memory, Phase, Record, Seconds, Status, Work
 from records.upgrade import upgrade_record
 
 VMSTAT = Path("/proc/vmstat")
 """The kernel's counters, on Linux."""
+
+
+BUILD_FILE = "build.json"
 
 
 class UnfinishedCell(Frozen):
@@ -30,6 +33,14 @@ class UnfinishedCell(Frozen):
     last_process_s: Seconds  # that its last process took of this limit
     peak_memory: Memory | None  # of its last process
     builds: str  # the folder of what it has built; caches do not survive a move
+
+
+class FirstBuild(Frozen):
+    """What a cell has built in its first process, before this process has ended."""
+
+    folder: str  # that it lies in; caches do not survive a move
+    phases: list[Phase]
+    memory: Memory
 
 
 class UnfinishedContest(Frozen):
@@ -118,12 +129,11 @@ class Store:
         path = self._unfinished(contest_id)
         return UnfinishedContest.model_validate_json(path.read_text()) if path.exists() else None
 
-    def forget(self, contest_id: str) -> None:
+    def forget(self, contest_id: str, cell_ids: Sequence[str]) -> None:
         """Remove what was kept of an unfinished contest, and what its cells have built."""
-        kept = self.unfinished(contest_id)
         self._unfinished(contest_id).unlink(missing_ok=True)
-        for cell in kept.cells if kept else []:
-            shutil.rmtree(self.builds(cell.record.cell.id), ignore_errors=True)
+        for cell_id in cell_ids:
+            shutil.rmtree(self.builds(cell_id), ignore_errors=True)
         with contextlib.suppress(OSError):  # another contest has built something, too
             (self.root / "builds").rmdir()
 
@@ -133,6 +143,17 @@ class Store:
         It is resolved, because some compilers would take a path through a link for another one.
         """
         return self.root.resolve() / "builds" / cell_id
+
+    def keep_build(self, build: FirstBuild) -> None:
+        """Write what a build has taken beside it, in case the run is killed before anything of it is measured."""
+        write_atomically(Path(build.folder) / BUILD_FILE, build.model_dump_json())
+
+    @staticmethod
+    def build_in(folder: Path) -> FirstBuild | None:
+        """Return what was kept of the build in this folder, unless it was moved here."""
+        path = folder / BUILD_FILE
+        build = FirstBuild.model_validate_json(path.read_text()) if path.exists() else None
+        return build if build and build.folder == str(folder) else None
 
     def records(self, cell_ids: Sequence[str] | None = None) -> list[Record]:
         """Return the records so far of these cells, or of all of them in the order planned.

@@ -50,6 +50,7 @@ from records.schema import (
     DoubtKind,
     Extent,
     Latency,
+    Memory,
     Phase,
     Placement,
     Process,
@@ -58,7 +59,7 @@ from records.schema import (
     Status,
     WarmUp,
 )
-from records.store import Store, UnfinishedCell
+from records.store import FirstBuild, Store, UnfinishedCell
 
 LOG_TAIL_LINES = 30
 LOG_TAIL_CHARACTERS = 4000
@@ -96,6 +97,7 @@ class LiveProcess:
     build: int
     is_warm: bool  # it starts from what another process of the cell has left
     worker: Worker
+    first_build: FirstBuild | None = None  # that it starts from, if nothing was measured of the process that made it
     phase: str = "start"
     phases: list[Phase] = field(default_factory=list)
     ready: Ready | None = None
@@ -106,9 +108,9 @@ class LiveProcess:
         latency = summarise(self.bursts)
         return Process(
             index=self.epoch,
-            warm=self.is_warm,
+            warm=self.is_warm and not self.first_build,
             build=self.build,
-            phases=self.phases,
+            phases=self.first_build.phases if self.first_build else self.phases,
             calls=latency.calls if latency else 0,
             median_ms=latency.median_ms if latency else None,
         )
@@ -140,6 +142,10 @@ class CellRun:
         self._started_at = kept.record.started_at if kept else datetime.now(UTC).isoformat(timespec="seconds")
         made = {process.build for process in kept.record.processes} if kept and kept.builds == str(self._folder) else ()
         self._built = {build for build in made if self._folder_of(build).exists()}
+        self._first_build = setup.store.build_in(self._folder_of(0)) if kept is None else None
+        if self._first_build:
+            self._built.add(0)
+            self.peak_memory = self._first_build.memory
         if not self._built:
             shutil.rmtree(self._folder, ignore_errors=True)  # what was begun is no build
         if kept is None:
@@ -163,6 +169,11 @@ class CellRun:
     def starts_warm(self) -> bool:
         """Return True when the next process starts from what an earlier one has left."""
         return self._next_build in self._built
+
+    @property
+    def was_built_before(self) -> bool:
+        """Return True when an interrupted run has built the cell, and has measured no process of it."""
+        return self._first_build is not None
 
     @property
     def has_lost_builds(self) -> bool:
@@ -204,7 +215,7 @@ class CellRun:
         else:
             job = MeasurePackagedCell if ahead_of_time else MeasureCell
             worker = self._start_worker(launcher, job, self._folder_of(build))
-            self._live = LiveProcess(epoch, build, is_warm, worker)
+            self._live = LiveProcess(epoch, build, is_warm, worker, None if self._so_far else self._first_build)
 
     def await_ready(self) -> Ready:
         """Wait for what `launch` has begun, until the cell is ready."""
@@ -217,6 +228,9 @@ class CellRun:
         live.ready, self.peak_memory = ready, ready.memory
         if ready.settle:
             live.phases.append(ready.settle)
+        if self._so_far is None and not live.is_warm:
+            folder = str(self._folder_of(live.build))
+            self._setup.store.keep_build(FirstBuild(folder=folder, phases=live.phases, memory=ready.memory))
         return ready
 
     def pause(self) -> None:
@@ -335,7 +349,7 @@ class CellRun:
             reason,
             accuracy=before.model_copy(update={"rmse_after": after.rmse}),
             doubts=[*doubts_of_ready(ready), *doubts_of_finished(finished)],
-            memory=finished.memory,
+            memory=with_peaks_of(finished.memory, self._first_build),
             placement=finished.placement,
             throughput=finished.throughput,
             device_time=finished.device_time,
@@ -502,6 +516,17 @@ def shortfall(placement: Placement | None, backend: str) -> str:
         return reason
     named, unnamed = placement.fallbacks[:NAMED_FALLBACKS], placement.fallbacks[NAMED_FALLBACKS:]
     return f"{reason}: {', '.join(named)}{f' and {len(unnamed)} more' if unnamed else ''}"
+
+
+def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
+    """Return the memory with the peaks of an earlier build, where these are higher."""
+    if build is None:
+        return memory
+    peaks = {}
+    for name in ("peak_resident_bytes", "peak_device_bytes"):
+        known = [value for value in (getattr(memory, name), getattr(build.memory, name)) if value is not None]
+        peaks[name] = max(known, default=None)
+    return memory.model_copy(update=peaks)
 
 
 def doubts_of_ready(ready: Ready) -> list[Doubt]:

@@ -108,8 +108,12 @@ class Measurement:
         cell_runs = [CellRun(planned, setup, cells.get(planned.cell.id)) for planned in sensible]
         if kept:
             self._note_resumption(kept, cell_runs)
+        if before := [cell_run.cell.label for cell_run in cell_runs if cell_run.was_built_before]:
+            self.store.note(
+                f"interrupted and resumed: {contest.id} began anew, but with {', '.join(before)} built before"
+            )
         ContestRun(self, cell_runs, kept).run()
-        self.store.forget(contest.id)
+        self.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
 
     def _end_without_reference(self, cells: Sequence[PlannedCell], error: groundwork.NoReference) -> None:
         """End all cells. The failure is the model's own, so that one cell tells it for all: eager, if it is there."""

@@ -47,6 +47,7 @@ RIGHT = Accuracy(
 ENERGY = Energy(joules_per_call=0.01, idle_w=70.0, calls=1000, seconds=1.0, source="scripted")
 WRONG = RIGHT.model_copy(update={"passed": False, "rule": "rmse is 7"})
 HANG = "hang"
+INTERRUPT = "interrupt"  # of the controller, which waits for the worker
 SEGFAULT = -11
 
 Ending = Status | int | str
@@ -156,6 +157,8 @@ class ScriptedWorker:
         self._machine.time_s += self._passing_s
         self._passing_s = 0.0
         self._events.popleft()
+        if event == INTERRUPT:
+            raise KeyboardInterrupt
         if isinstance(event, int):
             raise WorkerEnded(event)
         if isinstance(event, Ready):

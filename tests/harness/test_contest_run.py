@@ -13,7 +13,8 @@ import pytest
 
 from harness.sampling_plan import MAX_ROUNDS_PER_EPOCH
 from records.schema import Burst, DoubtKind, Record, Status
-from tests.harness.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest
+from records.store import Store
+from tests.harness.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Script, contest_of, plan_of, run_contest
 
 THREE = ("eager", "null", "null/double")
 FORWARDS = list(THREE)
@@ -329,12 +330,39 @@ def test_an_interrupted_contest_goes_on_after_its_last_finished_epoch(tmp_path: 
         assert [burst.started_s for burst in new.bursts] == sorted(burst.started_s for burst in new.bursts)
 
 
-def test_an_interruption_of_the_first_epoch_begins_anew(tmp_path: Path) -> None:
-    before, after = interrupted(tmp_path, 0, "null")
-    assert before.records == {}
-    assert after.complete and after.started[:3] == [(0, label) for label in FORWARDS]
-    assert not [note for note in after.notes if "resumed" in note]
-    assert [process.warm for process in after.records["eager"].processes] == [False, True, True]
+def test_an_interruption_of_the_first_epoch_begins_anew_with_what_was_built(tmp_path: Path) -> None:
+    scripts = {"null-packaged": Script(resident_bytes=7 * 10**9), "null": Script()}
+    before = run_contest(tmp_path, scripts, plan_of(2), interrupted_at=(0, "null"))
+    assert before.records == {} and len(before.started) == 2, "packaged and ready"
+    after = run_contest(tmp_path, scripts, plan_of(2))
+    assert after.started == [(epoch, label) for epoch in range(2) for label in (*scripts,)[:: 1 - 2 * epoch]]
+    record = after.records["null-packaged"]
+    assert [(process.warm, [phase.name for phase in process.phases]) for process in record.processes] == [
+        (False, ["compile", "load"]),
+        (True, ["load"]),
+    ]
+    assert record.phases == record.processes[0].phases and rounds_of(record) == 24
+    assert record.memory is not None and record.memory.peak_resident_bytes == 7 * 10**9
+    assert any("began anew, but with null-packaged built before" in note for note in after.notes)
+
+
+def test_cells_that_were_all_built_before_the_interruption_load_side_by_side(tmp_path: Path) -> None:
+    scripts = {label: Script() for label in THREE}
+    run_contest(tmp_path, scripts | {"null": Script(endings={(0, "burst 3"): INTERRUPT})})
+    run = run_contest(tmp_path, scripts, cores=8)
+    assert run.complete and run.most_starting[0] == 3
+    assert all([process.warm for process in record.processes] == [False] for record in run.records.values())
+
+
+def test_what_was_not_built_to_the_end_is_built_again(tmp_path: Path) -> None:
+    scripts = {"null": Script(), "null/double": Script()}
+    run_contest(tmp_path, scripts, interrupted_at=(0, "null"))
+    cell_id = contest_of([*scripts]).cells[0].cell.id
+    begun = Store.open(tmp_path / "run").builds(cell_id) / "0" / "artifact"
+    begun.mkdir(parents=True)
+    run = run_contest(tmp_path, scripts)
+    assert [process.warm for process in run.records["null"].processes] == [False]
+    assert run.notes == []
 
 
 def test_a_cell_that_had_ended_stays_ended(tmp_path: Path) -> None:
