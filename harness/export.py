@@ -35,7 +35,7 @@ class Runtime:
     """What it takes to load the artefact of a backend."""
 
     files: Sequence[str]
-    """The names that the artefact may have; the first one that is there is loaded. Files beginning with it go along."""
+    """The names that the artefact may have. The first one that is there is loaded, and the others are left out."""
     libraries: Mapping[str, Sequence[str]]  # what to install, by kind of device
     imports: Sequence[str] = ()
 
@@ -55,7 +55,7 @@ RUNTIMES = {
         {"cpu": ("onnxruntime", "numpy"), "cuda": ("onnxruntime-gpu", "torch", "onnx", "numpy")},
         ("import onnxruntime",),
     ),
-    "openvino": Runtime(("int8.onnx", "model.xml"), {"cpu": ("openvino", "numpy")}, ("import openvino",)),
+    "openvino": Runtime(("int8.onnx", "model.xml", "model.onnx"), {"cpu": ("openvino", "numpy")}, ("import openvino",)),
 }
 """The backends with a script that loads what they have built."""
 
@@ -196,8 +196,10 @@ def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
     name = next((name for name in runtime.files if (kept / name).exists()), None)
     if name is None:
         raise UsageError(f"{kept} has none of {', '.join(runtime.files)}: was the run's folder moved or cleaned?")
-    for file in sorted(kept.glob(f"{Path(name).stem}.*")):
-        shutil.copyfile(file, folder / file.name)
+    others = tuple(f"{Path(other).stem}." for other in runtime.files if Path(other).stem != Path(name).stem)
+    for file in kept.iterdir():
+        if not file.name.startswith(others):
+            shutil.copyfile(file, folder / file.name)
     return name
 
 
