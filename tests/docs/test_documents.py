@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from rich.console import Console
+
 import backends
 import models
 from harness.controller.launcher import ROOT
+from judging.judgement import judge
+from records import report_file
 from records.report_file import json_schema
+from reports.terminal import print_answers
 
 BACKENDS = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/showcase").glob("*.md"))]
@@ -105,3 +111,12 @@ def test_nothing_generic_is_installed_into_site_packages() -> None:
 def test_every_model_of_the_table_can_be_found() -> None:
     for name in models.TABLE:
         assert models.find(name).name == name
+
+
+def test_the_readme_shows_what_the_showcases_report_says() -> None:
+    judgement = judge(report_file.read(ROOT / "docs/showcase/cpu"))
+    written = io.StringIO()
+    print_answers(judgement, Console(file=written, width=120))
+    answers = [line for line in written.getvalue().splitlines() if "→" in line]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(answers) == 3 and [line for line in readme if "→" in line] == answers
