@@ -76,11 +76,15 @@ def _is_not_reached(doubt: Doubt) -> bool:
 
 
 def _disturbs_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
-    """Return True if the machine was so busy that another cell may be the fastest on a quiet one."""
+    """Return True if another cell may be the fastest on a quiet machine, or with other builds."""
     if doubt.kind in LEFT_OUT:
         return COUNTED in doubt.values
     if doubt.kind is DoubtKind.GPU_SHARED:
         return bool(close_rivals(ranking))
+    if doubt.kind is DoubtKind.BUILD_SPREAD:
+        spread = {record.cell.label: 1 + doubt.values.get(record.cell.label, 0.0) for record in ranking.ranked}
+        best = ranking.ranked[0].cell.label
+        return any(lead.value < spread[best] * spread[other.cell.label] for other, lead in ranking.leads())
     if doubt.kind is DoubtKind.ALWAYS_WAITED:  # without waiting, a rival takes at most so much less
         shares = {other.cell.label: doubt.values.get(other.cell.label, 0.0) for other, _ in ranking.leads()}
         return any(lead.value * (1 - shares[other.cell.label]) < 1 for other, lead in ranking.leads())

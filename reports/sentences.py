@@ -417,6 +417,7 @@ _BUT: dict[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.ALWAYS_WAITED: lambda _: "the machine was busy",
     DoubtKind.STOLEN: lambda _: "the machine was busy",
     DoubtKind.GPU_SHARED: lambda _: "the GPU was shared",
+    DoubtKind.BUILD_SPREAD: lambda _: "other builds may differ",
 }
 """What a doubt that could change the winner is in a few words, after `but`."""
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from judging.builds import spread_of_builds
+from judging.certainty import Effect, effect_of
 from judging.contest import judge_contest
 from judging.intervals import analysis_of_variance
-from records.schema import DoubtKind, Process, Record
+from judging.ranking import Ranking
+from records.schema import Doubt, DoubtKind, Process, Record
 from tests.reports.samples import cell, lived, ok, steady
 
 groups = st.lists(st.lists(st.floats(-3, 3).map(lambda value: round(value, 3)), min_size=2, max_size=5), min_size=2)
@@ -51,6 +53,13 @@ def test_builds_that_differ_are_a_doubt_about_the_verdict() -> None:
     contest = judge_contest([lived(2.0, "eager", levels_ms), measured(levels_ms, 2), measured(levels_ms, 1, "onnx")])
     (doubt,) = [doubt for doubt in contest.doubts if doubt.kind is DoubtKind.BUILD_SPREAD]
     assert doubt.labels == ["inductor"] and doubt.values == {"inductor": pytest.approx(0.2, abs=0.01)}
+
+
+@pytest.mark.parametrize(("rival_ms", "effect"), [(1.15, Effect.WINNER), (3.0, Effect.NUMBER)])
+def test_builds_that_differ_by_more_than_the_lead_could_change_the_winner(rival_ms: float, effect: Effect) -> None:
+    levels_ms = [1.0, 1.2, 1.001, 1.201, 0.999, 1.199]
+    records = [measured(levels_ms, 2), measured([rival_ms * level_ms for level_ms in levels_ms], 1, "onnx")]
+    assert effect_of(Doubt(kind=DoubtKind.BUILD_SPREAD, values={"inductor": 0.2}), Ranking(records)) is effect
 
 
 @given(groups)
