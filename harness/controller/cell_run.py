@@ -277,7 +277,9 @@ class CellRun:
         finished = self._await(live, Finished)
         self._end_worker()
         assert live.ready is not None
-        self._so_far = self._first_process(live.ready, finished) if so_far is None else self._further(so_far, finished)
+        found = self._first_process(live.ready, finished) if so_far is None else self._further(so_far, finished)
+        latency = summarise(found.bursts)
+        self._so_far = found.model_copy(update={"latency": latency, "roofline": self._roofline(latency)})
         self._last_process_s = live.waited_s
         self._live = None
         self._built.add(live.build)
@@ -290,9 +292,7 @@ class CellRun:
     def record(self) -> Record:
         """Return the record as it stands, of a cell that has been measured in at least one process."""
         assert self._so_far is not None, "a process of the cell has ended well"
-        latency = summarise(self._so_far.bursts)
-        known = {"latency": latency, "roofline": self._roofline(latency), "elapsed_s": self._elapsed_s}
-        return self._so_far.model_copy(update=known | {"left": self.left})
+        return self._so_far.model_copy(update={"elapsed_s": self._elapsed_s, "left": self.left})
 
     def unfinished(self) -> UnfinishedCell:
         """Return all that is needed to go on with the cell after its last process that ended well."""
