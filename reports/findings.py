@@ -142,7 +142,7 @@ def roofline(contest: ContestJudgement) -> str:
     share = best.record.roofline.share if best and best.record.roofline else None
     if best is None or not share:
         return "no ranked cell can be held against the floor"
-    who = _short(contest.winner) if contest.winner else "the first of those that tie"
+    who = _short(contest.winner) if contest.winner else "the lowest latency"
     if share > 1:
         return f"the ceilings do not bound this model: {who} reaches {format.percent(share)} % of the floor's speed"
     return f"{who} reaches {format.percent(share)} % of the floor's speed"

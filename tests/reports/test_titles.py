@@ -192,7 +192,7 @@ def test_no_cell_comes_near_to_a_floor_that_it_is_faster_than(everything: list[D
         title = drawn.charts["roofline"].finding
         best = drawn.contest.best
         share = best.record.roofline.share if best and best.record.roofline else None
-        assert (drawn.contest.winner or "first") in title or not share
+        assert (drawn.contest.winner or "the lowest latency") in title or not share
         assert ("do not bound" in title) == bool(share and share > 1)
         beyond += "do not bound" in title
     assert beyond
