@@ -278,7 +278,7 @@ def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(command_line:
         "[set]\nfeatures = 8\nhidden = 4\n"
     )
     status, out, _ = command_line("--config", "run.toml", "--backends", "null/again", "--set", "hidden=8")
-    assert status == 0 and len(out.splitlines()) == 3  # the verdict, and where the report and its page are
+    assert status == 0 and len(out.splitlines()) == 4  # the answer, and where artefact, report and page are
     (record,) = report_file.read(Path("run")).records
     assert (record.cell.label, record.cell.dimensions["hidden"], record.cell.dimensions["features"]) == (
         "null/again",
