@@ -112,6 +112,9 @@ class Request(Frozen):
             says_how=True,
         ),
     ] = ()
+    shard: Annotated[
+        str, Option(("--shard",), "I/N, such as 2/8: only every N-th contest, from the I-th on, for one of N machines")
+    ] = ""
     no_artifacts: Annotated[bool, Option(("--no-artifacts",), "Do not keep what backends have built")] = False
     artifact_limit: Annotated[
         str, Option(("--artifact-limit",), "Size of what is kept, of all cells together; faster cells come first")
@@ -127,6 +130,17 @@ class Request(Frozen):
         if self.budget and not seconds:
             raise UsageError(f"--budget {self.budget}: write seconds, minutes or hours: 90, 90s, 5m or 1h")
         return seconds or None
+
+    @property
+    def own_contests(self) -> slice:
+        """Return which contests of the plan `shard` leaves. Raises UsageError for another form."""
+        if not self.shard:
+            return slice(None)
+        found = re.fullmatch(r"(\d+)/(\d+)", self.shard, re.ASCII)
+        number, shards = (int(found[1]), int(found[2])) if found else (0, 0)
+        if not 1 <= number <= shards:
+            raise UsageError(f"--shard {self.shard}: write I/N with I from 1 to N, such as 2/8")
+        return slice(number - 1, None, shards)
 
     def parts(self) -> list[Request]:
         """Return the requests that this one is made of, each with one product."""
@@ -182,7 +196,11 @@ def plan(request: Request) -> list[Contest]:
     for part in request.parts():
         for planned in _cells(part):
             contests.setdefault(planned.cell.contest_id, {})[planned.cell.id] = planned
-    return [Contest(contest_id, tuple(cells.values())) for contest_id, cells in contests.items()]
+    whole = [Contest(contest_id, tuple(cells.values())) for contest_id, cells in contests.items()]
+    own = whole[request.own_contests]
+    if not own:
+        raise UsageError(f"--shard {request.shard}: there are only {len(whole)} contest(s)")
+    return own
 
 
 def _cells(request: Request) -> Iterator[PlannedCell]:

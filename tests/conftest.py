@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,23 @@ def known_ceilings() -> Iterator[Callable[..., None]]:
 def measured_ceilings(known_ceilings: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """What the machine can do is measured after all."""
     monkeypatch.setattr(groundwork, "measure_ceilings", known_ceilings)
+
+
+@pytest.fixture(scope="session")
+def vision() -> object:
+    """Let torchvision and timm import, or skip the test without them.
+
+    PyPI's torchvision is compiled against torch with CUDA. Beside the CPU's torch two operators are missing, and no
+    model here calls them. They live as long as the library that is returned.
+    """
+    import torch
+
+    if find_spec("timm") is None or find_spec("torchvision") is None:
+        pytest.skip("timm and torchvision are not installed")
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library

@@ -319,3 +319,17 @@ def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(
     assert ("broken", "default", False) in expand_backends(["all"])
     with pytest.raises(BakeoffError, match="backend 'broken'"):
         expand_backends(["broken"])
+
+
+def test_shards_share_the_contests_out() -> None:
+    request = Request(models=("mlp", "conv"), backends=("eager",), devices=("cpu",), precision=("fp32", "bf16"))
+    whole = [contest.id for contest in plan(request)]
+    shards = [[one.id for one in plan(request.model_copy(update={"shard": f"{number}/3"}))] for number in (1, 2, 3)]
+    assert shards == [[whole[0], whole[3]], [whole[1]], [whole[2]]]
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "1/0", "5/5"])
+def test_a_shard_that_is_none(shard: str) -> None:
+    request = Request(models=("mlp",), backends=("eager",), devices=("cpu",), precision=("fp32", "bf16"), shard=shard)
+    with pytest.raises(UsageError, match=f"--shard {shard}: "):
+        plan(request)
