@@ -12,7 +12,7 @@ from judging.certainty import COUNTED, Certainty, Effect
 from judging.compare import CellChange, ReasonKind
 from judging.constraints import PERCENTILES, QUANTITIES, UNITS
 from judging.contest import CellJudgement, ContestJudgement
-from judging.decision import FEWEST_FOR_NARROW_LEAD, MARGIN_UNPAIRED, NARROW_LEAD
+from judging.decision import FEWEST_FOR_NARROW_LEAD, FEWEST_PROCESSES, MARGIN_UNPAIRED, NARROW_LEAD
 from judging.doubts import CANNOT_RUN
 from judging.environments import Difference
 from judging.judgement import Judgement
@@ -193,6 +193,13 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
     ]
     not_reached = [record for record in judgement.report.records if record.status is Status.NOT_REACHED]
     parts = [f"more time would settle {', '.join(left)}"] if left else []
+    hasty = [
+        contest.cell.title
+        for contest in judgement.contests
+        if contest.runner_up and len(contest.ranked[0].record.processes) < FEWEST_PROCESSES
+    ]
+    if hasty:
+        parts.append(f"fewer than {FEWEST_PROCESSES} processes of each cell were measured of {', '.join(hasty)}")
     if not_reached:
         labels = ", ".join(dict.fromkeys(record.cell.label for record in not_reached))
         parts.append(f"`resume` measures the cells that were not reached: {labels}")

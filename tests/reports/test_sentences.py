@@ -311,6 +311,10 @@ def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
     assert said.startswith("--budget 60s: more time would settle onnx against eager (conv on cpu, fp32)")
     assert said.endswith("; `resume` measures the cells that were not reached: inductor")
     assert sentences.what_more_time_would_settle(judge(report(records, request={}))) == ""
+    hasty = [once(1.0, "eager"), once(2.0, "onnx")]
+    assert sentences.what_more_time_would_settle(judge(report(hasty, request={"budget": "60s"}))) == (
+        "--budget 60s: fewer than 3 processes of each cell were measured of conv on cpu, fp32"
+    )
 
 
 def test_every_kind_of_doubt_has_a_sentence() -> None:
