@@ -209,7 +209,7 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
     kind = record.cell.device.kind
     uses_torch = runtime.uses_torch(kind)
     imports = [*COMMON_IMPORTS, *runtime.imports]
-    if uses_torch:
+    if uses_torch and "import torch._inductor" not in runtime.imports:  # which imports torch, too
         imports.append("import torch")
     if "onnx" in runtime.libraries[kind]:
         imports.append("from onnx import TensorProto")
@@ -227,6 +227,7 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
         "load.py.jinja",
         {
             **settings,
+            "variables": settings["variables"] if uses_torch else {},  # nothing else reads them
             "artifact": artifact,
             "standard_imports": script_parts.import_lines(imports, standard=True),
             "library_imports": script_parts.import_lines(imports, standard=False),
