@@ -84,20 +84,27 @@ def measured_ceilings(known_ceilings: Callable[..., None], monkeypatch: pytest.M
 
 
 @pytest.fixture(scope="session")
-def vision() -> object:
-    """Let torchvision and timm import, or skip the test without them.
+def torchvision_operators() -> object:
+    """Let torchvision import where it is installed, and with it transformers.
 
     PyPI's torchvision is compiled against torch with CUDA. Beside the CPU's torch two operators are missing, and no
     model here calls them. They live as long as the library that is returned.
     """
     import torch
 
-    if find_spec("timm") is None or find_spec("torchvision") is None:
-        pytest.skip("timm and torchvision are not installed")
     library = torch.library.Library("torchvision", "FRAGMENT")
     try:
         import torchvision  # noqa: F401
+    except ModuleNotFoundError:
+        return library
     except RuntimeError:
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return library
+
+
+@pytest.fixture(scope="session")
+def vision(torchvision_operators: object) -> None:
+    """Skip the test where timm or torchvision is missing."""
+    if find_spec("timm") is None or find_spec("torchvision") is None:
+        pytest.skip("timm and torchvision are not installed")

