@@ -206,7 +206,8 @@ def test_a_run_that_lost_a_record_is_resumed_and_measures_nothing_else_again(
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert report.complete
     again = by_label(report)
-    assert again["null"] == first["null"]
+    fitted_anew = {"latency": None, "roofline": None}  # null/double has other rounds now, and both are fitted together
+    assert again["null"].model_copy(update=fitted_anew) == first["null"].model_copy(update=fitted_anew)
     assert again["null/double"].roofline is not None
     assert again["null/double"].bursts[0].group not in {burst.group for burst in first["null"].bursts}
     assert any("interrupted and resumed" in note for note in report.notes)
