@@ -18,6 +18,7 @@ import backends
 import models
 from harness.controller import environment
 from harness.controller.contest_run import Measurement
+from harness.controller.contests import measure_contest
 from harness.controller.launcher import CAN_FORK, Launcher, Launchers
 from harness.controller.progress import Progress
 from harness.controller.worker_process import CAN_PAUSE, DeadlinePassed, WorkerEnded
@@ -282,7 +283,7 @@ def _measure(
     with store.timed(), contextlib.suppress(KeyboardInterrupt):
         for contest in contests:
             pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
-            measurement.measure(contest, pending)
+            measure_contest(measurement, contest, pending)
 
 
 def shared_imports(families: Sequence[Family], devices: Iterable[Device]) -> list[str]:

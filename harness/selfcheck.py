@@ -21,6 +21,7 @@ from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed
 
 import models
 from harness.controller.contest_run import Measurement
+from harness.controller.contests import measure_contest
 from harness.controller.launcher import Launchers
 from harness.controller.progress import Progress
 from harness.messages import BurstTaken, ComputeReference, Failed, MeasureCell, Ready, TakeBurst
@@ -248,7 +249,7 @@ def _trial(
         measurement = Measurement(
             launchers, store, progress, plan, request.time_limit_s, interleaved, undecided_for_any
         )
-        measurement.measure(contest, contest.cells)
+        measure_contest(measurement, contest, contest.cells)
     if not reference.exists():
         shutil.copy(store.reference(contest.id), reference)
     records = store.records()

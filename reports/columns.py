@@ -14,7 +14,7 @@ from judging.judgement import CellJudgement, ContestJudgement
 from judging.ranking import BASELINE
 from records.schema import Extent, Phase, Placement, Record
 from records.text import one_line, visible
-from reports import format, sentences
+from reports import doubt_sentences, format, sentences
 from reports.format import NONE
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         Column("died in", _known("died_in"), csv="died_in"),
         Column("signal", _known("signal"), csv="signal"),
         Column("reason", lambda row: visible(row.record.reason), csv="reason"),
-        Column("doubts", lambda row: "; ".join(one_line(sentences.doubt(each)) for each in row.record.doubts),
+        Column("doubts", lambda row: "; ".join(one_line(doubt_sentences.doubt(each)) for each in row.record.doubts),
                csv="doubts"),
         Column("contest", _known("cell.contest_id"), csv="contest_id"),
         Column("cell", _known("cell.id"), csv="cell_id"),

@@ -8,7 +8,7 @@ from judging.certainty import Certainty
 from judging.contest import ContestJudgement
 from judging.judgement import Judgement
 from records.schema import Frozen, Interval, Ratio
-from reports import sentences
+from reports import doubt_sentences
 
 FILES = ("report.json", "report.md", "report.html", "cells.csv")
 
@@ -66,7 +66,7 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         speedup=best.speedup if best else None,
         runner_up=contest.runner_up,
         lead=contest.lead,
-        doubts=sentences.doubts(contest),
+        doubts=doubt_sentences.doubts(contest),
         without_numbers={
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },

@@ -14,7 +14,7 @@ from judging.certainty import Effect
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Environment, Record, Report, Status
 from records.text import one_line, visible
-from reports import cost_report, format, machine, sentences
+from reports import cost_report, doubt_sentences, format, machine, sentences
 from reports.columns import Column, Output, T, answers_of, columns_of, shown_in
 from reports.format import NONE
 
@@ -123,10 +123,10 @@ def _contest(contest: ContestJudgement, number: int) -> str:
 
 def _doubts(contest: ContestJudgement, effect: Effect) -> str:
     """Return the doubts that have this effect on the answer, below what it is."""
-    doubts = "\n".join(f"- {escape(doubt, 3 * REASON_LIMIT)}" for doubt in sentences.doubts_with(effect, contest))
+    doubts = "\n".join(f"- {escape(doubt, 3 * REASON_LIMIT)}" for doubt in doubt_sentences.doubts_with(effect, contest))
     if not doubts:
         return ""
-    heading = sentences.EFFECTS[effect]
+    heading = doubt_sentences.EFFECTS[effect]
     return details(heading, doubts) if effect is Effect.NONE else f"{heading}:\n\n{doubts}"
 
 

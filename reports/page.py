@@ -23,7 +23,7 @@ from judging.compare import CellChange, Comparison
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Record, Report
 from records.text import one_line, visible
-from reports import charts, comparison, cost_report, format, machine, sentences
+from reports import charts, comparison, cost_report, doubt_sentences, format, machine, sentences
 from reports.charts import Chart, Palette
 from reports.columns import BACKEND, STATUS, Column, Output, answers_of, columns_of, shown_in
 
@@ -109,8 +109,8 @@ class Section:
         ]
         self.finding = f"{sentences.finding(contest)}."
         self.doubts = {
-            effect.name.lower(): (heading, sentences.doubts_with(effect, contest))
-            for effect, heading in sentences.EFFECTS.items()
+            effect.name.lower(): (heading, doubt_sentences.doubts_with(effect, contest))
+            for effect, heading in doubt_sentences.EFFECTS.items()
         }
         self.pays = sentences.pays(contest)
         self.what_to_ship = sentences.what_to_ship(contest)
@@ -238,7 +238,7 @@ def _templates() -> jinja2.Environment:
         autoescape=True,
     )
     environment.filters["visible"] = visible
-    environment.filters["sentence"] = sentences.doubt
+    environment.filters["sentence"] = doubt_sentences.doubt
     environment.filters["why"] = sentences.why
     environment.filters["difference"] = sentences.difference
     environment.filters["note"] = lambda text: one_line(text, NOTE_LIMIT)

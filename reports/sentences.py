@@ -6,25 +6,22 @@ Nothing here is escaped: who shows a sentence in Markdown, HTML or on a terminal
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from judging.certainty import COUNTED, Certainty, Effect
+from judging.certainty import Certainty, Effect
 from judging.compare import CellChange, ReasonKind
-from judging.constraints import PERCENTILES, QUANTITIES, UNITS
 from judging.contest import CellJudgement, ContestJudgement
-from judging.decision import FEWEST_FOR_NARROW_LEAD, FEWEST_PROCESSES, MARGIN_UNPAIRED, NARROW_LEAD
+from judging.decision import FEWEST_PROCESSES
 from judging.doubts import CANNOT_RUN
 from judging.environments import Difference
 from judging.judgement import Judgement
 from judging.ranking import BASELINE
 from judging.sweeps import Stretch, Sweep
-from records.schema import SETTLE, Doubt, DoubtKind, Ratio, Record, Report, Standing, Status, Verdict
+from records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
 from records.text import one_line, spell_ms
-from reports import format, machine
+from reports import doubt_sentences, format, machine
 from reports.format import NONE
-
-NAMES_SHOWN = 3
-"""Number of names that a list of models, backends or winners begins with; further ones are counted."""
+from reports.words import first, listed, percent
 
 NAME_LIMIT = 40
 """Longest name in a title, in characters."""
@@ -97,13 +94,13 @@ def finding(contest: ContestJudgement) -> str:
         return f"{best.label} wins at {spell_ms(best.latency.median_ms)}{ratios}{doubted}"
     sharing = [cell for cell in contest.ranked if cell.label in contest.candidates]
     medians_ms = [cell.latency.median_ms for cell in sharing if cell.latency]
-    between = f"{_listed(_first(contest.candidates))} ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
+    between = f"{listed(first(contest.candidates))} ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
     return f"{'no winner yet' if contest.certainty is Certainty.OPEN else 'tie'} between {between}{ratios}"
 
 
 def candidates(contest: ContestJudgement) -> str:
     """Return who wins, or who may: `onnx`, `onnx or openvino`."""
-    return _listed(_first(contest.candidates), "or") if contest.candidates else NONE
+    return listed(first(contest.candidates), "or") if contest.candidates else NONE
 
 
 def certainty(contest: ContestJudgement) -> str:
@@ -115,7 +112,7 @@ def certainty(contest: ContestJudgement) -> str:
             return f"only {contest.candidates[0]} could be ranked"
         case Certainty.DOUBTED:
             weightiest = contest.doubts_by_effect[Effect.WINNER][0]
-            return f"but {_BUT[weightiest.kind](weightiest)}"
+            return f"but {doubt_sentences.BUT[weightiest.kind](weightiest)}"
         case Certainty.OPEN:
             return "undecided"
     return contest.certainty.value
@@ -206,18 +203,6 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
     return f"--budget {budget}: {'; '.join(parts)}" if parts else ""
 
 
-def doubt(doubt: Doubt) -> str:
-    """Say what there is to doubt, and of which cells. In a record, it is about the record's own cell."""
-    text = _DOUBTS[doubt.kind](doubt)
-    about_cells = doubt.kind in _SAID_OF_CELLS and doubt.labels
-    return f"{', '.join(doubt.labels)}: {text}" if about_cells else text
-
-
-def doubts(contest: ContestJudgement) -> list[str]:
-    """Return each doubt about a contest as a sentence, in order of weight."""
-    return [doubt(each) for each in contest.doubts]
-
-
 def left_early(contest: ContestJudgement) -> str:
     """Say which cells got no further process because they were surely beaten, and by whom, or nothing."""
     groups: dict[tuple[int, str], list[CellJudgement]] = {}
@@ -234,31 +219,9 @@ def _left_early(cells: Sequence[CellJudgement]) -> str:
     processes += " process" if reasons[0].after_process == 1 else f" {reasons[0].after_process} processes"
     least = min(left.ratio for left in reasons)
     return (
-        f"{_listed([cell.label for cell in cells])} left after {processes}: at least {least:.1f} times slower than "
+        f"{listed([cell.label for cell in cells])} left after {processes}: at least {least:.1f} times slower than "
         f"{reasons[0].than} in every undisturbed round"
     )
-
-
-EFFECTS = {
-    Effect.WINNER: "What could change the winner",
-    Effect.NUMBER: "What could change the winner's numbers",
-    Effect.NONE: "Other remarks",
-}
-"""What stands above the doubts that have this effect. The remarks fold away."""
-
-
-def doubts_with(effect: Effect, contest: ContestJudgement) -> list[str]:
-    """Return the doubts that have this effect on the answer, as sentences. How failed cells ended is told by rows."""
-    told_by_a_row = DoubtKind.NOT_RANKED if effect is Effect.NONE else None
-    return [doubt(each) for each in contest.doubts_by_effect[effect] if each.kind is not told_by_a_row]
-
-
-def unmet(doubt: Doubt) -> str:
-    """Say which requirement is not met: `p99_ms is 5.2, not < 5`."""
-    name, comparison, limit = doubt.details
-    if "value" not in doubt.values:
-        return f"{name} cannot be judged: {_why_not_measured(name)}"
-    return f"{name} is {_quantity(name, doubt.values['value'])}, not {comparison} {limit}"
 
 
 def stored_verdict(contest: ContestJudgement) -> Verdict:
@@ -274,7 +237,7 @@ def stored_verdict(contest: ContestJudgement) -> Verdict:
         standings=[_standing(cell) for cell in contest.ranked],
         sentence=verdict(contest),
         unstable=contest.unstable,
-        doubts=doubts(contest),
+        doubts=doubt_sentences.doubts(contest),
     )
 
 
@@ -345,18 +308,11 @@ def _as_fast_as(contest: ContestJudgement, others: Sequence[str | None]) -> str:
         found = best.speedup if best and other == contest.baseline else contest.leads.get(other or "")
         if found and not (best and other == best.label):
             told.append(f"{format.ratio(found.value)}x as fast as {other}")
-    return f", {_listed(told)}" if told else ""
-
-
-def _first(labels: Sequence[str]) -> list[str]:
-    """Return at most `NAMES_SHOWN` names, the last of which may count the rest."""
-    if len(labels) <= NAMES_SHOWN + 1:
-        return list(labels)
-    return [*labels[:NAMES_SHOWN], f"{len(labels) - NAMES_SHOWN} others"]
+    return f", {listed(told)}" if told else ""
 
 
 def _first_names(names: Sequence[str]) -> str:
-    return _listed(_first([one_line(name, NAME_LIMIT) for name in dict.fromkeys(names)]))
+    return listed(first([one_line(name, NAME_LIMIT) for name in dict.fromkeys(names)]))
 
 
 def _build(record: Record) -> str:
@@ -403,249 +359,3 @@ _WHY = {
     ReasonKind.NO_BASELINE: f"no {BASELINE} in the same rounds of both runs",
     ReasonKind.WIDE_INTERVAL: "its interval is too wide: measure it in more processes",
 }
-
-_SAID_OF_CELLS = {
-    DoubtKind.CAVEAT,
-    DoubtKind.NOTED,
-    DoubtKind.REFERENCE,
-    DoubtKind.RECOMPILED,
-    DoubtKind.WARM_UP,
-    DoubtKind.WARM_UP_NOISE,
-    DoubtKind.PROCESS_LOST,
-    DoubtKind.SETTLED_LATE,
-}
-"""Sentences of these kinds do not name their cells: the labels are put before them."""
-
-_BUT: dict[DoubtKind, Callable[[Doubt], str]] = {
-    DoubtKind.NOT_TOLD_APART: lambda doubt: f"{_listed(_first(doubt.labels[1:]), 'or')} may be as fast",
-    DoubtKind.NARROW_LEAD: lambda _: "measured in too few processes",
-    DoubtKind.NOT_RANKED: lambda doubt: f"without {_listed(_first(doubt.labels))}, for lack of time",
-    DoubtKind.WAITED: lambda _: "the machine was busy",
-    DoubtKind.ALWAYS_WAITED: lambda _: "the machine was busy",
-    DoubtKind.STOLEN: lambda _: "the machine was busy",
-    DoubtKind.GPU_SHARED: lambda _: "the GPU was shared",
-    DoubtKind.BUILD_SPREAD: lambda _: "other builds may differ",
-}
-"""What a doubt that could change the winner is in a few words, after `but`."""
-
-
-def _undecided(doubt: Doubt) -> str:
-    best, *others = doubt.labels
-    processes = _count(doubt, "processes")
-    return (
-        f"{processes} processes of each do not decide how {best} compares with {_listed(others)}. Raise --time-limit, "
-        f"or --processes over {processes}, or use a quieter machine"
-    )
-
-
-def _not_told_apart(doubt: Doubt) -> str:
-    best, *others = doubt.labels
-    return (
-        f"{_listed(others)} may be as fast as {best}: the median is longer, but varies too much to tell. Raise "
-        "--processes"
-    )
-
-
-def _narrow_lead(doubt: Doubt) -> str:
-    processes = _count(doubt, "processes")
-    measured = "a single process" if processes == "1" else f"{processes} processes"
-    return (
-        f"{doubt.labels[0]} leads by less than {percent(NARROW_LEAD)} in {measured} of each, but two equal processes "
-        f"can be 8 % apart. Measure more of them: --processes {FEWEST_FOR_NARROW_LEAD}"
-    )
-
-
-def _unpaired(_: Doubt) -> str:
-    return (
-        "some cells were not measured in the same rounds, and the machine may have changed in between: leads under "
-        f"{percent(MARGIN_UNPAIRED)} between them count as ties. Measure them in one run, interleaved"
-    )
-
-
-def _reference(doubt: Doubt) -> str:
-    computed_in, *in_float32 = doubt.details
-    if in_float32:
-        return f"checked against {computed_in}, but without float64 ran in float32: {', '.join(in_float32)}"
-    return (
-        f"checked against eager in {computed_in}, since float64 could not be computed here: an error that eager makes "
-        "too is not seen"
-    )
-
-
-def _settled_late(doubt: Doubt) -> str:
-    return (
-        f"this build was final only after {_count(doubt, 'calls')} calls ({doubt.values['seconds']:.1f} s). They count "
-        "as part of building it"
-    )
-
-
-def _placement(doubt: Doubt) -> str:
-    extent, *elsewhere = doubt.details
-    where = ", ".join(elsewhere) or "see its placement"
-    return (
-        f"{doubt.labels[0]} ran only in part where it was asked to ({extent}): {where}. Its latency is that of both "
-        "parts; with --strict it is not ranked"
-    )
-
-
-def _process_spread(doubt: Doubt) -> str:
-    return (
-        f"processes of the same cell differ, the slowest from the fastest by: {_with_shares(doubt)}. The intervals "
-        "contain this, and more --processes narrow them"
-    )
-
-
-def _clock_fell(doubt: Doubt) -> str:
-    return (
-        f"the GPU's clock fell to {_count(doubt, 'lowest_mhz')} MHz in {_share(doubt)} of the measurements"
-        f"{_reasons(doubt)}. {_SLOWED_GPU}"
-    )
-
-
-def _clock_held_down(doubt: Doubt) -> str:
-    return f"the GPU's clock was held down in {_share(doubt)} of the measurements{_reasons(doubt)}. {_SLOWED_GPU}"
-
-
-_SLOWED_GPU = "The latencies are those of a slowed GPU: check its cooling and its power limit"
-
-
-def _reasons(doubt: Doubt) -> str:
-    """Return why the clock was held down, in NVML's words, and how hot the GPU was."""
-    heat = [f"at up to {_count(doubt, 'temperature_c')} °C"] if "temperature_c" in doubt.values else []
-    named = ", ".join([*doubt.details, *heat])
-    return f" ({named})" if named else ""
-
-
-def _waited(doubt: Doubt) -> str:
-    return f"other processes kept the machine busy in {_share(doubt)} of the measurements. {_what_of_these(doubt)}"
-
-
-def _stolen(doubt: Doubt) -> str:
-    return f"the hypervisor gave our cores to others in {_share(doubt)} of the measurements. {_what_of_these(doubt)}"
-
-
-def _what_of_these(doubt: Doubt) -> str:
-    if COUNTED in doubt.values:
-        return "They count, since too few others remain: measure again while the machine is quiet"
-    return "They were left out where cells are compared"
-
-
-def _always_waited(doubt: Doubt) -> str:
-    return (
-        f"threads waited for a core all the time ({_with_shares(doubt)} of their time, summed over threads): there are "
-        "more threads than cores, or another process never rests. Stop it, or lower OMP_NUM_THREADS"
-    )
-
-
-def _drift(doubt: Doubt) -> str:
-    return (
-        f"the machine's speed drifted by {percent(doubt.values['share'])} over the run. Ratios are taken within rounds "
-        "and stay right; the latencies are an average"
-    )
-
-
-def _gpu_shared(doubt: Doubt) -> str:
-    most = int(doubt.values["processes"])
-    others, them = ("processes", "them") if most > 1 else ("process", "it")
-    return f"{most} other {others} used the GPU meanwhile. Stop {them} and measure again"
-
-
-def _not_ranked(doubt: Doubt) -> str:
-    status, reason = doubt.details
-    if status == Status.NOT_REACHED:
-        were, them = ("were", "them") if len(doubt.labels) > 1 else ("was", "it")
-        return f"{_listed(doubt.labels)} {were} not reached: {reason}. `resume` measures {them}"
-    are = "are" if len(doubt.labels) > 1 else "is"
-    return f"{_listed(doubt.labels)} {are} not ranked, {status}{f': {reason}' if reason else ''}"
-
-
-_DOUBTS: dict[DoubtKind, Callable[[Doubt], str]] = {
-    DoubtKind.UNDECIDED: _undecided,
-    DoubtKind.NOT_TOLD_APART: _not_told_apart,
-    DoubtKind.NARROW_LEAD: _narrow_lead,
-    DoubtKind.NO_BASELINE: lambda doubt: (
-        f"there is no {doubt.labels[0]} to compare with, so no speed-up can be given. Measure it too"
-    ),
-    DoubtKind.UNPAIRED: _unpaired,
-    DoubtKind.REQUIREMENT: lambda doubt: f"{doubt.labels[0]} may not win: {unmet(doubt)}",
-    DoubtKind.CAVEAT: lambda doubt: doubt.details[0],
-    DoubtKind.NOTED: lambda doubt: doubt.details[0],
-    DoubtKind.REFERENCE: _reference,
-    DoubtKind.RECOMPILED: lambda doubt: (
-        f"compiled {_count(doubt, 'count')} more time(s) while it was measured: its latency may contain compiling. Fix "
-        "the shapes of the inputs"
-    ),
-    DoubtKind.WARM_UP: lambda doubt: (
-        f"still became faster or slower after {doubt.values['seconds']:.0f} s of warm-up: its latency in a long-lived "
-        "process may be another. A longer --min-time shows it"
-    ),
-    DoubtKind.WARM_UP_NOISE: lambda _: (
-        "latencies still moved by more than 2 % at the end of the warm-up, but neither up nor down: this is noise"
-    ),
-    DoubtKind.PROCESS_LOST: lambda doubt: (
-        f"a further process was {doubt.details[0]}: its numbers are those of the processes before"
-    ),
-    DoubtKind.SETTLED_LATE: _settled_late,
-    DoubtKind.PLACEMENT: _placement,
-    DoubtKind.BUILD_SPREAD: lambda doubt: (
-        f"builds of the same cell differ, the slowest from the fastest by: {_with_shares(doubt)}. That is more than "
-        "processes of one build do, so the interval holds for these builds only: raise --builds"
-    ),
-    DoubtKind.PROCESS_SPREAD: _process_spread,
-    DoubtKind.CLOCK_FELL: _clock_fell,
-    DoubtKind.CLOCK_HELD_DOWN: _clock_held_down,
-    DoubtKind.WAITED: _waited,
-    DoubtKind.ALWAYS_WAITED: _always_waited,
-    DoubtKind.STOLEN: _stolen,
-    DoubtKind.DRIFT: _drift,
-    DoubtKind.GPU_SHARED: _gpu_shared,
-    DoubtKind.NOT_RANKED: _not_ranked,
-}
-
-
-def percent(share: float) -> str:
-    """Return `12 %`."""
-    return f"{100 * share:.0f} %"
-
-
-def _share(doubt: Doubt) -> str:
-    return percent(max(0.01, doubt.values["share"]))
-
-
-def _count(doubt: Doubt, name: str) -> str:
-    return f"{doubt.values[name]:,.0f}"
-
-
-def _with_shares(doubt: Doubt) -> str:
-    return ", ".join(f"{label} {percent(doubt.values[label])}" for label in doubt.labels)
-
-
-def _listed(names: Sequence[str], word: str = "and") -> str:
-    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else "".join(names)
-
-
-_WHY_NOT_MEASURED = {
-    **dict.fromkeys(("median_ms", "mean_ms", "min_ms"), "no latency was measured"),
-    **dict.fromkeys(PERCENTILES, "the sample is too small for this percentile: raise --min-time"),
-    "calls_per_s": "no throughput was measured",
-    "build_s": "no phase was timed",
-    **dict.fromkeys(("first_call_s", "first_answer_s"), "no first call was timed"),
-    **dict.fromkeys(("warm_build_s", "warm_first_answer_s"), "it was never started warm"),
-    "peak_device_bytes": "no memory of a device was read",
-    "peak_resident_bytes": "no memory was read",
-    "artifact_bytes": "it leaves no artefact",
-    **dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), "no error was measured"),
-    "joules_per_call": "this machine counts no energy",
-}
-
-
-def _why_not_measured(name: str) -> str:
-    return _WHY_NOT_MEASURED.get(name, "it was not measured")
-
-
-def _quantity(name: str, value: float) -> str:
-    """Return six digits, so that a value that just misses a limit does not read like the limit. Bytes get a unit."""
-    if not QUANTITIES[name].is_bytes:
-        return f"{value:.6g}"
-    unit = next(unit for unit in ("GB", "MB", "kB", "B") if value >= UNITS[unit] or unit == "B")
-    return f"{value / UNITS[unit]:.6g} {unit}"

@@ -22,7 +22,7 @@ from judging.doubts import CANNOT_RUN, doubt_of_placement
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Cell, DoubtKind, Record, Status
 from records.text import one_line
-from reports import cost_report, format, machine, sentences
+from reports import cost_report, doubt_sentences, format, machine, sentences
 from reports.columns import BACKEND, WIDE, Column, Output, answers_of, columns_of, shown_in
 from reports.format import NONE
 
@@ -253,11 +253,11 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
     for row in contest.cells:
         placement = doubt_of_placement(row.record)
         if placement and row.record.status is not Status.FALLBACK:
-            _print_wrapped(console, "~ ", sentences.doubt(placement))
+            _print_wrapped(console, "~ ", doubt_sentences.doubt(placement))
     for effect, doubts in contest.doubts_by_effect.items():
         for doubt in doubts:
             if doubt.kind not in _TOLD_BY_A_ROW:
-                _print_wrapped(console, "! " if effect is Effect.WINNER else "- ", sentences.doubt(doubt))
+                _print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
     told = [sentences.left_early(contest), sentences.pays(contest), *cost_report.plain_verdicts(contest)]
     for sentence in filter(None, told):
         _print_wrapped(console, "= ", sentence)

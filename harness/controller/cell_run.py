@@ -5,16 +5,24 @@ from __future__ import annotations
 import bisect
 import math
 import shutil
-import signal
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import backends
-import models
 from backends.base import AheadOfTime
 from harness.controller import roofline
+from harness.controller.cell_record import (
+    cause_of_death,
+    common_fields,
+    doubts_of_finished,
+    doubts_of_ready,
+    products_of,
+    shortfall,
+    tail_of,
+    with_peaks_of,
+)
 from harness.controller.environment import Machine
 from harness.controller.launcher import Launcher
 from harness.controller.progress import Progress
@@ -36,11 +44,10 @@ from harness.messages import (
     Ready,
     TakeBurst,
 )
-from harness.plan import PlannedCell, command_for
+from harness.plan import PlannedCell
 from harness.sampling_plan import SamplingPlan
 from judging.estimate import burst_medians_ms, burst_ms
 from judging.fit import summarise
-from records.precision import Precision
 from records.schema import (
     Accuracy,
     Burst,
@@ -48,22 +55,15 @@ from records.schema import (
     Conditions,
     Doubt,
     DoubtKind,
-    Extent,
     Latency,
-    Memory,
     Phase,
-    Placement,
     Process,
     Record,
     Roofline,
     Status,
-    WarmUp,
 )
 from records.store import FirstBuild, Store, UnfinishedCell
 
-LOG_TAIL_LINES = 30
-LOG_TAIL_CHARACTERS = 4000
-NAMED_FALLBACKS = 2
 TICK_S = 0.5
 
 Awaited = TypeVar("Awaited", Packaged, Loaded, Ready, BurstTaken, Finished)
@@ -378,7 +378,7 @@ class CellRun:
         if failed is None:
             return {}
         reason = f"wrong in its process {len(so_far.processes) + 1}: {failed.rule}"
-        return {"status": Status.INCORRECT, "reason": reason, "accuracy": failed, "log_tail": _tail(self._log)}
+        return {"status": Status.INCORRECT, "reason": reason, "accuracy": failed, "log_tail": tail_of(self._log)}
 
     def _start_worker(
         self, launcher: Launcher, kind: type[MeasureCell | PackageCell | MeasurePackagedCell], workspace: Path | None
@@ -471,7 +471,7 @@ class CellRun:
             phases=processes[0].phases if processes else unfinished,
             processes=processes,
             bursts=self.bursts,
-            log_tail=_tail(self._log) if status.is_failure else "",
+            log_tail=tail_of(self._log) if status.is_failure else "",
             started_at=self._started_at,
             elapsed_s=self._elapsed_s,
             **common_fields(self.planned),
@@ -490,93 +490,3 @@ class CellRun:
         store, cell = self._setup.store, self.cell
         work, ceilings = store.work(cell.contest_id), store.ceilings(cell.device, products_of(cell))
         return roofline.of(work, ceilings, latency) if work and ceilings and latency else None
-
-
-def common_fields(planned: PlannedCell) -> dict[str, Any]:
-    """Return the fields that every record has, even if the cell was never started."""
-    return {
-        "asked_by_name": planned.asked_by_name,
-        "command": command_for(planned.cell, planned.options),
-    }
-
-
-def products_of(cell: Cell) -> Precision:
-    """Return the precision of the cell's matrix products: its own, unless its model has products of another."""
-    return models.find(cell.model).products or cell.precision
-
-
-def shortfall(placement: Placement | None, backend: str) -> str:
-    """Return why a cell fails under --strict, or an empty string if it ran wholly where it was asked to."""
-    if placement is None:
-        return f"{backend} does not tell where it ran, and --strict asks for full"
-    if placement.extent is Extent.FULL:
-        return ""
-    reason = f"placement is {placement.extent}, and --strict asks for full"
-    if not placement.fallbacks:
-        return reason
-    named, unnamed = placement.fallbacks[:NAMED_FALLBACKS], placement.fallbacks[NAMED_FALLBACKS:]
-    return f"{reason}: {', '.join(named)}{f' and {len(unnamed)} more' if unnamed else ''}"
-
-
-def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
-    """Return the memory with the peaks of an earlier build, where these are higher."""
-    if build is None:
-        return memory
-    peaks = {}
-    for name in ("peak_resident_bytes", "peak_device_bytes"):
-        known = [value for value in (getattr(memory, name), getattr(build.memory, name)) if value is not None]
-        peaks[name] = max(known, default=None)
-    return memory.model_copy(update=peaks)
-
-
-def doubts_of_ready(ready: Ready) -> list[Doubt]:
-    """Return what there is to doubt of a cell that is ready to be measured."""
-    found = []
-    if ready.caveat:
-        found.append(Doubt(kind=DoubtKind.CAVEAT, details=[ready.caveat]))
-    if ready.reference_type != "float64" or ready.reference_in_float32:
-        details = [ready.reference_type, *ready.reference_in_float32]
-        found.append(Doubt(kind=DoubtKind.REFERENCE, details=details))
-    return [*found, doubt] if (doubt := doubt_of(ready.warm_up)) else found
-
-
-def doubts_of_finished(finished: Finished) -> list[Doubt]:
-    """Return what there is to doubt of a cell after its bursts."""
-    if not finished.recompilations:
-        return []
-    return [Doubt(kind=DoubtKind.RECOMPILED, values={"count": finished.recompilations})]
-
-
-def doubt_of(warm_up: WarmUp) -> Doubt | None:
-    """Return the doubt about a warm-up that did not become steady."""
-    if warm_up.steady:
-        return None
-    if warm_up.trendless:
-        return Doubt(kind=DoubtKind.WARM_UP_NOISE)
-    return Doubt(kind=DoubtKind.WARM_UP, values={"seconds": warm_up.seconds})
-
-
-def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, str]:
-    """Return what the exit status of a worker that died in `phase` means."""
-    if -status == signal.SIGKILL and kernel_killed:
-        return Status.OOM, f"killed in {phase} by the kernel, which had no memory left"
-    return Status.CRASH, f"{_how_it_died(status)} in {phase}"
-
-
-def _how_it_died(status: int) -> str:
-    if status >= 0:
-        return f"left with exit status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = "unknown"
-    return f"died of signal {-status} ({name})"
-
-
-def _tail(log: Path) -> str:
-    """Return the last lines of a log file."""
-    try:
-        text = log.read_text(errors="replace")
-    except FileNotFoundError:
-        return ""
-    return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])[-LOG_TAIL_CHARACTERS:]

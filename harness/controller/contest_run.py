@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from harness.controller import groundwork
-from harness.controller.cell_run import CellEnded, CellRun, ContestSetup, common_fields
+from harness.controller.cell_record import common_fields
+from harness.controller.cell_run import CellEnded, CellRun
 from harness.controller.environment import Machine
 from harness.controller.launcher import Launcher, Launchers
 from harness.controller.progress import Progress
@@ -25,9 +25,9 @@ from harness.controller.rounds import (
     round_rules,
 )
 from harness.controller.worker_process import CAN_PAUSE
-from harness.plan import Contest, PlannedCell, refusal
+from harness.plan import PlannedCell
 from harness.sampling_plan import SamplingPlan
-from harness.time_plan import Step, TimePlan, likely_to_run
+from harness.time_plan import Step, TimePlan
 from judging.estimate import burst_medians_ms
 from judging.ranking import baseline_of, beaten, undecided
 from records.artifacts import Artifacts, Full
@@ -45,7 +45,7 @@ NO_TIME = "--budget left no time to build it"
 
 
 class Measurement:
-    """Measures the contests of one run."""
+    """What the contests of one run have in common: where workers start, where records go, how long it may take."""
 
     def __init__(
         self,
@@ -76,57 +76,6 @@ class Measurement:
         self.artifacts = artifacts
         self.group_numbers: Iterator[int] = itertools.count(store.next_group())
 
-    def measure(self, contest: Contest, pending: Sequence[PlannedCell]) -> None:
-        """Bring every pending cell of the contest to its record in the store."""
-        sensible = self._refuse_senseless(pending)
-        likely = likely_to_run(planned.cell for planned in sensible)
-        self.time_plan.expect(contest.id, likely, self.sampling.processes)
-        self.time_plan.begin(contest.id, self.machine.now_s())
-        if sensible:
-            self._measure_sensible(contest, sensible)
-        self.time_plan.ended(contest.id)
-        if pending:
-            self.progress.decided(self.store.records([planned.cell.id for planned in contest.cells]))
-
-    def _measure_sensible(self, contest: Contest, sensible: Sequence[PlannedCell]) -> None:
-        begun_s = self.machine.now_s()
-        limit_s = min(self.time_limit_s, self.time_plan.contest_ends_s - begun_s)
-        needed = (self.launchers.first, self.store, self.progress, limit_s)
-        try:
-            reference = groundwork.reference(contest, *needed)
-        except groundwork.NoReference as error:
-            self._end_without_reference(sensible, error)
-            return
-        if not self.launchers.are_serving:
-            self.progress.note("importing torch in the fork servers of further processes")
-        self.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
-        groundwork.measure_ceilings(sensible[0].cell, *needed)
-        self.step_done(contest.id, Step.GROUNDWORK, "", self.machine.now_s() - begun_s)
-        setup = ContestSetup(self.store, self.progress, self.sampling, self.time_limit_s, reference, self.machine)
-        kept = self.store.unfinished(contest.id)
-        cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}
-        cell_runs = [CellRun(planned, setup, cells.get(planned.cell.id)) for planned in sensible]
-        if kept:
-            self._note_resumption(kept, cell_runs)
-        if before := [cell_run.cell.label for cell_run in cell_runs if cell_run.was_built_before]:
-            self.store.note(
-                f"interrupted and resumed: {contest.id} began anew, but with {', '.join(before)} built before"
-            )
-        ContestRun(self, cell_runs, kept).run()
-        self.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
-
-    def _end_without_reference(self, cells: Sequence[PlannedCell], error: groundwork.NoReference) -> None:
-        """End all cells. The failure is the model's own, so that one cell tells it for all: eager, if it is there."""
-        baseline = baseline_of([planned.cell for planned in cells])
-        first, *others = sorted(cells, key=lambda planned: planned.cell.label != baseline)
-        if self.machine.now_s() >= self.time_plan.contest_ends_s:
-            for planned in cells:
-                self.end(not_reached(planned))
-            return
-        reasons = [(first, str(error)), *((planned, f"{error.what}: see {first.cell.label}") for planned in others)]
-        for planned, reason in reasons:
-            self.end(Record(cell=planned.cell, status=error.status, reason=reason, **common_fields(planned)))
-
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
         """Learn what a step has taken, and tell how much time is left."""
         self.time_plan.done(contest_id, step, label, seconds)
@@ -139,23 +88,6 @@ class Measurement:
         """Keep the record of a cell that has come to its end."""
         self.store.save(record)
         self.progress.ended(record)
-
-    def _note_resumption(self, kept: UnfinishedContest, cell_runs: Sequence[CellRun]) -> None:
-        done = f"{kept.epochs} process{'es' if kept.epochs > 1 else ''}"
-        self.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
-        if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
-            self.store.note(f"what {', '.join(gone)} had built for {kept.contest_id} was gone, and was built anew")
-
-    def _refuse_senseless(self, pending: Sequence[PlannedCell]) -> list[PlannedCell]:
-        """Return the cells that make sense. The others end here, without a process."""
-        sensible = []
-        for planned in pending:
-            status, reason = refusal(planned.cell)
-            if reason:
-                self.end(Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned)))
-            else:
-                sensible.append(planned)
-        return sensible
 
 
 def not_reached(planned: PlannedCell) -> Record:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.controller.cell_run import cause_of_death, products_of
+from harness.controller.cell_record import cause_of_death, products_of
 from harness.controller.launcher import Launcher
 from harness.controller.progress import Progress
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded

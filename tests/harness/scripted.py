@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from harness.controller.contest_run import Measurement
+from harness.controller.contests import measure_contest
 from harness.controller.environment import Machine
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.messages import (
@@ -287,7 +288,7 @@ def run_contest(
     )
     pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
     with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):
-        measurement.measure(contest, pending)
+        measure_contest(measurement, contest, pending)
     return SimpleNamespace(
         records={record.cell.label: record for record in store.records()},
         store=store,

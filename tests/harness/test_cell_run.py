@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.controller.cell_run import cause_of_death, doubt_of, shortfall
+from harness.controller.cell_record import cause_of_death, doubt_of, shortfall
 from records.schema import Doubt, DoubtKind, Extent, Placement, Status, WarmUp
 from tests.harness.scripted import HANG, WRONG, Script, plan_of, run_contest
 

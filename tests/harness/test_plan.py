@@ -11,7 +11,7 @@ import pytest
 import backends
 import runner
 from harness import run as runs
-from harness.controller.cell_run import common_fields
+from harness.controller.cell_record import common_fields
 from harness.plan import Request, command_for, expand_backends, plan
 from records.errors import BakeoffError, UsageError
 from records.schema import Cell, Report

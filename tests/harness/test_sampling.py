@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from backends.base import Compiled, Wrapped
-from harness.controller.cell_run import doubt_of
+from harness.controller.cell_record import doubt_of
 from harness.sampling_plan import SamplingPlan
 from harness.worker import sampling
 from harness.worker.clock import Clock

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import models
-from harness.controller.cell_run import products_of
+from harness.controller.cell_record import products_of
 from harness.plan import unsupported_precision
 from harness.worker import precision
 from harness.worker.loading import load, place

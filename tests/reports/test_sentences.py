@@ -4,7 +4,7 @@ from judging.constraints import QUANTITIES, Requirements
 from judging.contest import ContestJudgement, judge_contest
 from judging.judgement import judge
 from records.schema import Cell, Doubt, DoubtKind, Interval, LeftEarly, Phase, Ratio, Record, Status
-from reports import sentences
+from reports import doubt_sentences, sentences
 from tests.reports.samples import cell, constant, failed, lived, noted, ok, once, over_processes, report
 
 
@@ -276,12 +276,12 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
     ],
 )
 def test_a_doubt_in_one_sentence(doubt: Doubt, said: str) -> None:
-    assert sentences.doubt(doubt) == said
+    assert doubt_sentences.doubt(doubt) == said
 
 
 def test_a_requirement_on_something_that_was_not_measured_says_why() -> None:
     def unmet(name: str) -> str:
-        return sentences.unmet(Doubt(kind=DoubtKind.REQUIREMENT, details=[name, "<", "5"]))
+        return doubt_sentences.unmet(Doubt(kind=DoubtKind.REQUIREMENT, details=[name, "<", "5"]))
 
     assert unmet("p99_ms") == "p99_ms cannot be judged: the sample is too small for this percentile: raise --min-time"
     assert unmet("joules_per_call") == "joules_per_call cannot be judged: this machine counts no energy"
@@ -296,7 +296,7 @@ def test_the_stored_verdicts_are_those_of_the_judgement() -> None:
         assert (stored.contest_id, stored.title, stored.winner) == (contest.contest_id, contest.title, contest.winner)
         assert [standing.label for standing in stored.standings] == contest.contenders
         assert stored.sentence == sentences.verdict(contest)
-        assert stored.doubts == sentences.doubts(contest)
+        assert stored.doubts == doubt_sentences.doubts(contest)
     baseline = next(each for each in filled.verdicts[0].standings if each.label == "eager")
     assert (baseline.break_even_calls, baseline.break_even_established) == (0, True)
 
@@ -322,5 +322,5 @@ def test_every_kind_of_doubt_has_a_sentence() -> None:
     for kind in DoubtKind:
         details = ["p99_ms", "<", "5"] if kind is DoubtKind.REQUIREMENT else ["oom", "no memory"]
         made = Doubt(kind=kind, labels=["onnx", "eager"], values=values | {"eager": 1.0}, details=details)
-        said = sentences.doubt(made)
+        said = doubt_sentences.doubt(made)
         assert len(said) > 10 and not said.endswith(".")
