@@ -10,7 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+try:
+    import pydantic  # noqa: F401
+    import typer
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error.name} is not installed: run `make bench`, or `pip install -c constraints.txt '.[cpu]'`")
 from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup

@@ -166,14 +166,14 @@ def are_precise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> 
 def shared_logs(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> list[float]:
     """Return the logarithms of slow / fast in common rounds. Disturbed rounds are left out if enough others remain."""
     shared, calm = _common_rounds(fast, slow)
-    used = calm if _are_enough(calm, shared) else shared
+    used = calm if are_enough(len(calm), len(shared)) else shared
     return [math.log(slow[key].ms / fast[key].ms) for key in used]
 
 
 def compares_disturbed_rounds(one: Series, other: Series) -> bool:
     """Return True if two cells are compared in disturbed rounds, because in some process too few others remain."""
     rounds = [_common_rounds(one[process], other[process]) for process in one.keys() & other.keys()]
-    return any(len(calm) < len(shared) and not _are_enough(calm, shared) for shared, calm in rounds)
+    return any(len(calm) < len(shared) and not are_enough(len(calm), len(shared)) for shared, calm in rounds)
 
 
 def _common_rounds(
@@ -184,5 +184,6 @@ def _common_rounds(
     return shared, [key for key in shared if not one[key].disturbed and not other[key].disturbed]
 
 
-def _are_enough(calm: Sequence[object], shared: Sequence[object]) -> bool:
-    return len(calm) >= max(MIN_UNDISTURBED_ROUNDS, MIN_UNDISTURBED_SHARE * len(shared))
+def are_enough(calm: Any, shared: Any) -> Any:
+    """Return True if a ratio may be taken over `calm` undisturbed rounds of `shared` ones. Arrays give an array."""
+    return calm >= np.maximum(MIN_UNDISTURBED_ROUNDS, MIN_UNDISTURBED_SHARE * shared)

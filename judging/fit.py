@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 
 from judging.estimate import (
-    MIN_UNDISTURBED_ROUNDS,
-    MIN_UNDISTURBED_SHARE,
     Series,
     Turn,
+    are_enough,
     medians_and_errors,
     process_medians_ms,
     series_of,
@@ -296,7 +295,7 @@ def _pairs(cells: Sequence[Mapping[tuple[int, int], Turn]]) -> tuple[Array, Arra
         ratios = logs[row] - logs[others]
         known = ~np.isnan(ratios)
         both_calm = known & calm[row] & calm[others]
-        enough = both_calm.sum(axis=1) >= np.maximum(MIN_UNDISTURBED_ROUNDS, MIN_UNDISTURBED_SHARE * known.sum(axis=1))
+        enough = are_enough(both_calm.sum(axis=1), known.sum(axis=1))
         used = np.where(enough[:, None], both_calm, known)
         median, error = medians_and_errors(np.where(used, ratios, np.nan))
         medians[row, others], errors[row, others] = median, error

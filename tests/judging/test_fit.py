@@ -289,7 +289,8 @@ def test_a_further_cell_moves_two_others_by_no_more_than_their_intervals(records
     before, after = (each.ratio("eager", "onnx") for each in (without, found))
     if before.ci95 is None or after.ci95 is None:
         return
-    assert before.ci95.low <= after.ci95.high and after.ci95.low <= before.ci95.high
+    rounded = 1.002  # each ratio is one of two latencies with four digits
+    assert before.ci95.low <= after.ci95.high * rounded and after.ci95.low <= before.ci95.high * rounded
     if before.ci95.low > 1 and before.value > 1.02:
         assert after.ci95.high > 1
     if before.ci95.high < 1 and before.value < 1 / 1.02:
