@@ -155,7 +155,8 @@ def costs(contest: ContestJudgement, start: Start) -> str:
         return f"{cheapest} costs least, however many calls{doubt}"
     crossing = others[0].crossing
     until = f"up to call {others[0].first_call - 1:,}" if crossing and crossing.is_established else "at first"
-    in_the_end = f"{_short(others[-1].line.label)} from call {others[-1].first_call:,} on{doubt_of(others[-1])}"
+    then = "in the end " if len(others) > 1 else ""
+    in_the_end = f"{then}{_short(others[-1].line.label)} from call {others[-1].first_call:,} on{doubt_of(others[-1])}"
     return f"{cheapest} costs least {until}{doubt}, {in_the_end}"
 
 

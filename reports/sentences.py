@@ -171,11 +171,12 @@ def what_to_ship(contest: ContestJudgement, folder: str = "") -> str:
 
 def what_all_winners_ship(judgement: Judgement, folder: str) -> str:
     """Say the same of all contests together, in one line."""
-    kept = [said for contest in judgement.contests if (said := what_to_ship(contest, folder))]
+    kept = [contest for contest in judgement.contests if what_to_ship(contest, folder)]
     if len(kept) < 2:
-        return "".join(kept)
-    command = f"python runner.py export {shlex.quote(folder)} CONTEST"
-    return f"What the winners built is kept: {folder}/artifacts. To run one without Bakeoff: {command}"
+        return "".join(what_to_ship(contest, folder) for contest in kept)
+    title = names(judgement.contests)[judgement.contests.index(kept[0])]
+    command = f"python runner.py export {shlex.quote(folder)} {kept[0].cells[0].cell.contest_id}"
+    return f"What the winners built is kept: {folder}/artifacts. To run {title} without Bakeoff: {command}"
 
 
 def what_more_time_would_settle(judgement: Judgement) -> str:

@@ -96,7 +96,9 @@ def test_the_winners_artefact_is_told_with_the_command_that_exports_it() -> None
     assert sentences.what_to_ship(tied) == sentences.what_to_ship(nothing) == ""
     other = [ok(cell(each.cell.backend, model="mlp"), each.bursts, artifact="y") for each in (once(2.0, "eager"), won)]
     both = judge(report([once(2.0, "eager"), won, *other]))
-    assert sentences.what_all_winners_ship(both, "run").endswith("Bakeoff: python runner.py export run CONTEST")
+    first = both.contests[0].contest_id
+    said = sentences.what_all_winners_ship(both, "run")
+    assert said.endswith(f"without Bakeoff: python runner.py export run {first}")
 
 
 def test_the_verdict_counts_cells_that_do_not_meet_the_requirements() -> None:
