@@ -31,6 +31,7 @@ TABLE: dict[str, str] = {
 DEFAULT = ("mlp", "conv", "transformer")
 
 CLASSES = {
+    "diffusers": "models.diffusers:Diffusers",
     "hf": "models.huggingface:HuggingFace",
     "onnx": "models.onnx_file:OnnxFile",
     "pt2": "models.exported_program:ExportedFile",
@@ -40,6 +41,10 @@ CLASSES = {
 """Where other models come from: the family for each prefix of a name."""
 
 SOURCES = {
+    "diffusers": (
+        "diffusers:FOLDER",
+        "a model of diffusers, such as a pipeline's unet; its dimensions are batch, size, seq",
+    ),
     "hf": ("hf:FOLDER or hf:ORG/NAME", "a Hugging Face model; its dimensions are batch, seq, size or samples"),
     "onnx": ("onnx:FILE", "a model for the backends that take ONNX; its dimensions are the axes that it leaves open"),
     "pt2": ("pt2:FILE", "a program that torch.export.save wrote; its dimensions are the axes that it leaves open"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from models import hub
 from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
+from models.model_folder import FACTORY_INSTEAD, has_weights, read_config
 from models.seeding import make_as_trained, seeded
 from records.errors import BakeoffError, UsageError, unknown
 
@@ -30,16 +30,14 @@ OFFSET_POSITIONS = ("roberta", "camembert", "mpnet", "longformer")
 TABLES_OF_TYPES = ("configuration_auto.py", "auto_mappings.py")
 """Files of transformers 4 and 5 that list the types of models with their configurations."""
 
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-INDEX = "model.safetensors.index.json"
-
 WITHOUT_TEXT = ("beit",)
 """Types of models with a vocabulary of images."""
 
 IMAGE_TOKENS = ("image_token_id", "image_token_index")
 """Keys of models that take images into a text. They are measured with text alone."""
 
-FACTORY_INSTEAD = "write a factory and name it as path/to/file.py:FACTORY (models/user.py says how)"
+
+TAKES = "hf: takes a local folder that save_pretrained wrote, or ORG/NAME of the hub"
 
 
 class HuggingFace(Family):
@@ -52,9 +50,9 @@ class HuggingFace(Family):
         self.name = f"hf:{self.commit or source}"
         if self.commit:
             self.folder = hub.folder_with_config(self.commit)
-        self.config = _read_config(self.name, self.folder)
+        self.config = read_config(self.name, self.folder, TAKES)
         _check_type(self.name, self.config)
-        self.has_weights = self.commit is not None or _has_weights(self.name, self.folder)
+        self.has_weights = self.commit is not None or has_weights(self.name, self.folder, "AutoModel")
         self.architecture = next(iter(self.config.get("architectures") or ()), "AutoModel")
         self.description = f"{self.architecture} of {self.commit or self.folder}"
         if not self.has_weights:
@@ -172,43 +170,6 @@ def _check_type(model: str, config: Mapping[str, Any]) -> None:
     known = re.findall(r'"([\w.-]+)"\s*[,:]\s*"\w+Config"', text)
     if known and named not in known:
         raise unknown(f"type of model in {model}", named, known, f"transformers {metadata.version('transformers')}")
-
-
-def _read_config(model: str, folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise UsageError(f"{model}: no folder {folder}: hf: takes a local folder, or ORG/NAME of the hub")
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UsageError(
-            f"{model}: no config.json in {folder}: hf: takes a folder that save_pretrained wrote"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{model}: cannot read {path}: {error}") from None
-    if not isinstance(config, dict):
-        raise UsageError(f"{model}: {path} holds no object")
-    if "quantization_config" in config:
-        raise UsageError(f"{model}: its weights are quantised: Bakeoff takes float weights and chooses the precision")
-    return config
-
-
-def _has_weights(model: str, folder: Path) -> bool:
-    """Return False if the folder holds a bare configuration. Raise UsageError for weights that cannot be read."""
-    weights = sorted(folder.glob("*.safetensors"))
-    for file in weights:
-        with file.open("rb") as stream:
-            if stream.read(16) == b"version https://":
-                raise UsageError(f"{model}: {file} is a Git LFS pointer, not weights: run `git lfs pull` in {folder}")
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-    if not weights and pickles:
-        raise UsageError(
-            f"{model}: {pickles[0]} can run code when read, Bakeoff takes safetensors only: convert it once with "
-            "AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    if not weights and any(folder.glob(INDEX)):
-        raise UsageError(f"{model}: {INDEX} names weights, and there is no *.safetensors in {folder}")
-    return bool(weights)
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:

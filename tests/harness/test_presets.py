@@ -96,6 +96,7 @@ def test_an_unknown_preset_is_named() -> None:
 def test_every_preset_can_be_planned(path: Path, request: pytest.FixtureRequest) -> None:
     if path.stem.startswith("zoo"):
         request.getfixturevalue("vision")
+        pytest.importorskip("diffusers")
     assert cells(config.read_preset(path.stem))
 
 

@@ -1,4 +1,4 @@
-"""The examples are user models that work."""
+"""The examples, and the plain networks of the zoo, are user models that work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 import models
 from models.base import LoadedModel
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 def load(file: str, **given: int) -> LoadedModel:
@@ -30,6 +31,29 @@ def test_two_heads_takes_several_inputs_and_gives_several_outputs() -> None:
     assert (first["dwell"] > 0).all()
     # The inputs are rolled together, so the outputs roll with them.
     torch.testing.assert_close(second["click"], first["click"].roll(1))
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self.lstm:UserWarning")  # torch.export's, of every LSTM
+@pytest.mark.parametrize(
+    ("factory", "given", "shape"),
+    [
+        ("dlrm", {"batch": 3, "tables": 2, "rows": 5, "width": 4}, (3, 1)),
+        ("lstm", {"batch": 2, "seq": 3, "width": 4, "vocabulary": 7}, (2, 3, 7)),
+        ("unet3d", {"batch": 1, "size": 8, "width": 2, "levels": 2}, (1, 3, 8, 8, 8)),
+        ("graph", {"nodes": 6, "edges": 9, "width": 4}, (6, 40)),
+    ],
+)
+def test_a_plain_network_of_the_zoo_can_be_exported(
+    factory: str, given: dict[str, int], shape: tuple[int, ...]
+) -> None:
+    family = models.find(f"{ROOT}/presets/zoo/networks.py:{factory}")
+    loaded = family.load(family.resolve(given), 0)
+    inputs = loaded.inputs[0].args
+    with torch.no_grad():
+        output = loaded.module(*inputs)
+        exported = torch.export.export(loaded.module, inputs).module()(*inputs)
+    assert output.shape == shape and output.std() > 1e-4
+    torch.testing.assert_close(exported, output)
 
 
 @pytest.mark.skipif(

@@ -205,7 +205,7 @@ def test_a_longer_whisper_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (None, "no folder .*: hf: takes a local folder, or ORG/NAME of the hub"),
+        (None, "no folder .*: hf: takes a local folder that save_pretrained wrote, or ORG/NAME of the hub"),
         ({}, "no config.json in"),
         ({"config.json": "{"}, "cannot read .*config.json"),
         ({"config.json": "[]"}, "holds no object"),
