@@ -12,17 +12,13 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import backends
 import models
-from harness import script_parts
-from models.base import Family
-from models.huggingface import HuggingFace
-from models.user import UserModel
+from harness import script_models, script_parts
 from records.atomic_file import write_atomically
 from records.errors import UsageError
-from records.schema import INFERENCE, Cell, Record, Report
+from records.schema import INFERENCE, Record, Report
 from records.text import one_line
 
 WIDTH = 120
@@ -41,17 +37,18 @@ def script_for(report: Report, record: Record) -> str:
         dimensions = family.resolve(cell.dimensions)
     except UsageError as error:
         raise UsageError(f"{error}; reproduce it from the folder that it was measured from") from None
-    model = _model_part(cell, family, dimensions)
+    model = script_models.model_part(cell, family, dimensions)
     backend = BACKENDS[cell.backend]
     settings = script_parts.common_settings(report, record)
     imports = [*COMMON_IMPORTS, *model.imports, *backend.imports]
     if settings["variables"] or settings["cuda"] or settings["placed_on_cores"]:
         imports.append("import os")
-    if model.structured:
-        imports.append("from torch.utils import _pytree as pytree")
     if not settings["graph"] or cell.backend == "onnx":
         imports.append("from functools import partial")
     dtype = f"torch.{cell.precision.input_type}" if cell.precision.input_type != "float32" else ""
+    device_and_type = ", ".join(filter(None, [json.dumps(cell.device) if cell.device.is_cuda else "", dtype]))
+    if model.structured and (backend.flat or device_and_type or settings["graph"]):
+        imports.append(script_models.PYTREE)
     linked = record.settings.get(LINKED_LIBRARY)
     return script_parts.render(
         "script.py.jinja",
@@ -62,7 +59,7 @@ def script_for(report: Report, record: Record) -> str:
             "library_imports": script_parts.import_lines(imports, standard=False),
             "uses_torch": True,
             "artifact": "",
-            "device_and_type": ", ".join(filter(None, [json.dumps(cell.device) if cell.device.is_cuda else "", dtype])),
+            "device_and_type": device_and_type,
             "dtype": dtype,
             "model": f"models/{model.template}.py.jinja",
             "structured": model.structured,
@@ -86,16 +83,6 @@ def write(script: str, path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class ModelPart:
-    """The part of a script for a model. A `structured` input set is (args, kwargs); others are tuples of one tensor."""
-
-    template: str
-    imports: Sequence[str]
-    structured: bool
-    facts: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class BackendPart:
     """The part of a script for a backend. The graphs of a `flat` one take only tensors, by position."""
 
@@ -104,8 +91,6 @@ class BackendPart:
 
 
 COMMON_IMPORTS = ("import gc", "import statistics", "from time import perf_counter_ns", "import torch")
-TRANSFORMER_IMPORTS = ("from torch import Tensor, nn", "from torch.nn import functional")
-USER_IMPORTS = ("import importlib.util", "import sys", "from collections.abc import Mapping")
 
 BACKENDS = {
     "eager": BackendPart((), flat=False),
@@ -118,9 +103,6 @@ BACKENDS = {
     "openvino": BackendPart(("import openvino",), flat=True),
 }
 """The backends with a template in harness/scripts/backends."""
-
-MODELS = ("mlp", "conv", "transformer")
-"""Our models with a template in harness/scripts/models."""
 
 UNCOVERED_MODES = ("buckets", "surgical")
 
@@ -142,51 +124,14 @@ def _check_covered(record: Record) -> None:
         reason = f"mode {cell.label}: of ONNX Runtime's providers there is one for the CPU's and CUDA's"
     elif cell.mode in UNCOVERED_MODES:
         reason = f"mode {cell.label}: which parts or paddings are compiled takes more than a page"
-    elif cell.model not in MODELS and (cell.model in models.TABLE or _is_library_model(cell)):
-        reason = f"model {cell.model}: there is one for each of {', '.join(MODELS)}, and for your own"
+    elif not script_models.is_covered(cell.model):
+        reason = f"model {cell.model}: there is one for each of {script_models.COVERED}"
     elif cell.task != INFERENCE:
         reason = f"task {cell.task}: there is one for {INFERENCE} only"
     elif cell.precision.is_quantised:
         reason = f"precision {cell.precision}: quantising the model takes more than a page"
     if reason:
         raise UsageError(f"no script for {reason}; to measure it again: {one_line(record.command)}")
-
-
-def _is_library_model(cell: Cell) -> bool:
-    return cell.model.startswith(("timm:", "torchvision:", "pt2:", "onnx:"))
-
-
-def _model_part(cell: Cell, family: Family, dimensions: dict[str, int | str]) -> ModelPart:
-    if isinstance(family, UserModel):
-        facts: dict[str, Any] = {
-            "folder": str(family.path.parent.resolve()),
-            "path": str(family.path.resolve()),
-            "factory": family.factory,
-            "arguments": {**dimensions, **({"seed": cell.seed} if family.takes_seed else {})},
-        }
-        return ModelPart("user", USER_IMPORTS, structured=True, facts=facts)
-    if isinstance(family, HuggingFace):
-        if not family.architecture.isidentifier():
-            raise UsageError(
-                f"{cell.model}: config.json names the architecture {family.architecture!r}, which is no class"
-            )
-        if not family.is_of_text_or_images:
-            raise UsageError(f"no script for {cell.model}: there is one for folders with weights, of text or of images")
-        text = ("import inspect",) if "seq" in dimensions else ()
-        facts = {"folder": str(family.folder.resolve()), "architecture": family.architecture}
-        return ModelPart("huggingface", (*text, "import transformers"), structured=True, facts=facts)
-    if cell.model == "transformer":
-        return ModelPart(
-            "transformer", TRANSFORMER_IMPORTS, structured=False, facts={"layers_source": _layers_source()}
-        )
-    return ModelPart(cell.model, ("from torch import nn",), structured=False, facts={})
-
-
-def _layers_source() -> str:
-    """Return the classes and functions of models/encoder.py without its imports. The file is not run."""
-    text = Path(models.__file__).with_name("encoder.py").read_text(encoding="utf-8")
-    first = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
-    return "\n".join(text.splitlines()[first.lineno - 1 :])
 
 
 def _heading(report: Report, record: Record) -> list[str]:

@@ -62,10 +62,10 @@ class HuggingFace(Family):
         self.imports = ("transformers.modeling_utils", f"transformers.models.{model_type}.modeling_{model_type}")
 
     @property
-    def is_of_text_or_images(self) -> bool:
-        """Return True for a folder with weights of a model that takes one text, or images of its own size."""
-        is_plain = set(self.dimensions) in ({"batch", "seq"}, {"batch", "size"}) and "num_mel_bins" not in self.config
-        return is_plain and self.has_weights and self.commit is None
+    def is_of_one_kind(self) -> bool:
+        """Return True for a model that takes texts, images or sound, and not two of these."""
+        kinds = ({"batch", "seq"}, {"batch", "size"}, {"batch", "samples"})
+        return set(self.dimensions) in kinds and "num_mel_bins" not in self.config
 
     def prepare(self) -> None:
         if self.commit:

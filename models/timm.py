@@ -28,13 +28,22 @@ class Timm(Family):
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         timm = imported("timm", self.name)
-        batch, size = int(dimensions["batch"]), int(dimensions["size"])
-        given = {"img_size": size} if self.facts["is_fixed"] and size != self.facts["size"] else {}
+        size = int(dimensions["size"])
+        given = {"img_size": size} if self.is_resized(size) else {}
         with seeded(seed):
             module = timm.create_model(self.architecture, pretrained=False, **given)
-            inputs = normal_inputs(batch, self.facts["channels"], size, round(size * self.facts["width_over_height"]))
+            inputs = normal_inputs(*self.shape(dimensions))
             make_as_trained(module, inputs)
         return LoadedModel(module.eval(), inputs)
+
+    def is_resized(self, size: int) -> bool:
+        """Return whether the weights must be made for images of another size."""
+        return bool(self.facts["is_fixed"]) and size != self.facts["size"]
+
+    def shape(self, dimensions: Sizes) -> tuple[int, int, int, int]:
+        """Return the shape of the input."""
+        size = int(dimensions["size"])
+        return int(dimensions["batch"]), self.facts["channels"], size, round(size * self.facts["width_over_height"])
 
 
 def describe(architecture: str) -> Facts:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
 from models.libraries import Facts, facts_of, imported
 from models.seeding import make_as_trained, seeded
 from records.errors import UsageError, unknown
-
-if TYPE_CHECKING:
-    import torch
 
 SIZE_ARGUMENTS = {"vision_transformer": "image_size", "maxvit": "input_size"}
 """Files of torchvision whose weights depend on the size of an image, and the argument that sets it."""
@@ -22,8 +19,7 @@ FIXED_VIDEOS = "mvit"
 """The file of models that take videos of one size only."""
 
 DETECTION, SEGMENTATION, OPTICAL_FLOW, VIDEO = "detection", "segmentation", "optical_flow", "video"
-"""Folders of torchvision.models with inputs of their own. All other models
-take one image."""
+"""Folders of torchvision.models with inputs of their own. All other models take one image."""
 
 
 class Torchvision(Family):
@@ -54,6 +50,17 @@ class Torchvision(Family):
         import torch
 
         torchvision = imported("torchvision", self.name)
+        with seeded(seed):
+            module = torchvision.models.get_model(self.architecture, weights=None, **self.arguments(dimensions))
+            inputs = tuple(self._inputs(dimensions) for _ in range(INPUT_SETS))
+            if self.kind == DETECTION:  # what follows the backbone chooses boxes and is no batch normalisation
+                make_as_trained(module, [Inputs((torch.stack(one.args[0]),)) for one in inputs], module.backbone)
+            else:
+                make_as_trained(module, inputs)
+        return LoadedModel(module.eval(), inputs)
+
+    def arguments(self, dimensions: Sizes) -> dict[str, Any]:
+        """Return what the model is made with, beside its name."""
         size = int(dimensions["size"])
         given: dict[str, Any] = {}
         if (argument := SIZE_ARGUMENTS.get(self.facts["file"])) and size != self.facts["size"]:
@@ -62,25 +69,22 @@ class Torchvision(Family):
             given["weights_backbone"] = None
         if self.kind == DETECTION and self.facts["file"] not in FIXED_DETECTORS:
             given |= {"min_size": size, "max_size": size}
-        with seeded(seed):
-            module = torchvision.models.get_model(self.architecture, weights=None, **given)
-            inputs = tuple(self._inputs(dimensions) for _ in range(INPUT_SETS))
-            if self.kind == DETECTION:  # what follows the backbone chooses boxes and is no batch normalisation
-                make_as_trained(module, [Inputs((torch.stack(one.args[0]),)) for one in inputs], module.backbone)
-            else:
-                make_as_trained(module, inputs)
-        return LoadedModel(module.eval(), inputs)
+        return given
+
+    def shapes(self, dimensions: Sizes) -> list[tuple[int, ...]]:
+        """Return the shape of each input: an image, two images for an optical flow, or a video."""
+        batch, size = int(dimensions["batch"]), int(dimensions["size"])
+        if self.kind == VIDEO:
+            return [(batch, 3, int(dimensions["frames"]), size, size)]
+        return [(batch, 3, size, size)] * (2 if self.kind == OPTICAL_FLOW else 1)
 
     def _inputs(self, dimensions: Sizes) -> Inputs:
         import torch
 
-        batch, size = int(dimensions["batch"]), int(dimensions["size"])
         if self.kind == DETECTION:  # which normalises images itself
-            return Inputs(([torch.rand(3, size, size) for _ in range(batch)],))
-        if self.kind == VIDEO:
-            return Inputs((torch.randn(batch, 3, int(dimensions["frames"]), size, size),))
-        images: list[torch.Tensor] = [torch.randn(batch, 3, size, size) for _ in range(1 + (self.kind == OPTICAL_FLOW))]
-        return Inputs(tuple(images))
+            size = int(dimensions["size"])
+            return Inputs(([torch.rand(3, size, size) for _ in range(int(dimensions["batch"]))],))
+        return Inputs(tuple(torch.randn(shape) for shape in self.shapes(dimensions)))
 
 
 def describe(architecture: str) -> Facts:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,13 +19,14 @@ import torch
 import backends
 import models
 from backends import onnx, openvino
+from backends.calling import flatten_outputs
 from backends.linking import LINKED, linker_options
 from harness import reproduce, script_parts
 from harness.worker import precision
 from harness.worker.loading import load, place
 from harness.worker.reference import run_eager
 from records import report_file
-from records.device import Device
+from records.device import CPU, Device
 from records.errors import UsageError
 from records.schema import Cell, Record, Report, Status
 from records.text import spell_ms
@@ -191,6 +194,56 @@ def test_a_hugging_face_folder_is_read_by_transformers(
     config = transformers.BertConfig(**tiny, vocab_size=40, max_position_embeddings=32)
     transformers.BertModel(config).save_pretrained(tmp_path / "bert")
     assert_same_outputs(tmp_path, cell_of(f"hf:{tmp_path}/bert", label))
+
+
+TINY_BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 8, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}  # fmt: skip
+TINY_DIT = {"_class_name": "DiTTransformer2DModel", "sample_size": 8, "num_layers": 1, "num_attention_heads": 2,
+            "attention_head_dim": 8, "num_embeds_ada_norm": 10}  # fmt: skip
+
+
+def of_a_library(source: str, folder: Path) -> Cell:
+    """Return a small cell of a model of this source, which is written to `folder` if it is no name of a library."""
+    if source == "pt2":
+        program = torch.export.export(torch.nn.Linear(3, 2), (torch.randn(4, 3),))
+        torch.export.save(program, folder / "linear.pt2")
+        return cell_of(f"pt2:{folder}/linear.pt2", "eager")
+    if source in ("hf", "diffusers"):
+        (folder / "config.json").write_text(json.dumps({"hf": TINY_BERT, "diffusers": TINY_DIT}[source]))
+        return cell_of(f"{source}:{folder}", "eager")
+    sizes = {"timm:test_resnet": {"size": 32}, "torchvision:mc3_18": {"batch": 2, "size": 16, "frames": 2}}
+    dimensions = models.find(source).resolve(sizes[source])
+    return Cell(model=source, dimensions=dimensions, device=CPU, backend="eager")
+
+
+@pytest.mark.usefixtures("vision")
+@pytest.mark.parametrize("source", ["timm:test_resnet", "torchvision:mc3_18", "hf", "diffusers", "pt2"])
+def test_a_model_of_a_library_is_the_same_bit_for_bit(tmp_path: Path, source: str) -> None:
+    pytest.importorskip({"hf": "transformers", "diffusers": "diffusers"}.get(source, "torch"))
+    cell = of_a_library(source, tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text(script_of(cell))
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F,I", tmp_path]  # a folder may be long
+    subprocess.run(ruff, check=True)
+    # here and not in a process of its own, where torchvision may not import
+    found, loaded = runpy.run_path(str(script)), load(cell)
+    weights, expected = found["model"].state_dict(), loaded.module.state_dict()
+    torch.testing.assert_close(dict(weights), dict(expected), rtol=0, atol=0)
+    for inputs, one in zip(found["input_sets"], loaded.inputs, strict=True):
+        tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+        torch.testing.assert_close(tensors, list(one.tensors()), rtol=0, atol=0)
+    second = loaded.inputs[1]
+    with torch.inference_mode():
+        returned = flatten_outputs(found["bind"](1)())
+        torch.testing.assert_close(returned, flatten_outputs(loaded.module(*second.args, **second.kwargs)))
+
+
+def test_models_that_no_script_covers_are_named(tmp_path: Path, vision: object) -> None:
+    cell = Cell(model="torchvision:ssdlite320_mobilenet_v3_large", device=CPU, backend="eager")
+    with pytest.raises(UsageError, match=r"no script for torchvision:.*: detectors take a list of images"):
+        script_of(cell)
+    with pytest.raises(UsageError, match=r"no script for model onnx:x.onnx: there is one for each of mlp"):
+        script_of(Cell(model="onnx:x.onnx", device=CPU, backend="onnx"))
 
 
 @pytest.mark.gpu
