@@ -1,7 +1,8 @@
 """Compares two reports of the same cells: what became faster, slower or broken between them.
 
-Two runs share no round, so no ratio removes what the machine did between them. There is only a control: eager, which
-was measured in both. docs/gate.md explains the rules and what they cannot show.
+Two runs share no round, so no ratio removes what the machine did between them. There is only a control: the baseline,
+which was measured in both. It is eager, or ONNX Runtime for an ONNX file. docs/gate.md explains the rules and what they
+cannot show.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from judging.estimate import process_medians_ms
 from judging.fit import Fit
 from judging.intervals import student_quantile
 from judging.judgement import ContestJudgement, judge
-from judging.ranking import BASELINE
+from judging.ranking import BASELINE, baseline_of
 from records.errors import UsageError, unknown
 from records.schema import Cell, Record, Report, Status
 
@@ -72,12 +73,12 @@ class ReasonKind(StrEnum):
 
     ENDED = "ended"  # it has no numbers in at least one run; its records say why
     NO_SAMPLES = "no samples"
-    IS_CONTROL = "is control"  # eager itself moved: its change and the machine's are one number
+    IS_CONTROL = "is control"  # the baseline itself moved: its change and the machine's are one number
     OTHER_MACHINE = "other machine"
     SINGLE_PROCESS = "single process"
-    NO_BASELINE = "no baseline"  # no eager in the same rounds of both runs
+    NO_BASELINE = "no baseline"  # none in the same rounds of both runs
     WIDE_INTERVAL = "wide interval"
-    DISAGREEMENT = "disagreement"  # the latency and its ratio to eager's have different outcomes
+    DISAGREEMENT = "disagreement"  # the latency and its ratio to the baseline's have different outcomes
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,14 @@ class Reason:
     kind: ReasonKind
     margin: float | None = None
     latency: Outcome | None = None  # of a disagreement: by the latency alone
-    relative: Outcome | None = None  # of a disagreement: by the ratio to eager's
+    relative: Outcome | None = None  # of a disagreement: by the ratio to the baseline's
 
 
 @dataclass(frozen=True)
 class Control:
-    """The change of eager, which is the same code in both runs unless torch is another, maybe on another machine."""
+    """The change of the baseline: the same code in both runs unless its library or the machine is another."""
 
+    label: str
     change: Change
     moved: bool  # by more than its own interval leaves open
     calibration: Change | None  # of a fixed piece of work outside of torch, if both runs timed it
@@ -110,7 +112,8 @@ class CellChange:
     is_regression: bool = False
     reason: Reason | None = None
     raw: Change | None = None  # of the latency, widened by what the control leaves open
-    normalised: Change | None = None  # of the latency over eager's in the same rounds
+    normalised: Change | None = None  # of the latency over the baseline's in the same rounds
+    baseline: str = BASELINE
     differences: tuple[Difference, ...] = ()  # between the two records: switches, settings, placement
 
 
@@ -134,7 +137,7 @@ class Comparison:
     new: Report
     fail_above: float
     differences: list[Difference]  # of the environments
-    controls: dict[str, Control]  # by contest, if eager was measured in both
+    controls: dict[str, Control]  # by contest, if its baseline was measured in both
     cells: list[CellChange]  # the most important ones first
     undecided_in_base: list[str]  # titles of contests of the base run that measuring left undecided
     undecided_in_new: list[str]
@@ -152,6 +155,11 @@ class Comparison:
             or (cell.is_regression and cell.new and cell.new.status in kinds)
             or (cell.outcome is Outcome.CANNOT_TELL and CANNOT_TELL in kinds)
         ]
+
+    @property
+    def baselines(self) -> list[str]:
+        """Return the labels that ratios are taken to: one, unless ONNX files and other models are compared together."""
+        return list(dict.fromkeys(cell.baseline for cell in self.cells))
 
     @property
     def untold(self) -> Untold | None:
@@ -192,9 +200,16 @@ def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Compar
         )
     differences = environments.differences(base.environment, new.environment)
     fits = _Fits(base_contests, new_contests)
-    controls = _controls(before, after, fits, fail_above)
+    baselines = _baselines(before, after)
+    controls = _controls(before, after, baselines, fits, fail_above)
     rules = _Rules(fail_above, any(difference.bearing is Bearing.MACHINE for difference in differences))
-    cells = [_cell_change(before.get(cell_id), after.get(cell_id), fits, controls, rules) for cell_id in before | after]
+    cells = [
+        replace(
+            _cell_change(before.get(cell_id), after.get(cell_id), fits, controls, rules),
+            baseline=baselines[record.cell.contest_id],
+        )
+        for cell_id, record in (before | after).items()
+    ]
     order = list(Outcome)
     return Comparison(
         base=base,
@@ -338,20 +353,22 @@ def _timed(base: Record, new: Record, fits: _Fits, control: Control | None, rule
     found = CellChange(new.cell, base, new, Outcome.CANNOT_TELL, raw=raw, differences=_differences(base, new))
     if raw is None:
         return replace(found, reason=Reason(ReasonKind.NO_SAMPLES))
-    if control and label == BASELINE:
+    if control and label == control.label:
         outcome, reason = _judge_control(control, rules)
-        return replace(found, outcome=outcome, reason=reason)
+        if label == BASELINE or outcome is Outcome.SAME:
+            return replace(found, outcome=outcome, reason=reason)
+        control = None  # a library that may itself have become slower, as eager does not
     normalised = None
     if control:
         raw = raw.widened(control.change)
-        normalised = relative_change(*fits.of(new.cell), label, BASELINE)
+        normalised = relative_change(*fits.of(new.cell), label, control.label)
     outcome, reason, decided = _judge(raw, normalised, control, rules)
     is_regression = outcome is Outcome.SLOWER and decided.log > math.log1p(rules.fail_above)
     return replace(found, outcome=outcome, is_regression=is_regression, reason=reason, raw=raw, normalised=normalised)
 
 
 def _judge_control(control: Control, rules: _Rules) -> tuple[Outcome, Reason | None]:
-    """Judge eager itself: it is the same, or nothing can be told, since its change and the machine's are one number."""
+    """Judge the baseline itself: it is the same, or nothing can be told: its change and the machine's are one."""
     if control.moved:
         return Outcome.CANNOT_TELL, Reason(ReasonKind.IS_CONTROL)
     if rules.other_machine:
@@ -365,8 +382,8 @@ def _judge(
 ) -> tuple[Outcome, Reason | None, Change]:
     """Return what became of a cell that was measured in both runs, why, and the change that decided it.
 
-    The latency decides if eager did not move and intervals can be trusted. Otherwise it and its ratio to eager's must
-    agree, and the smaller of the two changes counts.
+    The latency decides if the baseline did not move and intervals can be trusted. Otherwise it and its ratio to the
+    baseline's must agree, and the smaller of the two changes counts.
     """
     weakness = _weakness(raw, normalised, rules)
     outcome_of = rules.by_margin if weakness else rules.by_interval
@@ -396,16 +413,28 @@ def _why_open(change: Change) -> Reason:
     return Reason(ReasonKind.SINGLE_PROCESS if change.half_width is None else ReasonKind.WIDE_INTERVAL)
 
 
-def _controls(before: _Records, after: _Records, fits: _Fits, fail_above: float) -> dict[str, Control]:
-    """Return the change of eager in every contest in which it was measured in both runs."""
+def _baselines(before: _Records, after: _Records) -> dict[str, str]:
+    """Return the label of each contest's baseline. For an ONNX file it is one that both runs have, if there is any."""
+    cells: dict[str, list[Cell]] = {}
+    shared = [cell_id for cell_id in before if cell_id in after]
+    for cell_id in dict.fromkeys((*shared, *before, *after)):
+        record = before.get(cell_id) or after[cell_id]
+        cells.setdefault(record.cell.contest_id, []).append(record.cell)
+    return {contest_id: baseline_of(known) for contest_id, known in cells.items()}
+
+
+def _controls(
+    before: _Records, after: _Records, baselines: Mapping[str, str], fits: _Fits, fail_above: float
+) -> dict[str, Control]:
+    """Return the change of the baseline in every contest in which it was measured in both runs."""
     found = {}
     for cell_id, base in before.items():
-        new = after.get(cell_id)
-        if base.cell.label != BASELINE or new is None or {base.status, new.status} != {Status.OK}:
+        new, label = after.get(cell_id), baselines[base.cell.contest_id]
+        if base.cell.label != label or new is None or {base.status, new.status} != {Status.OK}:
             continue
-        if change := latency_change(*fits.of(base.cell), BASELINE):
+        if change := latency_change(*fits.of(base.cell), label):
             calibration = calibration_change(base.bursts, new.bursts)
-            found[base.cell.contest_id] = Control(change, _has_moved(change, fail_above), calibration)
+            found[base.cell.contest_id] = Control(label, change, _has_moved(change, fail_above), calibration)
     return found
 
 

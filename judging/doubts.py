@@ -9,7 +9,7 @@ from judging.certainty import COUNTED, LEFT_OUT, Effect, close_rivals, effect_of
 from judging.decision import FEWEST_PROCESSES, NARROW_LEAD, Relation, relation
 from judging.disturbance import doubts_of_conditions
 from judging.estimate import compares_disturbed_rounds, series_of
-from judging.ranking import BASELINE, Ranking
+from judging.ranking import Ranking
 from records.schema import SETTLE, Doubt, DoubtKind, Extent, Record, Status
 
 CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
@@ -73,7 +73,7 @@ def _of_records(ranked: Sequence[Record]) -> list[Doubt]:
 
 
 def _of_baseline(ranking: Ranking) -> list[Doubt]:
-    return [] if ranking.baseline else [Doubt(kind=DoubtKind.NO_BASELINE, labels=[BASELINE])]
+    return [] if ranking.baseline else [Doubt(kind=DoubtKind.NO_BASELINE, labels=[ranking.baseline_label])]
 
 
 def _of_first_place(ranking: Ranking) -> Iterator[Doubt]:

@@ -12,13 +12,13 @@ from typing import Any
 from judging.change import Change
 from judging.compare import CellChange, Comparison, Control, Outcome, ReasonKind, Untold
 from judging.environments import Bearing, Difference
-from judging.ranking import BASELINE
 from records.schema import Record, Report
 from records.text import one_line
 from reports import format, sentences
 from reports.columns import Column, Ends, Output, Raw, shown_in
 from reports.format import NONE
 from reports.markdown import details, escape, table, table_of
+from reports.words import listed
 
 COMMENT_LIMIT = 60_000
 """Characters. GitHub refuses a comment of over 65,536; what is folded away goes first."""
@@ -50,6 +50,7 @@ BESIDE = "Building, memory, error"
 def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
     """Return every column of these changes, in the order of reading."""
     is_one_contest = len({change.cell.contest_id for change in cells}) == 1
+    baselines = listed([*dict.fromkeys(change.baseline for change in cells)])
     both = Output.MARKDOWN | Output.PAGE
     return [
         OUTCOME,
@@ -59,7 +60,7 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
         Column("base", lambda change: _median_ms(change.base), "ms", format.milliseconds, outputs=both),
         Column("new", lambda change: _median_ms(change.new), "ms", format.milliseconds, outputs=both),
         _change("latency", lambda change: change.raw),
-        _change(f"relative to {BASELINE}", lambda change: change.normalised),
+        _change(f"relative to {baselines}", lambda change: change.normalised),
         _between("build", "s", format.seconds, lambda record: record.build_s if record.phases else None),
         _between("peak memory", "MiB", format.mebibytes, lambda record: format.peak_memory(record)[0]),
         _between("relative RMSE", "", format.error, lambda r: r.accuracy.relative_rmse if r.accuracy else None),
@@ -189,13 +190,14 @@ def _why_untold(untold: Untold, comparison: Comparison) -> str:
         if not untold.is_enough:
             remedy = f"not even {untold.processes} of each would tell {limit}, so measure on a quieter machine"
         return f"the processes of a cell differ by more than the runs do; {remedy}"
-    return _UNTOLD.get(untold.kind, "no cell was measured in both runs") + alone
+    text = _UNTOLD.get(untold.kind, "no cell was measured in both runs")
+    return text.format(baseline=listed(comparison.baselines)) + alone
 
 
 _UNTOLD = {
-    ReasonKind.NO_BASELINE: f"{BASELINE} was not measured beside the cells in both runs",
-    ReasonKind.DISAGREEMENT: f"{BASELINE} itself moved, and no latency agrees with its ratio to it; measure both again",
-    ReasonKind.IS_CONTROL: f"only {BASELINE} was measured in both runs, and it moved; measure others beside it",
+    ReasonKind.NO_BASELINE: "{baseline} was not measured beside the cells in both runs",
+    ReasonKind.DISAGREEMENT: "{baseline} itself moved, and no latency agrees with its ratio to it; measure both again",
+    ReasonKind.IS_CONTROL: "only {baseline} was measured in both runs, and it moved; measure others beside it",
 }
 
 
@@ -223,14 +225,14 @@ def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tu
 
 def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
     """Say what was compared, and how."""
-    limit = spell_share(comparison.fail_above)
+    limit, baseline = spell_share(comparison.fail_above), listed(comparison.baselines)
     return [
         f"base: {outside(_run(comparison.base))}",
         f"new: {outside(_run(comparison.new))}",
         "A change is of the geometric mean over processes, with Welch's 95 % interval over them, widened by what "
-        f"{BASELINE}'s own change leaves open. Above 0, the new run takes longer.",
+        f"{baseline}'s own change leaves open. Above 0, the new run takes longer.",
         f"A regression is a cell that is slower by over {limit}, its interval without 0, or that was ok and is "
-        f"not any more. Where {BASELINE} itself moved, the change relative to it must say the same.",
+        f"not any more. Where {baseline} itself moved, the change relative to it must say the same.",
     ]
 
 
@@ -256,9 +258,9 @@ def _spell_regression(cell: CellChange) -> str:
 def _moved(comparison: Comparison, contest_id: str, control: Control, outside: Outside) -> tuple[str, str]:
     title = next(cell.cell.title for cell in comparison.cells if cell.cell.contest_id == contest_id)
     direction = "slower" if control.change.log > 0 else "faster"
-    return f"{BASELINE} itself became {direction}", (
+    return f"{control.label} itself became {direction}", (
         f", {spell_change(control.change)}, on {outside(title)}: the machine or torch changed. Latencies "
-        f"count only where their ratio to {BASELINE} says the same.{_calibration(control)}"
+        f"count only where their ratio to {control.label} says the same.{_calibration(control)}"
     )
 
 

@@ -15,7 +15,6 @@ from judging.decision import FEWEST_PROCESSES
 from judging.doubts import CANNOT_RUN
 from judging.environments import Difference
 from judging.judgement import Judgement
-from judging.ranking import BASELINE
 from judging.sweeps import Stretch, Sweep
 from records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
 from records.text import one_line, spell_ms
@@ -250,8 +249,8 @@ def why(change: CellChange) -> str:
     if reason.kind is ReasonKind.ENDED:
         return _endings_of(change.base, change.new)
     if reason.kind is ReasonKind.DISAGREEMENT:
-        return f"latency: {reason.latency}; relative to {BASELINE}: {reason.relative}"
-    text = _WHY[reason.kind]
+        return f"latency: {reason.latency}; relative to {change.baseline}: {reason.relative}"
+    text = _WHY[reason.kind].format(baseline=change.baseline)
     return text if reason.margin is None else f"{text}, only a change over {percent(reason.margin)} could be told"
 
 
@@ -357,6 +356,6 @@ _WHY = {
     ReasonKind.IS_CONTROL: "it is the control: its change cannot be told from the machine's",
     ReasonKind.OTHER_MACHINE: "measured on another machine",
     ReasonKind.SINGLE_PROCESS: "measured in a single process",
-    ReasonKind.NO_BASELINE: f"no {BASELINE} in the same rounds of both runs",
+    ReasonKind.NO_BASELINE: "no {baseline} in the same rounds of both runs",
     ReasonKind.WIDE_INTERVAL: "its interval is too wide: measure it in more processes",
 }

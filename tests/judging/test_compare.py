@@ -147,6 +147,31 @@ def test_without_a_control_only_a_quarter_can_be_told(factor: float, expected: s
     assert of(compare(base, new), "onnx").reason == Reason(ReasonKind.NO_BASELINE, margin=0.25)
 
 
+def of_a_file(onnx: float, openvino: float | None, seed: int) -> Report:
+    """A run of an ONNX file, which has no row called eager."""
+    medians = {"onnx": onnx} | ({"openvino": openvino} if openvino else {})
+    cells = [cell(name).model_copy(update={"model": "onnx:m.onnx"}) for name in medians]
+    timed = [levels(median, seed + place) for place, median in enumerate(medians.values())]
+    return report([ok(one, measured(of_one)) for one, of_one in zip(cells, timed, strict=True)])
+
+
+def test_the_control_of_an_onnx_file_is_onnx_runtime() -> None:
+    found = compare(of_a_file(1.0, 2.0, 0), of_a_file(1.0, 2.3, 5))
+    assert outcomes(found) == {"openvino": "slower", "onnx": "same"}
+    assert [change.cell.label for change in found.regressions] == ["openvino"]
+    text = to_markdown(found)
+    assert "relative to onnx" in text and "eager" not in text
+
+
+@pytest.mark.parametrize("openvino", [2.0, None])
+@pytest.mark.parametrize(("factor", "expected"), [(1.12, "cannot tell"), (1.5, "slower")])
+def test_onnx_runtime_may_itself_become_slower(openvino: float | None, factor: float, expected: str) -> None:
+    found = compare(of_a_file(1.0, openvino, 0), of_a_file(factor, openvino, 5))
+    assert outcomes(found)["onnx"] == expected
+    assert of(found, "onnx").reason == Reason(ReasonKind.NO_BASELINE, margin=0.25)
+    assert bool(found.regressions) == (expected == "slower")
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
