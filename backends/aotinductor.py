@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph, quantising
-from backends.base import CUDA_GRAPH, AheadOfTime, Availability, BuildContext, Compiled, Settings
+from backends.base import CUDA_GRAPH, AheadOfTime, Availability, BuildContext, Compiled, ServingKnobs, Settings
 from backends.inductor import Inductor, InductorLog, compiler_available, generated_and_called
 from backends.linking import LINKED, linker_options
 from models.base import Inputs
@@ -33,6 +33,7 @@ class AOTInductor(AheadOfTime):
     description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"
     quantises = True
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
+    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="runner")
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {},
         SINGLE_THREADED: {"run_single_threaded": True},
@@ -78,7 +79,7 @@ class AOTInductor(AheadOfTime):
                 str(context.workspace / PACKAGE),
                 "model",
                 bool(options.get("run_single_threaded", False)),
-                1,  # number of runners
+                context.serving.instances if context.serving else 1,  # runners
                 -1 if device.cuda_index is None else device.cuda_index,
             )
             account = json.loads((context.workspace / ACCOUNT).read_text())
@@ -110,6 +111,11 @@ class Loaded(Compiled):
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(tensor.clone() for tensor in self._outputs)
+
+    def instance(self) -> Compiled:
+        """Return a caller of the same package, which gives each call a runner of its own."""
+        assert self._function is not None
+        return Loaded(self._function, self._account, self._options)
 
     def placement(self) -> Placement:
         fallbacks = list(self._account["fallbacks"])

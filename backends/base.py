@@ -10,11 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from records.device import Device
+from records.errors import Unsupported
+from records.load import ServingSettings
 from records.schema import INFERENCE, Cell, Placement
 
 if TYPE_CHECKING:
@@ -46,6 +48,16 @@ Settings = dict[str, str | int | float | bool | None]
 """Named values that a record can hold."""
 
 
+@dataclass(frozen=True)
+class ServingKnobs:
+    """What can be set when a backend serves requests. The harness tries the values and keeps the best ones."""
+
+    instance: str = ""
+    """What answers beside others of its kind, such as `session`. Empty: only one instance can be had."""
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Values of further settings, by name, the default first. `BuildContext.serving.options` holds the chosen ones."""
+
+
 class PhaseTimer(Protocol):
     """Announces and times a phase of the build: `with phase("compile"): ...`."""
 
@@ -69,6 +81,8 @@ class BuildContext:
     or in parts (`backends.eager.Steps`). Its `module` is the one given to `build`; `restore` resets everything."""
     targets: tuple[str, ...] = ()
     """Patterns of module names, given by the model or the user. Surgical modes compile only these."""
+    serving: ServingSettings | None = None
+    """How the build will serve requests from several threads. None for single calls."""
 
 
 class Compiled(ABC):
@@ -97,6 +111,13 @@ class Compiled(ABC):
 
     def restore(self) -> None:  # noqa: B027 - inference changes nothing
         """Put back, in place, everything that calls change: parameters, optimiser state and buffers."""
+
+    def instance(self) -> Compiled:
+        """Return a further instance of this build, for another thread that calls it at the same time.
+
+        It is called in that thread, on its own CUDA stream. Raise Unsupported where there can be only one.
+        """
+        raise Unsupported(f"{type(self).__name__} answers one call at a time")
 
     def placement(self) -> Placement | None:
         """Return where the work really ran, or None if the library does not say. The harness asks once, after the
@@ -196,6 +217,8 @@ class Backend(ABC):
     """True if `build` quantises for int8 and fp8. Any other backend would measure floating point instead."""
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
     """A small model, with its dimensions, that `runner.py doctor` builds to try the backend."""
+    serving: ClassVar[ServingKnobs] = ServingKnobs()
+    """What can be set when it serves requests."""
     caveat: ClassVar[str] = ""
     """What a reader must know about every number of this backend. `list` and each record show it."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from backends import cuda_graph, quantising
-from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings
+from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings
 from records.device import Device
 from records.schema import TASKS, Extent, Placement
 
@@ -28,6 +28,7 @@ class Eager(Backend):
     quantises = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
+    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
 
     def available(self, device: Device) -> Availability:
         return torch_available(device)
@@ -69,6 +70,9 @@ class Callables(Compiled):
         from backends.calling import flatten_outputs
 
         return tuple(tensor.clone() for tensor in flatten_outputs(self._outputs))
+
+    def instance(self) -> Compiled:
+        return Callables(self._function)
 
     def placement(self) -> Placement:
         return Placement(extent=Extent.FULL)

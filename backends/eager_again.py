@@ -44,6 +44,9 @@ class Slowed(Wrapped):
         super().__init__(inner)
         self._share = share
 
+    def instance(self) -> Compiled:
+        return Slowed(self._inner.instance(), self._share)
+
     def run(self) -> None:
         begun_ns = time.perf_counter_ns()
         self._inner.run()

@@ -17,6 +17,7 @@ from backends.base import (
     Backend,
     BuildContext,
     Compiled,
+    ServingKnobs,
     Wrapped,
 )
 from backends.eager import Callables, Steps, torch_available
@@ -63,6 +64,7 @@ class Inductor(Backend):
         BUCKETS: {"dynamic": False},
     }
     spelled_out = frozenset({"static", "dynamic", BUCKETS})
+    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
     takes_streams = True
     tasks = TASKS
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")

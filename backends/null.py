@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends.base import YES, AheadOfTime, Availability, Backend, BuildContext, Compiled, Settings
+from backends.base import YES, AheadOfTime, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings
 from records.device import Device
 from records.errors import Unsupported
 from records.schema import Extent, Placement
@@ -57,7 +57,11 @@ class Null(Backend):
             )
         },
         "fallback": {"placement": Placement(extent=Extent.FALLBACK, engines={"torch": 13})},
+        "fails-under-load": {"fail_every": 20},
+        "crash-under-load": {"crash_as_instance_at_call": 40},
+        "hang-under-load": {"hang_as_instance_at_call": 40},
     }
+    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="sleeping thread")
 
     def available(self, device: Device) -> Availability:
         return YES
@@ -148,8 +152,26 @@ class Scripted(Compiled):
             return tensors
         return tuple(tensor + self._script["add"] for tensor in tensors)
 
+    def instance(self) -> Compiled:
+        return Instance(self._module, self._script)
+
     def placement(self) -> Placement | None:
         return self._script.get("placement")
+
+
+class Instance(Scripted):
+    """Sleeps for the scripted latency, so that it leaves the interpreter to other instances."""
+
+    def run(self) -> None:
+        self._calls += 1
+        self._called_with = self._bound
+        if self._calls == self._script.get("crash_as_instance_at_call"):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self._calls == self._script.get("hang_as_instance_at_call"):
+            time.sleep(3600)
+        if self._calls % self._script.get("fail_every", sys.maxsize) == 0:
+            raise RuntimeError("scripted failure of a request")
+        time.sleep(self._latency_ns / 1e9)
 
 
 class Packaged(Scripted):

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import onnx_quantising
-from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings
+from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx, exported_before
 from records.device import Device
-from records.errors import BakeoffError, Unavailable
+from records.errors import BakeoffError, Unavailable, Unsupported
 from records.precision import Precision
 from records.schema import Cell, Extent, Placement
 
@@ -38,6 +38,9 @@ CAPTURING_CALLS = 3
 
 PROFILED_CALLS = 5
 
+ONE_FOR_ALL = "one for all"
+"""The value of the knob `sessions` with which instances share a session and its threads."""
+
 
 class Onnx(Backend):
     name = "onnx"
@@ -54,6 +57,9 @@ class Onnx(Backend):
         "openvino-ep": {"provider": "openvino"},
     }
     spelled_out: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    serving: ClassVar[ServingKnobs] = ServingKnobs(
+        instance="session", options={"sessions": ("one each", ONE_FOR_ALL), "spinning": ("on", "off")}
+    )
     libraries: ClassVar[tuple[str, ...]] = (
         "torch",
         "onnx",
@@ -177,7 +183,7 @@ class Sessions:
         self._exported = exported
         self._context = context
         self.provider = PROVIDERS[provider]
-        self._providers = self._with_fallbacks(provider)
+        self._asked = provider
 
     def open(self, may_fall_back: bool = True, profile: str = "") -> Any:
         """Return a session. With `profile`, it writes a profile to a file with that prefix.
@@ -191,11 +197,16 @@ class Sessions:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.intra_op_num_threads = self._context.threads
         options.inter_op_num_threads = 1
+        if serving := self._context.serving:
+            if serving.options.get("sessions") == ONE_FOR_ALL:
+                options.intra_op_num_threads = serving.instances * self._context.threads
+            if serving.options.get("spinning") == "off":
+                options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = profile
-        providers = self._providers
+        providers = self._with_fallbacks(self._asked)  # with the stream that is current now
         if not may_fall_back:
             # ONNX Runtime adds its CPU provider itself, and naming it contradicts the option
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -207,6 +218,12 @@ class Sessions:
         if self.provider not in session.get_providers():
             raise BakeoffError(f"ONNX Runtime could not start {self.provider} (its log says why)")
         return session
+
+    @property
+    def are_shared(self) -> bool:
+        """Return True if instances that serve requests share one session."""
+        serving = self._context.serving
+        return serving is not None and serving.options.get("sessions") == ONE_FOR_ALL
 
     def accepted_without_cpu(self) -> str:
         """Open a session that may not fall back to the CPU. Return "accepted", or why ONNX Runtime refused."""
@@ -279,20 +296,21 @@ class Bound(Compiled):
         self,
         sessions: Sessions,
         exported: OnnxModel,
-        example: Inputs,
+        example: Inputs | None,
         device: Device,
         static_inputs: bool,
         layers: Settings,
+        session: Any = None,
     ) -> None:
         import onnxruntime
         import torch
 
         self._sessions = sessions
         self._layers = layers
-        self._session = session = sessions.open()
+        self._session = session = session or sessions.open()
         self._exported = exported
-        self._device = torch.device(device)
-        self._static = tuple(tensor.clone() for tensor in example.tensors()) if static_inputs else None
+        self._device, self._cell_device = torch.device(device), device
+        self._static = tuple(tensor.clone() for tensor in example.tensors()) if static_inputs and example else None
         self._run_options = onnxruntime.RunOptions()
         # the harness synchronises the stream, so ONNX Runtime must only enqueue
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
@@ -326,6 +344,15 @@ class Bound(Compiled):
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(buffer.clone() for buffer in self._buffers)
+
+    def instance(self) -> Compiled:
+        """Return a further session, or the same one with buffers of its own."""
+        if self._static is not None:
+            raise Unsupported("a session that replays a CUDA graph answers one call at a time")
+        if self._sessions.are_shared and self._cell_device.is_cuda:
+            raise Unsupported("a session on CUDA has one stream, and instances need one each")
+        session = self._session if self._sessions.are_shared else None
+        return Bound(self._sessions, self._exported, None, self._cell_device, False, self._layers, session)
 
     def placement(self) -> Placement | None:
         if self._placement is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import onnx_quantising
-from backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
+from backends.base import YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings
 from records.device import Device
 from records.errors import BakeoffError, Unavailable
 from records.precision import Precision
@@ -33,6 +33,9 @@ class OpenVINO(Backend):
     takes_onnx = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {"PERFORMANCE_HINT": "LATENCY"}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino")
+    serving: ClassVar[ServingKnobs] = ServingKnobs(
+        instance="stream with a request of its own", options={"hint": ("LATENCY", "THROUGHPUT")}
+    )
 
     def available(self, device: Device) -> Availability:
         if device.is_cuda:
@@ -73,6 +76,7 @@ class OpenVINO(Backend):
                     "INFERENCE_PRECISION_HINT": PRECISION_HINTS[precision],
                     "INFERENCE_NUM_THREADS": context.threads,
                     **self.modes[context.cell.mode],
+                    **_serving_options(context),
                 },
             )
             request = Request(compiled, quantised)
@@ -82,6 +86,18 @@ class OpenVINO(Backend):
         if quantised and not request.int8_layers():
             raise Unavailable("OpenVINO runs none of the quantised layers in int8 on this CPU")
         return request
+
+
+def _serving_options(context: BuildContext) -> dict[str, str | int]:
+    """Return the properties of a model that several requests use at the same time: a stream for each of them."""
+    if context.serving is None:
+        return {}
+    instances = context.serving.instances
+    return {
+        "INFERENCE_NUM_THREADS": instances * context.threads,
+        "NUM_STREAMS": instances,
+        "PERFORMANCE_HINT": context.serving.options.get("hint", "LATENCY"),
+    }
 
 
 def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> tuple[Any, Settings]:
@@ -148,6 +164,9 @@ class Request(Compiled):
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(buffer.clone() for buffer in self._buffers)
+
+    def instance(self) -> Compiled:
+        return Request(self._compiled, self._quantised)
 
     def placement(self) -> Placement:
         """Count the nodes of the model that runs, by the precision they compute in."""

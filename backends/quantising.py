@@ -118,6 +118,9 @@ class Flattened(Wrapped):
     def bind(self, inputs: Inputs) -> None:
         super().bind(Inputs(inputs.tensors()))
 
+    def instance(self) -> Compiled:
+        return Flattened(self._inner.instance(), self._layers, self._frozen)
+
     def precision(self) -> Settings:
         return {**super().precision(), **self._layers}
 

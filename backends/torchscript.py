@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph
-from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled
+from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, ServingKnobs
 from backends.eager import torch_available
 from records.device import Device
 from records.schema import Cell, Extent, Placement
@@ -25,6 +25,7 @@ class TorchScript(Backend):
     description = "torch.jit.trace, then torch.jit.freeze"
     quantises = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}}
+    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
 
     def available(self, device: Device) -> Availability:
         return torch_available(device)
@@ -69,6 +70,9 @@ class Traced(Compiled):
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
         return tuple(tensor.clone() for tensor in self._outputs)
+
+    def instance(self) -> Compiled:
+        return Traced(self._frozen)
 
     def placement(self) -> Placement:
         nodes = sum(1 for _ in self._frozen.graph.nodes())

@@ -17,6 +17,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from harness.sampling_plan import SamplingPlan
 from records.device import Device
+from records.load import LoadWindow, Scenario, ServingSettings
 from records.precision import Precision
 from records.schema import (
     Accuracy,
@@ -157,6 +158,23 @@ class TakeBurst(Frozen):
     core: int | None = None  # the calling thread begins on this one
 
 
+class TakeLoad(Frozen):
+    """Serve one window of load. It is answered by `LoadTaken`."""
+
+    kind: Literal["take_load"] = "take_load"
+    scenario: Scenario
+    settings: ServingSettings
+    rate: float  # requests per second to send, or in other scenarios than `server` the rate expected
+    seconds: float
+    min_requests: int = 1
+    streams: int = 1  # requests that come together, in the scenario `multi-stream`
+    seed: int = 1  # of the times and the inputs of the requests
+    quantile: float = 0.99  # of the latencies, that the objective limits
+    shed_after_ms: float | None = None  # a request that has waited longer is not called any more
+    keeps_latencies: bool = False
+    answers_nothing: bool = False  # answering takes no time, which shows what the generator can do
+
+
 class Finish(Frozen):
     """Check once more, and end. It is answered by `Finished`."""
 
@@ -165,7 +183,7 @@ class Finish(Frozen):
     with_energy: bool = False
 
 
-Command = Annotated[Build | TakeBurst | Finish, Field(discriminator="kind")]
+Command = Annotated[Build | TakeBurst | TakeLoad | Finish, Field(discriminator="kind")]
 
 
 # --- events: what a worker tells
@@ -215,6 +233,12 @@ class BurstTaken(Frozen):
     kind: Literal["burst_taken"] = "burst_taken"
     samples_ns: list[int]
     conditions: Conditions
+
+
+class LoadTaken(Frozen):
+    kind: Literal["load_taken"] = "load_taken"
+    window: LoadWindow | None
+    reason: str = ""  # why there is no window: the cell cannot serve with these settings
 
 
 class Finished(Frozen):
@@ -277,6 +301,7 @@ Event = Annotated[
     | Loaded
     | Ready
     | BurstTaken
+    | LoadTaken
     | Finished
     | ReferenceComputed
     | CeilingsMeasured

@@ -14,9 +14,12 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
+from records.conditions import Conditions as Conditions
 from records.device import CPU, Device
+from records.frozen import Frozen as Frozen
+from records.load import Load
 from records.precision import Precision
 
 SCHEMA_VERSION = "2.1.0"
@@ -26,12 +29,6 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Nanoseconds = Annotated[int, Field(gt=0)]
 Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 MillisecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Frozen(BaseModel):
-    """Base of everything in a report. It is immutable, and an unknown field is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
 
 
 class Status(StrEnum):
@@ -123,21 +120,6 @@ SETTLE = "settle"
 class Interval(Frozen):
     low: float
     high: float
-
-
-class Conditions(Frozen):
-    """The state of the machine while a burst was taken. A value that the platform does not tell is None."""
-
-    calibration_ms: float | None = None  # a fixed piece of work on one core, timed at the start of the burst's round
-    wait_share: float | None = None  # time its threads were ready and had no core / the burst's time; may exceed 1
-    steal_share: float | None = None  # time that the hypervisor gave our cores to others / the cores' time
-    involuntary_switches: int | None = None  # how often a thread of the process was taken off its core
-    load: float | None = None  # of the machine, mean over the last minute
-    sm_clock_mhz: int | None = None
-    temperature_c: int | None = None
-    throttle_reasons: list[str] = Field(default_factory=list)  # why the GPU's clock was held down, in NVML's words
-    core: int | None = None  # that the calling thread was put on before the burst, the same for all cells of a round
-    foreign_gpu_processes: int | None = None  # that use the same GPU and are not of this run
 
 
 class Burst(Frozen):
@@ -400,6 +382,7 @@ class Record(Frozen):
     device_time: DeviceTime | None = None
     stages: list[Stage] = Field(default_factory=list)  # a training task's, where a call is not one whole
     energy: Energy | None = None
+    load: Load | None = None  # what it carried under load, where that was asked for
     accuracy: Accuracy | None = None
     memory: Memory | None = None
     placement: Placement | None = None

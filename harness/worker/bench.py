@@ -6,7 +6,7 @@ import contextlib
 import os
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -44,6 +44,7 @@ class Bench:
     targets: tuple[str, ...] = ()
     padded_axis: int | None = None
     parameters: int | None = None  # None in a process that never sees the module
+    started_in: Path = field(default_factory=Path.cwd)  # the folder that the user stood in
 
     @classmethod
     def begin(cls, connection: Connection, job: CellJob, workspace: Path) -> Self:

@@ -38,6 +38,7 @@ class DeviceMemory:
 
     index: int | None
     peak_bytes: int | None = None
+    now_bytes: int | None = None  # at the last sample
     source: str = ""
     _used_before: int = field(init=False, default=0)
 
@@ -61,6 +62,7 @@ class DeviceMemory:
             else:
                 now = library.nvmlDeviceGetMemoryInfo(device).used - self._used_before
                 self.source = "growth of the device's memory in use"
+        self.now_bytes = now
         self.peak_bytes = max(self.peak_bytes or 0, now)
 
 

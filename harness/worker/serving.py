@@ -8,10 +8,11 @@ from importlib import metadata
 
 from backends.base import Backend, Compiled, Settings, Wrapped
 from harness import messages
-from harness.messages import BurstTaken, Finish, Finished, Ready, TakeBurst
+from harness.messages import BurstTaken, Finish, Finished, Ready, TakeBurst, TakeLoad
 from harness.worker import accuracy, conditions, energy, memory, precision, sampling
 from harness.worker.bench import Bench
 from harness.worker.clock import Clock
+from harness.worker.load import LoadServer
 from harness.worker.reference import thinned
 from models.base import Inputs, of_each_shape
 from records.schema import DeviceTime, Energy, Stage, Throughput
@@ -56,7 +57,14 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     messages.send(connection, ready)
     compilations = compiled.compilations()
     watch = conditions.Watch(bench.cell.device)
-    while isinstance(command := messages.receive_command(connection), TakeBurst):
+    server, before_load = LoadServer(bench, every, reference), None
+    while isinstance(command := messages.receive_command(connection), TakeBurst | TakeLoad):
+        if isinstance(command, TakeLoad):
+            before_load = before_load or bench.memory()
+            already = compiled.compilations()
+            messages.send(connection, server.take(command))
+            compilations += compiled.compilations() - already  # those are of other builds
+            continue
         compiled.restore()
         with conditions.beginning_on(command.core):
             sampling.rewarm(compiled, sets, clock)
@@ -68,6 +76,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     used: Energy | None = None
     stages: list[Stage] = []
     with phases.announced("finish"):
+        server.close()
         recompilations = compiled.compilations() - compilations
         if isinstance(command, Finish) and command.in_full:
             device_time = sampling.device_time(compiled, sets, clock)
@@ -81,7 +90,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     finished = Finished(
         accuracy_after=after,
         placement=compiled.placement(),
-        memory=bench.memory(),
+        memory=before_load or bench.memory(),
         recompilations=recompilations,
         throughput=throughput,
         device_time=device_time,

@@ -1,0 +1,83 @@
+"""Finds the highest rate at which latencies stay under a limit: pure, so that tests need no load."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+NARROW = 1.05
+"""The search ends when the lowest rate that is too high is at most this many times the highest that is not."""
+
+EDGE = 0.2
+"""The next rate stays this share of a bracket, in logarithms, away from both of its ends."""
+
+GIVE_UP_SHARE = 0.02
+"""No rate meets the objective if even this share of the first rate does not."""
+
+
+@dataclass
+class RateSearch:
+    """Say `next_rate`, tell the latency at it by `add`, until `next_rate` is None. Then `result` is the rate."""
+
+    limit_ms: float
+    start: float
+    step: float = 1.25
+    most_windows: int = 8
+    highest: float = math.inf  # no higher rate is tried
+    seen: list[tuple[float, float]] = field(default_factory=list)  # each rate with its latency in ms
+
+    def add(self, rate: float, latency_ms: float) -> None:
+        self.seen.append((rate, latency_ms))
+
+    @property
+    def too_high(self) -> tuple[float, float] | None:
+        """Return the lowest rate that was too high."""
+        return min((each for each in self.seen if each[1] >= self.limit_ms), default=None)
+
+    @property
+    def held(self) -> tuple[float, float] | None:
+        """Return the highest rate that met the objective, below all that were too high."""
+        above = self.too_high
+        return max(
+            (each for each in self.seen if each[1] < self.limit_ms and (above is None or each[0] < above[0])),
+            default=None,
+        )
+
+    def next_rate(self) -> float | None:
+        """Return the rate to try next, or None at the end of the search."""
+        if not self.seen:
+            return min(self.start, self.highest)
+        held, too_high = self.held, self.too_high
+        if len(self.seen) >= self.most_windows:
+            return None
+        if too_high is None:
+            assert held is not None
+            following = min(held[0] * self.step ** self._looks(held=True), self.highest)
+            return following if following > held[0] else None
+        if held is None:
+            # the latency tells how far off the rate is: at ten times the limit a small step is a waste
+            factor = max(self.step ** self._looks(held=False), min(2.0, math.sqrt(too_high[1] / self.limit_ms)))
+            following = too_high[0] / factor
+            return following if following > GIVE_UP_SHARE * self.start else None
+        if too_high[0] / held[0] <= NARROW:
+            return None
+        width = math.log(too_high[0] / held[0])
+        share = min(1 - EDGE, max(EDGE, math.log(self._crossing(held, too_high) / held[0]) / width))
+        return held[0] * math.exp(share * width)
+
+    def result(self) -> float | None:
+        """Return the highest rate within the objective, between two rates that were tried; None if none was."""
+        held, too_high = self.held, self.too_high
+        if held is None or too_high is None:
+            return held[0] if held else None
+        return self._crossing(held, too_high)
+
+    def _looks(self, held: bool) -> int:
+        """Return how many windows in a row had this answer: the steps get longer with each."""
+        return min(3, sum((latency_ms < self.limit_ms) is held for _, latency_ms in self.seen))
+
+    def _crossing(self, held: tuple[float, float], too_high: tuple[float, float]) -> float:
+        """Return where latency would cross the limit on a line between two rates, in logarithms."""
+        rise = math.log(too_high[1] / held[1])
+        share = math.log(self.limit_ms / held[1]) / rise if rise > 0 else 0.5
+        return held[0] * math.exp(share * math.log(too_high[0] / held[0]))
