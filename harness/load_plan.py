@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from harness.sampling_plan import MIN_PROCESSES
 from records.errors import UsageError, unknown
 from records.load import Objective, Scenario
 
@@ -19,12 +20,13 @@ SHORTEST_WINDOW_S = 0.25
 MIN_REQUESTS = 200
 """A window holds so many requests, so that its 99th percentile is no single request."""
 
-MAX_WINDOW_S = 10.0
+MAX_WINDOW_S = 4.0
 """A window does not get longer than this for the sake of `MIN_REQUESTS`."""
 
 ROUNDS = {Scenario.SERVER: 4}
 USUAL_ROUNDS = 6
-"""Turns of each cell in each of its processes. A turn of the scenario `server` is a search of several windows."""
+"""Turns of each cell in each of its processes. A turn of the scenario `server` is a search of several windows. Without
+three processes an interval needs six turns."""
 
 SOAK_PARTS = 6
 
@@ -54,9 +56,9 @@ class LoadPlan:
         window_s = max(SHORTEST_WINDOW_S, WINDOW_S * min_time_s / USUAL_MIN_TIME_S)
         return cls(scenario, streams, objective, soak_s, window_s)
 
-    @property
-    def rounds(self) -> int:
-        return ROUNDS.get(self.scenario, USUAL_ROUNDS)
+    def rounds_in(self, processes: int) -> int:
+        """Return how many turns a cell has in each of so many processes."""
+        return ROUNDS.get(self.scenario, USUAL_ROUNDS) if processes >= MIN_PROCESSES else USUAL_ROUNDS
 
     def requests_of(self, rate: float, share: float = 1.0) -> int:
         """Return how many requests a window of `share` of the usual length has at this rate, at least."""
@@ -82,11 +84,3 @@ def parse_objective(text: str) -> Objective:
     if not found or found[1] not in PERCENTILES or not float(found[2]):
         raise UsageError(f"--slo {text}: write a percentile and its limit in milliseconds, such as p99_ms<20")
     return Objective(percentile=found[1], limit_ms=float(found[2]))
-
-
-def parse_price(text: str) -> float | None:
-    """Return the price of an hour of this machine in `2.5/h`, or None for an empty text."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*/\s*h\s*", text, re.ASCII)
-    if text and (not found or not float(found[1])):
-        raise UsageError(f"--price {text}: write what an hour of this machine costs, such as 2.5/h")
-    return float(found[1]) if found else None

@@ -14,7 +14,9 @@ from pydantic import BeforeValidator, Field
 import backends
 import models
 from backends.base import SURGICAL
+from harness.load_plan import LoadPlan
 from judging.constraints import Requirements, parse_bytes
+from judging.load import parse_price
 from records.device import Device
 from records.errors import BakeoffError, UsageError, unknown
 from records.precision import Precision
@@ -103,6 +105,15 @@ class Request(Frozen):
         BeforeValidator(str),
         Option(("--budget",), "Time for the whole run, such as 90s or 5m: the best verdict that it allows"),
     ] = ""
+    load: Annotated[
+        str,
+        Option(("--load",), "Serve requests: server, offline, single-stream or multi-stream:8", says_how=True),
+    ] = ""
+    slo: Annotated[str, Option(("--slo",), "With --load server, what must hold: 'p99_ms<20'", says_how=True)] = ""
+    soak_s: Annotated[float, Option(("--soak",), "Seconds that each cell serves at the rate found", says_how=True)] = (
+        Field(default=60.0, ge=0, allow_inf_nan=False)
+    )
+    price: Annotated[str, Option(("--price",), "What an hour of this machine costs, such as 2.5/h", says_how=True)] = ""
     surgical: Annotated[
         Names,
         Option(
@@ -141,6 +152,17 @@ class Request(Frozen):
         if not 1 <= number <= shards:
             raise UsageError(f"--shard {self.shard}: write I/N with I from 1 to N, such as 2/8")
         return slice(number - 1, None, shards)
+
+    @property
+    def load_plan(self) -> LoadPlan | None:
+        """Return what is measured under load, or None. Raises UsageError for another form, or for training."""
+        plan = LoadPlan.parse(self.load, self.slo, self.soak_s, self.min_time_s)
+        if plan and self.task != INFERENCE:
+            raise UsageError(f"--load {self.load}: only inference is served, and --task is {self.task}")
+        if self.price and not plan:
+            raise UsageError("--price is that of requests under load: add --load server")
+        parse_price(self.price)
+        return plan
 
     def parts(self) -> list[Request]:
         """Return the requests that this one is made of, each with one product."""
@@ -316,7 +338,7 @@ def _check_names(request: Request) -> None:
         raise UsageError(
             f"--builds {request.builds}: each build needs a process, so raise --processes, or leave it out"
         )
-    _ = request.budget_s
+    _ = request.budget_s, request.load_plan
     parse_bytes(request.artifact_limit, "--artifact-limit")
     for precision in request.precision:
         if precision not in set(Precision):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import math
 import re
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -47,6 +49,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     Raises UsageError before anything is measured where the request or the folder is wrong. A KeyboardInterrupt ends the
     measuring: the report then holds the cells that have finished, and is not `complete`.
     """
+    require_load_generator(request)
     budget_ends_s = end_of_budget(time.monotonic(), request.budget_s)
     plan(
         request.model_copy(update={"devices": request.devices or ("cpu",)})
@@ -118,6 +121,12 @@ def with_models_ready(request: Request) -> Request:
     return request.model_copy(update={"models": named(request.models), "runs": parts})
 
 
+def require_load_generator(request: Request) -> None:
+    """Raise UsageError where load is asked for and MLPerf's generator is not installed."""
+    if request.load and importlib.util.find_spec("mlperf_loadgen") is None:
+        raise UsageError("--load needs MLPerf's load generator: pip install mlcommons-loadgen")
+
+
 def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
     """Raise UsageError, with what was found and what to do, if torch does not see one of `devices`."""
     for device in map(Device, devices):
@@ -150,7 +159,9 @@ def on_this_machine(request: Request, facts: TorchFacts) -> Request:
 
 def sampling_of(request: Request) -> SamplingPlan:
     wanted_calls = Requirements.parse(request.require).calls
-    return SamplingPlan.lasting(request.min_time_s, request.processes, wanted_calls, builds=request.builds)
+    plan = SamplingPlan.lasting(request.min_time_s, request.processes, wanted_calls, builds=request.builds)
+    # what loses at single calls may win under load, so that no cell sits out
+    return replace(plan, races=False, most_processes=plan.processes) if request.load_plan else plan
 
 
 def request_of(store: Store) -> Request:
@@ -278,6 +289,7 @@ def _measure(
         artifacts=None
         if request.no_artifacts
         else Artifacts(store.root, parse_bytes(request.artifact_limit, "--artifact-limit")),
+        load=request.load_plan,
     )
     # an interruption ends the measuring and not the run: what has finished is reported
     with store.timed(), contextlib.suppress(KeyboardInterrupt):

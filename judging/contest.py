@@ -11,6 +11,7 @@ from judging.constraints import Requirements
 from judging.costs import BreakEven, Costs
 from judging.doubts import doubts_of
 from judging.fit import Fit
+from judging.load import LoadJudgement, judge_load
 from judging.pareto import Front, front_of
 from judging.ranking import Ranking
 from judging.samples import Distributions, Turn, distributions_of, turns_of
@@ -66,6 +67,7 @@ class ContestJudgement:
     front: Front  # the ranked cells that no other one dominates
     fit: Fit  # the latencies and ratios that all of this comes from
     calls: int | None = None  # over which each cell is compared with the baseline, if the user asked for that
+    load: LoadJudgement | None = None  # what the cells carried under load, if that was asked for
     run_id: str | None = None  # set if several reports are shown together and hold the same contest
 
     @property
@@ -137,6 +139,7 @@ def judge_contest(
     requirements: Requirements | None = None,
     calls: int | None = None,
     run_id: str | None = None,
+    price_per_hour: float | None = None,
 ) -> ContestJudgement:
     """Judge the cells of one contest. Raises ValueError without records, or with those of two contests."""
     if not records:
@@ -164,6 +167,7 @@ def judge_contest(
         front=front_of(ranking.ranked),
         fit=ranking.fit,
         calls=calls,
+        load=judge_load(records, price_per_hour),
         run_id=run_id,
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from judging.constraints import Requirements
 from judging.contest import CellJudgement, ContestJudgement, judge_contest
 from judging.fit import by_contest
+from judging.load import parse_price
 from judging.sweeps import Sweep, sweeps_of
 from records.schema import Report
 
@@ -43,6 +44,7 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
             Requirements.parse(str(report.request.get("require") or "")),
             calls=calls if isinstance(calls := report.request.get("calls"), int) else None,
             run_id=report.run_id if counts[contest_id] > 1 else None,
+            price_per_hour=parse_price(str(report.request.get("price") or "")),
         )
         for report in reports
         for contest_id, records in by_contest(report.records).items()

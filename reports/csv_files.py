@@ -23,7 +23,7 @@ def to_csv(judgement: Judgement) -> str:
     columns = columns_of(judgement.contests)
     cells = [cell for contest in judgement.contests for cell in contest.cells]
     rows = [{name: value for column in columns for name, value in column.csv_of(cell).items()} for cell in cells]
-    return _csv(rows)
+    return csv_text(rows)
 
 
 def sweep_tables(judgement: Judgement) -> dict[str, str]:
@@ -43,13 +43,13 @@ def sweep_tables(judgement: Judgement) -> dict[str, str]:
         trained = [record for record in records if record.cell.task == TASK_OF_COLUMN["fwd_bwd"]]
         if trained:
             rows = [_attention_row(record) for record in trained]
-            files[f"attention_sweep-{variant}-{where}.csv"] = _csv(rows)
+            files[f"attention_sweep-{variant}-{where}.csv"] = csv_text(rows)
     families = _groups(judgement.report.records, "transformer_lm", "lengths", "batch", "attention")
     models = {key: records for key, records in families.items() if key[0][0] == "fixed"}
     for ((_, batch, attention), where), records in models.items():
         is_alone = sum(other == where for _, other in models) == 1
         kind = "" if is_alone else f"batch{batch}-{attention}-"
-        files[f"transformer_sweep-{kind}{where}.csv"] = _csv(_transformer_rows(records))
+        files[f"transformer_sweep-{kind}{where}.csv"] = csv_text(_transformer_rows(records))
     return files
 
 
@@ -127,7 +127,7 @@ def _peak_mib(record: Record) -> float | None:
     return None if peak is None else peak / MEBIBYTE
 
 
-def _csv(rows: Sequence[Row]) -> str:
+def csv_text(rows: Sequence[Row]) -> str:
     """Return the rows below the names of their columns, which all of them share."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["model"], lineterminator="\n")

@@ -35,6 +35,7 @@ def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> 
     """Return what stands above several charts of one kind, by the name of the chart."""
     over = f"over {format.first_names(list(dict.fromkeys(sweep.dimension for sweep in sweeps)), shown=3)}"
     return {
+        "load": "latency against the rate of requests",
         "latency": _latency_over_all(contests),
         "speedup": _speedup_over_all(contests),
         "pareto": "latency against build time",

@@ -14,17 +14,18 @@ from judging.certainty import Effect
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Environment, Record, Report, Status
 from records.text import one_line, visible
-from reports import cost_report, doubt_sentences, format, machine, sentences
+from reports import cost_report, doubt_sentences, format, load, machine, sentences
 from reports.columns import Column, Output, T, answers_of, columns_of, shown_in
 from reports.format import NONE
 
 REASON_LIMIT = 160
 """Longest reason in a table, in characters. The whole reason is printed below the tables."""
 
-_SHOWN_FIGURES = {"latency", "sweep-latency", "sweep-speedup"}
+_SHOWN_FIGURES = {"latency", "load", "sweep-latency", "sweep-speedup"}
 """Figures that are shown; the others fold away."""
 
 _FIGURE_CAPTIONS = {
+    "load": "Latency against the rate of requests",
     "latency": "Median latency with its 95 % interval",
     "speedup": "Speed-up over eager with its 95 % interval",
     "phases": "Where the time before the second call goes",
@@ -107,6 +108,7 @@ def _contest(contest: ContestJudgement, number: int) -> str:
         f'## <a id="{_anchor(number)}"></a>{escape(contest.title)}',
         f"**{escape(sentences.finding(contest))}.**",
         _contest_table(contest),
+        _load(contest),
         *(_doubts(contest, effect) for effect in Effect),
         f"Floor: {escape(format.floor(contest.roofline))}." if contest.roofline else "",
         f"Tensor cores: {escape(nominal)}." if nominal else "",
@@ -238,6 +240,14 @@ def _where_a_row_ran(row: CellJudgement, shared: Mapping[str, JsonValue]) -> lis
 
 def _precision(switches: Mapping[str, JsonValue]) -> str:
     return "; ".join(escape(f"{name} {format.json_value(value)}") for name, value in switches.items())
+
+
+def _load(contest: ContestJudgement) -> str:
+    """Return what the cells carried under load."""
+    if not contest.load:
+        return ""
+    told = "\n".join(f"- {escape(sentence)}" for sentence in load.sentences(contest))
+    return "\n\n".join(["### Under load", told, *map(_cost_table, load.tables(contest))])
 
 
 def _lifetime(contest: ContestJudgement) -> str:

@@ -23,7 +23,7 @@ from judging.compare import CellChange, Comparison
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Record, Report
 from records.text import one_line, visible
-from reports import charts, comparison, cost_report, doubt_sentences, format, machine, sentences
+from reports import charts, comparison, cost_report, doubt_sentences, format, load, machine, sentences
 from reports.charts import Chart, Palette
 from reports.columns import BACKEND, STATUS, Column, Output, answers_of, columns_of, shown_in
 
@@ -119,6 +119,8 @@ class Section:
         self.tensor_cores = machine.tensor_core_rates(contest)
         self.sentences = [*cost_report.sentences(contest), *cost_report.plain_verdicts(contest)]
         self.tables = cost_report.tables(contest)
+        self.load_sentences = load.sentences(contest)
+        self.load_tables = load.tables(contest)
 
     @property
     def drawn(self) -> list[str]:

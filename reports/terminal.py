@@ -22,7 +22,7 @@ from judging.doubts import CANNOT_RUN, doubt_of_placement
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Cell, DoubtKind, Record, Status
 from records.text import one_line
-from reports import cost_report, doubt_sentences, format, machine, sentences
+from reports import cost_report, doubt_sentences, format, load, machine, sentences
 from reports.columns import BACKEND, WIDE, Column, Output, answers_of, columns_of, shown_in
 from reports.format import NONE
 
@@ -259,9 +259,25 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
             if doubt.kind not in _TOLD_BY_A_ROW:
                 _print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
     told = [sentences.left_early(contest), sentences.pays(contest), *cost_report.plain_verdicts(contest)]
+    for table in load.tables(contest):
+        if not table.is_folded:
+            console.print(_texts(table))
+    told += load.sentences(contest)
     for sentence in filter(None, told):
         _print_wrapped(console, "= ", sentence)
     console.print()
+
+
+def _texts(table: cost_report.Table) -> Table:
+    """Return a table of texts under its title."""
+    drawn = Table(title=one_line(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    for heading in table.text_columns:
+        drawn.add_column(heading, overflow="fold")
+    for heading in table.number_columns:
+        drawn.add_column(Text(heading), justify="right")
+    for row in table.rows:
+        drawn.add_row(*(Text(one_line(text)) for text in row))
+    return drawn
 
 
 def _endings(contest: ContestJudgement) -> dict[tuple[str, str], list[str]]:

@@ -10,8 +10,8 @@ from records.atomic_file import write_atomically
 from records.errors import UsageError
 from records.report_file import REPORT_JSON, write_json
 from records.schema import Report
-from reports import charts
-from reports.csv_files import sweep_tables, to_csv
+from reports import charts, load
+from reports.csv_files import csv_text, sweep_tables, to_csv
 from reports.markdown import to_markdown
 from reports.page import to_page
 from reports.sentences import with_verdicts
@@ -29,6 +29,8 @@ def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str
     Return the files by their names within `folder`, such as `figures/latency.svg`.
     """
     texts = {"cells.csv": to_csv(judgement), **sweep_tables(judgement), "report.html": to_page(judgement)}
+    if rows := load.rows_of(judgement):
+        texts["load.csv"] = csv_text(rows)
     written = {name: write_atomically(folder / name, text) for name, text in texts.items()}
     drawn: list[Path] = []
     if figures:

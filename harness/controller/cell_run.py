@@ -25,8 +25,10 @@ from harness.controller.cell_record import (
 )
 from harness.controller.environment import Machine
 from harness.controller.launcher import Launcher
+from harness.controller.load_run import CellUnderLoad
 from harness.controller.progress import Progress
 from harness.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
+from harness.load_plan import LoadPlan
 from harness.messages import (
     Build,
     BurstTaken,
@@ -35,6 +37,7 @@ from harness.messages import (
     Finish,
     Finished,
     Loaded,
+    LoadTaken,
     MeasureCell,
     MeasurePackagedCell,
     PackageCell,
@@ -43,6 +46,7 @@ from harness.messages import (
     PhaseEnded,
     Ready,
     TakeBurst,
+    TakeLoad,
 )
 from harness.plan import PlannedCell
 from harness.sampling_plan import SamplingPlan
@@ -66,7 +70,10 @@ from records.store import FirstBuild, Store, UnfinishedCell
 
 TICK_S = 0.5
 
-Awaited = TypeVar("Awaited", Packaged, Loaded, Ready, BurstTaken, Finished)
+LOAD_LIMIT_S = 180.0
+"""A window of load may take so much longer than planned: building for its settings is part of it."""
+
+Awaited = TypeVar("Awaited", Packaged, Loaded, Ready, BurstTaken, LoadTaken, Finished)
 
 
 class CellEnded(Exception):
@@ -126,6 +133,7 @@ class CellRun:
         """Begin with a cell, or go on with one of which an interrupted run has `kept` some processes."""
         self.planned = planned
         self.peak_memory = kept.peak_memory if kept else None  # of its latest process that was ready
+        self.load = kept.record.load if kept else None
         self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
         self._setup = setup
         self._now_s = setup.machine.now_s
@@ -262,6 +270,29 @@ class CellRun:
         bisect.insort(self._burst_medians_ms, burst_ms(burst))
         self._setup.progress.measured(self.cell, self._burst_medians_ms[len(self._burst_medians_ms) // 2])
 
+    def under_load(self, plan: LoadPlan) -> CellUnderLoad:
+        """Return what takes windows of load in the cell's process, which has taken bursts."""
+        live = self._alive()
+        assert live.ready is not None
+        threads = live.ready.settings.get("threads")
+        latency_ms = self._burst_medians_ms[len(self._burst_medians_ms) // 2]
+        return CellUnderLoad(plan, self.cell, self._take_load, latency_ms, threads if isinstance(threads, int) else 1)
+
+    @property
+    def is_right(self) -> bool:
+        """Return True when its process has answered rightly so far."""
+        live = self._alive()
+        return live.ready is not None and live.ready.accuracy.passed
+
+    def _take_load(self, order: TakeLoad) -> LoadTaken:
+        live = self._alive()
+        if live.phase != "load":
+            live.phase = "load"
+            self._setup.progress.phase(self.cell, live.phase)
+        live.worker.send(order)
+        expected_s = max(order.seconds, order.min_requests / order.rate)
+        return self._await(live, LoadTaken, LOAD_LIMIT_S + 3 * expected_s)
+
     def finish(self, has_time: bool = True) -> None:
         """Check once more, and let the process go.
 
@@ -292,7 +323,7 @@ class CellRun:
     def record(self) -> Record:
         """Return the record as it stands, of a cell that has been measured in at least one process."""
         assert self._so_far is not None, "a process of the cell has ended well"
-        return self._so_far.model_copy(update={"elapsed_s": self._elapsed_s, "left": self.left})
+        return self._so_far.model_copy(update={"elapsed_s": self._elapsed_s, "left": self.left, "load": self.load})
 
     def unfinished(self) -> UnfinishedCell:
         """Return all that is needed to go on with the cell after its last process that ended well."""
@@ -398,10 +429,10 @@ class CellRun:
         if self._live is not None and not self._live.worker.is_over:
             self._live.worker.end()
 
-    def _await(self, live: LiveProcess, kind: type[Awaited]) -> Awaited:
+    def _await(self, live: LiveProcess, kind: type[Awaited], limit_s: float = math.inf) -> Awaited:
         """Wait for an event of `kind`, and note phases on the way. Raises CellEnded when the cell ends instead."""
         begun_s = self._now_s()
-        deadline_s = min(begun_s + self._budget_s, self._ends_s)
+        deadline_s = min(begun_s + min(limit_s, self._budget_s), self._ends_s)
         try:
             while True:
                 event = self._receive(live.worker, deadline_s, may_tick=kind in (Packaged, Loaded, Ready))
@@ -429,7 +460,9 @@ class CellRun:
             live.waited_s += spent_s
 
     def _out_of_time(self, live: LiveProcess) -> Record:
-        if self._now_s() >= self._ends_s:
+        if live.phase == "load" and self._budget_s > 0:
+            reason = "a request under load was not answered"
+        elif self._now_s() >= self._ends_s:
             reason = f"not done when the time that --budget left it was over, in {live.phase}"
         else:
             reason = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
@@ -471,6 +504,7 @@ class CellRun:
             phases=processes[0].phases if processes else unfinished,
             processes=processes,
             bursts=self.bursts,
+            load=self.load,
             log_tail=tail_of(self._log) if status.is_failure else "",
             started_at=self._started_at,
             elapsed_s=self._elapsed_s,

@@ -12,6 +12,7 @@ from harness.controller.cell_record import common_fields
 from harness.controller.cell_run import CellEnded, CellRun
 from harness.controller.environment import Machine
 from harness.controller.launcher import Launcher, Launchers
+from harness.controller.load_run import Round
 from harness.controller.progress import Progress
 from harness.controller.rounds import (
     Beaten,
@@ -25,6 +26,7 @@ from harness.controller.rounds import (
     round_rules,
 )
 from harness.controller.worker_process import CAN_PAUSE
+from harness.load_plan import LoadPlan
 from harness.plan import PlannedCell
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import Step, TimePlan
@@ -60,6 +62,7 @@ class Measurement:
         time_plan: TimePlan | None = None,
         beaten: Beaten = beaten,
         artifacts: Artifacts | None = None,
+        load: LoadPlan | None = None,
     ) -> None:
         """`artifacts` keeps what cells have built; without it nothing is kept."""
         self.launchers = launchers
@@ -74,6 +77,7 @@ class Measurement:
         self.time_plan = time_plan or TimePlan(sampling)
         self.begun_s = self.machine.now_s() - store.elapsed_s
         self.artifacts = artifacts
+        self.load = load
         self.group_numbers: Iterator[int] = itertools.count(store.next_group())
 
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
@@ -238,6 +242,8 @@ class ContestRun:
         survivors = [*epoch.staying, *group]
         if group:
             survivors = self._run_rounds(epoch, number, survivors)
+            if self._run.load is not None:
+                survivors = self._run_load(epoch, number, survivors, self._run.load)
         epoch.staying = ()
         if epoch.waiting and len(survivors) > 1:
             first = self._cells[0]
@@ -357,6 +363,45 @@ class ContestRun:
                 planned_done_s = self._machine.now_s()
         for cell_run in alive:
             self._step_done(Step.ROUNDS, cell_run, (self._machine.now_s() - begun_s) / len(alive))
+        return alive
+
+    def _run_load(self, epoch: Epoch, group: int, cells: Sequence[CellRun], plan: LoadPlan) -> list[CellRun]:
+        """Put one cell after the other under load while every other one is stopped. Return the surviving cells.
+
+        First each cell looks for the settings that it serves best with, then all take turns in rounds, and in its first
+        process each one is soaked.
+        """
+        alive = list(cells)
+
+        def settle(cell_run: CellRun, _: Round) -> None:
+            if cell_run.load is None and cell_run.is_right:
+                cell_run.load = cell_run.under_load(plan).find_settings(seed=1)
+
+        def take_turn(cell_run: CellRun, round_: Round) -> None:
+            if (load := cell_run.load) is not None and load.settings is not None:
+                turn = cell_run.under_load(plan).turn(load, epoch.number, round_)
+                cell_run.load = load.model_copy(update={"turns": [*load.turns, turn]})
+
+        def soak(cell_run: CellRun, round_: Round) -> None:
+            if (load := cell_run.load) is not None and not load.soak:
+                soaked = cell_run.under_load(plan).soak(load, round_.seed)
+                cell_run.load = load.model_copy(update={"soak": soaked})
+
+        steps = [settle, *([take_turn] * plan.rounds_in(self._run.sampling.processes)), soak]
+        for number, step in enumerate(steps):
+            if number > 2 and self._machine.now_s() >= self._time_plan.contest_ends_s:
+                break
+            now_s = self._machine.now_s() - self._run.begun_s
+            round_ = Round(group, number, now_s, self._machine.calibrate_ms())
+            for cell_run in order_of_round(group, number, alive) if alive else ():
+                try:
+                    self._resume(cell_run)
+                    step(cell_run, round_)
+                    self._pause(cell_run)
+                except CellEnded as ended:
+                    alive.remove(cell_run)
+                    if self._makes_room(cell_run, ended, alive):
+                        epoch.displaced.append(cell_run)
         return alive
 
     def _rounds_so_far(

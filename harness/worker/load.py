@@ -144,7 +144,7 @@ def load_generator() -> ModuleType:
         import mlperf_loadgen
     except ImportError:
         raise Unavailable("--load needs MLPerf's load generator: pip install mlcommons-loadgen") from None
-    return mlperf_loadgen  # type: ignore[no-any-return,unused-ignore]
+    return mlperf_loadgen
 
 
 def generate(
@@ -259,7 +259,12 @@ class Instances:
     def warm_up(self, seconds: float) -> None:
         """Have all instances answer requests for a while. A process that was stopped has cold caches."""
         done: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self.begin(lambda numbers: [done.put(number) for number in numbers] and None)
+
+        def count(numbers: Sequence[int]) -> None:
+            for number in numbers:
+                done.put(number)
+
+        self.begin(count)
         end_s = time.perf_counter() + seconds
         waiting = 0
         for number in range(2 * self._batch * len(self._threads)):
@@ -434,12 +439,12 @@ def built(bench: Bench, sets: Sequence[Inputs], settings: ServingSettings, batch
     name = f"batch-{batch}" + (f"-threads-{settings.threads}" if is_ahead else "")
     folder = bench.artifact if is_as_measured else bench.job.shared_folder / "load" / name
     folder.mkdir(parents=True, exist_ok=True)
+    here = Path.cwd()
+    os.chdir(bench.started_in)
+    module, own_sets = bench.model()
+    os.chdir(here)
+    chosen = own_sets[0] if batch == 1 else in_batch(own_sets, batch)
     with bench.running():
-        here = Path.cwd()
-        os.chdir(bench.started_in)
-        module, own_sets = bench.model()
-        os.chdir(here)
-        chosen = own_sets[0] if batch == 1 else in_batch(own_sets, batch)
         context = replace(bench.context(own_sets), workspace=folder, threads=settings.threads, serving=settings)
         done = folder / ".packaged"
         if isinstance(bench.backend, AheadOfTime):

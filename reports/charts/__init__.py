@@ -21,6 +21,7 @@ from reports.charts import building, calls, speed
 from reports.charts.change import of_change
 from reports.charts.chart import Chart, Stop
 from reports.charts.costs import costs
+from reports.charts.load import load_chart
 from reports.charts.palette import Look, Palette
 from reports.charts.roofline import roofline
 from reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
@@ -38,6 +39,7 @@ _IN_SWEEPS = {"latency", "speedup"}
 """Charts of a contest that say what those of its sweep say."""
 
 _MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
+    load_chart,
     speed.latency,
     speed.speedup,
     building.pareto,

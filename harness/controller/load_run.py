@@ -1,0 +1,280 @@
+"""The cells of a contest under load: the best settings of each, its turns in rounds, and a soak."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import backends
+from backends.base import ServingKnobs
+from harness.load_plan import SOAK_PARTS, LoadPlan
+from harness.messages import LoadTaken, TakeLoad
+from harness.rate_search import RateSearch
+from records.load import Load, LoadTurn, LoadWindow, Scenario, ServingSettings, TriedSettings
+from records.schema import Cell
+
+Take = Callable[[TakeLoad], LoadTaken]
+"""Has the worker of a cell take one window. Raises CellEnded where the cell ends instead."""
+
+FIRST_SHARE = 0.7
+"""A search begins at this share of the rate that settings reach when all requests are there at once."""
+
+MAX_CAPACITY_SHARE = 1.1
+"""No rate above this many times the capacity is tried: its queue grows until the window ends."""
+
+TURN_STEP = 1.06
+TURN_WINDOWS = 4
+"""A turn looks for the rate near that of the turn before, in so many windows at most."""
+
+SEARCH_WINDOWS = 6
+SEARCH_SHARE = 0.5
+"""Windows of the search for settings are shorter than others by this."""
+
+SHED_FACTOR = 5.0
+"""A request that has waited this many times the objective is not called any more."""
+
+WAIT_SHARE = 0.1
+"""A request waits at most this share of the objective for others to fill its batch."""
+
+BATCHES = (2, 4, 8)
+GPU_INSTANCES = (2, 4)
+MOST_INSTANCES = 16
+
+CEILING_RATE = 4000.0
+CEILING_WINDOWS = 5
+
+
+@dataclass(frozen=True)
+class Round:
+    """Which turn of its contest this is."""
+
+    group: int
+    number: int
+    started_s: float
+    calibration_ms: float | None = None
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of this round's requests. All cells of a round get the same ones, so their ratio is fair."""
+        return 1 + 1000 * self.group + 10 * self.number
+
+
+class CellUnderLoad:
+    """One cell under load, in one of its processes."""
+
+    def __init__(self, plan: LoadPlan, cell: Cell, take: Take, latency_ms: float, threads: int) -> None:
+        """`latency_ms` is that of single calls, and `threads` are those that they had."""
+        self._plan = plan
+        self._cell = cell
+        self._take = take
+        self._latency_ms = latency_ms
+        self._threads = threads
+
+    def find_settings(self, seed: int) -> Load:
+        """Try the knobs of the backend one after the other, and return what was reached, with the best settings."""
+        knobs = backends.create(self._cell.backend).serving
+        tried: list[TriedSettings] = []
+
+        def best() -> TriedSettings | None:
+            reached = [one for one in tried if one.value is not None]
+            return min(reached, key=lambda one: cost_ms(self._plan.scenario, one.value or 0.0), default=None)
+
+        def attempt(settings: ServingSettings) -> None:
+            if all(one.settings != settings for one in tried):
+                tried.append(self._try(settings, seed, best()))
+
+        for settings in layouts(self._threads, knobs, self._cell.device.is_cuda):
+            attempt(settings)
+        if (found := best()) is not None:
+            for name, values in knobs.options.items():
+                for value in values[1:]:
+                    at = (best() or found).settings
+                    attempt(at.model_copy(update={"options": at.options | {name: value}}))
+            for batch in self._batches():
+                at = (best() or found).settings
+                wait_ms = WAIT_SHARE * self._plan.objective.limit_ms if self._plan.objective else 0.0
+                attempt(at.model_copy(update={"batch": batch, "wait_ms": wait_ms}))
+                if (chosen := best()) and chosen.settings.batch != batch:
+                    break  # a larger batch than one that does not help would not, either
+        chosen = best()
+        load = Load(
+            scenario=self._plan.scenario,
+            streams=self._plan.streams,
+            objective=self._plan.objective,
+            tried=tried,
+            left_out=self._left_out(knobs),
+        )
+        if chosen is None:
+            return load.model_copy(update={"reason": tried[0].reason})
+        settings = chosen.settings
+        return load.model_copy(update={"settings": settings, "ceiling": self._ceiling(settings, seed, chosen.value)})
+
+    def turn(self, load: Load, process: int, round_: Round) -> LoadTurn:
+        """Take the cell's turn in a round, from where its latest turn ended."""
+        assert load.settings is not None
+        found = [turn.value for turn in load.turns if turn.value is not None]
+        searched = [one.value for one in load.tried if one.settings == load.settings and one.value is not None]
+        value, windows = self._measure(load.settings, (found or searched)[-1], round_.seed, is_turn=True)
+        return LoadTurn(
+            group=round_.group,
+            round=round_.number,
+            process=process,
+            started_s=round_.started_s,
+            value=value,
+            windows=windows,
+            calibration_ms=round_.calibration_ms,
+        )
+
+    def soak(self, load: Load, seed: int) -> list[LoadWindow]:
+        """Serve for a long time at the rate that was found, in several windows that follow each other."""
+        values = [turn.value for turn in load.turns if turn.value is not None]
+        if not values or not self._plan.soak_s or load.settings is None:
+            return []
+        rate = self._rate_of(statistics.median(values))
+        orders = [self._order(load.settings, rate, seed + part, keeps=True) for part in range(SOAK_PARTS)]
+        seconds = self._plan.soak_s / SOAK_PARTS
+        taken = [self._take(order.model_copy(update={"seconds": seconds, "min_requests": 1})) for order in orders]
+        return [each.window for each in taken if each.window]
+
+    def _try(self, settings: ServingSettings, seed: int, best: TriedSettings | None) -> TriedSettings:
+        """Return what these settings reach, with fewer and shorter windows than a turn has."""
+        rate = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
+        probe = self._order(settings, rate, seed, SEARCH_SHARE).model_copy(update={"scenario": Scenario.OFFLINE})
+        taken = self._take(probe)
+        if taken.window is None:
+            return TriedSettings(settings=settings, value=None, reason=taken.reason)
+        if taken.window.failed:
+            return TriedSettings(settings=settings, value=None, reason=failures_of(taken.window))
+        capacity = taken.window.rate
+        if self._plan.scenario is Scenario.SERVER:
+            if best is not None and best.value is not None and capacity <= best.value:
+                reason = f"answers {capacity:.4g} requests/s at most"
+                return TriedSettings(settings=settings, value=None, windows=[taken.window], reason=reason)
+            value, windows = self._search(settings, FIRST_SHARE * capacity, seed, SEARCH_SHARE, capacity)
+        else:
+            value, windows = self._measure(settings, capacity, seed, share=SEARCH_SHARE)
+        return TriedSettings(
+            settings=settings, value=value, windows=windows, reason="" if value else self._why(windows)
+        )
+
+    def _measure(
+        self, settings: ServingSettings, value: float, seed: int, share: float = 1.0, is_turn: bool = False
+    ) -> tuple[float | None, list[LoadWindow]]:
+        """Return the value of a turn, with its windows. `value` is what an earlier one had."""
+        if self._plan.scenario is Scenario.SERVER:
+            return self._search(settings, value, seed, share, None, is_turn)
+        order = self._order(settings, self._rate_of(value) if is_turn else value, seed, share, is_turn)
+        taken = self._take(order)
+        if taken.window is None or taken.window.failed:
+            return None, [taken.window] if taken.window else []
+        window = taken.window
+        return window.rate if self._plan.scenario is Scenario.OFFLINE else window.p50_ms, [window]
+
+    def _search(
+        self,
+        settings: ServingSettings,
+        start: float,
+        seed: int,
+        share: float,
+        capacity: float | None,
+        is_turn: bool = False,
+    ) -> tuple[float | None, list[LoadWindow]]:
+        """Return the highest rate within the objective, in requests that were really sent, with the windows."""
+        assert self._plan.objective is not None
+        step = {"step": TURN_STEP, "most_windows": TURN_WINDOWS} if is_turn else {"most_windows": SEARCH_WINDOWS}
+        search = RateSearch(self._plan.objective.limit_ms, start, **step)
+        if capacity is not None:
+            search.highest = MAX_CAPACITY_SHARE * capacity
+        windows: list[LoadWindow] = []
+        while (rate := search.next_rate()) is not None:
+            taken = self._take(self._order(settings, rate, seed, share, is_turn))
+            if taken.window is None:
+                return None, windows
+            windows.append(taken.window)
+            # a request that failed or was left out has no answer, however soon that was said
+            is_whole = not taken.window.failed and not taken.window.shed
+            latency_ms = taken.window.objective_ms or 0.0
+            search.add(rate, latency_ms if is_whole else max(latency_ms, 2 * self._plan.objective.limit_ms))
+        result = search.result()
+        sent = statistics.median([window.rate / window.asked_rate for window in windows if window.asked_rate] or [1.0])
+        return (None if result is None else result * sent), windows
+
+    def _ceiling(self, settings: ServingSettings, seed: int, value: float | None) -> float | None:
+        """Return the value that the generator reaches with these settings where answering takes no time."""
+        order = self._order(settings, CEILING_RATE, seed, SEARCH_SHARE).model_copy(update={"answers_nothing": True})
+        if self._plan.scenario is not Scenario.SERVER:
+            window = self._take(order).window
+            return None if window is None else window.rate if self._plan.scenario is Scenario.OFFLINE else window.p50_ms
+        assert self._plan.objective is not None
+        start = max(CEILING_RATE, 2 * (value or 0.0))
+        search = RateSearch(self._plan.objective.limit_ms, start, step=2.0, most_windows=CEILING_WINDOWS)
+        while (rate := search.next_rate()) is not None:
+            if (window := self._take(order.model_copy(update={"rate": rate})).window) is None:
+                return None
+            search.add(rate, window.objective_ms or 0.0)
+        return search.held[0] if search.held else None
+
+    def _order(
+        self, settings: ServingSettings, rate: float, seed: int, share: float = 1.0, keeps: bool = False
+    ) -> TakeLoad:
+        plan, seconds = self._plan, self._plan.window_s * share
+        return TakeLoad(
+            scenario=plan.scenario,
+            settings=settings,
+            rate=rate,
+            seconds=seconds,
+            min_requests=plan.requests_of(rate, share) if plan.scenario is Scenario.SERVER else 1,
+            streams=plan.streams,
+            seed=seed,
+            quantile=plan.objective.quantile if plan.objective else 0.99,
+            shed_after_ms=SHED_FACTOR * plan.objective.limit_ms if plan.objective else None,
+            keeps_latencies=keeps and plan.scenario is not Scenario.OFFLINE,
+        )
+
+    def _rate_of(self, value: float) -> float:
+        """Return the requests per second of a turn's value."""
+        return value if self._plan.scenario.is_rate else 1e3 * self._plan.streams / value
+
+    def _batches(self) -> Sequence[int]:
+        """Return the sizes to try. Requests that come one by one cannot share a call."""
+        has_batch = isinstance(self._cell.dimensions.get("batch"), int)
+        return BATCHES if has_batch and self._plan.scenario is not Scenario.SINGLE_STREAM else ()
+
+    def _left_out(self, knobs: ServingKnobs) -> list[str]:
+        found = [] if knobs.instance else [f"{self._cell.backend} answers one call at a time: one instance"]
+        if not isinstance(self._cell.dimensions.get("batch"), int):
+            found.append("the model has no dimension batch: requests were not put together")
+        return found
+
+    def _why(self, windows: Sequence[LoadWindow]) -> str:
+        if failed := next((window for window in windows if window.failed), None):
+            return failures_of(failed)
+        lowest = min((window.asked_rate or window.rate for window in windows), default=0.0)
+        limit = self._plan.objective
+        missed = f"{limit.percentile} < {limit.limit_ms:g} ms does not hold" if limit else "nothing was answered"
+        return f"{missed} even at {lowest:.3g} requests/s"
+
+
+def layouts(threads: int, knobs: ServingKnobs, on_gpu: bool) -> list[ServingSettings]:
+    """Return the numbers of instances to try. On a CPU they share the threads that a single call has."""
+    options = {name: values[0] for name, values in knobs.options.items()}
+    counts = [1]
+    if knobs.instance and on_gpu:
+        counts += GPU_INSTANCES
+    elif knobs.instance:
+        counts += [count for count in (2, 4, 8, MOST_INSTANCES) if count < threads]
+        counts += [threads] if 1 < threads <= MOST_INSTANCES else []
+    return [
+        ServingSettings(instances=count, threads=threads if on_gpu else max(1, threads // count), options=options)
+        for count in counts
+    ]
+
+
+def cost_ms(scenario: Scenario, value: float) -> float:
+    """Return the milliseconds for a request: less is better in every scenario."""
+    return 1e3 / value if scenario.is_rate else value
+
+
+def failures_of(window: LoadWindow) -> str:
+    return f"{window.failed} of {window.requests} requests failed: {window.failure}"
