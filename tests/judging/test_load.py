@@ -1,0 +1,106 @@
+"""What a contest carried under load, judged from built turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from judging.contest import judge_contest
+from judging.load import LoadDoubtKind, LoadJudgement, judge_load
+from records.load import Load, LoadTurn, LoadWindow, Objective, Scenario, ServingSettings
+from records.schema import Record, Status
+from tests.reports.samples import once
+
+OBJECTIVE = Objective(percentile="p99", limit_ms=20.0)
+WOBBLE = (1.0, 1.03, 0.98, 1.01)
+"""What rounds differ by. It is the same for all cells of a round."""
+
+
+def window(rate: float = 400.0, p50_ms: float = 5.0, p99_ms: float = 18.0, **more: object) -> LoadWindow:
+    known = {"asked_rate": rate, "rate": rate, "requests": 1000, "seconds": 2.5, "p90_ms": p99_ms}
+    return LoadWindow.model_validate({**known, "p50_ms": p50_ms, "p99_ms": p99_ms, "objective_ms": p99_ms, **more})
+
+
+def load(values: Sequence[float], scenario: Scenario = Scenario.SERVER, **more: object) -> Load:
+    """Return what a cell carried that reached one of `values` in each of its processes."""
+    turns = [
+        LoadTurn(group=process, round=number, process=process, started_s=60.0 * process + number,
+                 value=value * wobble, windows=[window(value * wobble)])
+        for process, value in enumerate(values)
+        for number, wobble in enumerate(WOBBLE)
+    ]  # fmt: skip
+    known = {"scenario": scenario, "objective": OBJECTIVE if scenario is Scenario.SERVER else None, "turns": turns}
+    return Load.model_validate({"settings": ServingSettings(), "ceiling": 9000.0, **known, **more})
+
+
+def carrying(label: str, values: Sequence[float], median_ms: float = 1.0, **more: object) -> Record:
+    return once(median_ms, label).model_copy(update={"load": load(values, **more)})  # type: ignore[arg-type]
+
+
+def judged(*records: Record, price_per_hour: float | None = None) -> LoadJudgement:
+    found = judge_load(records, price_per_hour)
+    assert found is not None
+    return found
+
+
+def test_the_cell_that_carries_most_wins() -> None:
+    found = judged(carrying("onnx", [350, 352, 349]), carrying("openvino", [410, 414, 409]))
+    assert (found.winner, found.tied) == ("openvino", ())
+    assert [cell.rank for cell in found.cells] == [1, 2]
+    best = found.cells[0]
+    assert best.value == pytest.approx(411 * 1.005, rel=0.02)
+    assert best.interval is not None and best.interval.low < (best.value or 0) < best.interval.high
+    assert found.lead is not None and found.lead.value == pytest.approx(411 / 350, rel=0.01)
+
+
+def test_two_copies_of_one_backend_tie() -> None:
+    found = judged(carrying("eager", [400, 396, 403]), carrying("eager-again", [401, 399, 398]))
+    assert found.winner is None and set(found.tied) == {"eager", "eager-again"}
+
+
+def test_less_time_wins_where_the_result_is_a_latency() -> None:
+    streams = {"scenario": Scenario.SINGLE_STREAM, "ceiling": 0.01}
+    found = judged(carrying("onnx", [2.0, 2.02, 1.99], **streams), carrying("eager", [4.0, 4.1, 4.05], **streams))
+    assert found.winner == "onnx"
+    assert found.cells[0].rate == pytest.approx(1e3 / 2.0, rel=0.03)
+
+
+def test_no_rate_near_the_ceiling_of_the_generator_is_believed() -> None:
+    found = judged(carrying("onnx", [6000, 6010, 5990], ceiling=9000.0), carrying("eager", [400, 402, 401]))
+    assert found.winner is None
+    assert [(doubt.kind, doubt.label) for doubt in found.doubts] == [(LoadDoubtKind.NEAR_CEILING, "onnx")]
+
+
+def test_a_soak_tells_what_does_not_last() -> None:
+    soak = [window(p50_ms=5.0 + part, p99_ms=25.0, joules=50.0, energy_source="RAPL") for part in range(6)]
+    found = judged(carrying("onnx", [400, 402, 401], soak=soak), price_per_hour=3.6)
+    soaked = found.cells[0].soak
+    assert soaked is not None and soaked.drift == pytest.approx(9.5 / 5.5 - 1)
+    assert soaked.joules_per_million == pytest.approx(50.0 / 1000 * 1e6)
+    assert {doubt.kind for doubt in found.doubts} == {LoadDoubtKind.SOAK_MISSED, LoadDoubtKind.DRIFTED}
+    assert found.cells[0].price_per_million == pytest.approx(1e-3 / 403 * 1e6, rel=0.02)
+
+
+def test_percentiles_of_a_soak_are_over_all_of_its_requests() -> None:
+    soak = [window(latencies_us=[5000] * 985 + [late] * 15) for late in (30_000, 6_000)]
+    soaked = judged(carrying("onnx", [400, 402, 401], soak=soak)).cells[0].soak
+    assert soaked is not None and soaked.p99_ms == 6.0
+
+
+def test_failed_requests_are_counted_and_named() -> None:
+    soak = [window(failed=3, failure="RuntimeError: no")]
+    (doubt,) = judged(carrying("onnx", [400, 402, 401], soak=soak)).doubts
+    assert doubt.kind is LoadDoubtKind.FAILED and doubt.values["failed"] == 3 and doubt.detail == "RuntimeError: no"
+
+
+def test_cells_without_a_value_or_with_wrong_answers_are_not_ranked() -> None:
+    nothing = once(1.0, "eager").model_copy(update={"load": Load(scenario=Scenario.SERVER, reason="too slow")})
+    wrong = carrying("onnx", [900, 901, 902]).model_copy(update={"status": Status.INCORRECT})
+    found = judged(nothing, wrong, carrying("openvino", [400, 402, 401]))
+    assert found.winner == "openvino"
+    assert {cell.label: cell.rank for cell in found.cells} == {"openvino": 1, "eager": None, "onnx": None}
+
+
+def test_a_contest_that_was_not_under_load_has_no_such_judgement() -> None:
+    assert judge_contest([once(1.0, "eager")]).load is None

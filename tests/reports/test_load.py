@@ -1,0 +1,98 @@
+"""What outputs say of a contest under load."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from judging.judgement import Judgement, judge
+from records.load import Scenario, TriedSettings
+from records.load import ServingSettings as Settings
+from records.schema import Record
+from reports import load
+from reports.charts import Palette, of_contest
+from reports.markdown import to_markdown
+from reports.page import to_page
+from reports.terminal import print_report
+from reports.writer import render
+from tests.judging.test_load import carrying, window
+from tests.reports.samples import once, report
+
+BEST = Settings(instances=2, threads=1, batch=4, wait_ms=2.0, options={"hint": "THROUGHPUT"})
+TRIED = [
+    TriedSettings(settings=Settings(threads=2), value=380.0, windows=[window(380.0), window(420.0, p99_ms=90.0)]),
+    TriedSettings(settings=BEST, value=410.0),
+]
+
+
+def records() -> list[Record]:
+    soak = [window(420.0, p99_ms=19.0, resident_bytes=2**29, joules=36.0, energy_source="RAPL") for _ in range(6)]
+    return [
+        carrying("openvino", [410, 414, 409], 2.0, settings=BEST, tried=TRIED, soak=soak, left_out=["no batches"]),
+        carrying("onnx", [350, 352, 349], 1.0),
+    ]
+
+
+@pytest.fixture(scope="module")
+def judgement() -> Judgement:
+    request = {"load": "server", "price": "3.6/h"}
+    return judge(report(records()).model_copy(update={"request": request}))
+
+
+def test_the_verdict_has_rates_and_intervals(judgement: Judgement) -> None:
+    found = load.sentences(judgement.contests[0])
+    assert found[0].startswith("Under load openvino carries 413 ±") and "onnx 352 ±" in found[0]
+    assert "requests/s at p99 < 20 ms" in found[0]
+
+
+def test_it_says_when_another_cell_wins_at_single_calls(judgement: Judgement) -> None:
+    assert "not the fastest at single calls, which is onnx" in " ".join(load.sentences(judgement.contests[0]))
+    same = judge(report([carrying("onnx", [500, 501, 502], 1.0), carrying("eager", [350, 352, 349], 2.0)]))
+    assert "single calls" not in " ".join(load.sentences(same.contests[0]))
+
+
+def test_settings_are_said_in_words() -> None:
+    assert load.settings(BEST) == "2 instances x 1 thread, batches of up to 4 within 2 ms, hint THROUGHPUT"
+    assert load.settings(Settings(threads=2)) == "1 instance x 2 threads"
+
+
+def test_every_output_says_the_same(judgement: Judgement, tmp_path: Path) -> None:
+    screen = Console(file=io.StringIO(), width=200)
+    print_report(judgement, screen)
+    terminal = screen.file.getvalue()  # type: ignore[attr-defined]
+    verdict = load.sentences(judgement.contests[0])[0]
+    for text in (terminal, to_markdown(judgement).replace("\\", "").replace("&lt;", "<")):
+        assert verdict in " ".join(text.split())
+    page = to_page(judgement)
+    assert verdict.replace("<", "&lt;") in page
+    for text in (page, to_markdown(judgement), terminal):
+        assert "2 instances x 1 thread" in text
+    render(judgement, tmp_path, figures=False)
+    rows = list(csv.DictReader((tmp_path / "load.csv").read_text().splitlines()))
+    assert [(row["backend"], row["rank"]) for row in rows] == [("openvino", "1"), ("onnx", "2")]
+    assert float(rows[0]["requests_per_s"]) == pytest.approx(413, abs=1)
+    assert float(rows[0]["price_per_million"]) == pytest.approx(1e-3 / 413 * 1e6, rel=0.01)
+
+
+def test_the_chart_has_every_window_and_the_objective(judgement: Judgement) -> None:
+    contest = judgement.contests[0]
+    palette = Palette(row.label for row in contest.cells)
+    (chart,) = [each for each in of_contest(contest, palette, judgement.report) if each.name == "load"]
+    assert len(chart.marks) == sum(len(cell.points) for cell in contest.load.cells) + 1  # type: ignore[union-attr]
+    assert "p99 < 20 ms" in chart.marks[-1].tip
+    assert any("onnx at" in mark.tip for mark in chart.marks)
+
+
+def test_a_contest_without_load_says_nothing_of_it() -> None:
+    contest = judge(report([once(1.0, "eager")])).contests[0]
+    assert load.sentences(contest) == [] and load.tables(contest) == []
+
+
+def test_cells_that_carried_nothing_have_their_reason() -> None:
+    nothing = carrying("onnx", [], scenario=Scenario.SERVER, settings=None, reason="p99 < 20 ms does not hold")
+    (sentence,) = load.sentences(judge(report([nothing])).contests[0])
+    assert sentence == "Under load nothing could be ranked (onnx: p99 < 20 ms does not hold)."
