@@ -22,7 +22,7 @@ from records.frozen import Frozen as Frozen
 from records.load import Load
 from records.precision import Precision
 
-SCHEMA_VERSION = "2.1.0"
+SCHEMA_VERSION = "2.2.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
