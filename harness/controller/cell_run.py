@@ -70,6 +70,9 @@ from records.store import FirstBuild, Store, UnfinishedCell
 
 TICK_S = 0.5
 
+UNDER_LOAD = "under load"
+"""The phase in which requests are served."""
+
 LOAD_LIMIT_S = 180.0
 """A window of load may take so much longer than planned: building for its settings is part of it."""
 
@@ -286,8 +289,8 @@ class CellRun:
 
     def _take_load(self, order: TakeLoad) -> LoadTaken:
         live = self._alive()
-        if live.phase != "load":
-            live.phase = "load"
+        if live.phase != UNDER_LOAD:
+            live.phase = UNDER_LOAD
             self._setup.progress.phase(self.cell, live.phase)
         live.worker.send(order)
         expected_s = max(order.seconds, order.min_requests / order.rate)
@@ -460,8 +463,8 @@ class CellRun:
             live.waited_s += spent_s
 
     def _out_of_time(self, live: LiveProcess) -> Record:
-        if live.phase == "load" and self._budget_s > 0:
-            reason = "a request under load was not answered"
+        if live.phase == UNDER_LOAD and self._budget_s > 0:
+            reason = f"a request was not answered within {LOAD_LIMIT_S:g} s, {UNDER_LOAD}"
         elif self._now_s() >= self._ends_s:
             reason = f"not done when the time that --budget left it was over, in {live.phase}"
         else:
