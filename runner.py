@@ -227,6 +227,16 @@ def _write(path: Path | None, text: Callable[[], str]) -> None:
         write_atomically(path, text())
 
 
+def _print_markdown(text: str) -> None:
+    """Print Markdown, laid out where the output is a terminal."""
+    if stdout.is_terminal:
+        from rich.markdown import Markdown
+
+        stdout.print(Markdown(text))
+    else:
+        typer.echo(text, nl=False)
+
+
 def _say(text: str, console: Console | None = None) -> None:
     """Print text from outside as it is, on one line."""
     (console or stdout).print(text, soft_wrap=True, highlight=False)
@@ -258,12 +268,7 @@ def compare(
     _write(html, lambda: comparison_to_page(found))
     _write(junit, lambda: junits.of_comparison(found, kinds))
     _write(summary, lambda: summaries.of_comparison(found))
-    if stdout.is_terminal:
-        from rich.markdown import Markdown
-
-        stdout.print(Markdown(to_markdown(found, folds=False)))
-    else:
-        typer.echo(to_markdown(found), nl=False)
+    _print_markdown(to_markdown(found, folds=not stdout.is_terminal))
     return REGRESSION if found.failing(kinds) else 0
 
 
@@ -279,6 +284,26 @@ def history(
     for reason in found.skipped:
         _say(f"left out: {reason}", stderr)
     _say(f"History: {page}")
+    return 0
+
+
+@app.command("machines")
+def compare_machines(
+    paths: Annotated[list[Path], typer.Argument(help="A report of each machine, in a folder named after it")],
+    price: Annotated[
+        list[str] | None, typer.Option(help="What an hour of a machine costs: NAME=2.5/h, once for each")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the tables as Markdown")] = None,
+) -> int:
+    """Which machine to rent: the best build on each, with its rate, its energy and what a million calls cost."""
+    from judging import machines
+    from reports.machines import to_markdown
+
+    names = machines.names_of(paths)
+    reports = {name: runs.report_at(path) for name, path in zip(names, paths, strict=True)}
+    text = to_markdown(machines.machines_of(reports, machines.parse_prices(price or [])))
+    _write(out, lambda: text)
+    _print_markdown(text)
     return 0
 
 

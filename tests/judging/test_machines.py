@@ -1,0 +1,73 @@
+"""Reports of several machines side by side: who is the fastest, who is the cheapest, and what cannot be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from judging.machines import machines_of, names_of, parse_prices
+from records.device import Device
+from records.errors import UsageError
+from records.schema import Energy, Record, Throughput
+from reports.machines import answer, to_markdown
+from tests.reports.samples import cell, ok, over_processes, report
+
+
+def build(median_ms: float, label: str, device: str = "cpu", model: str = "conv") -> Record:
+    """Return a record of a cell that does ten calls in the time of its median, at 2 mJ each."""
+    made = ok(cell(label, model=model, device=Device(device)), over_processes(median_ms))
+    throughput = Throughput(calls_per_s=1e4 / median_ms, blocks=3, block_s=0.1)
+    energy = Energy(joules_per_call=0.002, idle_w=100, calls=1000, seconds=1, source="NVML, the whole GPU")
+    return made.model_copy(update={"throughput": throughput, "energy": energy})
+
+
+def test_the_fastest_machine_and_the_cheapest_one_are_named() -> None:
+    reports = {
+        "large": report([build(4.0, "eager", "cuda"), build(1.0, "inductor", "cuda"), build(1.0, "onnx", model="mlp")]),
+        "small": report([build(9.0, "eager"), build(3.0, "onnx")]),
+    }
+    found = machines_of(reports, {"large": 3.6, "small": 0.36})
+    (question,) = found.questions
+    assert "cpu" not in question.title and "cuda" not in question.title
+    assert [offer.machine for offer in question.offers] == ["large", "small"]
+    assert question.fastest == ["large"]
+    assert question.cheapest is question.offers[1]
+    # 3.6 an hour is 0.001 a second: a million calls take 100 s on the large machine, and 300 s on the small one
+    assert [offer.price_per_million for offer in question.offers] == pytest.approx([0.1, 0.03])
+    said = answer(question)
+    assert said.startswith("large is the fastest: ") and "with inductor, 3.0" in said
+    assert said.endswith("small is the cheapest, at 0.03 for a million calls")
+    text = to_markdown(found)
+    assert "On one machine only: mlp, fp32." in text and "| 0.002 |" in text
+
+
+def test_machines_whose_intervals_overlap_are_not_told_apart() -> None:
+    reports = {name: report([build(2.0, "eager"), build(ms, "onnx")]) for name, ms in (("a", 1.0), ("b", 1.001))}
+    (question,) = machines_of(reports).questions
+    assert set(question.fastest) == {"a", "b"} and question.cheapest is None
+    assert answer(question).endswith("may be the fastest")
+
+
+def test_machines_without_a_common_model_are_told_so() -> None:
+    reports = {"a": report([build(2.0, "eager")]), "b": report([build(2.0, "eager", model="mlp")])}
+    assert "there is nothing to compare" in to_markdown(machines_of(reports))
+
+
+@pytest.mark.parametrize("text", ["2.5/h", "h200=2.5", "h200=x/h", "h200=-1/h", "=1/h"])
+def test_a_price_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="write what an hour of a machine costs"):
+        parse_prices([text])
+
+
+def test_a_price_of_an_unknown_machine_is_refused() -> None:
+    with pytest.raises(UsageError, match="did you mean 'h200'"):
+        machines_of({"h200": report([build(2.0, "eager")])}, parse_prices(["h20=2.5/h"]))
+
+
+def test_machines_are_named_by_the_folders_of_their_reports(tmp_path: Path) -> None:
+    for name in ("x/h200", "y/h200", "cpu"):
+        (tmp_path / name).mkdir(parents=True)
+    assert names_of([tmp_path / "x" / "h200" / "report.json", tmp_path / "cpu"]) == ["h200", "cpu"]
+    with pytest.raises(UsageError, match="two folders are named h200"):
+        names_of([tmp_path / "x" / "h200", tmp_path / "y" / "h200"])
