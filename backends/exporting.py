@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from backends.base import Settings
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +64,22 @@ def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path, opset: in
         input_names=tuple(str(value.name) for value in graph.inputs),
         output_names=tuple(str(value.name) for value in graph.outputs),
     )
+
+
+def use_exportable_experts(module: torch.nn.Module) -> Settings:
+    """Let transformers compute a mixture of experts as batched products. Return what was changed, for the record.
+
+    Its default calls an operator that neither ONNX nor OpenVINO has. The weights are the same, and the results too.
+    """
+    changed: Settings = {}
+    for part in module.modules():
+        config: Any = getattr(part, "config", None)
+        if getattr(config, "_experts_implementation", "") == "grouped_mm":
+            choose: Any = getattr(part, "set_experts_implementation", None)
+            if choose is not None:
+                choose("batched_mm")
+                changed = {"experts_implementation": "batched_mm"}
+    return changed
 
 
 def exported_before(folder: Path) -> OnnxModel | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from backends import onnx_quantising
 from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings
 from backends.eager import torch_available
-from backends.exporting import OnnxModel, export_onnx, exported_before
+from backends.exporting import OnnxModel, export_onnx, exported_before, use_exportable_experts
 from records.device import Device
 from records.errors import BakeoffError, Unavailable, Unsupported
 from records.precision import Precision
@@ -108,6 +108,7 @@ class Onnx(Backend):
             _load_cuda_libraries()
         if provider == "tensorrt" and (missing := _missing_for_tensorrt()):
             raise Unavailable(f"ONNX Runtime's TensorRT provider does not load: {missing}")
+        experts = use_exportable_experts(module)
         exported = exported_before(context.workspace)
         if exported is None:
             with context.phase("export"):
@@ -120,7 +121,7 @@ class Onnx(Backend):
             sessions = Sessions(exported, context, provider)
             graph = cell.mode == CUDA_GRAPH
             layers = onnx_quantising.onnx_layers(exported) if cell.precision is Precision.INT8 else {}
-            bound = Bound(sessions, exported, inputs, cell.device, static_inputs=graph, layers=layers)
+            bound = Bound(sessions, exported, inputs, cell.device, static_inputs=graph, layers=layers, changed=experts)
             bound.bind(inputs)
             for _ in range(CAPTURING_CALLS if graph else 1):
                 bound.run()
@@ -300,6 +301,7 @@ class Bound(Compiled):
         device: Device,
         static_inputs: bool,
         layers: Settings,
+        changed: Settings,
         session: Any = None,
     ) -> None:
         import onnxruntime
@@ -307,6 +309,7 @@ class Bound(Compiled):
 
         self._sessions = sessions
         self._layers = layers
+        self._changed = changed
         self._session = session = session or sessions.open()
         self._exported = exported
         self._device, self._cell_device = torch.device(device), device
@@ -352,7 +355,9 @@ class Bound(Compiled):
         if self._sessions.are_shared and self._cell_device.is_cuda:
             raise Unsupported("a session on CUDA has one stream, and instances need one each")
         session = self._session if self._sessions.are_shared else None
-        return Bound(self._sessions, self._exported, None, self._cell_device, False, self._layers, session)
+        return Bound(
+            self._sessions, self._exported, None, self._cell_device, False, self._layers, self._changed, session
+        )
 
     def placement(self) -> Placement | None:
         if self._placement is None:
@@ -367,7 +372,8 @@ class Bound(Compiled):
     def settings(self) -> Settings:
         told = ("enable_cuda_graph", "cudnn_conv_algo_search", "trt_engine_cache_enable", "device_type")
         kept = {key: value for key, value in self._options().items() if key in told}
-        return {"provider": self._sessions.provider, "providers": ", ".join(self._session.get_providers()), **kept}
+        providers = ", ".join(self._session.get_providers())
+        return {"provider": self._sessions.provider, "providers": providers, **kept, **self._changed}
 
     def _options(self) -> dict[str, str]:
         options: dict[str, str] = self._session.get_provider_options().get(self._sessions.provider, {})

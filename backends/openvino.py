@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import onnx_quantising
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings
+from backends.exporting import use_exportable_experts
 from records.device import Device
 from records.errors import BakeoffError, Unavailable
 from records.precision import Precision
@@ -66,6 +67,7 @@ class OpenVINO(Backend):
             raise Unavailable(f"this CPU computes in {', '.join(capabilities)}, says OpenVINO: not in {precision}")
         if precision is Precision.INT8:
             onnx_quantising.require_onnx_quantiser()
+        experts = use_exportable_experts(module)
         with context.phase("export"):  # or reading what was exported
             model, quantised = _converted(core, module, inputs, context)
         with context.phase("compile"):
@@ -79,7 +81,7 @@ class OpenVINO(Backend):
                     **_serving_options(context),
                 },
             )
-            request = Request(compiled, quantised)
+            request = Request(compiled, quantised, experts)
         in_force = request.precision()["inference_precision_hint"]
         if in_force != PRECISION_HINTS[precision]:
             raise Unavailable(f"OpenVINO was asked for {PRECISION_HINTS[precision]} and took {in_force}")
@@ -138,11 +140,12 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
 class Request(Compiled):
     """An inference request that reads and writes the memory of torch tensors."""
 
-    def __init__(self, compiled: Any, quantised: Settings) -> None:
+    def __init__(self, compiled: Any, quantised: Settings, changed: Settings) -> None:
         import torch
 
         self._compiled = compiled
         self._quantised = quantised
+        self._changed = changed
         self._request = compiled.create_infer_request()
         self._buffers: list[torch.Tensor] = []
         for index, port in enumerate(compiled.outputs):
@@ -166,7 +169,7 @@ class Request(Compiled):
         return tuple(buffer.clone() for buffer in self._buffers)
 
     def instance(self) -> Compiled:
-        return Request(self._compiled, self._quantised)
+        return Request(self._compiled, self._quantised, self._changed)
 
     def placement(self) -> Placement:
         """Count the nodes of the model that runs, by the precision they compute in."""
@@ -184,7 +187,7 @@ class Request(Compiled):
 
     def settings(self) -> Settings:
         names = ("EXECUTION_DEVICES", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT")
-        return {name.lower(): _plain(self._compiled.get_property(name)) for name in names}
+        return {name.lower(): _plain(self._compiled.get_property(name)) for name in names} | self._changed
 
     def _nodes(self) -> Counter[str]:
         """Count the nodes that compute something, by precision."""
