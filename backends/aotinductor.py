@@ -32,6 +32,7 @@ class AOTInductor(AheadOfTime):
     name = "aotinductor"
     description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"
     quantises = True
+    writes_caches = True
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="runner")
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
@@ -87,7 +88,9 @@ class AOTInductor(AheadOfTime):
             if account["layers"]:
                 run = _sparing_inputs(run, inputs, account["layers"])
             loaded: Compiled = Loaded(run, account, options)
-            return cuda_graph.capture(loaded, inputs) if context.cell.mode == CUDA_GRAPH else loaded
+            return (
+                cuda_graph.capture(loaded, inputs, context.calibration) if context.cell.mode == CUDA_GRAPH else loaded
+            )
 
 
 class Loaded(Compiled):

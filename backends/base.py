@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 from records.device import Device
 from records.errors import Unsupported
 from records.load import ServingSettings
-from records.schema import INFERENCE, Cell, Placement
+from records.schema import GENERATION, INFERENCE, Cell, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -215,6 +215,9 @@ class Backend(ABC):
     """True if `build` starts from an ONNX graph, and so takes a model that is an ONNX file."""
     quantises: ClassVar[bool] = False
     """True if `build` quantises for int8 and fp8. Any other backend would measure floating point instead."""
+    writes_caches: ClassVar[bool] = False
+    """True if `build` takes a decode step that writes into the caches that it is given. Others get one that returns new
+    caches, unless they bind those to the same memory themselves."""
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
     """A small model, with its dimensions, that `runner.py doctor` builds to try the backend."""
     serving: ClassVar[ServingKnobs] = ServingKnobs()
@@ -230,11 +233,11 @@ class Backend(ABC):
         """Do this precision, task and mode make sense? This is pure: it imports nothing and touches nothing."""
         if cell.is_onnx_file and not self.takes_onnx:
             return Availability(f"{self.name} takes torch modules, and {cell.model} is an ONNX file")
-        if cell.task not in self.tasks:
+        if cell.task not in (*self.tasks, *GENERATION):
             return Availability(
                 f"{self.name} does not do task '{cell.task}': its graph is inference's and has no backward"
             )
-        if cell.task != INFERENCE and cell.precision.is_quantised:
+        if cell.is_trained and cell.precision.is_quantised:
             return Availability(f"nothing is trained in {cell.precision}: what it rounds has no gradient")
         if cell.precision.is_quantised and not self.quantises:
             return Availability(f"{self.name} does not do precision {cell.precision}")

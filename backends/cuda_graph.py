@@ -24,6 +24,7 @@ WARMING_CALLS = 3
 def capture(compiled: Compiled, example: Inputs, sets: Sequence[Inputs] = ()) -> Compiled:
     """Capture a call of `compiled` over buffers of its own. The current stream must not be the default one.
 
+    A tensor that all of `sets` share, such as a cache that a call writes into, is captured where it is.
     Raise Unsupported if the call cannot be captured, with the library's reason, or if `sets` have several shapes.
     """
     import torch
@@ -32,7 +33,12 @@ def capture(compiled: Compiled, example: Inputs, sets: Sequence[Inputs] = ()) ->
         raise Unsupported("a CUDA graph has one shape, and these inputs have several")
     # the harness's tensors are ordinary ones, and Inductor would compile again for inference tensors
     with torch.inference_mode(False):
-        static = example.map(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
+        shared = set.intersection(*(_addresses(one) for one in sets)) if len(sets) > 1 else set()
+        static = example.map(
+            lambda tensor: (
+                tensor if tensor.data_ptr() in shared else tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            )
+        )
     compiled.bind(static)
     for _ in range(WARMING_CALLS):
         compiled.run()
@@ -56,7 +62,8 @@ class Captured(Wrapped):
 
     def bind(self, inputs: Inputs) -> None:
         for buffer, tensor in zip(self._buffers, inputs.tensors(), strict=True):
-            buffer.detach().copy_(tensor.detach())
+            if buffer.data_ptr() != tensor.data_ptr():
+                buffer.detach().copy_(tensor.detach())
 
     def run(self) -> None:
         self._graph.replay()
@@ -70,3 +77,7 @@ class Captured(Wrapped):
     def close(self) -> None:
         self._graph.reset()
         super().close()
+
+
+def _addresses(inputs: Inputs) -> set[int]:
+    return {tensor.data_ptr() for tensor in inputs.tensors()}

@@ -26,6 +26,7 @@ class Eager(Backend):
     tasks = TASKS
     takes_streams = True
     quantises = True
+    writes_caches = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")

@@ -25,7 +25,7 @@ from models.base import of_each_shape
 from records.device import Device
 from records.errors import Unsupported
 from records.precision import Precision
-from records.schema import INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
+from records.schema import DECODE, INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +50,7 @@ class Inductor(Backend):
     name = "inductor"
     description = "torch.compile(backend='inductor')"
     quantises = True
+    writes_caches = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {},
         "reduce-overhead": {"mode": "reduce-overhead"},
@@ -87,7 +88,7 @@ class Inductor(Backend):
             return Availability(f"on {cell.device}, int8 is always frozen: use inductor")
         if cell.mode == OPTIMIZER_INSIDE and cell.task != TRAIN_STEP:
             return Availability(f"task {cell.task} has no optimiser to compile: use inductor")
-        if cell.mode == "freezing" and cell.task != INFERENCE:
+        if cell.mode == "freezing" and cell.is_trained:
             return Availability("freezing makes constants of the weights, and training changes them: use inductor")
         if cell.mode == SURGICAL and (cell.task != INFERENCE or cell.precision.is_quantised):
             return Availability(
@@ -107,6 +108,10 @@ class Inductor(Backend):
         if context.cell.mode == SURGICAL:
             return self._build_surgical(module, inputs, context)
         prepared = quantising.prepare(module, inputs, context, lower=False)
+        for one in context.calibration if context.cell.task == DECODE else ():
+            for cache in one.args[2:]:
+                # a CUDA graph may write into an input only if that stays where it is
+                torch._dynamo.mark_static_address(cache, guard=False)
         # torch.compile is lazy and compiles in the first call, so the call belongs to this phase
         with context.phase("compile"), prepared.compiling(), InductorLog() as log:
             options = self.modes[context.cell.mode]

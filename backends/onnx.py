@@ -14,6 +14,7 @@ from backends import onnx_quantising
 from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx, exported_before, use_exportable_experts
+from models.generation import caches_in_place
 from records.device import Device
 from records.errors import BakeoffError, Unavailable, Unsupported
 from records.precision import Precision
@@ -121,7 +122,18 @@ class Onnx(Backend):
             sessions = Sessions(exported, context, provider)
             graph = cell.mode == CUDA_GRAPH
             layers = onnx_quantising.onnx_layers(exported) if cell.precision is Precision.INT8 else {}
-            bound = Bound(sessions, exported, inputs, cell.device, static_inputs=graph, layers=layers, changed=experts)
+            caches = caches_in_place(module, inputs)
+            changed = {**experts, **({"caches": "in place"} if caches else {})}
+            bound = Bound(
+                sessions,
+                exported,
+                inputs,
+                cell.device,
+                static_inputs=graph,
+                layers=layers,
+                changed=changed,
+                caches=caches,
+            )
             bound.bind(inputs)
             for _ in range(CAPTURING_CALLS if graph else 1):
                 bound.run()
@@ -290,7 +302,8 @@ class Bound(Compiled):
     """A session with inputs and outputs bound to the memory of torch tensors.
 
     With `static_inputs`, binding copies into fixed buffers, because a CUDA graph replays over fixed addresses. Without,
-    it binds the given tensors themselves.
+    it binds the given tensors themselves. The caches of a decode step are bound as inputs and as outputs: ONNX Runtime
+    then writes into them and copies nothing.
     """
 
     def __init__(
@@ -303,6 +316,7 @@ class Bound(Compiled):
         layers: Settings,
         changed: Settings,
         session: Any = None,
+        caches: int = 0,
     ) -> None:
         import onnxruntime
         import torch
@@ -313,6 +327,7 @@ class Bound(Compiled):
         self._session = session = session or sessions.open()
         self._exported = exported
         self._device, self._cell_device = torch.device(device), device
+        self._caches = caches
         self._static = tuple(tensor.clone() for tensor in example.tensors()) if static_inputs and example else None
         self._run_options = onnxruntime.RunOptions()
         # the harness synchronises the stream, so ONNX Runtime must only enqueue
@@ -321,7 +336,7 @@ class Bound(Compiled):
         self._run_options.add_run_config_entry("gpu_graph_id", "0")
         self._buffers = [
             torch.empty(_static_shape(value), dtype=_torch_type(value.type), device=self._device)
-            for value in session.get_outputs()
+            for value in session.get_outputs()[: len(session.get_outputs()) - self._caches]
         ]
         self._bindings: dict[int, tuple[Any, Inputs, tuple[torch.Tensor, ...]]] = {}
         self._current: Any = None
@@ -346,7 +361,10 @@ class Bound(Compiled):
         self._session.run_with_iobinding(self._current, self._run_options)
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        return tuple(buffer.clone() for buffer in self._buffers)
+        return tuple(buffer.clone() for buffer in (*self._buffers, *self._caches_in(self._static or self._last_bound)))
+
+    def _caches_in(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return tensors[len(tensors) - self._caches :]
 
     def instance(self) -> Compiled:
         """Return a further session, or the same one with buffers of its own."""
@@ -356,7 +374,15 @@ class Bound(Compiled):
             raise Unsupported("a session on CUDA has one stream, and instances need one each")
         session = self._session if self._sessions.are_shared else None
         return Bound(
-            self._sessions, self._exported, None, self._cell_device, False, self._layers, self._changed, session
+            self._sessions,
+            self._exported,
+            None,
+            self._cell_device,
+            False,
+            self._layers,
+            self._changed,
+            session,
+            self._caches,
         )
 
     def placement(self) -> Placement | None:
@@ -418,7 +444,8 @@ class Bound(Compiled):
             binding.bind_input(
                 name, self._device.type, index, _onnx_type(tensor.dtype), tuple(tensor.shape), tensor.data_ptr()
             )
-        for name, buffer in zip(self._exported.output_names, self._buffers, strict=True):
+        outputs = (*self._buffers, *self._caches_in(tensors))
+        for name, buffer in zip(self._exported.output_names, outputs, strict=True):
             binding.bind_output(
                 name, self._device.type, index, _onnx_type(buffer.dtype), tuple(buffer.shape), buffer.data_ptr()
             )

@@ -24,6 +24,7 @@ class TorchScript(Backend):
     name = "torchscript"
     description = "torch.jit.trace, then torch.jit.freeze"
     quantises = True
+    writes_caches = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}}
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
 
@@ -51,7 +52,11 @@ class TorchScript(Backend):
             for _ in range(SPECIALISING_CALLS):
                 frozen(*tensors)
             compiled: Compiled = Traced(frozen)
-            return cuda_graph.capture(compiled, inputs) if context.cell.mode == CUDA_GRAPH else compiled
+            return (
+                cuda_graph.capture(compiled, inputs, context.calibration)
+                if context.cell.mode == CUDA_GRAPH
+                else compiled
+            )
 
 
 class Traced(Compiled):

@@ -27,6 +27,7 @@ from records.schema import (
     DeviceTime,
     Energy,
     Frozen,
+    Generated,
     Memory,
     Phase,
     Placement,
@@ -217,6 +218,7 @@ class Ready(Frozen):
 
     kind: Literal["ready"] = "ready"
     accuracy: Accuracy
+    generated: Generated | None = None
     settle: Phase | None
     warm_up: WarmUp
     placement: Placement | None

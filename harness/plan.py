@@ -20,9 +20,12 @@ from judging.load import parse_price
 from records.device import Device
 from records.errors import BakeoffError, UsageError, unknown
 from records.precision import Precision
-from records.schema import INFERENCE, TASKS, Cell, Frozen, Status
+from records.schema import GENERATE, GENERATION, INFERENCE, TASKS, Cell, Frozen, Status
 
 ALL = "all"
+
+ASKED_TASKS = (*TASKS, GENERATE, *GENERATION)
+"""Tasks that a user may name. `generate` stands for its two parts."""
 
 Schedule = Literal["interleaved", "sequential"]
 StartMethod = Literal["auto", "forkserver", "spawn"]
@@ -53,7 +56,7 @@ class Request(Frozen):
     backends: Annotated[Names, Option(("--backends",), "NAME[/MODE][,...], NAME/all, all, all/all")] = (ALL,)
     devices: Annotated[Names, Option(("--devices",), "cpu,cuda[:N]", default="cuda if there is one, else cpu")] = ()
     precision: Annotated[Names, Option(("--precision",), ",".join(Precision))] = ("fp32",)
-    task: Annotated[str, Option(("--task",), f"What is measured: {', '.join(TASKS)}")] = INFERENCE
+    task: Annotated[str, Option(("--task",), f"What is measured: {', '.join(ASKED_TASKS)}")] = INFERENCE
     set: Annotated[dict[str, Names], Option(("--set",), "KEY=VALUE[,VALUE...] of the model; several values sweep")] = (
         Field(default_factory=dict)
     )
@@ -232,15 +235,15 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
     precisions = [Precision(name) for name in request.precision]
     configurations = expand_backends(request.backends)
     for model in request.models:
-        family = models.find(model)
+        family = models.find_for(model, request.task)
         for values in itertools.product(*request.set.values()):
             dimensions = family.resolve(dict(zip(request.set, values, strict=True)))
-            for device, precision in itertools.product(devices, precisions):
+            for device, precision, task in itertools.product(devices, precisions, tasks_of(request)):
                 for backend, mode, asked_by_name in configurations:
                     cell = Cell(
                         model=family.name,
                         dimensions=dimensions,
-                        task=request.task,
+                        task=task,
                         device=device,
                         precision=precision,
                         seed=request.seed,
@@ -250,6 +253,11 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     surgical = request.surgical if mode == SURGICAL else ()
                     words = options_of(request.model_copy(update={"surgical": surgical}))
                     yield PlannedCell(cell, asked_by_name, request.strict, surgical, words)
+
+
+def tasks_of(request: Request) -> tuple[str, ...]:
+    """Return the tasks of a request's cells."""
+    return GENERATION if request.task == GENERATE else (request.task,)
 
 
 def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
@@ -343,8 +351,8 @@ def _check_names(request: Request) -> None:
     for precision in request.precision:
         if precision not in set(Precision):
             raise unknown("precision", precision, Precision)
-    if request.task not in TASKS:
-        raise unknown("task", request.task, TASKS, f"--task takes {', '.join(TASKS)}")
+    if request.task not in ASKED_TASKS:
+        raise unknown("task", request.task, ASKED_TASKS, f"--task takes {', '.join(ASKED_TASKS)}")
     named: tuple[tuple[str, Sequence[str]], ...] = (
         ("model", request.models),
         ("backend", request.backends),

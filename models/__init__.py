@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from records.errors import UsageError, unknown
+from records.schema import GENERATE, GENERATION
 
 if TYPE_CHECKING:
     from models.base import Family
@@ -74,6 +75,16 @@ def find(name: str) -> Family:
     raise unknown(
         "model", name, TABLE, f"or path/to/file.py:factory, {', '.join(form for form, _ in SOURCES.values())}"
     )
+
+
+def find_for(name: str, task: str) -> Family:
+    """Return the family with the dimensions that it has for `task`. Raise UsageError where it cannot do it."""
+    family = find(name)
+    if task not in (GENERATE, *GENERATION):
+        return family
+    from models.generation import Generating
+
+    return Generating(family)
 
 
 def option_for(text: str) -> str:

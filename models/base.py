@@ -17,6 +17,8 @@ from records.precision import Precision
 if TYPE_CHECKING:
     import torch
 
+    from models.generation import Decoder
+
 Sizes = Mapping[str, int | str]
 """A value for each of a model's dimensions."""
 
@@ -107,6 +109,8 @@ class LoadedModel:
     as in a causal model. Such a model may have a stream: sets of inputs of different lengths."""
     surgical_targets: tuple[str, ...] = ()
     """Patterns of module names, such as `layers.*.rope`, that the mode `surgical` compiles."""
+    spared_bytes: int = 0
+    """Bytes of inputs and outputs that a call need not move, such as rows of a cache that hold no token yet."""
     work: tuple[int, int] | None = None
     """Floating-point operations and bytes of one call, if counting cannot see them because another library runs
     them."""
@@ -165,6 +169,18 @@ class Family(ABC):
         gives other weights.
         """
         return None
+
+    def decoder_dimensions(self) -> Mapping[str, Dimension] | None:
+        """Return the model's own dimensions for `--task generate`, or None if it generates no text."""
+        return None
+
+    def max_positions(self) -> int | None:
+        """Return the longest sequence that the model can generate, or None without a limit."""
+        return None
+
+    def load_decoder(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> Decoder:
+        """Build the two graphs of `models.generation` on `device` in `dtype`."""
+        raise UsageError(f"{self.name} generates no text")
 
 
 class Drawn(Family):

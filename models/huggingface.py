@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from models import hub
 from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
+from models.generation import Decoder, context_of
 from models.model_folder import FACTORY_INSTEAD, has_weights, read_config
 from models.seeding import make_as_trained, seeded
+from records.device import Device
 from records.errors import BakeoffError, UsageError, unknown
 
 if TYPE_CHECKING:
@@ -100,18 +102,51 @@ class HuggingFace(Family):
                 make_as_trained(module, inputs)
         return LoadedModel(module.eval(), inputs)
 
-    def _module(self, model_class: Any) -> Any:
+    def decoder_dimensions(self) -> Mapping[str, Dimension] | None:
+        return {} if self.architecture.endswith(("ForCausalLM", "LMHeadModel")) else None
+
+    def max_positions(self) -> int | None:
+        return _positions(self.config)
+
+    def load_decoder(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> Decoder:
+        """Load the folder's weights, or draw random ones on `device` in `dtype`."""
+        import torch
+        import transformers
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+        from models import generation_huggingface as graphs
+
+        ALL_EXPERTS_FUNCTIONS.register("dense", graphs.dense_experts)
+        with seeded(seed), torch.device(device):
+            if device.is_cuda:
+                torch.cuda.manual_seed(seed)
+            module = self._module(getattr(transformers, self.architecture), dtype).to(device).eval()
+            if not self.has_weights:
+                make_as_trained(module, ())
+        if hasattr(module, "set_experts_implementation"):
+            module.set_experts_implementation("dense")
+        tokens, context = _ordinary_tokens(module.config), context_of(dimensions)
+        if hasattr(module.config, "state_size"):
+            prefill, step = graphs.RecurrentPrefill(module), graphs.RecurrentStep(module)
+            return Decoder(prefill.eval(), step.eval(), tokens, is_recurrent=True)
+        return Decoder(graphs.Prefill(module, context).eval(), graphs.Step(module, context).eval(), tokens)
+
+    def _module(self, model_class: Any, dtype: torch.dtype | None = None) -> Any:
         import torch
         import transformers
 
         if self.has_weights:
             return model_class.from_pretrained(
-                self.folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+                self.folder,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=dtype or torch.float32,
             )
         config = transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
         is_auto = model_class is transformers.AutoModel
         made: Callable[..., Any] = getattr(model_class, "from_config" if is_auto else "_from_config")
-        return made(config, dtype=torch.float32)
+        return made(config, dtype=dtype or torch.float32)
 
     def _dimensions(self) -> dict[str, Dimension]:
         found = {"batch": Dimension(4, "examples per call")}
@@ -192,13 +227,19 @@ def _token_ids(config: Any, shape: tuple[int, int]) -> torch.Tensor:
     """Return random ids of ordinary tokens, since some models react to padding or end tokens inside a text."""
     import torch
 
+    ordinary = _ordinary_tokens(config)
+    return ordinary[torch.randint(len(ordinary), shape)]
+
+
+def _ordinary_tokens(config: Any) -> torch.Tensor:
+    import torch
+
     text = config.get_text_config(decoder=True)
     special: set[object] = set()
     for key, value in (*config.to_dict().items(), *text.to_dict().items()):
         if key.endswith("_token_id"):
             special.update(value if isinstance(value, list) else [value])
-    ordinary = torch.tensor([token for token in range(text.vocab_size) if token not in special])
-    return ordinary[torch.randint(len(ordinary), shape)]
+    return torch.tensor([token for token in range(text.vocab_size) if token not in special])
 
 
 def _padded_at_the_end(batch: int, seq: int) -> torch.Tensor:

@@ -75,10 +75,18 @@ class DecoderLayer(nn.Module):
         self.down = nn.Linear(ffn, dim, bias=False)
 
     def forward(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        queries, keys, values = self.project(x, cosines, sines)
+        return self.finish(x, self.attention(queries, keys, values))
+
+    def project(self, x: Tensor, cosines: Tensor, sines: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, each (batch, heads, length, width), the first two turned."""
         projected = self.query_key_value(self.attention_norm(x))
         parts = projected.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        queries, keys, values = parts.unbind()  # each (batch, heads, length, width)
-        attended = self.attention(turned(queries, cosines, sines), turned(keys, cosines, sines), values)
+        queries, keys, values = parts.unbind()
+        return turned(queries, cosines, sines), turned(keys, cosines, sines), values
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Return the layer's output, of its input and what attention made of that."""
         x = x + self.attention_output(attended.transpose(1, 2).flatten(start_dim=2))
         x = x + self.down(self.activation(self.gate_up(self.feed_forward_norm(x))))
         return x

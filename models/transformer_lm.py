@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from models.base import INPUT_SETS, Dimension, Drawn, Inputs, LoadedModel, Sizes
+from models.generation import Decoder, context_of
 from records.device import Device
 
 if TYPE_CHECKING:
     import torch
+
+    from models.language_layers import DecoderLM
 
 VOCABULARY = 10_000
 
@@ -74,19 +77,42 @@ class TransformerLM(Drawn):
     def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
         import torch
 
-        from models.language_layers import DecoderLM, next_token_loss
+        from models.language_layers import next_token_loss
 
-        size, context = SIZES[str(dimensions["size"])], int(dimensions["context"])
+        context = int(dimensions["context"])
         generator = torch.Generator(device).manual_seed(seed)
-        with torch.device("meta"):
-            module = DecoderLM(VOCABULARY, size.dim, size.ffn, size.layers, size.heads, str(dimensions["attention"]))
-        module = module.to(dtype).to_empty(device=device)
-        module.draw(generator, context)
+        module = _drawn(dimensions, generator, dtype, context)
         sets = tuple(
             Inputs((torch.randint(VOCABULARY, (int(dimensions["batch"]), length), generator=generator, device=device),))
             for length in lengths(context, str(dimensions["lengths"]))
         )
-        return LoadedModel(module.eval(), sets, next_token_loss, is_layerwise=True, padded_axis=1)
+        return LoadedModel(module, sets, next_token_loss, is_layerwise=True, padded_axis=1)
+
+    def decoder_dimensions(self) -> Mapping[str, Dimension]:
+        return {"size": self.dimensions["size"]}
+
+    def load_decoder(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> Decoder:
+        import torch
+
+        from models.generation_layers import Prefill, Step
+
+        context = context_of(dimensions)
+        module = _drawn({**dimensions, "attention": "sdpa"}, torch.Generator(device).manual_seed(seed), dtype, context)
+        return Decoder(Prefill(module, context).eval(), Step(module).eval(), torch.arange(VOCABULARY))
+
+
+def _drawn(dimensions: Sizes, generator: torch.Generator, dtype: torch.dtype, context: int) -> DecoderLM:
+    """Return the language model of these dimensions with random weights, on the generator's device."""
+    import torch
+
+    from models.language_layers import DecoderLM
+
+    size = SIZES[str(dimensions["size"])]
+    with torch.device("meta"):
+        module = DecoderLM(VOCABULARY, size.dim, size.ffn, size.layers, size.heads, str(dimensions["attention"]))
+    module = module.to(dtype).to_empty(device=generator.device)
+    module.draw(generator, context)
+    return module.eval()
 
 
 def lengths(context: int, kind: str) -> list[int]:

@@ -58,6 +58,11 @@ class Status(StrEnum):
 
 INFERENCE, FORWARD_BACKWARD, TRAIN_STEP = TASKS = ("inference", "forward_backward", "train_step")
 """What one call does: it computes outputs; a loss and its gradients; or these and a step of AdamW."""
+TRAINED = (FORWARD_BACKWARD, TRAIN_STEP)
+
+GENERATE = "generate"
+PREFILL, DECODE = GENERATION = ("prefill", "decode")
+"""The task `generate` is measured as two: a prompt with its first new token, and one further token."""
 
 
 class Cell(Frozen):
@@ -81,6 +86,11 @@ class Cell(Frozen):
     def is_onnx_file(self) -> bool:
         """Return True if its model is an ONNX file, which torch cannot call: there is no eager to compare with."""
         return self.model.startswith("onnx:")
+
+    @property
+    def is_trained(self) -> bool:
+        """Return True if a call computes gradients."""
+        return self.task in TRAINED
 
     @property
     def title(self) -> str:
@@ -242,6 +252,16 @@ class Accuracy(Frozen):
     changes_unheld: int = 0  # of these: the precision is too coarse to hold the change, even eager's
 
 
+class Generated(Frozen):
+    """A whole generation: the likeliest token at each step, compared with eager's in the same precision."""
+
+    tokens: int  # of each sequence
+    sequences: int
+    agreed: int  # tokens before the first one that differs from eager's, in the sequence where that comes first
+    margin: float | None = None  # eager's two best logits were so far apart at that token; None: all agree
+    usual_margin: float  # median of that distance over all tokens
+
+
 class Memory(Frozen):
     peak_resident_bytes: int | None = None
     peak_device_bytes: int | None = None
@@ -384,6 +404,7 @@ class Record(Frozen):
     energy: Energy | None = None
     load: Load | None = None  # what it carried under load, where that was asked for
     accuracy: Accuracy | None = None
+    generated: Generated | None = None  # of the tasks prefill and decode
     memory: Memory | None = None
     placement: Placement | None = None
     roofline: Roofline | None = None

@@ -497,7 +497,16 @@ class CellRun:
             processes.append(live.summary())
         known: dict[str, Any] = {}
         if first := so_far or (live.ready if live else None):
-            told = ("accuracy", "warm_up", "placement", "memory", "precision_in_force", "settings", "versions")
+            told = (
+                "accuracy",
+                "generated",
+                "warm_up",
+                "placement",
+                "memory",
+                "precision_in_force",
+                "settings",
+                "versions",
+            )
             known = {name: getattr(first, name) for name in told}
         unfinished = live.phases if live else []
         return Record(

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.worker.generating import Greedy
 from records.precision import ABSOLUTE_TOLERANCE, Precision
 from records.schema import Accuracy
 
@@ -62,6 +63,7 @@ class Reference:
     eager_rmse: tuple[float, ...]
     computed_in: str = "float64"  # a narrower type where float64 could not be had
     in_float32: tuple[str, ...] = ()  # operators that lack float64 and ran in float32
+    greedy: Greedy | None = None  # the tokens that eager generates in the cells' precision
 
     def save(self, path: Path) -> None:
         """Write it as safetensors. The file appears at `path` whole or not at all."""
@@ -79,6 +81,8 @@ class Reference:
             "computed_in": self.computed_in,
             "in_float32": json.dumps(self.in_float32),
         }
+        if self.greedy:
+            known["greedy"] = self.greedy.to_json()
         save_file(tensors, partial, metadata=known)
         partial.replace(path)
 
@@ -98,6 +102,7 @@ class Reference:
             tuple(json.loads(known["eager_rmse"])),
             known.get("computed_in", "float64"),
             tuple(json.loads(known.get("in_float32", "[]"))),
+            Greedy.from_json(known["greedy"]) if "greedy" in known else None,
         )
 
 

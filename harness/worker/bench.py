@@ -20,8 +20,9 @@ from harness.worker import memory, precision
 from harness.worker.clock import Clock
 from harness.worker.loading import gradients, load, place, training_of
 from models.base import Inputs, of_each_shape
+from models.generation import writes_in_place
 from records.errors import BakeoffError, Unavailable, Unsupported, first_line
-from records.schema import Cell, Memory, Status
+from records.schema import DECODE, Cell, Memory, Status
 
 if TYPE_CHECKING:
     from backends.training import Training
@@ -77,12 +78,14 @@ class Bench:
             self.padded_axis = model.padded_axis
             self.targets = self.job.surgical or tuple(model.surgical_targets)
             os.chdir(self.workspace)
-            placed = place(model, self.cell)
+            module, sets = place(model, self.cell)
+            if self.cell.task == DECODE and self.backend.writes_caches:
+                module = writes_in_place(module) or module
             self.parameters = sum(weight.numel() for weight in model.module.parameters()) or None
             with self.clock.on_stream():
                 self.training = training_of(model, self.cell)
             memory.return_unused(self.cell.device)
-            return placed
+            return module, sets
 
     def await_turn(self) -> None:
         """Wait until no other worker builds, if this one was started beside others.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import models
 from harness.worker import precision
 from models.base import Inputs, LoadedModel
-from records.schema import INFERENCE, Cell
+from models.generation import Generating
+from records.schema import GENERATION, TRAINED, Cell
 
 if TYPE_CHECKING:
     from backends.training import Training
@@ -20,8 +21,13 @@ def load(cell: Cell, cwd: Path | None = None) -> LoadedModel:
     """Load the cell's model. Its path is relative to the folder `cwd` that the user stood in."""
     if cwd is not None:
         os.chdir(cwd)
-    family = models.find(cell.model)
-    drawn = family.load_on(cell.dimensions, cell.seed, cell.device, precision.dtype_of(cell.precision))
+    family, dtype = models.find(cell.model), precision.dtype_of(cell.precision)
+    if cell.task in GENERATION:
+        drawn: LoadedModel | None = Generating(family).load_graph(
+            cell.task, cell.dimensions, cell.seed, cell.device, dtype
+        )
+    else:
+        drawn = family.load_on(cell.dimensions, cell.seed, cell.device, dtype)
     if drawn is not None and cell.device.is_cuda:
         import torch
 
@@ -35,7 +41,7 @@ def place(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple
     The module is in eval mode for inference and in train mode for training.
     """
     wanted = dtype or precision.dtype_of(cell.precision)
-    trained = cell.task != INFERENCE
+    trained = cell.is_trained
 
     def moved(tensor: Any) -> Any:
         tensor = tensor.detach().to(cell.device, wanted if is_cast(tensor) else tensor.dtype)
@@ -51,7 +57,7 @@ def is_cast(tensor: Any) -> bool:
 
 def training_of(model: LoadedModel, cell: Cell) -> Training | None:
     """Return the training step of a model that was placed, or None for inference. Gradients must be on."""
-    if cell.task == INFERENCE:
+    if not cell.is_trained:
         return None
     from backends.training import Training, without_dropout
 
@@ -63,4 +69,4 @@ def gradients(task: str) -> AbstractContextManager[object]:
     """Run the block in inference mode, or with gradients for a training task."""
     import torch
 
-    return torch.inference_mode(task == INFERENCE)
+    return torch.inference_mode(task not in TRAINED)

@@ -14,6 +14,7 @@ from harness.messages import ComputeReference, ReferenceComputed
 from harness.worker import accuracy, precision, simulation
 from harness.worker.bench import explain
 from harness.worker.clock import Clock
+from harness.worker.generating import Greedy, generate
 from harness.worker.loading import gradients, is_cast, load, place, training_of
 from harness.worker.sample import Sample
 from models.base import Inputs, LoadedModel, of_each_shape
@@ -66,7 +67,7 @@ def compute(
     precision.apply(cell.precision)
     clock = Clock(cell.device)
     with clock.on_stream(), gradients(cell.task):
-        eager, work, uncounted, kept = as_it_is(cell, cwd, workspace, announce)
+        eager, work, uncounted, kept, greedy = as_it_is(cell, cwd, workspace, announce)
         exact, computed_in, in_float32 = exact_outputs(cell, cwd, workspace, outputs_in, announce)
         if exact is None:
             exact, eager = eager, jolted(cell, cwd, workspace, announce)
@@ -74,15 +75,15 @@ def compute(
     eager_rmse = accuracy.rmse_per_output(eager, exact)
     if job.sample is not None and kept is not None:
         kept.save(job.sample, exact[0], eager_rmse, cell.precision)
-    accuracy.Reference(exact, eager_rmse, computed_in, in_float32).save(job.reference)
+    accuracy.Reference(exact, eager_rmse, computed_in, in_float32, greedy).save(job.reference)
     return ReferenceComputed(work=work, uncounted=uncounted)
 
 
 def as_it_is(
     cell: Cell, cwd: Path, workspace: Path, announce: Announce
-) -> tuple[tuple[Outputs, ...], Work | None, str, Sample | None]:
-    """Return eager's outputs in the cell's precision, a call's work, why that cannot be counted, and a sample if this
-    is inference.
+) -> tuple[tuple[Outputs, ...], Work | None, str, Sample | None, Greedy | None]:
+    """Return eager's outputs in the cell's precision, a call's work, why that cannot be counted, a sample if this is
+    inference, and the tokens if this generates some.
 
     This comes first: what fails here is the model itself, whatever it is compiled with.
     """
@@ -90,10 +91,13 @@ def as_it_is(
     module, sets = place(model, cell)
     training = training_of(model, cell)
     announce("call")
+    from backends.calling import flatten_outputs
+
     with simulation.rounded(cell.precision, module, sets):
         eager = run_eager(module, sets, training)
+        greedy = generate(lambda one: flatten_outputs(module(*one.args, **one.kwargs)), sets, cell)
     kept = Sample.of(module, sets[0]) if cell.task == INFERENCE else None
-    return eager, *count_work(model, module, sets, cell.precision, training), kept
+    return eager, *count_work(model, module, sets, cell.precision, training), kept, greedy
 
 
 def jolted(cell: Cell, cwd: Path, workspace: Path, announce: Announce) -> tuple[Outputs, ...]:
@@ -175,7 +179,8 @@ def count_work(
         return Work(flops=flops, bytes_moved=bytes_moved), ""
     try:
         called = sets if len(of_each_shape(sets)) > 1 else sets[:1]
-        return counting.total(counting.count(module, one, precision, training) for one in called), ""
+        work = counting.total(counting.count(module, one, precision, training) for one in called)
+        return work.model_copy(update={"bytes_moved": work.bytes_moved - model.spared_bytes}), ""
     except Exception as error:
         traceback.print_exc()
         return None, explain(error)[1]

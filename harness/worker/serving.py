@@ -12,10 +12,11 @@ from harness.messages import BurstTaken, Finish, Finished, Ready, TakeBurst, Tak
 from harness.worker import accuracy, conditions, energy, memory, precision, sampling
 from harness.worker.bench import Bench
 from harness.worker.clock import Clock
+from harness.worker.generating import WithCaches, compare, generate
 from harness.worker.load import LoadServer
 from harness.worker.reference import thinned
 from models.base import Inputs, of_each_shape
-from records.schema import DeviceTime, Energy, Stage, Throughput
+from records.schema import DECODE, DeviceTime, Energy, Generated, Stage, Throughput
 
 
 def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
@@ -27,12 +28,15 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     single, every = compiled, sets
     if len(of_each_shape(sets)) > 1:
         compiled, sets = Stream(compiled, sets), sets[:1]
+    if bench.cell.task == DECODE:
+        compiled = single = WithCaches(compiled)
     compiled.bind(sets[0])
     with phases("first_call"):
         compiled.run()
     device_memory.sample()
     with phases.announced("check"):
         right = accuracy.check(_outputs(single, every, clock), reference, bench.cell.precision, training_outputs)
+        generated = _generated(compiled, sets, bench, reference) if bench.job.is_first else None
         memory.return_unused(bench.cell.device)  # the memory that checking took is not the cell's
     plan = bench.job.sampling
     with phases.announced("settle"):
@@ -43,6 +47,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     device_memory.sample()
     ready = Ready(
         accuracy=right,
+        generated=generated,
         settle=settle,
         warm_up=warm_up,
         placement=compiled.placement(),
@@ -133,6 +138,24 @@ def _outputs(compiled: Compiled, sets: tuple[Inputs, ...], clock: Clock) -> list
         clock.synchronise()
         found.append(thinned(compiled.outputs()))
     return found
+
+
+def _generated(
+    compiled: Compiled, sets: tuple[Inputs, ...], bench: Bench, reference: accuracy.Reference
+) -> Generated | None:
+    """Generate the tokens that eager has generated, if this is a task that does, and compare them."""
+
+    def call(inputs: Inputs) -> accuracy.Outputs:
+        compiled.bind(inputs)
+        bench.clock.synchronise()
+        compiled.run()
+        bench.clock.synchronise()
+        return compiled.outputs()
+
+    if reference.greedy is None:
+        return None
+    ours = generate(call, sets, bench.cell)
+    return ours and compare(ours, reference.greedy)
 
 
 def _versions_of(backend: Backend) -> dict[str, str]:
