@@ -19,18 +19,21 @@ from models.generation_layers import write_row
 SLIDING = "sliding_attention"
 
 
-class Rows(StaticLayer):
+class Rows(StaticLayer):  # type: ignore[no-untyped-call]
     """Keys and values of one layer, which `write` makes of the old and the new ones."""
 
     def __init__(self, keys: Tensor, values: Tensor, write: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__(max_cache_len=keys.shape[2])
-        self.keys, self.values = keys, values
+        self.keys, self.values = self.rows = keys, values
         self.is_initialized = True
         self._write = write
 
-    def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        self.keys, self.values = self._write(self.keys, keys), self._write(self.values, values)
-        return self.keys, self.values
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = self.rows = (
+            self._write(self.rows[0], key_states),
+            self._write(self.rows[1], value_states),
+        )
+        return self.rows
 
     def get_seq_length(self) -> int:
         return 0  # positions and masks are given
@@ -50,7 +53,7 @@ class Attending(nn.Module):
             input_ids=tokens,
             position_ids=positions[None],
             attention_mask=self._masks(positions),
-            past_key_values=Cache(layers=layers),
+            past_key_values=Cache(layers=list(layers)),
             use_cache=True,
             logits_to_keep=1,
         ).logits
@@ -65,7 +68,7 @@ class Attending(nn.Module):
             return torch.where(is_seen, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
 
         kinds = set(getattr(config, "layer_types", None) or ())
-        window = getattr(config, "sliding_window", None)
+        window: Any = getattr(config, "sliding_window", None)
         if SLIDING not in kinds:
             return mask((behind >= 0) & (behind < window) if window else behind >= 0)
         return {"full_attention": mask(behind >= 0), SLIDING: mask((behind >= 0) & (behind < window))}
@@ -83,7 +86,7 @@ class Prefill(Attending):
         nothing = torch.zeros((1, 1, self.context, 1), device=tokens.device)
         layers = [Rows(nothing, nothing, padded) for _ in range(config.num_hidden_layers)]
         logits = self.call(tokens, torch.arange(length, device=tokens.device), layers)
-        return logits, *(cache for layer in layers for cache in (layer.keys, layer.values))
+        return logits, *(cache for layer in layers for cache in layer.rows)
 
 
 class Step(Attending):
@@ -104,7 +107,7 @@ class Step(Attending):
         logits = self.call(token, position, layers)
         if self.in_place:
             return (logits,)
-        return logits, *(cache for layer in layers for cache in (layer.keys, layer.values))
+        return logits, *(cache for layer in layers for cache in layer.rows)
 
 
 class State(LinearAttentionLayer):

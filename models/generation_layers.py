@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -22,6 +24,7 @@ class Prefill(nn.Module):
         lm, length = self.language_model, tokens.shape[1]
         cosines, sines = lm.cosines[:length], lm.sines[:length]
         x, caches = lm.embedding(tokens), []
+        layer: Any
         for layer in lm.layers:
             queries, keys, values = layer.project(x, cosines, sines)
             x = layer.finish(x, layer.attention(queries, keys, values))
@@ -45,6 +48,7 @@ class Step(nn.Module):
         cosines, sines = lm.cosines.index_select(0, position), lm.sines.index_select(0, position)
         seen = (torch.arange(caches[0].shape[2], device=token.device) <= position).view(1, 1, 1, -1)
         x, written = lm.embedding(token), []
+        layer: Any
         for number, layer in enumerate(lm.layers):
             queries, key, value = layer.project(x, cosines, sines)
             keys = write_row(caches[2 * number], key, position, self.in_place)

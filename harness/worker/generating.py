@@ -34,10 +34,16 @@ class Greedy:
 
 
 class WithCaches(Wrapped):
-    """A decode step whose outputs are always the logits and all caches, also where it writes into its inputs."""
+    """A decode step whose outputs are always the logits and all caches, also where it writes into its inputs.
 
-    def __init__(self, inner: Compiled) -> None:
+    Caches that all input sets share have one empty row, at the first set's position. `restore` empties it again.
+    """
+
+    def __init__(self, inner: Compiled, sets: Sequence[Inputs]) -> None:
         super().__init__(inner)
+        first, second = sets[0].args, sets[1].args
+        is_shared = first[2].data_ptr() == second[2].data_ptr()
+        self._rows = [cache[:, :, int(first[1])] for cache in first[2:]] if is_shared else []
         self._caches: Sequence[torch.Tensor] = ()
         self._writes_in_place = False
 
@@ -49,6 +55,11 @@ class WithCaches(Wrapped):
         logits, *caches = self._inner.outputs()
         self._writes_in_place = not caches
         return (logits, *caches) if caches else (logits, *(cache.clone() for cache in self._caches))
+
+    def restore(self) -> None:
+        super().restore()
+        for row in self._rows:
+            row.zero_()
 
     def settings(self) -> Settings:
         return {"caches": "in place" if self._writes_in_place else "copied", **super().settings()}

@@ -29,7 +29,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     if len(of_each_shape(sets)) > 1:
         compiled, sets = Stream(compiled, sets), sets[:1]
     if bench.cell.task == DECODE:
-        compiled = single = WithCaches(compiled)
+        compiled = single = WithCaches(compiled, sets)
     compiled.bind(sets[0])
     with phases("first_call"):
         compiled.run()
@@ -155,7 +155,7 @@ def _generated(
     if reference.greedy is None:
         return None
     ours = generate(call, sets, bench.cell)
-    return ours and compare(ours, reference.greedy)
+    return compare(ours, reference.greedy) if ours else None
 
 
 def _versions_of(backend: Backend) -> dict[str, str]:

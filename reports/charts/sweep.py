@@ -137,7 +137,7 @@ def compiled_attention(contests: Iterable[ContestJudgement]) -> list[Chart]:
 def compiled_language_models(contests: Iterable[ContestJudgement]) -> list[Chart]:
     """Draw a chart for each task, with a line for each context, and for each batch and attention if they differ."""
     shown = [one for one in contests if one.cell.model == "transformer_lm"]
-    shown = [one for one in shown if one.cell.dimensions["lengths"] == "fixed" and _parameters(one)]
+    shown = [one for one in shown if one.cell.dimensions.get("lengths") == "fixed" and _parameters(one)]
     kinds = {name: {one.cell.dimensions.get(name) for one in shown} for name in ("batch", "attention")}
     told_apart = ["context", *(name for name, values in kinds.items() if len(values) > 1)]
     return _worth(
