@@ -32,6 +32,7 @@ from records.errors import BakeoffError, UsageError, unknown
 from records.schema import Report
 from records.store import Store
 from reports import sentences, writer
+from reports.joined import join
 from reports.json_answer import answer_of
 from reports.terminal import LiveTable, print_answers, print_report
 
@@ -166,7 +167,10 @@ def report(
     figures: Annotated[
         bool, typer.Option("--figures", help="Only the figures, of all these reports together, for a paper")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder of the figures [figures/ beside a single report]")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Join these runs, such as shards, in one report here; with --figures, only those"),
+    ] = None,
     junit: JUnit = None,
     summary: Summary = None,
 ) -> int:
@@ -176,7 +180,10 @@ def report(
         _say(f"Figures: {writer.draw_together(found_all, paths, out)}")
         return 0
     if out:
-        raise UsageError("--out: names the folder of the figures, so give --figures too")
+        whole = join([judged_anew(runs.report_at(path), calls, require) for path in paths], out)
+        _write_for_ci(whole, junit, summary)
+        _tell(whole, out)
+        return 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
     for path in paths:

@@ -85,8 +85,7 @@ class Fit:
             return self._unpaired(value, fast, slow)
         if len(logs) > 1:
             return Ratio(value=value, ci95=around(value, student_half_width(logs)), paired=True, processes=len(logs))
-        ours, theirs = self._series[fast], self._series[slow]
-        rounds = [log for process in ours.keys() & theirs.keys() for log in shared_logs(ours[process], theirs[process])]
+        rounds = self.round_logs(slow, fast)
         interval = _moved(median_interval(rounds), float(np.median(rounds)), value) if rounds else None
         interval = self._at_least_as_wide_as_processes(interval, value, self._logs_of_pairs)
         return Ratio(value=value, ci95=interval, paired=True)
@@ -102,6 +101,12 @@ class Fit:
     def epoch_logs(self, slow: str, fast: str) -> list[float]:
         """Return the logarithm of slow / fast for every epoch that connects the two cells."""
         return [epoch.log(slow, fast) for epoch in self._epochs if epoch.connects(slow, fast)]
+
+    def round_logs(self, slow: str, fast: str) -> list[float]:
+        """Return the logarithm of slow / fast for every round that the two cells shared."""
+        ours, theirs = self._series[fast], self._series[slow]
+        shared = sorted(ours.keys() & theirs.keys())
+        return [log for process in shared for log in shared_logs(ours[process], theirs[process])]
 
     @cached_property
     def _logs_of_pairs(self) -> Sequence[Sequence[float]]:

@@ -10,6 +10,7 @@ from judging.constraints import Requirements
 from judging.contest import CellJudgement, ContestJudgement, judge_contest
 from judging.fit import by_contest
 from judging.load import parse_price
+from judging.suites import Suite, suites_of
 from judging.sweeps import Sweep, sweeps_of
 from records.schema import Report
 
@@ -23,6 +24,7 @@ class Judgement:
     reports: tuple[Report, ...]
     contests: tuple[ContestJudgement, ...]
     sweeps: tuple[Sweep, ...]
+    suites: tuple[Suite, ...] = ()
 
     @property
     def report(self) -> Report:
@@ -49,7 +51,7 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
         for report in reports
         for contest_id, records in by_contest(report.records).items()
     ]
-    return Judgement(tuple(reports), tuple(contests), tuple(sweeps_of(contests)))
+    return Judgement(tuple(reports), tuple(contests), tuple(sweeps_of(contests)), tuple(suites_of(contests)))
 
 
 def contests_of(report: Report) -> tuple[ContestJudgement, ...]:

@@ -10,6 +10,7 @@ from judging.judgement import Judgement
 from records.schema import Record, Status
 from reports.columns import Raw, columns_of
 from reports.format import MEBIBYTE
+from reports.suite_csv import dynamo_rows, suite_rows
 
 Row = dict[str, Raw]
 
@@ -24,6 +25,13 @@ def to_csv(judgement: Judgement) -> str:
     cells = [cell for contest in judgement.contests for cell in contest.cells]
     rows = [{name: value for column in columns for name, value in column.csv_of(cell).items()} for cell in cells]
     return csv_text(rows)
+
+
+def suite_tables(judgement: Judgement) -> dict[str, str]:
+    """Return the text of each file of the suites by its name; nothing for a report without a suite."""
+    if not judgement.suites:
+        return {}
+    return {"suite.csv": csv_text(suite_rows(judgement)), "dynamo.csv": csv_text(dynamo_rows(judgement))}
 
 
 def sweep_tables(judgement: Judgement) -> dict[str, str]:

@@ -16,11 +16,15 @@ from judging.contest import CellJudgement, ContestJudgement
 from judging.costs import Start
 from judging.decision import Relation, relation
 from judging.samples import Turn
+from judging.suites import Suite
 from judging.sweeps import Sweep
 from records.schema import Report
 from records.text import one_line
 from reports import format
 from reports.cost_report import doubt_of
+
+NEAR = 1.1
+"""The tau of the performance profile that a title and the table of backends name."""
 
 NAME_CHARACTERS = 36
 """Room for the longest name of ours, inductor/max-autotune-no-cudagraphs."""
@@ -43,6 +47,8 @@ def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> 
         "costs-warm": "what calls cost from a warm start, building included",
         "phases": "where the time goes until the first answer",
         "samples": "how the latencies of single calls are distributed",
+        "profile": "how near each backend comes to the best, over all models",
+        "map": "speed-up of each backend on each model",
         "sweep-latency": f"median latency {over}",
         "sweep-speedup": f"speed-up over eager {over}",
         "sweep-seq": "compiled attention over eager, forward and backward",
@@ -189,6 +195,24 @@ def sweep_speedup(sweep: Sweep) -> str:
     """Say how many times as fast as the baseline the winner is at the first size and at the last one."""
     ends = [(sweep.sizes[place], sweep.contests[place]) for place in (0, -1)]
     return ", ".join(f"{_gain(contest)} at {sweep.dimension} {size:,.10g}" for size, contest in ends)
+
+
+def profile(suite: Suite) -> str:
+    """Name the backends that are within a tenth of the best on the most models."""
+    shares = {row.label: row.profile.share(NEAR) for row in suite.rows}
+    most = max(shares.values())
+    best = [label for label, share in shares.items() if share == most]
+    number = suite.rows[0].profile.contests
+    near = f"within {format.percent(NEAR - 1)} % of the best"
+    return f"{_listed(best)} {_is(best)} {near} on {round(most * number)} of {number}"
+
+
+def speedup_map(suite: Suite) -> str:
+    """Say how many of the cells that were asked for passed, and how many of these are called faster."""
+    cells = [cell for contest in suite.contests for cell in contest.cells if cell.label != suite.baseline]
+    ranked = [cell for cell in cells if cell.rank is not None]
+    faster = sum(is_faster(cell) for cell in ranked)
+    return f"{faster} of {len(ranked)} cells are faster than {suite.baseline}"
 
 
 def history(medians_ms: Mapping[str, Sequence[float]]) -> str:

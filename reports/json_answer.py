@@ -7,8 +7,9 @@ from pathlib import Path
 from judging.certainty import Certainty
 from judging.contest import ContestJudgement
 from judging.judgement import Judgement
+from judging.suites import TAUS, Suite, SuiteRow
 from records.schema import Frozen, Interval, Ratio
-from reports import doubt_sentences
+from reports import doubt_sentences, suite_report
 
 FILES = ("report.json", "report.md", "report.html", "cells.csv")
 
@@ -32,12 +33,39 @@ class ContestAnswer(Frozen):
     without_numbers: dict[str, str]  # why, by label
 
 
+class BackendAnswer(Frozen):
+    """One backend and mode over all models of a suite."""
+
+    label: str
+    passed: int
+    asked: int  # without what cannot run here and what was not reached
+    cannot_run: int
+    wins: int  # sure ones, with the error over all contests held by Holm's method
+    profile: dict[str, float]  # share of the models on which it is within so many times the best latency, by that
+    speedup: float | None  # geometric mean over the baseline, of what every ranked backend passed
+    build_s: float | None  # median of the same
+    memory: float | None  # geometric mean of peak memory over the baseline's, of the same
+
+
+class SuiteAnswer(Frozen):
+    """Many models in one task, on one device, in one precision."""
+
+    title: str
+    finding: str
+    contests: int
+    contests_in_means: int
+    baseline: str | None
+    backends: list[BackendAnswer]  # the best mean first
+    failures: list[str]
+
+
 class Answer(Frozen):
     """What `--json` prints."""
 
     run_id: str
     complete: bool
     contests: list[ContestAnswer]
+    suites: list[SuiteAnswer]
     paths: dict[str, str]  # "folder", and the files in it by their names
 
 
@@ -47,6 +75,7 @@ def answer_of(judgement: Judgement, folder: Path) -> Answer:
         run_id=judgement.report.run_id,
         complete=judgement.report.complete,
         contests=[_answer(contest) for contest in judgement.contests],
+        suites=[_suite_answer(suite) for suite in judgement.suites],
         paths={"folder": str(folder), **{name: str(folder / name) for name in FILES}},
     )
 
@@ -70,4 +99,30 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         without_numbers={
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },
+    )
+
+
+def _suite_answer(suite: Suite) -> SuiteAnswer:
+    return SuiteAnswer(
+        title=suite_report.title(suite),
+        finding=suite_report.finding(suite),
+        contests=len(suite.contests),
+        contests_in_means=len(suite.common),
+        baseline=suite.baseline,
+        backends=[_backend_answer(row) for row in suite.rows],
+        failures=[suite_report.failure(suite, failures) for failures in suite.failures],
+    )
+
+
+def _backend_answer(row: SuiteRow) -> BackendAnswer:
+    return BackendAnswer(
+        label=row.label,
+        passed=row.passed,
+        asked=row.asked,
+        cannot_run=row.cannot_run,
+        wins=row.wins,
+        profile={f"{tau:g}": row.profile.share(tau) for tau in TAUS},
+        speedup=row.means.speedup if row.means else None,
+        build_s=row.means.build_s if row.means else None,
+        memory=row.means.memory if row.means else None,
     )

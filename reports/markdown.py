@@ -12,9 +12,10 @@ from pydantic import JsonValue
 
 from judging.certainty import Effect
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
+from judging.suites import Suite
 from records.schema import Environment, Record, Report, Status
 from records.text import one_line, visible
-from reports import cost_report, doubt_sentences, format, load, machine, sentences
+from reports import cost_report, doubt_sentences, format, load, machine, sentences, suite_report
 from reports.columns import Column, Output, T, answers_of, columns_of, shown_in
 from reports.format import NONE
 
@@ -23,6 +24,9 @@ REASON_LIMIT = 160
 
 _SHOWN_FIGURES = {"latency", "load", "sweep-latency", "sweep-speedup"}
 """Figures that are shown; the others fold away."""
+
+_SHOWN_OF_SUITES = {"profile", "map"}
+"""Figures that are shown instead if there are any of them."""
 
 _FIGURE_CAPTIONS = {
     "load": "Latency against the rate of requests",
@@ -34,6 +38,8 @@ _FIGURE_CAPTIONS = {
     "costs-warm": "Total time over n calls from a warm start",
     "sweep-latency": "Median latency over the sizes that were swept",
     "sweep-speedup": "Speed-up over eager over the sizes that were swept",
+    "profile": "Share of the models on which a backend is within so many times the best latency",
+    "map": "Speed-up of each backend on each model",
     "pareto": "Latency against build time, and what nothing dominates",
     "sweep-seq": "Speed-up of compiled attention over the length of a sequence",
     "sweep-size": "Speed-up of compiled language models over their size",
@@ -75,6 +81,7 @@ def _head(judgement: Judgement) -> str:
         f"# {escape(sentences.title(judgement))}",
         f"<sub>{escape(' · '.join(machine.summary(report)))}</sub>",
         f"**{incomplete}**" if incomplete else "",
+        *map(_suite, judgement.suites),
         _answers(contests) if contests else "No cell has ended yet.",
         f"<sub>{escape(absent)}</sub>" if absent else "",
     ]
@@ -87,6 +94,21 @@ def _answers(contests: Sequence[ContestJudgement]) -> str:
     rows = [[_written(column, contest) for column in columns] for contest in contests]
     linked = [[f"[{name}](#{_anchor(number)})", *others] for number, (name, *others) in enumerate(rows, 1)]
     return table([_heading(column) for column in columns], linked, _alignment(columns))
+
+
+def _suite(suite: Suite) -> str:
+    """Return the table of backends, what failed, and folded away the performance profile and every model."""
+    failed = "\n".join(f"- {escape(suite_report.failure(suite, failures))}" for failures in suite.failures)
+    profile, every_model = suite_report.profile_columns(), suite_report.map_columns(suite)
+    parts = [
+        f"**{escape(suite_report.answer(suite))}**",
+        table_of(shown_in(Output.MARKDOWN, suite_report.columns_of(suite), suite.rows), suite.rows),
+        "\n".join(f"- {escape(note)}" for note in suite_report.notes(suite)),
+        f"What failed:\n\n{failed}" if failed else "",
+        details(suite_report.PROFILE, table_of(profile, suite.rows)),
+        details(suite_report.map_title(suite), table_of(every_model, suite.contests)),
+    ]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _anchor(number: int) -> str:
@@ -274,7 +296,8 @@ def _figures(figures: Sequence[Path | str]) -> str:
     pictures = [Path(figure) for figure in figures if Path(figure).suffix == ".svg"]
     if not pictures:
         return ""
-    first = [path for path in pictures if path.stem in _SHOWN_FIGURES]
+    of_suites = [path for path in pictures if path.stem in _SHOWN_OF_SUITES]
+    first = of_suites or [path for path in pictures if path.stem in _SHOWN_FIGURES]
     others = [path for path in pictures if path not in first]
     parts = [*map(_picture, first)]
     if others:

@@ -21,9 +21,10 @@ from pydantic import JsonValue
 
 from judging.compare import CellChange, Comparison
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
+from judging.suites import Suite
 from records.schema import Record, Report
 from records.text import one_line, visible
-from reports import charts, comparison, cost_report, doubt_sentences, format, load, machine, sentences
+from reports import charts, comparison, cost_report, doubt_sentences, format, load, machine, sentences, suite_report
 from reports.charts import Chart, Palette
 from reports.columns import BACKEND, STATUS, Column, Output, answers_of, columns_of, shown_in
 
@@ -42,6 +43,10 @@ def to_page(judgement: Judgement) -> str:
     """Return the whole report as a page."""
     report, contests = judgement.report, judgement.contests
     palette = Palette(row.label for contest in contests for row in contest.cells)
+    sections = [
+        Section(contest, name, palette, number, report)
+        for number, (contest, name) in enumerate(zip(contests, sentences.names(contests), strict=True), 1)
+    ]
     return _page(
         "report.html.jinja",
         palette,
@@ -51,9 +56,10 @@ def to_page(judgement: Judgement) -> str:
         answers=shown_in(Output.PAGE, answers_of(contests), contests),
         absent=sentences.cannot_run_here(judgement),
         incomplete=machine.what_is_missing(report),
-        sections=[
-            Section(contest, name, palette, number, report)
-            for number, (contest, name) in enumerate(zip(contests, sentences.names(contests), strict=True), 1)
+        sections=sections,
+        suites=[
+            SuiteSection(suite, palette, f"suite-{number}", report, {id(each.contest): each for each in sections})
+            for number, suite in enumerate(judgement.suites, 1)
         ],
         sweeps=[
             (
@@ -142,6 +148,47 @@ class Section:
             "Versions": sorted(record.versions.items()),
         }
         return {title: facts for title, facts in groups.items() if facts}
+
+
+class SuiteSection:
+    """One suite on the page. `sections` are those of the contests, by the id of each contest's object."""
+
+    def __init__(
+        self, suite: Suite, palette: Palette, anchor: str, report: Report, sections: Mapping[int, Section]
+    ) -> None:
+        self.anchor = anchor
+        self.title = suite_report.title(suite)
+        self.finding = suite_report.finding(suite)
+        self.notes = suite_report.notes(suite)
+        self.failures = [suite_report.failure(suite, failures) for failures in suite.failures]
+        self.rows, self.labels = suite.rows, suite.labels
+        self.columns = shown_in(Output.PAGE, suite_report.columns_of(suite), suite.rows)
+        self.profile_title, self.profile_columns = suite_report.PROFILE, suite_report.profile_columns()
+        self.map_title, self.map_columns = suite_report.map_title(suite), suite_report.map_columns(suite)
+        self.models = [Model(contest, sections[id(contest)]) for contest in suite.contests]
+        self.pictures = [
+            Picture(chart, palette) for chart in charts.of_suite(suite, palette, report) if chart.name != "map"
+        ]
+
+
+class Model:
+    """One row of the table of models."""
+
+    def __init__(self, contest: ContestJudgement, section: Section) -> None:
+        self.contest = contest
+        self.name, self.anchor, self.finding = section.name, section.anchor, section.finding
+        self.outcome = suite_report.outcome(contest)
+        self.failures = [
+            f"{cell.label}: {format.ending(cell.record)}: {cell.record.reason}"
+            for cell in contest.unranked
+            if not cell.record.status.is_absence
+        ]
+
+    def heat(self, label: str) -> Markup:
+        """Return the attributes that colour a speed-up: the more, the further it is from 1."""
+        strength = suite_report.strength(suite_report.tile(self.contest, label).speedup)
+        direction = "faster" if strength > 0 else "slower"
+        return Markup(f' style="--heat: var(--{direction}); --share: {abs(strength):.0%}"') if strength else Markup("")
 
 
 def _fact(column: Column[CellJudgement], row: CellJudgement, text: str) -> str:

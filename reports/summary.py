@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from judging.compare import Comparison, Outcome
 from judging.judgement import Judgement
+from judging.suites import Suite
 from records.schema import Report
 from reports import comparison as comparisons
-from reports import format, machine, sentences
+from reports import format, machine, sentences, suite_report
 from reports.columns import Output, answers_of, shown_in
 from reports.format import NONE
 from reports.markdown import escape, table_of
@@ -16,17 +17,22 @@ from reports.markdown import escape, table_of
 MAX_LINES = 30
 CONTESTS_SHOWN = 10
 FAILURES_SHOWN = 6
+BACKENDS_SHOWN = 8
+SUITE_FAILURES_SHOWN = 4
+SUITES_SHOWN = 3
 CHANGES_SHOWN = 14
 WARNINGS_SHOWN = 4
 REASON_LIMIT = 160
 
 
 def of_run(judgement: Judgement) -> str:
-    """Return the table of winners, then what failed, then where it was measured."""
+    """Return the table of winners, or of a suite's backends, then what failed, then where it was measured."""
     report, contests = judgement.report, judgement.contests
     lines = [f"### {escape(sentences.title(judgement))}", ""]
     if incomplete := machine.what_is_missing(report):
         lines += [f"**{incomplete}**", ""]
+    if judgement.suites:
+        return _joined([*lines, *_suites(judgement.suites), "", f"{_where(report)}. Made {escape(report.created_at)}."])
     lines += table_of(shown_in(Output.MARKDOWN, answers_of(contests), contests), contests[:CONTESTS_SHOWN]).splitlines()
     if rest := contests[CONTESTS_SHOWN:]:
         lines += ["", f"And {len(rest)} more contests."]
@@ -43,6 +49,17 @@ def of_run(judgement: Judgement) -> str:
         lines += ["", f"Failed, {sum(map(len, failures.values()))} of {len(report.records)}:", ""]
         lines += _listed(told, FAILURES_SHOWN, "reasons")
     return _joined([*lines, "", f"{_where(report)}. Made {escape(report.created_at)}."])
+
+
+def _suites(suites: Sequence[Suite]) -> list[str]:
+    """Return the table of backends of the first suite with what failed, and a line for each further one."""
+    first, *others = suites
+    told = [f"**{escape(suite_report.answer(suite))}**" for suite in suites]
+    table = table_of(shown_in(Output.MARKDOWN, suite_report.columns_of(first), first.rows), first.rows[:BACKENDS_SHOWN])
+    failures = [suite_report.failure(first, failures) for failures in first.failures]
+    lines = [told[0], "", *table.splitlines()]
+    lines += ["", *_listed(failures, SUITE_FAILURES_SHOWN, "reasons")] if failures else []
+    return [*lines, *(["", *told[1 : 1 + SUITES_SHOWN]] if others else [])]
 
 
 def of_comparison(compared: Comparison) -> str:

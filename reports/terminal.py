@@ -22,9 +22,11 @@ from judging.doubts import CANNOT_RUN, doubt_of_placement
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Cell, DoubtKind, Record, Status
 from records.text import one_line
-from reports import cost_report, doubt_sentences, format, load, machine, sentences
+from reports import cost_report, doubt_sentences, format, load, machine, sentences, suite_report
 from reports.columns import BACKEND, WIDE, Column, Output, answers_of, columns_of, shown_in
 from reports.format import NONE
+from reports.suite_terminal import print_suite
+from reports.terminal_parts import heading_of, print_wrapped
 
 REFRESH_EVERY_S = 0.25
 
@@ -207,18 +209,32 @@ class _Line:
 _STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence else "green" for status in Status}
 
 
+MOST_SECTIONS = 8
+"""With suites and more contests than these, a contest is only a line: its section is in the report and on the page."""
+
+
 def print_report(judgement: Judgement, console: Console) -> None:
-    """Print each contest with its table and its doubts, then what cannot run here, and last the table of winners."""
-    for contest in judgement.contests:
-        _print_contest(contest, console)
+    """Print each contest with its table and doubts, then suites, what cannot run here, and last the winners."""
+    if not judgement.suites or len(judgement.contests) <= MOST_SECTIONS:
+        for contest in judgement.contests:
+            _print_contest(contest, console)
+    for suite in judgement.suites:
+        print_suite(suite, console)
     if absent := sentences.cannot_run_here(judgement):
         console.print(Text(one_line(absent), style="dim"), highlight=False)
     if lacking := machine.what_is_missing(judgement.report):
         console.print(Text(lacking, style="yellow"))
-    print_answers(judgement, console)
+    _print_winners(judgement, console)
 
 
 def print_answers(judgement: Judgement, console: Console) -> None:
+    """Print a line for each suite, and one for each contest."""
+    for suite in judgement.suites:
+        console.print(Text(suite_report.answer(suite)), highlight=False, soft_wrap=True)
+    _print_winners(judgement, console)
+
+
+def _print_winners(judgement: Judgement, console: Console) -> None:
     """Print a line for each contest: who wins, how fast that is, how much faster than eager, and how sure."""
     contests = judgement.contests
     if not contests:
@@ -249,22 +265,22 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
     if nominal := machine.tensor_core_rates(contest):
         console.print(Text(f"tensor cores {nominal}"), highlight=False)
     for (ending, reason), labels in _endings(contest).items():
-        _print_wrapped(console, "x ", f"{', '.join(labels)} {ending}", reason)
+        print_wrapped(console, "x ", f"{', '.join(labels)} {ending}", reason)
     for row in contest.cells:
         placement = doubt_of_placement(row.record)
         if placement and row.record.status is not Status.FALLBACK:
-            _print_wrapped(console, "~ ", doubt_sentences.doubt(placement))
+            print_wrapped(console, "~ ", doubt_sentences.doubt(placement))
     for effect, doubts in contest.doubts_by_effect.items():
         for doubt in doubts:
             if doubt.kind not in _TOLD_BY_A_ROW:
-                _print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
+                print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
     told = [sentences.left_early(contest), sentences.pays(contest), *cost_report.plain_verdicts(contest)]
     for table in load.tables(contest):
         if not table.is_folded:
             console.print(_texts(table))
     told += load.sentences(contest)
     for sentence in filter(None, told):
-        _print_wrapped(console, "= ", sentence)
+        print_wrapped(console, "= ", sentence)
     console.print()
 
 
@@ -310,17 +326,11 @@ def _table(contest: ContestJudgement, width: int) -> Table:
         if column is BACKEND:
             table.add_column(column.heading, overflow="fold", min_width=8)
         else:
-            table.add_column(Text(_heading(column)), justify="right", no_wrap=True)
+            table.add_column(Text(heading_of(column)), justify="right", no_wrap=True)
     for row in rows:
         style = "" if row.rank else _STYLES[row.record.status]
         table.add_row(*(Text(_cell(column, row, width >= WIDE), style) for column in columns))
     return table
-
-
-def _heading(column: Column[CellJudgement]) -> str:
-    """Return the heading with a word on each line, so that the column is no wider than its numbers."""
-    words = (column.terminal_heading or f"{column.heading} {column.unit}").split(" ")
-    return "\n".join([*words, *(["[95 %]"] if column.interval else [])])
 
 
 def _cell(column: Column[CellJudgement], row: CellJudgement, is_wide: bool) -> str:
@@ -331,15 +341,6 @@ def _cell(column: Column[CellJudgement], row: CellJudgement, is_wide: bool) -> s
         return text if is_wide else text.replace("/", "/\n", 1)
     interval = column.interval_of(row)
     return f"{text}{' ' if is_wide else chr(10)}{interval}" if interval else text
-
-
-def _print_wrapped(console: Console, bullet: str, *parts: str) -> None:
-    """Print an item of a list; its further lines are indented."""
-    grid = Table.grid()
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row(Text(bullet), Text(": ".join(one_line(part) for part in parts if part)))
-    console.print(grid)
 
 
 def _describe(cell: Cell) -> str:

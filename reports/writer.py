@@ -11,7 +11,7 @@ from records.errors import UsageError
 from records.report_file import REPORT_JSON, write_json
 from records.schema import Report
 from reports import charts, load
-from reports.csv_files import csv_text, sweep_tables, to_csv
+from reports.csv_files import csv_text, suite_tables, sweep_tables, to_csv
 from reports.markdown import to_markdown
 from reports.page import to_page
 from reports.sentences import with_verdicts
@@ -24,11 +24,12 @@ def write(report: Report, folder: Path, figures: bool = True) -> dict[str, Path]
 
 
 def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str, Path]:
-    """Write `cells.csv`, the tables of sweeps, `report.html`, `figures/` and `report.md` into `folder`.
+    """Write `cells.csv`, the tables of suites and sweeps, `report.html`, `figures/` and `report.md` into `folder`.
 
     Return the files by their names within `folder`, such as `figures/latency.svg`.
     """
-    texts = {"cells.csv": to_csv(judgement), **sweep_tables(judgement), "report.html": to_page(judgement)}
+    tables = {"cells.csv": to_csv(judgement), **suite_tables(judgement), **sweep_tables(judgement)}
+    texts = tables | {"report.html": to_page(judgement)}
     if rows := load.rows_of(judgement):
         texts["load.csv"] = csv_text(rows)
     written = {name: write_atomically(folder / name, text) for name, text in texts.items()}

@@ -104,9 +104,9 @@ def test_figures_of_several_reports_go_together_into_a_folder(folder: Path, caps
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["--figures"], "name a folder for them by --out"), (["--out", "paper"], "so give --figures too")],
+    [(["--figures"], "name a folder for them by --out"), (["--out", "paper"], "join runs without a contest in common")],
 )
-def test_a_folder_of_figures_is_asked_for_where_it_is_needed_and_nowhere_else(
+def test_several_reports_need_a_folder_for_their_figures_and_no_contest_in_common(
     folder: Path,
     capsys: pytest.CaptureFixture[str],
     options: list[str],

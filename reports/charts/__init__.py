@@ -14,6 +14,7 @@ from judging.contest import ContestJudgement
 from judging.costs import STARTS
 from judging.history import History
 from judging.judgement import Judgement
+from judging.suites import Suite
 from judging.sweeps import Sweep
 from records.schema import Report
 from reports import findings, machine
@@ -24,10 +25,11 @@ from reports.charts.costs import costs
 from reports.charts.load import load_chart
 from reports.charts.palette import Look, Palette
 from reports.charts.roofline import roofline
+from reports.charts.suite import profile, speedup_map
 from reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
 
-__all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "of_change", "of_contest", "of_sweep",
-           "place_on_x", "svg", "swatch"]  # fmt: skip
+__all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "of_change", "of_contest", "of_suite",
+           "of_sweep", "place_on_x", "svg", "swatch"]  # fmt: skip
 
 CHARTS_PER_FILE = 12
 """More contests than these go to a further file: `latency-2.svg`."""
@@ -59,6 +61,11 @@ def of_contest(contest: ContestJudgement, palette: Palette, report: Report) -> l
 def of_sweep(sweep: Sweep, palette: Palette, report: Report) -> list[Chart]:
     """Return the charts of a sweep of this report."""
     return [_of_report(chart, report) for chart in sweep_charts(sweep, palette)]
+
+
+def of_suite(suite: Suite, palette: Palette, report: Report) -> list[Chart]:
+    """Return the charts of a suite of this report."""
+    return [_of_report(chart, report) for make in (profile, speedup_map) if (chart := make(suite, palette))]
 
 
 def svg(chart: Chart, palette: Palette) -> str:
@@ -98,6 +105,9 @@ def draw(judgement: Judgement, folder: Path, png: bool = False) -> list[Path]:
         for chart in of_contest(contest, palette, _report_of(contest, judgement)):
             if chart.name not in left_out:
                 charts.setdefault(chart.name, []).append(replace(chart, subject=subjects[place]))
+    for suite in judgement.suites:
+        for chart in of_suite(suite, palette, _report_of(suite.contests[0], judgement)):
+            charts.setdefault(chart.name, []).append(chart)
     for sweep in sweeps:
         for chart in of_sweep(sweep, palette, _report_of(sweep.contests[0], judgement)):
             charts.setdefault(chart.name, []).append(chart)

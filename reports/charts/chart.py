@@ -17,6 +17,9 @@ COLUMN_IN = 3.5
 BAR_Y, FOOT_Y = 0.7, 0.97
 """Where the bars and the foot of the hills of a row stand, if the row begins at 0 and the next one at 1."""
 
+PLOT_PT, LEFT_PT = 150.0, 36.0
+"""The height of a plot without rows, and the room left of it for the numbers of its y axis."""
+
 NAME_CHARACTERS = 40
 """The longest name that fits above a row. The longest of ours is inductor/max-autotune-no-cudagraphs."""
 
@@ -99,7 +102,20 @@ class Lost:
     row: int
 
 
-Shape = Bar | Line | Dots | Hill | Text | Lost
+@dataclass(frozen=True)
+class Tile:
+    """A filled rectangle with a text in its middle."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+    text: str
+    colour: str = "ground"
+    ink: str = "ink"
+
+
+Shape = Bar | Line | Dots | Hill | Text | Lost | Tile
 
 
 @dataclass(frozen=True)
@@ -138,6 +154,8 @@ class Chart:
     origin: str = ""  # the machine, the versions and the date; in figures it stands below all charts
     stops: tuple[Stop, ...] = ()
     width_in: float = COLUMN_IN
+    plot_pt: float = PLOT_PT  # height of the plot, without rows
+    left_pt: float = LEFT_PT  # room for the numbers of the y axis
 
 
 def axis_around(title: str, values: Iterable[float], is_log: bool, pad: float = 0.06, keep: float = 0.0) -> Axis:

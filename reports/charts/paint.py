@@ -34,7 +34,7 @@ from PIL import Image
 
 from records.text import one_line
 from reports import format
-from reports.charts.chart import Axis, Bar, Chart, Dots, Hill, Line, Lost, Mark, Text
+from reports.charts.chart import Axis, Bar, Chart, Dots, Hill, Line, Lost, Mark, Text, Tile
 from reports.charts.clean_svg import ROOT_ATTRIBUTES, svg_of
 from reports.charts.palette import LIGHT, Look
 
@@ -42,7 +42,7 @@ PAGE_IN = 7.2
 DPI = 200
 
 _POINTS = 72
-_ROW_PT, _PLOT_PT = 25.0, 150.0
+_ROW_PT = 25.0
 _BAR_PT = 9.0
 _PAD_PT = 3.0
 _LOST_PT = 9.0
@@ -285,7 +285,7 @@ def _box_pt(chart: Chart) -> _Box:
         top = _caption_pt(chart)
         return _Box(8, width - 11, top, top + _ROW_PT * len(chart.rows) + 2)
     top = _caption_pt(chart) + _TITLE_PT + 2
-    return _Box(36, width - 8, top, top + _PLOT_PT)
+    return _Box(chart.left_pt, width - 8, top, top + chart.plot_pt)
 
 
 def _size_pt(painted: _Painted) -> tuple[float, float]:
@@ -466,6 +466,14 @@ def _paint_mark(sheet: _Sheet, plane: _Plane, mark: Mark, gid: str) -> None:
                 (y,) = plane.down((shape.y,))
                 style = {"color": colour, "va": "center", "size": 7, "bbox": _BEHIND_TEXT}
                 sheet.write(x, y - shape.up_pt, shape.text, gid, **style)
+            case Tile():
+                (left, right), (top, foot) = (
+                    plane.across((shape.left, shape.right)),
+                    plane.down((shape.high, shape.low)),
+                )
+                sheet.add(Rectangle((left, top), right - left, foot - top, fc=colour, ec=ground, lw=0.8), gid)
+                style = {"color": LIGHT.get(shape.ink, shape.ink), "ha": "center", "va": "center_baseline", "size": 7}
+                sheet.write((left + right) / 2, (top + foot) / 2, shape.text, gid, **style)
             case Lost():
                 ys = [box.foot - (shape.row + 0.5) * _LOST_PT] * len(shape.xs)
                 style = {"ls": "", "marker": "x", "ms": 4.5, "mew": 1.3}

@@ -70,7 +70,7 @@ class Palette:
         for number, (label, (backend, mode)) in enumerate(zip(self.labels, known, strict=True)):
             modes = sorted({other for name, other in known if name == backend and other})
             step = 1 + modes.index(mode) if mode else 0
-            colour = _between(parse_hex(colours[backend]), WHITE, min(_LIGHTEST, _LIGHTER_PER_MODE * step))
+            colour = mixed(parse_hex(colours[backend]), WHITE, min(_LIGHTEST, _LIGHTER_PER_MODE * step))
             self._looks[label] = _look(number, colour, _MARKERS[step % len(_MARKERS)])
 
     def __call__(self, label: str) -> Look:
@@ -95,7 +95,7 @@ def ramp(labels: Iterable[str]) -> dict[str, Look]:
     for place, label in enumerate(ordered):
         whole, part = divmod(place / max(1, len(ordered) - 1) * (len(_RAMP) - 1), 1)
         stops = [parse_hex(_RAMP[min(int(whole) + step, len(_RAMP) - 1)]) for step in (0, 1)]
-        looks[label] = _look(place, _between(stops[0], stops[1], part), _MARKERS[place % len(_MARKERS)])
+        looks[label] = _look(place, mixed(stops[0], stops[1], part), _MARKERS[place % len(_MARKERS)])
     return looks
 
 
@@ -108,7 +108,7 @@ def parse_hex(text: str) -> Rgb:
 def readable(colour: Rgb, background: Rgb, contrast: float) -> Rgb:
     """Return the colour that is closest to `colour` and has at least that contrast with the background."""
     far_end = BLACK if luminance(background) > 0.5 else WHITE
-    steps = (_between(colour, far_end, step / 20) for step in range(21))
+    steps = (mixed(colour, far_end, step / 20) for step in range(21))
     return next((found for found in steps if _contrast(found, background) >= contrast), far_end)
 
 
@@ -121,10 +121,11 @@ def luminance(colour: Rgb) -> float:
 def _look(number: int, colour: Rgb, marker: str) -> Look:
     light = readable(colour, WHITE, CONTRAST_ON_LIGHT)
     dark = readable(colour, parse_hex(DARK_GROUND), CONTRAST_ON_DARK)
-    return Look(number, _hex(light), _hex(dark), marker)
+    return Look(number, hex_of(light), hex_of(dark), marker)
 
 
-def _hex(colour: Rgb) -> str:
+def hex_of(colour: Rgb) -> str:
+    """Return parts of one as `#e69f00`."""
     return "#" + "".join(f"{round(255 * part):02x}" for part in colour)
 
 
@@ -133,6 +134,7 @@ def _contrast(one: Rgb, other: Rgb) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def _between(colour: Rgb, other: Rgb, share: float) -> Rgb:
+def mixed(colour: Rgb, other: Rgb, share: float) -> Rgb:
+    """Return a colour between two: the other one for a share of 1."""
     red, green, blue = (part + (end - part) * share for part, end in zip(colour, other, strict=True))
     return red, green, blue

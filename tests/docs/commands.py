@@ -36,6 +36,7 @@ NOT_RUN = {
     r"^pip ": "changes what is installed",
     r"^git ": "reads the history, which a copy of the checkout has not got",
     r"--devices cuda": "needs an NVIDIA GPU",
+    r"report results/zoo-1 ": "joins runs on GPUs; tests/reports/test_suite_report.py joins two",
     r"--model examples/minilm\.py:factory$": "runs every backend, which takes minutes; tests/models has this model",
     r'--calls 1000 --require "p99_ms<5, build_s<60"$': "runs every backend and model; recipes.md has a small one",
     r"^python runner\.py doctor( --json > doctor\.json)?$": "takes minutes; commands that name backends are run",

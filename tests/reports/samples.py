@@ -351,3 +351,32 @@ def sweep(contests: int = 12, backends: int = 7) -> Report:
                 made = bursts(0.4 * 1.7**number / (1 + 0.17 * place), rounds=8, calls=20, seed=place)
                 records.append(ok(member, made, build_s=place * 3.0 + number * 0.5))
     return report(records)
+
+
+def suite(models: int = 6, **more: Any) -> list[Record]:
+    """Return the records of a suite: onnx fails on one model, openvino on two alike, and tensorrt cannot run here.
+
+    onnx is twice as fast as eager, openvino 1.6 times, and inductor as fast as eager.
+    """
+    found = []
+    for number in range(models):
+        share: dict[str, object] = {"model": f"hf:presets/zoo/net{number}", "dimensions": {"batch": 1}, **more}
+        level_ms = 4.0 * 1.5**number
+
+        def made(name: str, times: float, build_s: float, share: Any = share, level_ms: float = level_ms) -> Record:
+            levels_ms = [level_ms / times * layout for layout in LAYOUTS]
+            return ok(cell(name, **share), steady(levels_ms), build_s=build_s)
+
+        shape = f"RuntimeError: expected a tensor of {3 + number} dimensions, got '{number}'"
+        found += [
+            made("eager", 1.0, 0.0),
+            made("inductor", 1.0, 20.0),
+            failed(cell("onnx", **share), Status.ERROR, "no operator aten::nms", died_in="export")
+            if number == 1
+            else made("onnx", 2.0, 5.0 + number),
+            failed(cell("openvino", **share), Status.CRASH, shape, died_in="compile")
+            if number in (2, 3)
+            else made("openvino", 1.6, 4.0),
+            failed(cell("tensorrt", **share), Status.UNAVAILABLE, "no CUDA device on this machine"),
+        ]
+    return found

@@ -15,8 +15,19 @@ from records import report_file
 from records.schema import Report
 from reports import charts, findings
 from reports.charts import Chart, Palette
-from reports.charts.chart import Dots, Hill, Line, Mark, Text
-from tests.reports.samples import LAYOUTS, cell, lived, ok, over_processes, report, roofline, strictly_on_cpu, sweep
+from reports.charts.chart import Dots, Hill, Line, Mark, Text, Tile
+from tests.reports.samples import (
+    LAYOUTS,
+    cell,
+    lived,
+    ok,
+    over_processes,
+    report,
+    roofline,
+    strictly_on_cpu,
+    suite,
+    sweep,
+)
 
 SHOWCASE = Path(__file__).parents[2] / "docs" / "showcase"
 
@@ -223,3 +234,23 @@ def test_a_headline_counts_only_contests_with_a_sure_winner() -> None:
     undecided = judge(report([lived(1.0, "onnx", noisy), lived(1.03, "eager", noisy[::-1])])).contests
     found = findings.headlines(undecided, [])
     assert "no contest has a sure winner" in found["latency"] and "no contest has" in found["speedup"]
+
+
+def test_titles_over_many_models_agree_with_the_lines_and_tiles() -> None:
+    made = report(suite(5), complete=False)
+    judgement = judge(made)
+    (found,), palette = judgement.suites, Palette(row.label for row in judgement.suites[0].rows)
+    profile, speedups = charts.of_suite(found, palette, made)
+    lines = {
+        mark.look.number: line for mark in profile.marks for line in mark.shapes if mark.look and isinstance(line, Line)
+    }
+    for row in found.rows:
+        line = lines[palette(row.label).number]
+        assert list(line.ys) == sorted(line.ys) and line.ys[-1] == row.passed / 5
+    number = re.findall(r"^so far, onnx is within 10 % of the best on (\d) of 5$", profile.finding)
+    assert [int(text) / 5 for text in number] == [lines[palette("onnx").number].ys[0]]
+    tiles = [tile for mark in speedups.marks for tile in mark.shapes if isinstance(tile, Tile) and mark.tip]
+    faster = [tile for tile in tiles if re.fullmatch(r"[\d.]+", tile.text) and float(tile.text) > 1.1]
+    ranked = [tile for tile in tiles if re.fullmatch(r"[\d.]+", tile.text)]
+    assert speedups.finding == f"so far, {len(faster)} of {len(ranked) - 5} cells are faster than eager"
+    assert sorted(tile.text for tile in tiles if tile.ink == "bad") == ["crash", "crash", "error"]

@@ -1,0 +1,217 @@
+"""What every output says of a suite. The sums themselves are in tests/judging/test_suites.py."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import runner
+from judging.judgement import Judgement, judge
+from judging.suites import Suite
+from records import report_file
+from records.schema import Record, Status
+from reports import csv_files, suite_report, summary
+from reports.columns import Output, shown_in
+from reports.json_answer import answer_of
+from reports.markdown import to_markdown
+from reports.page import to_page
+from reports.terminal import MOST_SECTIONS, print_answers, print_report
+from tests.reports.samples import cell, failed, judged, lived, report, suite
+from tests.reports.test_page import Page
+
+RECORDS = suite(5)
+
+
+@pytest.fixture(scope="module")
+def five() -> Judgement:
+    return judged(RECORDS)
+
+
+@pytest.fixture(scope="module")
+def found(five: Judgement) -> Suite:
+    return five.suites[0]
+
+
+@pytest.fixture(scope="module")
+def page(five: Judgement) -> str:
+    return to_page(five)
+
+
+@pytest.fixture(scope="module")
+def many() -> Judgement:
+    """More contests than the terminal prints sections of."""
+    return judged(suite(MOST_SECTIONS + 1))
+
+
+def printed(judgement: Judgement, width: int = 100) -> str:
+    file = io.StringIO()
+    print_report(judgement, Console(file=file, width=width))
+    return file.getvalue()
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_every_output_says_the_same_of_each_backend(five: Judgement, found: Suite, page: str) -> None:
+    columns = shown_in(Output.ALL, suite_report.columns_of(found), found.rows)
+    outputs = [words(printed(five)), words(to_markdown(five).replace("|", " ")), words(Page(page).reads())]
+    for row in found.rows:
+        texts = [column.text_of(row) for column in columns]
+        for output in outputs:
+            assert all(text in output for text in texts), (row.label, output)
+    for output in outputs:
+        assert f"{suite_report.finding(found)}." in output.replace("&#36;", "$")
+        assert all(note in output for note in suite_report.notes(found))
+
+
+def test_the_suite_says_who_leads_on_average_and_over_what(found: Suite) -> None:
+    assert suite_report.title(found) == "5 models on cpu, fp32"
+    assert suite_report.finding(found) == (
+        "onnx is the fastest on average, 2.00x eager over the 2 models that every ranked backend passed"
+    )
+    passed = {row.label: suite_report.columns_of(found)[1].text_of(row) for row in found.rows}
+    assert passed == {
+        "onnx": "80 % (4 of 5)", "openvino": "60 % (3 of 5)", "eager": "100 % (5 of 5)", "inductor": "100 % (5 of 5)"
+    }  # fmt: skip
+
+
+def test_reasons_stand_in_one_line_with_the_models(five: Judgement, found: Suite, page: str) -> None:
+    told = [suite_report.failure(found, failures) for failures in found.failures]
+    assert told == [
+        "openvino: crash in compile on 2 models (net2, net3): RuntimeError: expected a tensor of 5 dimensions, got '2'",
+        "onnx: error in export on 1 model (net1): no operator aten::nms",
+    ]
+    assert all(text in words(printed(five)) and text in words(Page(page).reads()) for text in told)
+
+
+def test_the_terminal_prints_the_suite_then_a_line_for_each_of_many_contests(many: Judgement) -> None:
+    lines = printed(many).rstrip().splitlines()
+    first = next(place for place, line in enumerate(lines) if "net0  →" in line)
+    assert len(lines) - first == MOST_SECTIONS + 1 and all("→" in line for line in lines[first:])
+    assert lines[0] == "9 models on cpu, fp32" and first < 25
+    assert "relat." not in printed(many)  # a column of the long tables
+
+
+def test_few_contests_keep_their_sections() -> None:
+    assert printed(judged(suite(4))).count("relat.") == 4
+
+
+def test_without_a_suite_nothing_is_said_of_one() -> None:
+    small = judged(suite(3))
+    assert csv_files.suite_tables(small) == {} and answer_of(small, Path()).suites == []
+    assert "on average" not in printed(small) and "Every model" not in to_markdown(small)
+
+
+def test_the_quiet_answer_is_the_line_of_each_contest_and_of_the_suite(many: Judgement) -> None:
+    file = io.StringIO()
+    print_answers(many, Console(file=file, width=200))
+    said = file.getvalue().splitlines()
+    assert len(said) == MOST_SECTIONS + 1 + 1 and said[0].startswith("9 models on cpu, fp32: onnx is the fastest")
+
+
+def test_the_csv_has_a_row_for_each_backend_and_the_numbers_of_the_table(five: Judgement, found: Suite) -> None:
+    rows = table(csv_files.suite_tables(five)["suite.csv"])
+    assert [row["backend"] for row in rows] == found.labels
+    for written, row in zip(rows, found.rows, strict=True):
+        assert row.means and float(written["geometric_mean_speedup"]) == row.means.speedup
+        assert (int(written["passed"]), int(written["asked"])) == (row.passed, row.asked)
+        assert float(written["profile_1.1"]) == row.profile.share(1.1)
+        assert written["contests_in_means"] == "2"
+
+
+def test_dynamos_columns_stand_first_and_what_failed_has_zeros(five: Judgement) -> None:
+    text = csv_files.suite_tables(five)["dynamo.csv"]
+    assert text.startswith(
+        "dev,name,batch_size,speedup,abs_latency,compilation_latency,compression_ratio,eager_peak_mem,dynamo_peak_mem,"
+    )
+    rows = {(row["name"][-4:], row["compiler"]): row for row in table(text)}
+    won, lost = rows["net0", "onnx"], rows["net1", "onnx"]
+    assert float(won["speedup"]) == pytest.approx(2, rel=0.01) and won["accuracy"] == "pass"
+    assert float(won["abs_latency"]) == pytest.approx(2, rel=0.01) and won["batch_size"] == "1"
+    assert float(won["compilation_latency"]) == pytest.approx(5.01)
+    assert float(won["compression_ratio"]) == 1 and float(won["eager_peak_mem"]) == pytest.approx(0.944, rel=0.01)
+    assert (lost["accuracy"], float(lost["speedup"]), float(lost["abs_latency"])) == ("fail_to_run", 0, 0)
+    assert not any(compiler == "tensorrt" for _, compiler in rows)
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        (Status.OOM, "OOM"),
+        (Status.TIMEOUT, "timeout"),
+        (Status.INCORRECT, "fail_accuracy"),
+        (Status.CRASH, "fail_to_run"),
+    ],
+)
+def test_dynamos_words_for_endings(ending: Status, said: str) -> None:
+    records = [failed(cell(model=f"net{n}"), ending, "so") for n in range(4)]
+    (row, *_) = table(csv_files.suite_tables(judged(records))["dynamo.csv"])
+    assert row["accuracy"] == said
+
+
+def test_the_json_answer_has_the_suite(five: Judgement, found: Suite) -> None:
+    (told,) = json.loads(answer_of(five, Path()).model_dump_json())["suites"]
+    assert [each["label"] for each in told["backends"]] == found.labels
+    assert told["contests_in_means"] == 2 and len(told["failures"]) == 2
+
+
+def test_the_summary_for_ci_is_the_table_of_backends(five: Judgement) -> None:
+    told = summary.of_run(five)
+    assert "| onnx | 80 % (4 of 5) |" in told and len(told.splitlines()) <= summary.MAX_LINES
+
+
+def test_the_page_colours_speedups_and_names_failures_by_their_status(page: str) -> None:
+    rows = re.findall(r'<tr class="cell" data-status="(all passed|some failed)">(.*?)</tr>', page, re.DOTALL)
+    assert [outcome for outcome, _ in rows].count("some failed") == 3 and len(rows) == 5
+    cells = re.findall(r'class="number heat( bad)?"[^>]*?(style="[^"]*")?><span class="value">([^<]*)<', rows[1][1])
+    assert [text for _, _, text in cells] == ["error", "1.60", "1.00", "1.00"]
+    assert [bool(bad) for bad, _, _ in cells] == [True, False, False, False]
+    assert "--faster" in cells[1][1] and not cells[0][1]
+
+
+def test_shards_joined_by_one_report_are_the_same_suite(
+    tmp_path: Path, found: Suite, capsys: pytest.CaptureFixture[str], restored_signals: None
+) -> None:
+    for shard in range(2):
+        kept = [each for each in RECORDS if int(each.cell.model[-1]) % 2 == shard]
+        (tmp_path / str(shard)).mkdir()
+        report_file.write_json(report(kept, run_id=f"shard-{shard}", complete=bool(shard)), tmp_path / str(shard))
+    whole = tmp_path / "whole"
+    paths = [str(tmp_path / str(shard)) for shard in range(2)]
+    assert runner.main(["report", *paths, "--out", str(whole)]) == 0
+    joined = report_file.read(whole)
+    assert (len(joined.records), joined.planned, joined.complete) == (len(RECORDS), len(RECORDS), False)
+    (suite_of_both,) = judge(joined).suites
+    assert {row.label: (row.passed, row.wins, row.profile.ratios) for row in suite_of_both.rows} == {
+        row.label: (row.passed, row.wins, row.profile.ratios) for row in found.rows
+    }
+    assert suite_report.finding(suite_of_both) in words(capsys.readouterr().out)
+    assert runner.main(["report", paths[0], paths[0], "--out", str(whole)]) == 2
+    assert "without a contest in common" in capsys.readouterr().err
+
+
+def test_a_suite_without_a_baseline_has_latencies_and_no_speedups() -> None:
+    records: list[Record] = [
+        each.model_copy(update={"cell": each.cell.model_copy(update={"model": f"net{n}"})})
+        for n in range(4)
+        for each in (lived(1.0, "onnx"), lived(2.0, "openvino"))
+    ]
+    made = judged(records)
+    (alone,) = made.suites
+    assert (
+        suite_report.finding(alone)
+        == "onnx is the fastest on average over the 4 models that every ranked backend passed"
+    )
+    assert suite_report.tile(alone.contests[0], "onnx").text.endswith(" ms")
+    assert "mean speed-up" not in printed(made) and "None" not in to_markdown(made)
