@@ -1,0 +1,83 @@
+"""A source that cannot be measured is refused by the command line in one line, with exit status 2."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import CommandLine
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> None:
+    """Files and folders with one fault each, in the folder that the command line starts from."""
+    (tmp_path / "weights").mkdir()
+    config = {"model_type": "bert", "vocab_size": 9}
+    for name, known, more in (
+        ("pickled", config, "pytorch_model.bin"),
+        ("mistyped", config | {"model_type": "brt"}, "empty"),
+        ("pipeline", None, "model_index.json"),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / more).write_text("{}")
+        if known:
+            (folder / "config.json").write_text(json.dumps(known))
+    (tmp_path / "short.onnx").write_bytes(b"\x08\x0a\x12\x07pytorch:\xff")
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), tmp_path / "linear.pt2")
+    _rewrite(tmp_path / "linear.pt2", tmp_path / "future.pt2", _of_the_future)
+    (tmp_path / "short.pt2").write_bytes((tmp_path / "linear.pt2").read_bytes()[:999])
+    (tmp_path / "mine.py").write_text("def factory(batch=2):\n    return 3\n")
+
+
+def _rewrite(file: Path, to: Path, change: Callable[[str, bytes], bytes]) -> None:
+    with zipfile.ZipFile(file) as archive, zipfile.ZipFile(to, "w") as written:
+        for name in archive.namelist():
+            written.writestr(name, change(name, archive.read(name)))
+
+
+def _of_the_future(name: str, content: bytes) -> bytes:
+    if not name.endswith("models/model.json"):
+        return content
+    later = {"schema_version": {"major": 99, "minor": 1}, "torch_version": "9.1"}
+    return json.dumps({**json.loads(content), **later}).encode()
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("hf:nowhere", "no folder nowhere"),
+        ("hf:weights", "no config.json in weights"),
+        ("hf:pickled", "pytorch_model.bin can run code when read, Bakeoff takes safetensors only"),
+        ("hf:mistyped", "unknown type of model in hf:mistyped 'brt': did you mean 'bert'?"),
+        ("diffusers:nowhere", "no folder nowhere"),
+        ("diffusers:pipeline", "no config.json in pipeline"),
+        ("onnx:nowhere.onnx", "no file nowhere.onnx"),
+        ("onnx:short.onnx", "is no whole ONNX model"),
+        ("pt2:nowhere.pt2", "no file nowhere.pt2"),
+        ("pt2:short.pt2", "cannot be read by torch"),
+        ("pt2:future.pt2", "(torch 9.1 wrote it, in schema 99.1)"),
+        ("timm:resnt50", "unknown model of timm 'resnt50': did you mean 'resnet50'"),
+        ("torchvision:resnt50", "unknown model of torchvision 'resnt50': did you mean 'resnet50'"),
+        ("tim:resnet50", "unknown model 'tim:resnet50': known: "),
+        ("nowhere.py:factory", "no file nowhere.py"),
+        ("mine.py:factry", "unknown top-level function of mine.py 'factry': did you mean 'factory'?"),
+        ("mlp:factory", "unknown model 'mlp:factory'"),
+    ],
+)
+def test_a_bad_source_is_refused_in_one_line(
+    command_line: CommandLine, request: pytest.FixtureRequest, source: str, said: str
+) -> None:
+    if source.startswith(("timm:", "torchvision:")):
+        request.getfixturevalue("vision")
+    pytest.importorskip({"hf": "transformers", "onnx": "onnx"}.get(source.partition(":")[0], "torch"))
+    status, out, err = command_line("--model", source, "--devices", "cpu", "--dry-run")
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("error: ") and said in line
