@@ -187,6 +187,7 @@ def _set_up_process(assignment: Assignment) -> None:
     if hasattr(os, "setsid") and os.getpid() != os.getsid(0):
         os.setsid()
     isolation.die_with_parent()
+    isolation.die_first()
     log = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
