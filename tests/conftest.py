@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import runner
-from harness.controller import groundwork
+from harness.controller import groundwork, launcher
 from harness.controller.launcher import Launcher
 from harness.controller.progress import Progress
 from records.schema import Ceilings, Cell
 from records.store import Store
+from tests.lent_servers import lent_servers
 
 
 @pytest.fixture
@@ -75,6 +76,19 @@ def known_ceilings() -> Iterator[Callable[..., None]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groundwork, "measure_ceilings", known)
         yield measured
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_servers() -> Iterator[Callable[..., Launcher]]:
+    """Runs in the tests' own process borrow their fork servers, so that few of them import torch."""
+    with lent_servers() as start_new:
+        yield start_new
+
+
+@pytest.fixture
+def own_servers(shared_servers: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs start fork servers of their own, and end them."""
+    monkeypatch.setattr(launcher, "launcher", shared_servers)
 
 
 @pytest.fixture

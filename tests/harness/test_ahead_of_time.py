@@ -52,7 +52,7 @@ def test_spawned_children_do_the_same(tmp_path: Path, start_method: str) -> None
     assert record.settings["built_by"] != record.settings["loaded_by"]
 
 
-def test_nothing_of_it_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_it_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_servers: None) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     (record,) = measure(tmp_path / "run", "null-packaged/default", no_artifacts=True).records

@@ -1,0 +1,59 @@
+"""Fork servers that the tests of a process share: each imports torch, which takes longer than most runs."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from harness.controller import launcher
+from harness.controller.launcher import ForkLauncher, Launcher
+from harness.plan import StartMethod
+
+
+class LentServer(ForkLauncher):
+    """A fork server that waits for the next run when a run leaves it, unless the run had it import something."""
+
+    def __init__(self, waiting: list[LentServer]) -> None:
+        super().__init__()
+        self._waiting = waiting
+        self._is_plain = True
+
+    def preload(self, modules: Sequence[str]) -> None:
+        self._is_plain &= not modules
+        super().preload(modules)
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_plain:
+            self.end()
+            return
+        for worker in self._workers:
+            if not worker.is_over:
+                worker.end()
+        self._workers.clear()
+        for path in self.temporary.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self._waiting.append(self)
+
+    def end(self) -> None:
+        super().__exit__()
+
+
+@contextlib.contextmanager
+def lent_servers() -> Iterator[Callable[..., Launcher]]:
+    """Have every run borrow its fork servers. Yield the function that would have started them."""
+    waiting: list[LentServer] = []
+    start_new = launcher.launcher
+
+    def borrow(start_method: StartMethod) -> Launcher:
+        if start_method == "spawn" or not launcher.CAN_FORK:
+            return start_new(start_method)
+        return waiting.pop() if waiting else LentServer(waiting)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launcher, "launcher", borrow)
+        yield start_new
+    for server in waiting:
+        server.end()
