@@ -37,7 +37,7 @@ MODES = tuple(f"null/{mode}" for mode in Null.modes if mode not in ("default", "
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """Nearly every mode of the null backend, beside eager, in one run."""
-    return measure(tmp_path_factory.mktemp("endings") / "run", "eager", "null", *MODES, time_limit_s=12.0)
+    return measure(tmp_path_factory.mktemp("endings") / "run", "eager", "null", *MODES, time_limit_s=8.0)
 
 
 def of_cells(report: Report, *labels: str) -> Report:
@@ -53,7 +53,7 @@ def of_cells(report: Report, *labels: str) -> Report:
         ("null/error", Status.ERROR, "RuntimeError: scripted failure", None, None),
         ("null/oom", Status.OOM, "MemoryError: scripted: no memory left", None, None),
         ("null/crash-in-compile", Status.CRASH, "died of signal 11 (SIGSEGV) in compile", "compile", 11),
-        ("null/hang", Status.TIMEOUT, "not done within 12 s, in compile: raise --time-limit", "compile", None),
+        ("null/hang", Status.TIMEOUT, "not done within 8 s, in compile: raise --time-limit", "compile", None),
         ("null/crash-in-load", Status.CRASH, "died of signal 11 (SIGSEGV) in load", "load", 11),
         ("null/wrong", Status.INCORRECT, "output 0: rmse 1", None, None),
         ("null/nan", Status.INCORRECT, "value(s) not finite", None, None),
