@@ -456,15 +456,15 @@ class CellRun:
             raise CellEnded(self._record(status, reason, died_in=live.phase, signal=number)) from None
         except DeadlinePassed:
             self._end_worker()
-            raise CellEnded(self._out_of_time(live)) from None
+            raise CellEnded(self._out_of_time(live, limit_s)) from None
         finally:
             spent_s = self._now_s() - begun_s
             self._budget_s -= spent_s
             live.waited_s += spent_s
 
-    def _out_of_time(self, live: LiveProcess) -> Record:
-        if live.phase == UNDER_LOAD and self._budget_s > 0:
-            reason = f"a request was not answered within {LOAD_LIMIT_S:g} s, {UNDER_LOAD}"
+    def _out_of_time(self, live: LiveProcess, limit_s: float) -> Record:
+        if limit_s < self._budget_s:
+            reason = f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
         elif self._now_s() >= self._ends_s:
             reason = f"not done when the time that --budget left it was over, in {live.phase}"
         else:

@@ -15,6 +15,7 @@ from harness.controller.contest_run import Measurement
 from harness.controller.contests import measure_contest
 from harness.controller.environment import Machine
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
+from harness.load_plan import LoadPlan
 from harness.messages import (
     BurstTaken,
     CeilingsMeasured,
@@ -24,6 +25,7 @@ from harness.messages import (
     Finish,
     Finished,
     Loaded,
+    LoadTaken,
     MeasureCeilings,
     PackageCell,
     Packaged,
@@ -32,12 +34,14 @@ from harness.messages import (
     Ready,
     ReferenceComputed,
     TakeBurst,
+    TakeLoad,
 )
 from harness.plan import Contest, PlannedCell, Request
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import TimePlan
 from records.artifacts import Artifacts
 from records.errors import BakeoffError
+from records.load import LoadWindow, Scenario
 from records.schema import Accuracy, Ceilings, Cell, Conditions, Energy, Memory, Record, Status, WarmUp, Work
 from records.store import Store
 from tests.harness.measuring import Silent
@@ -68,7 +72,7 @@ class Script:
     recompilations: int = 0
     built_bytes: int = 0  # what its backend builds
     endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
-    """By number of the worker and stage: "start", "burst 3" or "finish"."""
+    """By number of the worker and stage: "start", "burst 3", "load 3" or "finish"."""
     answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
 
 
@@ -92,7 +96,7 @@ class ScriptedWorker:
         self._on_ready = on_ready
         self._script, self._number, self._job, self._machine = script, number, job, machine
         self._random = random.Random(f"{job.cell.label} {number}")
-        self._bursts = 0
+        self._bursts = self._windows = 0
         self._events: deque[object] = deque()
         self._passing_s = script.seconds_per_start
         if script.built_bytes:
@@ -137,6 +141,11 @@ class ScriptedWorker:
             )
             self._say(f"burst {self._bursts}", taken)
             self._bursts += 1
+        elif isinstance(command, TakeLoad):
+            self._passing_s = command.seconds
+            taken_under_load = LoadTaken(window=window_of_load(command, 1e3 / self._script.level_ms))
+            self._say(f"load {self._windows}", taken_under_load)
+            self._windows += 1
         elif isinstance(command, Finish):
             answer = self._script.answers.get((self._number, "finish"), RIGHT)
             finished = Finished(
@@ -237,6 +246,24 @@ class ScriptedLauncher:
         return answer
 
 
+def window_of_load(order: TakeLoad, capacity: float) -> LoadWindow:
+    """Return what a queue makes of the order: latency rises without end towards the capacity."""
+    capacity = 50_000.0 if order.answers_nothing else capacity
+    is_server = order.scenario is Scenario.SERVER
+    sent = order.rate if is_server else capacity
+    latency_ms = 2 + 2 / (1 - sent / capacity) if is_server and sent < capacity else 1e3
+    return LoadWindow(
+        asked_rate=order.rate if is_server else None,
+        rate=sent,
+        requests=200,
+        seconds=order.seconds,
+        p50_ms=latency_ms / 2,
+        p90_ms=latency_ms,
+        p99_ms=latency_ms,
+        objective_ms=latency_ms,
+    )
+
+
 def plan_of(processes: int = 1, most_processes: int | None = None, rounds: int = 12) -> SamplingPlan:
     most = most_processes or processes
     return SamplingPlan(processes, most, rounds, burst_s=0.0, burst_calls=1, warm_up_s=0.0)
@@ -265,6 +292,7 @@ def run_contest(
     cores: int = 2,
     budget_s: float = math.inf,
     interrupted_at: tuple[int, str] | None = None,
+    load: LoadPlan | None = None,
 ) -> SimpleNamespace:
     """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
 
@@ -285,6 +313,7 @@ def run_contest(
         *(launcher, store, progress, plan, time_limit_s, interleaved, undecided, machine),
         time_plan=TimePlan(plan, budget_s),
         artifacts=Artifacts(store.root, artifact_limit),
+        load=load,
     )
     pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
     with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from harness.controller.load_run import CellUnderLoad, Round
 from harness.load_plan import LoadPlan
 from harness.messages import LoadTaken, TakeLoad
-from records.load import LoadWindow, Objective, Scenario, ServingSettings
-from records.schema import Cell
+from records.load import Objective, Scenario, ServingSettings
+from records.schema import Cell, DoubtKind, Status
+from tests.harness.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
 
 OBJECTIVE = Objective(percentile="p99", limit_ms=20.0)
 SERVER = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=6.0)
@@ -30,22 +32,7 @@ class Queue:
         self.orders.append(order)
         if order.settings.batch >= self.fails_from_batch:
             return LoadTaken(window=None, reason="no memory")
-        capacity = 50_000.0 if order.answers_nothing else self.capacity(order.settings)
-        is_server = order.scenario is Scenario.SERVER
-        sent = order.rate if is_server else capacity
-        latency_ms = 2 + 2 / (1 - sent / capacity) if is_server and sent < capacity else 1e3
-        return LoadTaken(
-            window=LoadWindow(
-                asked_rate=order.rate if is_server else None,
-                rate=sent,
-                requests=200,
-                seconds=order.seconds,
-                p50_ms=latency_ms / 2,
-                p90_ms=latency_ms,
-                p99_ms=latency_ms,
-                objective_ms=latency_ms,
-            )
-        )
+        return LoadTaken(window=window_of_load(order, self.capacity(order.settings)))
 
     def under(self, plan: LoadPlan = SERVER, cell: Cell = CELL) -> CellUnderLoad:
         return CellUnderLoad(plan, cell, self.take, latency_ms=2.0, threads=4)
@@ -126,3 +113,56 @@ def test_other_scenarios_need_one_window_a_turn(plan: LoadPlan, expected: float)
     load = under.find_settings(seed=1)
     turn = under.turn(load, 0, Round(0, 1, 0.0))
     assert turn.value == expected and len(turn.windows) == 1
+
+
+# --- in a contest
+
+
+def test_each_process_of_each_cell_takes_its_turns_and_one_is_soaked(tmp_path: Path) -> None:
+    scripts = {"eager": Script(level_ms=2.0), "null": Script(level_ms=1.0)}
+    run = run_contest(tmp_path, scripts, plan_of(3), load=SERVER)
+    for label, capacity in (("eager", 500.0), ("null", 1000.0)):
+        load = run.records[label].load
+        assert load.settings is not None and len(load.soak) == 6
+        assert [(turn.process, turn.round) for turn in load.turns] == [
+            (process, number) for process in range(3) for number in range(1, 5)
+        ]
+        assert [turn.value for turn in load.turns] == pytest.approx([capacity * 8 / 9] * 12, rel=0.05)
+    assert {record.status for record in run.records.values()} == {Status.OK}
+
+
+def test_a_cell_that_dies_under_load_has_its_record_and_the_others_go_on(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(0, "load 3"): SEGFAULT})}
+    run = run_contest(tmp_path, scripts, load=SERVER)
+    ended = run.records["null"]
+    assert (ended.status, ended.died_in, ended.signal) == (Status.CRASH, "under load", 11)
+    assert len(ended.bursts) == 12, "what was measured before is kept"
+    assert run.records["eager"].load.turns
+
+
+def test_a_request_that_is_never_answered_ends_its_cell_in_minutes(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(0, "load 3"): HANG})}
+    run = run_contest(tmp_path, scripts, load=SERVER)
+    ended = run.records["null"]
+    assert ended.status is Status.TIMEOUT and "a request was not answered within" in ended.reason
+    assert run.ended_s < 300.0 and run.records["eager"].load.turns
+
+
+def test_a_later_process_that_dies_under_load_costs_only_itself(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(1, "load 1"): HANG})}
+    record = run_contest(tmp_path, scripts, plan_of(2), load=SERVER).records["null"]
+    assert record.status is Status.OK and [doubt.kind for doubt in record.doubts] == [DoubtKind.PROCESS_LOST]
+
+
+def test_a_cell_with_wrong_answers_is_not_put_under_load(tmp_path: Path) -> None:
+    wrong = Script(answers={(0, "start"): WRONG, (0, "finish"): WRONG})
+    run = run_contest(tmp_path, {"eager": Script(), "null": wrong}, load=SERVER)
+    assert run.records["null"].load is None and run.records["eager"].load is not None
+
+
+def test_an_interrupted_contest_goes_on_with_the_settings_it_found(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script()}
+    before = run_contest(tmp_path, scripts, plan_of(3), load=SERVER, interrupted_at=(2, "null"))
+    assert not before.complete
+    load = run_contest(tmp_path, scripts, plan_of(3), load=SERVER).records["null"].load
+    assert {turn.process for turn in load.turns} == {0, 1, 2} and len(load.turns) == 12
