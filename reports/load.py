@@ -52,13 +52,15 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
 
 def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
     """Return the rows of `load.csv`: one for each cell under load."""
-    return [
-        {"contest_id": contest.contest_id, "scenario": contest.load.scenario}
-        | {name: value for column in columns_of(contest.load) for name, value in column.csv_of(cell).items()}
-        for contest in judgement.contests
-        if contest.load
-        for cell in contest.load.cells
-    ]
+    rows: list[dict[str, Raw]] = []
+    for contest in judgement.contests:
+        for cell in contest.load.cells if contest.load else ():
+            assert contest.load is not None
+            row: dict[str, Raw] = {"contest_id": contest.contest_id, "scenario": str(contest.load.scenario)}
+            for column in columns_of(contest.load):
+                row |= column.csv_of(cell)
+            rows.append(row)
+    return rows
 
 
 def tables(contest: ContestJudgement) -> list[Table]:

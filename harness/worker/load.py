@@ -7,6 +7,7 @@ which a request was to be sent, so that a late generator hides nothing.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import queue
 import re
@@ -141,10 +142,9 @@ class LoadServer:
 def load_generator() -> ModuleType:
     """Return MLPerf's load generator. Raises Unavailable where it is not installed."""
     try:
-        import mlperf_loadgen
+        return importlib.import_module("mlperf_loadgen")
     except ImportError:
         raise Unavailable("--load needs MLPerf's load generator: pip install mlcommons-loadgen") from None
-    return mlperf_loadgen
 
 
 def generate(

@@ -44,6 +44,7 @@ NOT_RUN = {
     r"^python runner\.py --model mlp (--dry-run|--budget 60s|--json > answer\.json)$": (
         "runs every backend; tests/test_runner.py has these options"
     ),
+    r"--preset serving": "takes minutes; tests/harness/test_load_run.py puts cells under load",
     r"^python -m pytest -m container": "is the test that it names",
 }
 """Patterns of commands that no test runs, and why. Commands of the runner are planned all the same."""
