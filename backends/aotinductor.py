@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph, quantising
-from backends.base import CUDA_GRAPH, AheadOfTime, Availability, BuildContext, Compiled, ServingKnobs, Settings
+from backends.base import CUDA_GRAPH, AheadOfTime, Availability, BuildContext, Compiled, ServingKnobs, Settings, Suits
 from backends.inductor import Inductor, InductorLog, compiler_available, generated_and_called
 from backends.linking import LINKED, linker_options
 from models.base import Inputs
@@ -39,6 +39,11 @@ class AOTInductor(AheadOfTime):
         "default": {},
         SINGLE_THREADED: {"run_single_threaded": True},
         CUDA_GRAPH: {"run_single_threaded": True},  # a captured graph takes no locks and events
+    }
+    best: ClassVar[Mapping[str, Suits]] = {
+        "default": Suits("cpu"),
+        SINGLE_THREADED: Suits("cuda"),
+        CUDA_GRAPH: Suits("cuda"),
     }
 
     def available(self, device: Device) -> Availability:

@@ -44,6 +44,18 @@ SURGICAL = "surgical"
 CUDA_GRAPH = "cuda-graph"
 """The mode that replays a captured call as one launch: `backends.cuda_graph`."""
 
+CHANNELS_LAST = "channels-last"
+"""The mode with weights and images in channels_last memory: `backends.memory_format`."""
+
+
+@dataclass(frozen=True)
+class Suits:
+    """Where a mode is worth trying: on one kind of device, and for models that may have convolutions, if so said."""
+
+    device: str = ""
+    convolutions: bool = False
+
+
 Settings = dict[str, str | int | float | bool | None]
 """Named values that a record can hold."""
 
@@ -205,6 +217,10 @@ class Backend(ABC):
     """The library's options for each mode. The first mode is `default`."""
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
     """Distributions to note the versions of in the record."""
+    best: ClassVar[Mapping[str, Suits]] = {"default": Suits()}
+    """The modes worth trying, and where. `NAME/best` stands for them. What is here has won somewhere."""
+    channels_last: ClassVar[Mapping[str, str]] = {}
+    """The modes with images and weights in channels_last memory, and the mode that each of them otherwise is."""
     spelled_out: ClassVar[frozenset[str]] = frozenset()
     """Modes that do what `default` does on one kind of device or model. `NAME/all` leaves them out."""
     tasks: ClassVar[tuple[str, ...]] = (INFERENCE,)
@@ -241,9 +257,15 @@ class Backend(ABC):
             return Availability(f"nothing is trained in {cell.precision}: what it rounds has no gradient")
         if cell.precision.is_quantised and not self.quantises:
             return Availability(f"{self.name} does not do precision {cell.precision}")
-        if cell.mode == CUDA_GRAPH and not cell.device.is_cuda:
+        if cell.mode in self.channels_last and (cell.task != INFERENCE or cell.precision.is_quantised):
+            return Availability(f"{CHANNELS_LAST} is for inference in a precision that casting gives: use {self.name}")
+        if self.plain_mode(cell) == CUDA_GRAPH and not cell.device.is_cuda:
             return Availability(f"CUDA graphs need a CUDA device, not {cell.device}")
         return YES
+
+    def plain_mode(self, cell: Cell) -> str:
+        """Return the cell's mode, or the one that it would be without channels_last memory."""
+        return self.channels_last.get(cell.mode, cell.mode)
 
     def caveat_of(self, mode: str) -> str:
         """Return what a reader must know about every number of this mode: by default, the backend's caveat."""

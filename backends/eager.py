@@ -6,8 +6,19 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from backends import cuda_graph, quantising
-from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings
+from backends import cuda_graph, memory_format, quantising
+from backends.base import (
+    CHANNELS_LAST,
+    CUDA_GRAPH,
+    YES,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Settings,
+    Suits,
+)
 from records.device import Device
 from records.schema import TASKS, Extent, Placement
 
@@ -27,7 +38,14 @@ class Eager(Backend):
     takes_streams = True
     quantises = True
     writes_caches = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}}
+    channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", CUDA_GRAPH)
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {mode: {} for mode in ("default", CUDA_GRAPH, *channels_last)}
+    best: ClassVar[Mapping[str, Suits]] = {
+        "default": Suits(),
+        CUDA_GRAPH: Suits("cuda"),
+        CHANNELS_LAST: Suits(convolutions=True),
+        f"{CUDA_GRAPH}-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
+    }
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
 
@@ -35,6 +53,8 @@ class Eager(Backend):
         return torch_available(device)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        if context.cell.mode in self.channels_last:
+            return memory_format.build(self, module, inputs, context)
         if context.training is not None:
             return self._build_training(context.training, inputs, context)
         prepared = quantising.prepare(module, inputs, context, lower=True)

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from backends import cuda_graph, quantising, surgical
+from backends import cuda_graph, memory_format, quantising, surgical
 from backends.base import (
+    CHANNELS_LAST,
     CUDA_GRAPH,
     SURGICAL,
     YES,
@@ -18,6 +19,7 @@ from backends.base import (
     BuildContext,
     Compiled,
     ServingKnobs,
+    Suits,
     Wrapped,
 )
 from backends.eager import Callables, Steps, torch_available
@@ -63,6 +65,19 @@ class Inductor(Backend):
         "static": {"dynamic": False},
         "dynamic": {"dynamic": True},
         BUCKETS: {"dynamic": False},
+        CHANNELS_LAST: {},
+        f"reduce-overhead-{CHANNELS_LAST}": {"mode": "reduce-overhead"},
+        f"{CUDA_GRAPH}-{CHANNELS_LAST}": {},
+    }
+    channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", "reduce-overhead", CUDA_GRAPH)
+    best: ClassVar[Mapping[str, Suits]] = {
+        "default": Suits(),
+        "freezing": Suits("cpu"),
+        CHANNELS_LAST: Suits("cpu", convolutions=True),
+        "reduce-overhead": Suits("cuda"),
+        CUDA_GRAPH: Suits("cuda"),
+        f"reduce-overhead-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
+        f"{CUDA_GRAPH}-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
     }
     spelled_out = frozenset({"static", "dynamic", BUCKETS})
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
@@ -80,15 +95,16 @@ class Inductor(Backend):
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        if not cell.device.is_cuda and cell.mode == "reduce-overhead":
+        mode = self.plain_mode(cell)
+        if not cell.device.is_cuda and mode == "reduce-overhead":
             return Availability(f"mode {cell.mode} is CUDA graphs, and {cell.device} has none: use inductor")
         if not cell.device.is_cuda and cell.mode == "max-autotune-no-cudagraphs":
             return Availability(f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune")
-        if not cell.device.is_cuda and cell.precision is Precision.INT8 and cell.mode == "freezing":
+        if not cell.device.is_cuda and cell.precision is Precision.INT8 and mode == "freezing":
             return Availability(f"on {cell.device}, int8 is always frozen: use inductor")
         if cell.mode == OPTIMIZER_INSIDE and cell.task != TRAIN_STEP:
             return Availability(f"task {cell.task} has no optimiser to compile: use inductor")
-        if cell.mode == "freezing" and cell.is_trained:
+        if mode == "freezing" and cell.is_trained:
             return Availability("freezing makes constants of the weights, and training changes them: use inductor")
         if cell.mode == SURGICAL and (cell.task != INFERENCE or cell.precision.is_quantised):
             return Availability(
@@ -103,6 +119,8 @@ class Inductor(Backend):
         import torch._dynamo
         import torch._inductor.config
 
+        if context.cell.mode in self.channels_last:
+            return memory_format.build(self, module, inputs, context)
         if context.training is not None:
             return self._build_training(context.training, inputs, context)
         if context.cell.mode == SURGICAL:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import onnx_quantising
-from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings
+from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings, Suits
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx, exported_before, use_exportable_experts
 from models.generation import caches_in_place
@@ -57,6 +57,7 @@ class Onnx(Backend):
         "tensorrt-ep": {"provider": "tensorrt"},
         "openvino-ep": {"provider": "openvino"},
     }
+    best: ClassVar[Mapping[str, Suits]] = {"default": Suits(), CUDA_GRAPH: Suits("cuda")}
     spelled_out: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     serving: ClassVar[ServingKnobs] = ServingKnobs(
         instance="session", options={"sessions": ("one each", ONE_FOR_ALL), "spinning": ("on", "off")}

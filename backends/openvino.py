@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import onnx_quantising
-from backends.base import YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings
+from backends.base import YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings, Suits
 from backends.exporting import use_exportable_experts
 from records.device import Device
 from records.errors import BakeoffError, Unavailable
@@ -33,6 +33,7 @@ class OpenVINO(Backend):
     quantises = True
     takes_onnx = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {"PERFORMANCE_HINT": "LATENCY"}}
+    best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cpu")}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino")
     serving: ClassVar[ServingKnobs] = ServingKnobs(
         instance="stream with a request of its own", options={"hint": ("LATENCY", "THROUGHPUT")}

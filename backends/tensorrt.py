@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph
-from backends.base import CUDA_GRAPH, YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
+from backends.base import CUDA_GRAPH, YES, AheadOfTime, Availability, BuildContext, Compiled, Settings, Suits
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx
 from records.device import Device
@@ -52,6 +52,7 @@ class TensorRT(AheadOfTime):
         CUDA_GRAPH: {},
         "opt-5": {"builder_optimization_level": 5},
     }
+    best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cuda"), CUDA_GRAPH: Suits("cuda")}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "tensorrt")
     caveat = "Bakeoff's authors never ran this backend on real TensorRT: it was only held against TensorRT's Python API"
 

@@ -19,7 +19,7 @@ from dataclasses import fields
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings
+from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings, Suits
 from backends.eager import torch_available
 from backends.tensorrt import layer_types
 from records.device import Device
@@ -48,6 +48,7 @@ class TorchTensorRT(Backend):
     description = "Torch-TensorRT through torch.export"
     quantises = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}, JUST_IN_TIME: {}}
+    best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cuda"), CUDA_GRAPH: Suits("cuda")}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-tensorrt", "tensorrt")
     caveat = (
         "Bakeoff's authors never ran this backend on real TensorRT: it was only held against Torch-TensorRT's sources"

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends import cuda_graph
-from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, ServingKnobs
+from backends import cuda_graph, memory_format
+from backends.base import (
+    CHANNELS_LAST,
+    CUDA_GRAPH,
+    YES,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Suits,
+)
 from backends.eager import torch_available
 from records.device import Device
 from records.schema import Cell, Extent, Placement
@@ -25,7 +35,14 @@ class TorchScript(Backend):
     description = "torch.jit.trace, then torch.jit.freeze"
     quantises = True
     writes_caches = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}}
+    channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", CUDA_GRAPH)
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {mode: {} for mode in ("default", CUDA_GRAPH, *channels_last)}
+    best: ClassVar[Mapping[str, Suits]] = {
+        "default": Suits("cpu"),
+        CUDA_GRAPH: Suits("cuda"),
+        CHANNELS_LAST: Suits("cpu", convolutions=True),
+        f"{CUDA_GRAPH}-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
+    }
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
 
     def available(self, device: Device) -> Availability:
@@ -43,6 +60,8 @@ class TorchScript(Backend):
 
         from backends.calling import FlatModule
 
+        if context.cell.mode in self.channels_last:
+            return memory_format.build(self, module, inputs, context)
         tensors = inputs.tensors()
         with context.phase("export"):
             traced: Any = torch.jit.trace(FlatModule(module, inputs), tensors, check_trace=False)

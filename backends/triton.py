@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph, kernels
-from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings
+from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings, Suits
 from backends.eager import torch_available
 from backends.kernels import Launch, Variant
 from records.device import Device
@@ -40,6 +40,7 @@ class Triton(Backend):
         DESCRIPTOR: {"loads": DESCRIPTOR},
         CUDA_GRAPH: {},
     }
+    best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cuda"), CUDA_GRAPH: Suits("cuda")}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "triton")
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("fused_add_relu_mul", {"elements": "65536"})
 

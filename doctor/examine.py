@@ -12,12 +12,13 @@ import models
 from backends.base import Backend
 from doctor import facts, traps
 from doctor.diagnosis import Diagnosis, Finding, Outcome, Trial, Weight
+from harness.configurations import ALL, expand_backends
 from harness.controller import groundwork
 from harness.controller.cell_run import CellEnded, CellRun, ContestSetup
 from harness.controller.launcher import Launcher, Launchers
 from harness.controller.progress import Silent
 from harness.messages import ProbeTorch, TorchFacts, Tried, TryBackend
-from harness.plan import ALL, Contest, PlannedCell, Request, StartMethod, expand_backends
+from harness.plan import Contest, PlannedCell, Request, StartMethod
 from harness.run import ask
 from harness.sampling_plan import SamplingPlan
 from records.device import Device

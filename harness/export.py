@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 import backends
 from harness import run as runs
-from harness import script_parts
+from harness import script_models, script_parts
 from harness.controller.launcher import Launchers
 from harness.messages import ExportProgram, Packaged
 from judging.judgement import contests_of
@@ -209,6 +209,8 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
     kind = record.cell.device.kind
     uses_torch = runtime.uses_torch(kind)
     imports = [*COMMON_IMPORTS, *runtime.imports]
+    if settings["channels_last"]:
+        imports.append(script_models.PYTREE)
     if uses_torch and "import torch._inductor" not in runtime.imports:  # which imports torch, too
         imports.append("import torch")
     if "onnx" in runtime.libraries[kind]:

@@ -18,6 +18,7 @@ from harness.controller.environment import git_state
 from harness.controller.launcher import ROOT
 
 if TYPE_CHECKING:
+    from backends.base import Backend
     from harness.selfcheck import Summary
 
 
@@ -41,7 +42,8 @@ def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
         try:
             backend = backends.create(name)
             lines = [Text(backend.description)]
-            lines += [_fact("modes", ", ".join(backend.modes)), Text(_versions(backend.libraries), "dim")]
+            lines += [_fact("modes", ", ".join(backend.modes)), _fact("best", _best_modes(backend))]
+            lines += [Text(_versions(backend.libraries), "dim")]
             lines += [Text(backend.caveat, "yellow")] if backend.caveat else []
         except Exception as error:
             lines = [Text(str(error), "red")]
@@ -51,6 +53,15 @@ def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
     table.add_row("aliases", "\n".join(f"{alias} = {name}" for alias, name in backends.ALIASES.items()))
     table.caption = "runner.py doctor tries which of them work on this machine, and says what to do about the rest"
     return table
+
+
+def _best_modes(backend: Backend) -> str:
+    """Return `default, freezing (cpu)`: the modes worth trying, and where if that is not everywhere."""
+    found = []
+    for mode, suits in backend.best.items():
+        where = ", ".join(filter(None, [suits.device, "convolutions" if suits.convolutions else ""]))
+        found.append(f"{mode} ({where})" if where else mode)
+    return ", ".join(found)
 
 
 def models_table() -> Table:

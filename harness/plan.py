@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import shlex
@@ -13,16 +14,16 @@ from pydantic import BeforeValidator, Field
 
 import backends
 import models
-from backends.base import SURGICAL
+from backends.base import CHANNELS_LAST, SURGICAL
+from harness.configurations import ALL, best_modes, expand_backends
 from harness.load_plan import LoadPlan
 from judging.constraints import Requirements, parse_bytes
 from judging.load import parse_price
+from judging.ranking import BASELINE
 from records.device import Device
 from records.errors import BakeoffError, UsageError, unknown
 from records.precision import Precision
 from records.schema import GENERATE, GENERATION, INFERENCE, TASKS, Cell, Frozen, Status
-
-ALL = "all"
 
 ASKED_TASKS = (*TASKS, GENERATE, *GENERATION)
 """Tasks that a user may name. `generate` stands for its two parts."""
@@ -53,7 +54,9 @@ class Request(Frozen):
     models: Annotated[Names, Option(("--model", "--models"), "NAME[,NAME...], FILE.py:FACTORY or SOURCE:NAME")] = (
         models.DEFAULT
     )
-    backends: Annotated[Names, Option(("--backends",), "NAME[/MODE][,...], NAME/all, all, all/all")] = (ALL,)
+    backends: Annotated[
+        Names, Option(("--backends",), "NAME[/MODE][,...], best, NAME/best, all, NAME/all, all/all")
+    ] = (ALL,)
     devices: Annotated[Names, Option(("--devices",), "cpu,cuda[:N]", default="cuda if there is one, else cpu")] = ()
     precision: Annotated[Names, Option(("--precision",), ",".join(Precision))] = ("fp32",)
     task: Annotated[str, Option(("--task",), f"What is measured: {', '.join(ASKED_TASKS)}")] = INFERENCE
@@ -233,23 +236,23 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
     _check_names(request)
     devices = [Device(name) for name in request.devices]
     precisions = [Precision(name) for name in request.precision]
-    configurations = expand_backends(request.backends)
     for model in request.models:
         family = models.find_for(model, request.task)
         for values in itertools.product(*request.set.values()):
             dimensions = family.resolve(dict(zip(request.set, values, strict=True)))
             for device, precision, task in itertools.product(devices, precisions, tasks_of(request)):
+                example = Cell(
+                    model=family.name,
+                    dimensions=dimensions,
+                    task=task,
+                    device=device,
+                    precision=precision,
+                    seed=request.seed,
+                    backend=BASELINE,
+                )
+                configurations = expand_backends(request.backends, functools.partial(best_modes, example))
                 for backend, mode, asked_by_name in configurations:
-                    cell = Cell(
-                        model=family.name,
-                        dimensions=dimensions,
-                        task=task,
-                        device=device,
-                        precision=precision,
-                        seed=request.seed,
-                        backend=backend,
-                        mode=mode,
-                    )
+                    cell = example.model_copy(update={"backend": backend, "mode": mode})
                     surgical = request.surgical if mode == SURGICAL else ()
                     words = options_of(request.model_copy(update={"surgical": surgical}))
                     yield PlannedCell(cell, asked_by_name, request.strict, surgical, words)
@@ -258,45 +261,6 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
 def tasks_of(request: Request) -> tuple[str, ...]:
     """Return the tasks of a request's cells."""
     return GENERATION if request.task == GENERATE else (request.task,)
-
-
-def expand_backends(asked: Sequence[str]) -> list[tuple[str, str, bool]]:
-    """Return (backend, mode, asked by name) for each entry: `NAME` (its default mode), `NAME/MODE`, `NAME/all`, `all`.
-
-    A configuration that is named twice is there once. Raises UsageError for unknown names and modes.
-    """
-    found: dict[tuple[str, str], bool] = {}
-    for entry in asked:
-        name, _, mode = entry.partition("/")
-        by_name: bool = name != ALL
-        for backend in [backends.canonical(name)] if by_name else backends.in_all():
-            known = _modes_of(backend, by_name)
-            if mode and mode != ALL and mode not in known:
-                if not by_name:
-                    raise UsageError(f"backend '{entry}': write 'all/all' for every mode of every backend")
-                raise unknown(f"mode of {backend}", mode, known, "runner.py list")
-            for one in _all_of(backend, known) if mode == ALL else [mode or known[0]]:
-                # `NAME/all` asks for the backend, not for those of its modes that make no sense here
-                named = by_name and (mode != ALL or one == known[0])
-                found[backend, one] = found.get((backend, one), False) or named
-    return [(backend, mode, by_name) for (backend, mode), by_name in found.items()]
-
-
-def _all_of(backend: str, modes: Sequence[str]) -> list[str]:
-    """Return the modes that `NAME/all` stands for. One that only spells out the default would be measured twice."""
-    if modes == ["default"]:
-        return ["default"]
-    return [mode for mode in modes if mode not in backends.create(backend).spelled_out]
-
-
-def _modes_of(backend: str, by_name: bool) -> list[str]:
-    """Return the modes of a backend. One of a third party that does not load costs one row of an `all`, not the run."""
-    try:
-        return list(backends.create(backend).modes)
-    except BakeoffError:
-        if by_name:
-            raise
-        return ["default"]
 
 
 def options_of(request: Request) -> Names:
@@ -325,7 +289,10 @@ def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
 def refusal(cell: Cell) -> tuple[Status, str]:
     """Return how a cell that makes no sense ends, and why, or an empty reason for any other cell. No process starts."""
     try:
-        reason = unsupported_precision(cell) or backends.create(cell.backend).supports(cell).reason
+        backend = backends.create(cell.backend)
+        reason = unsupported_precision(cell) or backend.supports(cell).reason
+        if not reason and cell.mode in backend.channels_last and not models.find(cell.model).may_convolve:
+            reason = f"{cell.model} has no convolution, and {CHANNELS_LAST} is for those: use {cell.backend}"
     except BakeoffError as error:
         return Status.UNAVAILABLE, str(error)
     return Status.UNSUPPORTED if reason else Status.OK, reason

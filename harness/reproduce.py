@@ -47,7 +47,8 @@ def script_for(report: Report, record: Record) -> str:
         imports.append("from functools import partial")
     dtype = f"torch.{cell.precision.input_type}" if cell.precision.input_type != "float32" else ""
     device_and_type = ", ".join(filter(None, [json.dumps(cell.device) if cell.device.is_cuda else "", dtype]))
-    if model.structured and (backend.flat or device_and_type or settings["graph"]):
+    uses_tree = backend.flat or device_and_type or settings["graph"]
+    if (model.structured and uses_tree) or settings["channels_last"]:
         imports.append(script_models.PYTREE)
     linked = record.settings.get(LINKED_LIBRARY)
     return script_parts.render(

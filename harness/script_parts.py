@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 
 import backends
+from backends.base import CUDA_GRAPH
 from models.base import INPUT_SETS
 from records.errors import UsageError, unknown
 from records.precision import Precision
@@ -70,6 +71,7 @@ def provider_of(cell: Cell) -> str:
 def common_settings(report: Report, record: Record) -> dict[str, Any]:
     """Return what both kinds of scripts set, under the names in the templates."""
     cell = record.cell
+    backend = backends.create(cell.backend)
     return {
         # LD_PRELOAD only works before a process starts
         "variables": {name: value for name, value in report.environment.variables.items() if name != "LD_PRELOAD"},
@@ -84,7 +86,8 @@ def common_settings(report: Report, record: Record) -> dict[str, Any]:
         "backend": f"backends/{cell.backend}.py.jinja",
         "as_list": cell.backend == "aotinductor",
         "lazy": cell.backend in ("torchscript", "inductor"),
-        "graph": cell.mode == "cuda-graph",
+        "graph": backend.plain_mode(cell) == CUDA_GRAPH,
+        "channels_last": cell.mode in backend.channels_last,
         "bfloat16": cell.precision is Precision.BF16,
         **_options(cell),
         "reported": spell_ms(record.latency.median_ms) if record.latency else "",

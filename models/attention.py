@@ -16,6 +16,7 @@ class Attention(Family):
 
     name = "attention"
     description = "single-head softmax attention, written out (naive) or scaled_dot_product_attention (sdpa)"
+    may_convolve = False
     dimensions: Mapping[str, Dimension] = {
         "batch": Dimension(8, "sequences per call"),
         "seq": Dimension(1024, "positions of a sequence"),

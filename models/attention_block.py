@@ -14,6 +14,7 @@ class AttentionBlock(Family):
 
     name = "attention_block"
     description = "QKV projections and softmax attention, written out"
+    may_convolve = False
     dimensions: Mapping[str, Dimension] = {
         "batch": Dimension(2, "sequences per call"),
         "seq": Dimension(64, "positions of a sequence"),

@@ -125,6 +125,9 @@ class Family(ABC):
     products: Precision | None = None
     """The precision of its matrix products, if that does not follow the cell's. The roofline then uses this one."""
 
+    may_convolve: bool = True
+    """False if it surely has no 2-D convolution, so that modes for images make no sense. Planning loads no model."""
+
     imports: tuple[str, ...] = ()
     """Modules that loading the model imports. Unless a GPU is measured, fork servers import them once for all
     workers."""
@@ -185,6 +188,8 @@ class Family(ABC):
 
 class Drawn(Family):
     """A family of large weights or inputs. They are drawn on the cell's device, in its precision."""
+
+    may_convolve = False
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         import torch

@@ -36,6 +36,7 @@ class Fp8Transformer(Family):
 
     name = "fp8_transformer"
     description = "decoder layers (RMSNorm, RoPE, causal attention, SwiGLU) with linear layers in float8"
+    may_convolve = False
     products = Precision.FP8
 
     def __init__(self) -> None:

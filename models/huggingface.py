@@ -60,6 +60,7 @@ class HuggingFace(Family):
         if not self.has_weights:
             self.description += ", with random weights"
         self.dimensions = self._dimensions()
+        self.may_convolve = not self.dimensions.keys() <= {"batch", "seq"}  # text alone
         model_type = str(self.config.get("model_type", "")).replace("-", "_")
         self.imports = ("transformers.modeling_utils", f"transformers.models.{model_type}.modeling_{model_type}")
 

@@ -13,6 +13,7 @@ class MatmulChain(Family):
 
     name = "matmul_chain"
     description = "a chain of square matrix products"
+    may_convolve = False
     dimensions: Mapping[str, Dimension] = {
         "batch": Dimension(64, "rows per call"),
         "size": Dimension(256, "rows and columns of each matrix"),

@@ -13,6 +13,7 @@ class MixedOps(Family):
 
     name = "mixed_ops"
     description = "elementwise operations, reductions, a small matrix product and a layer normalisation, repeated"
+    may_convolve = False
     dimensions: Mapping[str, Dimension] = {
         "batch": Dimension(256, "rows per call"),
         "features": Dimension(256, "width of a row"),

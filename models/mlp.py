@@ -13,6 +13,7 @@ class MLP(Family):
 
     name = "mlp"
     description = "three linear layers with ReLU between them"
+    may_convolve = False
     dimensions: Mapping[str, Dimension] = {
         "batch": Dimension(4, "rows per call"),
         "features": Dimension(256, "width of input and output"),

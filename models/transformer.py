@@ -14,6 +14,7 @@ class Transformer(Family):
 
     name = "transformer"
     description = "pre-norm transformer encoder layers over embeddings, without mask or dropout"
+    may_convolve = False
     dimensions: Mapping[str, Dimension] = {
         "batch": Dimension(2, "sequences per call"),
         "seq": Dimension(128, "positions of a sequence"),

@@ -32,10 +32,14 @@ from tests.backends.building import Built, built, tensors_of
 
 ROOT = Path(__file__).parents[2]
 
+IMAGES = "images"
+"""The model for modes that are for convolutions only."""
+
 MODELS: dict[str, tuple[str, dict[str, int]]] = {
     "mlp": ("mlp", {"batch": 3, "features": 32, "hidden": 48}),
     "two_heads": (f"{ROOT / 'examples/two_heads.py'}:factory", {"batch": 6, "items": 50}),
     "keywords": (f"{ROOT / 'tests/backends/keywords.py'}:factory", {}),
+    IMAGES: ("conv", {"batch": 2, "size": 8, "width": 4}),
 }
 """One tensor in and out; several tensors, one of whole numbers; keywords out of order, a constant, nested outputs."""
 
@@ -80,11 +84,14 @@ LONG_BUILDS = {"aotinductor": "mlp"}
 
 def models_for(name: str, mode: str, device: Device) -> Iterable[str]:
     """Return the models to build. On the CPU, where building takes longest, modes share how their backend is called."""
+    if mode in backends.create(name).channels_last:
+        return [IMAGES]
+    others = [model for model in MODELS if model != IMAGES]
     if device.is_cuda:
-        return MODELS
+        return others
     if mode != "default":
         return ["keywords"]
-    return [LONG_BUILDS[name]] if name in LONG_BUILDS else MODELS
+    return [LONG_BUILDS[name]] if name in LONG_BUILDS else others
 
 
 def cells() -> Iterator[Any]:

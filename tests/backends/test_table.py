@@ -10,7 +10,7 @@ import pytest
 
 import backends
 from backends.base import Backend
-from harness.plan import expand_backends
+from harness.configurations import expand_backends
 from records.errors import BakeoffError, UsageError
 from records.schema import Cell
 from tests.fakes import suite

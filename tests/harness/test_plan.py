@@ -10,9 +10,11 @@ import pytest
 
 import backends
 import runner
+from backends.base import Suits
 from harness import run as runs
+from harness.configurations import expand_backends
 from harness.controller.cell_record import common_fields
-from harness.plan import Request, command_for, expand_backends, plan
+from harness.plan import Request, command_for, plan, refusal
 from records.errors import BakeoffError, UsageError
 from records.schema import Cell, Report
 from tests.fakes import suite
@@ -72,6 +74,46 @@ def test_all_slash_all_is_every_mode_of_every_backend() -> None:
         if mode not in backends.create(name).spelled_out
     ]
     assert expand_backends(["all/all"]) == expected
+
+
+def planned_labels(**fields: object) -> list[str]:
+    return [planned.cell.label for contest in plan(request(**fields)) for planned in contest.cells]
+
+
+def test_best_is_what_has_won_somewhere_on_this_device_for_this_kind_of_model() -> None:
+    for_images = planned_labels(models=("conv",), backends=("best",))
+    for_others = planned_labels(models=("mlp",), backends=("best",))
+    assert {"eager", "eager/channels-last", "torchscript/channels-last", "onnx", "openvino"} <= set(for_images)
+    assert for_images[0] == for_others[0] == "eager"
+    assert for_others == [label for label in for_images if "channels-last" not in label]
+    on_cuda = planned_labels(models=("conv",), backends=("best",), devices=("cuda",))
+    assert {"eager", "eager/cuda-graph", "inductor/reduce-overhead-channels-last"} <= set(on_cuda)
+    assert not {"openvino", "triton"} & set(on_cuda), "what cannot run there, or has no kernel for it, is no best mode"
+
+
+def test_best_of_one_backend_is_never_nothing() -> None:
+    assert planned_labels(backends=("eager", "triton/best")) == ["eager", "triton"]
+    assert expand_backends(["null/best"]) == [("null", "default", True)]
+
+
+def test_a_mode_for_images_is_refused_without_a_process_where_the_model_has_none() -> None:
+    cells = [
+        planned.cell
+        for contest in plan(request(models=("mlp", "conv"), backends=("eager/channels-last",)))
+        for planned in contest.cells
+    ]
+    assert [refusal(cell)[1] for cell in cells] == [
+        "mlp has no convolution, and channels-last is for those: use eager",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("name", backends.names())
+def test_the_best_modes_are_modes_and_eager_in_its_default_mode_is_always_among_them(name: str) -> None:
+    backend = backends.create(name)
+    assert backend.best.keys() <= backend.modes.keys()
+    assert backend.channels_last.keys() | set(backend.channels_last.values()) <= backend.modes.keys()
+    assert name != "eager" or backend.best["default"] == Suits()
 
 
 def test_a_configuration_named_twice_is_there_once() -> None:

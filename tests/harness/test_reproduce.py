@@ -37,12 +37,13 @@ from tests.reports import samples
 pytestmark = pytest.mark.usefixtures("restored_switches")
 
 ROOT = Path(__file__).parents[2]
-ON_CPU = ["eager", "torchscript", "onnx", "onnx/opset-23", "openvino"]
+ON_CPU = ["eager", "eager/channels-last", "torchscript", "onnx", "onnx/opset-23", "openvino"]
 COMPILING = ["inductor", "inductor/freezing", "inductor/max-autotune", "aotinductor"]
 ON_CUDA = [
     "eager",
     "eager/cuda-graph",
     "torchscript/cuda-graph",
+    "inductor/cuda-graph-channels-last",
     "inductor",
     "inductor/reduce-overhead",
     "aotinductor",
@@ -140,7 +141,7 @@ def assert_same_outputs(folder: Path, cell: Cell) -> None:
 
 QUICK = {
     **{f"of {model}": cell_of(model, "eager", seed=3) for model in models.DEFAULT},
-    **{label: cell_of("mlp", label, seed=7) for label in ON_CPU},
+    **{label: cell_of("conv" if "channels" in label else "mlp", label, seed=7) for label in ON_CPU},
     **{f"{label}, own model": cell_of(TWO_HEADS, label) for label in ("eager", "torchscript", "openvino")},
     **{f"{label}, bf16": cell_of("mlp", label, precision="bf16") for label in ("eager", "openvino")},
 }
