@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from judging.certainty import Certainty, Effect, certainty_of
 from judging.constraints import Requirements
@@ -16,6 +17,9 @@ from judging.pareto import Front, front_of
 from judging.ranking import Ranking
 from judging.samples import Distributions, Turn, distributions_of, turns_of
 from records.schema import Cell, Doubt, Latency, Ratio, Record, Roofline, Status
+
+if TYPE_CHECKING:
+    from judging.generation import Generation
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class ContestJudgement:
     fit: Fit  # the latencies and ratios that all of this comes from
     calls: int | None = None  # over which each cell is compared with the baseline, if the user asked for that
     load: LoadJudgement | None = None  # what the cells carried under load, if that was asked for
+    generation: Generation | None = None  # of decode steps: what a whole generation takes
     run_id: str | None = None  # set if several reports are shown together and hold the same contest
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from judging.constraints import Requirements
 from judging.contest import CellJudgement, ContestJudgement, judge_contest
 from judging.fit import by_contest
+from judging.generation import with_generations
 from judging.load import parse_price
 from judging.suites import Suite, suites_of
 from judging.sweeps import Sweep, sweeps_of
@@ -40,7 +41,7 @@ def judge(report: Report) -> Judgement:
 def judge_together(reports: Sequence[Report]) -> Judgement:
     """Judge several reports to show them as one. A contest that is in several carries the name of its run."""
     counts = Counter(contest_id for report in reports for contest_id in by_contest(report.records))
-    contests = [
+    judged = [
         judge_contest(
             records,
             Requirements.parse(str(report.request.get("require") or "")),
@@ -51,6 +52,7 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
         for report in reports
         for contest_id, records in by_contest(report.records).items()
     ]
+    contests = with_generations(judged)
     return Judgement(tuple(reports), tuple(contests), tuple(sweeps_of(contests)), tuple(suites_of(contests)))
 
 

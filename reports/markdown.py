@@ -15,7 +15,7 @@ from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from judging.suites import Suite
 from records.schema import Environment, Record, Report, Status
 from records.text import one_line, visible
-from reports import cost_report, doubt_sentences, format, load, machine, sentences, suite_report
+from reports import cost_report, doubt_sentences, format, generation, load, machine, sentences, suite_report
 from reports.columns import Column, Output, T, answers_of, columns_of, shown_in
 from reports.format import NONE
 
@@ -131,6 +131,7 @@ def _contest(contest: ContestJudgement, number: int) -> str:
         f"**{escape(sentences.finding(contest))}.**",
         _contest_table(contest),
         _load(contest),
+        _generation(contest),
         *(_doubts(contest, effect) for effect in Effect),
         f"Floor: {escape(format.floor(contest.roofline))}." if contest.roofline else "",
         f"Tensor cores: {escape(nominal)}." if nominal else "",
@@ -262,6 +263,14 @@ def _where_a_row_ran(row: CellJudgement, shared: Mapping[str, JsonValue]) -> lis
 
 def _precision(switches: Mapping[str, JsonValue]) -> str:
     return "; ".join(escape(f"{name} {format.json_value(value)}") for name, value in switches.items())
+
+
+def _generation(contest: ContestJudgement) -> str:
+    """Return what whole generations take."""
+    if not contest.generation:
+        return ""
+    told = "\n".join(f"- {escape(sentence)}" for sentence in generation.sentences(contest))
+    return "\n\n".join(["### Whole generations", told, *map(_cost_table, generation.tables(contest))])
 
 
 def _load(contest: ContestJudgement) -> str:

@@ -24,7 +24,18 @@ from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from judging.suites import Suite
 from records.schema import Record, Report
 from records.text import one_line, visible
-from reports import charts, comparison, cost_report, doubt_sentences, format, load, machine, sentences, suite_report
+from reports import (
+    charts,
+    comparison,
+    cost_report,
+    doubt_sentences,
+    format,
+    generation,
+    load,
+    machine,
+    sentences,
+    suite_report,
+)
 from reports.charts import Chart, Palette
 from reports.columns import BACKEND, STATUS, Column, Output, answers_of, columns_of, shown_in
 
@@ -127,6 +138,8 @@ class Section:
         self.tables = cost_report.tables(contest)
         self.load_sentences = load.sentences(contest)
         self.load_tables = load.tables(contest)
+        self.generation_sentences = generation.sentences(contest)
+        self.generation_tables = generation.tables(contest)
 
     @property
     def drawn(self) -> list[str]:

@@ -22,7 +22,7 @@ from judging.doubts import CANNOT_RUN, doubt_of_placement
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Cell, DoubtKind, Record, Status
 from records.text import one_line
-from reports import cost_report, doubt_sentences, format, load, machine, sentences, suite_report
+from reports import cost_report, doubt_sentences, format, generation, load, machine, sentences, suite_report
 from reports.columns import BACKEND, WIDE, Column, Output, answers_of, columns_of, shown_in
 from reports.format import NONE
 from reports.suite_terminal import print_suite
@@ -275,10 +275,10 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
             if doubt.kind not in _TOLD_BY_A_ROW:
                 print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
     told = [sentences.left_early(contest), sentences.pays(contest), *cost_report.plain_verdicts(contest)]
-    for table in load.tables(contest):
+    for table in (*load.tables(contest), *generation.tables(contest)):
         if not table.is_folded:
             console.print(_texts(table))
-    told += load.sentences(contest)
+    told += [*load.sentences(contest), *generation.sentences(contest)]
     for sentence in filter(None, told):
         print_wrapped(console, "= ", sentence)
     console.print()

@@ -10,7 +10,7 @@ from records.atomic_file import write_atomically
 from records.errors import UsageError
 from records.report_file import REPORT_JSON, write_json
 from records.schema import Report
-from reports import charts, load
+from reports import charts, generation, load
 from reports.csv_files import csv_text, suite_tables, sweep_tables, to_csv
 from reports.markdown import to_markdown
 from reports.page import to_page
@@ -32,6 +32,8 @@ def render(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str
     texts = tables | {"report.html": to_page(judgement)}
     if rows := load.rows_of(judgement):
         texts["load.csv"] = csv_text(rows)
+    if rows := generation.rows_of(judgement):
+        texts["generation.csv"] = csv_text(rows)
     written = {name: write_atomically(folder / name, text) for name, text in texts.items()}
     drawn: list[Path] = []
     if figures:

@@ -1,0 +1,99 @@
+"""A whole generation is judged by its prefill and its decode steps together."""
+
+from __future__ import annotations
+
+import pytest
+
+from judging.generation import combined
+from judging.judgement import Judgement, judge
+from records.schema import Generated, Interval, Ratio, Record, Status
+from reports import generation
+from tests.reports.samples import LAYOUTS, cell, failed, ok, report, steady
+
+SIZES = {"batch": 2, "prompt": 64, "new_tokens": 11}
+
+
+def part(task: str, level_ms: float, backend: str, build_s: float = 0.0, prompt: int = 64, **more: object) -> Record:
+    measured = cell(backend, model="transformer_lm", task=task, dimensions=SIZES | {"prompt": prompt})
+    return ok(measured, steady([level_ms * layout for layout in LAYOUTS]), build_s=build_s, **more)
+
+
+def both(first_ms: float, further_ms: float, backend: str, build_s: float = 0.0, **more: object) -> list[Record]:
+    first = part("prefill", first_ms, backend, build_s)
+    return [first, part("decode", further_ms, backend, build_s, settings={"caches": "in place"}, **more)]
+
+
+def judged(*records: Record) -> Judgement:
+    return judge(report(list(records)))
+
+
+def test_a_generation_takes_one_prefill_and_a_step_for_each_further_token() -> None:
+    found = judged(*both(100.0, 10.0, "eager"), *both(150.0, 2.0, "onnx", build_s=3.0)).contests[1].generation
+    assert found is not None
+    onnx, eager = found.cells
+    assert (onnx.label, onnx.total_ms, eager.total_ms) == (
+        "onnx",
+        pytest.approx(170.0, 0.01),
+        pytest.approx(200.0, 0.01),
+    )
+    assert onnx.tokens_per_s == pytest.approx(2 / 2e-3, 0.01)
+    assert onnx.speedup is not None and onnx.speedup.value == pytest.approx(200 / 170, 0.01)
+    assert (onnx.rank, eager.rank, found.baseline) == (1, 2, "eager")
+    # six seconds of building both graphs, 30 ms gained in a generation of 22 tokens
+    assert onnx.pays_after_tokens == pytest.approx(22 * 200, 0.05)
+    assert eager.pays_after_tokens is None
+
+
+def test_two_that_differ_in_no_whole_generation_tie() -> None:
+    found = judged(*both(100.0, 10.0, "eager"), *both(100.1, 10.01, "onnx")).contests[1].generation
+    assert found is not None
+    assert found.tied == ["eager", "onnx"]
+    assert found.cells[1].pays_after_tokens is None
+
+
+def test_only_what_is_ranked_in_both_contests_is_judged() -> None:
+    wrong = failed(part("decode", 1.0, "onnx").cell, Status.INCORRECT, "output 0: wrong")
+    records = [*both(100.0, 10.0, "eager"), part("prefill", 50.0, "onnx"), wrong]
+    found = judged(*records).contests[1].generation
+    assert found is not None
+    assert [one.label for one in found.cells] == ["eager"]
+    assert judged(part("decode", 1.0, "eager")).contests[0].generation is None
+
+
+def test_the_interval_of_a_sum_takes_both_parts_by_their_share() -> None:
+    first = Ratio(value=1.0, ci95=Interval(low=0.9, high=1.1), paired=True, processes=3)
+    further = Ratio(value=2.0, ci95=Interval(low=1.6, high=2.2), paired=True, processes=5)
+    found = combined(first, further, share=0.5)
+    assert found.ci95 is not None
+    assert (found.value, found.processes) == (1.5, 3)
+    assert found.ci95.low == pytest.approx(1.5 - (0.05**2 + 0.2**2) ** 0.5)
+    assert found.ci95.high == pytest.approx(1.5 + (0.05**2 + 0.1**2) ** 0.5)
+    assert combined(first, further.model_copy(update={"ci95": None}), 0.5).ci95 is None
+
+
+def test_the_report_names_the_fastest_and_the_first_token_that_differs() -> None:
+    agreed = {"tokens": 10, "sequences": 2, "usual_margin": 0.5}
+    ours = Generated.model_validate({**agreed, "agreed": 4, "margin": 0.01})
+    contest = judged(*both(100.0, 10.0, "eager"), *both(50.0, 5.0, "onnx", generated=ours)).contests[1]
+    winner, difference = generation.sentences(contest)
+    assert winner == "onnx generates 2 sequences of 11 tokens after a prompt of 64 in 100.0 ms, 2.00x eager."
+    assert difference == (
+        "onnx generates another token than eager after 4 of 10: eager's two best logits were 0.01 apart there, and 0.5 "
+        "in the median."
+    )
+    (table,) = generation.tables(contest)
+    assert table.text_columns == ["backend", "caches", "as eager's"]
+    assert table.rows[0][:3] == ["onnx", "in place", "4 of 10 tokens"]
+
+
+def test_memory_is_told_for_every_context_that_was_decoded() -> None:
+    records = [
+        one
+        for prompt in (64, 256)
+        for one in (part("prefill", 9.0, "eager", prompt=prompt), part("decode", 1.0, "eager", prompt=prompt))
+    ]
+    contests = [one for one in judged(*records).contests if one.generation]
+    assert len(contests) == 2
+    _, memory = generation.tables(contests[0])
+    assert memory.number_columns == ["75 rows (MiB)", "267 rows (MiB)"]
+    assert memory.rows[0][0] == "eager"
