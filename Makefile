@@ -8,6 +8,9 @@ ARGS   ?=
 # The CUDA stack if the driver answers, else the CPU's.
 EXTRA  ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
 BIN    := $(VENV)/bin
+# Python's own compiler uses all cores, and pip's only one. What is left out is compiled where it is imported.
+PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' $(VENV)/lib || true
 # The version that the pinned torch needs on CUDA. Torch's CPU build comes without Triton.
 TRITON := triton==3.7.1
 
@@ -35,13 +38,15 @@ $(VENV)/bin/python:
 
 # Torch is installed first, so that an extra which asks for a range of it finds the pinned one.
 $(VENV)/.ready-$(EXTRA): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ".[$(EXTRA)]"
+	$(PIP) torch
+	$(PIP) ".[$(EXTRA)]"
+	$(COMPILE)
 	touch $@
 
 $(VENV)/.ready-$(EXTRA)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ".[$(EXTRA),test]"
+	$(PIP) torch
+	$(PIP) ".[$(EXTRA),test]"
+	$(COMPILE)
 	touch $@ $(VENV)/.ready-$(EXTRA)
 
 # Triton for the tests that run our kernels in its interpreter. It lies outside of the environment, where torch would use

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 import torch
@@ -14,32 +13,28 @@ import torch
 from hotpath import settings
 
 ROOT = Path(__file__).parents[2]
-T = TypeVar("T")
-
-
-def other(now: T, first: T, second: T) -> T:
-    return second if now == first else first
-
-
-def toggle(owner: object, name: str) -> None:
-    setattr(owner, name, not getattr(owner, name))
-
-
-# Each change gives a setting another value than it has: an earlier test of the process may have left any.
-CHANGES: dict[str, Callable[[], object]] = {
-    "threads": lambda: torch.set_num_threads(1 if torch.get_num_threads() > 1 else 2),
-    "dtype": lambda: torch.set_default_dtype(other(torch.get_default_dtype(), torch.float32, torch.float64)),
-    "device": lambda: torch.set_default_device(other(str(torch.get_default_device()), "cpu", "meta")),
-    "deterministic": lambda: torch.use_deterministic_algorithms(
-        not torch.are_deterministic_algorithms_enabled(), warn_only=True
-    ),
-    "matmul_precision": lambda: torch.set_float32_matmul_precision(
-        other(torch.get_float32_matmul_precision(), "highest", "high")
-    ),
-    "cudnn.allow_tf32": lambda: toggle(torch.backends.cudnn, "allow_tf32"),
-    "cudnn.benchmark": lambda: toggle(torch.backends.cudnn, "benchmark"),
-    "flash_attention": lambda: torch.backends.cuda.enable_flash_sdp(not torch.backends.cuda.flash_sdp_enabled()),
+CHANGES = {
+    "threads": "torch.set_num_threads(torch.get_num_threads() + 1)",
+    "dtype": "torch.set_default_dtype(torch.float64)",
+    "device": "torch.set_default_device('meta')",
+    "deterministic": "torch.use_deterministic_algorithms(True, warn_only=True)",
+    "matmul_precision": "torch.set_float32_matmul_precision('high')",
+    "cudnn.allow_tf32": "torch.backends.cudnn.allow_tf32 = not torch.backends.cudnn.allow_tf32",
+    "cudnn.benchmark": "torch.backends.cudnn.benchmark = True",
+    "flash_attention": "torch.backends.cuda.enable_flash_sdp(False)",
 }
+EACH = """
+import json, sys, torch
+from hotpath import settings
+found = {}
+for name, change in json.load(sys.stdin).items():
+    before = settings.read()
+    exec(change)
+    changed = dict(settings.read())
+    settings.apply(before)
+    found[name] = [key for key, value in before if changed[key] != value], settings.read() == before
+print(json.dumps(found))
+"""
 NEWER = """
 import pickle, sys, torch
 from hotpath import settings
@@ -64,16 +59,16 @@ def in_a_process(program: str, given: bytes = b"") -> bytes:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def changes() -> dict[str, tuple[list[str], bool]]:
+    """Return what each change changed, and whether it was undone, in a process that no other test has changed."""
+    found: dict[str, tuple[list[str], bool]] = json.loads(in_a_process(EACH, json.dumps(CHANGES).encode()))
+    return found
+
+
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_setting_is_read_and_can_be_set_again(name: str) -> None:
-    before = settings.read()
-    try:
-        CHANGES[name]()
-        changed = dict(settings.read())
-        assert [key for key, value in before if changed[key] != value] == [name]
-    finally:
-        settings.apply(before)
-    assert settings.read() == before
+def test_a_changed_setting_is_read_and_can_be_set_again(changes: dict[str, tuple[list[str], bool]], name: str) -> None:
+    assert changes[name] == [[name], True]
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9 has no others")
