@@ -121,13 +121,3 @@ def analysis_of_variance(groups: Sequence[Sequence[float]]) -> float:
 def student_tail(half_widths: float, degrees: int) -> float:
     """Return the two-sided p-value of a distance from the middle, in half widths of the 95 % t-interval."""
     return float(2 * _special().stdtr(degrees, -half_widths * student_quantile(0.95, degrees)))
-
-
-def normal_tail(half_widths: float) -> float:
-    """Return the same for normal values of known variance."""
-    return float(2 * _special().ndtr(half_widths * _special().ndtri(0.025)))
-
-
-def sign_tail(values: Sequence[float]) -> float:
-    """Return the two-sided p-value of the sign test: the median is 0. It is the counterpart of `median_interval`."""
-    return float(min(1.0, 2 * _special().bdtr(sum(value <= 0 for value in values), len(values), 0.5)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from judging.decision import FEWEST_PROCESSES, MARGIN, MARGIN_UNPAIRED
 from judging.fit import Fit
-from judging.intervals import normal_tail, sign_tail, student_tail
+from judging.intervals import student_tail
 
 FAMILY_ERROR = 0.05
 """The probability that any of the wins over many contests is none is at most this."""
@@ -32,8 +32,8 @@ def holm(chances: Sequence[float], error: float = FAMILY_ERROR) -> list[bool]:
 def chance_of_lead(found: Fit, fast: str, slow: str) -> float:
     """Return the two-sided p-value of so clear a lead, if there were none.
 
-    It is that of the interval of the ratio: Student's t over processes, or the sign test over the rounds of a single
-    one. The lead must be over the same margin that a verdict asks for with few processes, or without common rounds.
+    It is Student's t over processes, or over the rounds of a single one, by the interval of the ratio. The lead counts
+    beyond the margin that a verdict asks for with few processes, or without common rounds.
     """
     ratio = found.ratio(fast, slow)
     if ratio.ci95 is None:
@@ -44,11 +44,8 @@ def chance_of_lead(found: Fit, fast: str, slow: str) -> float:
     if beyond <= 0:
         return 1.0
     half_widths = 2 * beyond / width if (width := math.log(ratio.ci95.high / ratio.ci95.low)) > 0 else math.inf
-    if ratio.processes > 1:
-        return student_tail(half_widths, ratio.processes - 1)
-    logs = found.round_logs(slow, fast)
-    moved = beyond - float(np.median(logs)) if logs else 0.0
-    return max(normal_tail(half_widths), sign_tail([log + moved for log in logs]) if logs else 0.0)
+    values = ratio.processes if ratio.processes > 1 else len(found.round_logs(slow, fast))
+    return student_tail(half_widths, max(values, FEWEST_PROCESSES) - 1)
 
 
 def chance_of_win(found: Fit, best: str, others: Sequence[str]) -> float:

@@ -82,6 +82,7 @@ class Failures:
 
     labels: tuple[str, ...]
     cell: CellJudgement  # one of them
+    differ: bool  # their reasons differ in details, such as numbers
     contests: tuple[ContestJudgement, ...]
 
 
@@ -107,6 +108,7 @@ class Suite:
 
     @property
     def wins(self) -> int:
+        """Return the number of contests that any backend wins."""
         return sum(row.wins for row in self.rows)
 
     @property
@@ -160,9 +162,11 @@ def passed(cell: CellJudgement) -> bool:
     return cell.rank is not None
 
 
-def kind_of_reason(reason: str) -> str:
-    """Return a reason without what differs from model to model: numbers, addresses, paths and quoted names."""
+def kind_of_reason(reason: str, model: str = "") -> str:
+    """Return a reason without what differs from model to model: its name, numbers, addresses, paths, quoted names."""
     line = one_line(reason)
+    for name in filter(None, (model, re.split(r"[/:]", model)[-1])):
+        line = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "…", line)
     line = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", line)
     line = re.sub(r"(?:\.{0,2}/)[\w.+@=-]+(?:/[\w.+@=-]+)*", "…", line)
     return re.sub(r"(?:0x[0-9a-f]+|[-+]?\d[\d.,_]*(?:e[-+]?\d+)?)", "#", line, flags=re.IGNORECASE)
@@ -279,12 +283,24 @@ def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:
             record = cell.record
             if not passed(cell) and record.status not in NOT_TRIED:
                 unmet = [doubt.details[0] for doubt in cell.unmet]
-                kind = (record.status.value, record.died_in or "", kind_of_reason(record.reason), *unmet)
+                kind = (
+                    record.status.value,
+                    record.died_in or "",
+                    kind_of_reason(record.reason, record.cell.model),
+                    *unmet,
+                )
                 by_kind.setdefault(kind, {}).setdefault(cell.label, []).append((cell, contest))
-    alike: dict[tuple[object, ...], list[tuple[str, CellJudgement, tuple[ContestJudgement, ...]]]] = {}
+    alike: dict[tuple[object, ...], list[tuple[str, list[tuple[CellJudgement, ContestJudgement]]]]] = {}
     for kind, by_label in by_kind.items():
         for label, ended in by_label.items():
-            where = tuple(contest for _, contest in ended)
-            alike.setdefault((kind, *(one.contest_id for one in where)), []).append((label, ended[0][0], where))
-    found = [Failures(tuple(label for label, _, _ in each), each[0][1], each[0][2]) for each in alike.values()]
+            alike.setdefault((kind, *(one.contest_id for _, one in ended)), []).append((label, ended))
+    found = [
+        Failures(
+            labels=tuple(label for label, _ in each),
+            cell=each[0][1][0][0],
+            differ=len({cell.record.reason for _, ended in each for cell, _ in ended}) > 1,
+            contests=tuple(contest for _, contest in each[0][1]),
+        )
+        for each in alike.values()
+    ]
     return sorted(found, key=lambda failures: -len(failures.contests) * len(failures.labels))

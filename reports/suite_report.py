@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from judging.certainty import Certainty
 from judging.contest import CellJudgement, ContestJudgement
 from judging.multiple_tests import FAMILY_ERROR
 from judging.suites import MIN_PASSED_SHARE, TAUS, Failures, Suite, SuiteRow, passed
@@ -71,7 +72,6 @@ def answer(suite: Suite) -> str:
 def notes(suite: Suite) -> list[str]:
     """Say what the numbers of the table are, and over what."""
     without = [row.label for row in suite.rows if row.means is None and row.passed]
-    tested = sum(bool(contest.leads) for contest in suite.contests)
     lines = [
         f"Mean speed-up, build time and memory are over the {_common(suite)} that every ranked backend passed: the "
         "geometric mean, the median, and the geometric mean of the peaks."
@@ -82,9 +82,10 @@ def notes(suite: Suite) -> list[str]:
             f"{'they were' if len(without) > 1 else 'it was'} asked, and so {'have' if len(without) > 1 else 'has'} no "
             "mean."
         )
+    sure = sum(contest.certainty is Certainty.SURE for contest in suite.contests)
     lines.append(
-        f"{suite.wins} of {tested} contests have a sure winner that remains when the error over all of them together "
-        f"is held at {format.percent(FAMILY_ERROR)} % (Holm)."
+        f"{sure} of {len(suite.contests)} contests have a sure winner. {suite.wins} of these are counted as wins: they "
+        f"remain when the error over all contests together is held at {format.percent(FAMILY_ERROR)} % (Holm)."
     )
     return lines
 
@@ -98,7 +99,9 @@ def failure(suite: Suite, failures: Failures) -> str:
     if failures.cell.unmet:
         ending, reason = "not as required", "; ".join(map(doubt_sentences.unmet, failures.cell.unmet))
     models = f"{len(where)} model{'s' if len(where) > 1 else ''} ({format.first_names(where, NAMES_SHOWN)})"
-    return f"{', '.join(failures.labels)}: {ending} on {models}: {one_line(reason, REASON_LIMIT)}".removesuffix(": ")
+    example = "such as " if failures.differ and not failures.cell.unmet else ""
+    told = f": {example}{one_line(reason, REASON_LIMIT)}" if reason else ""
+    return f"{', '.join(failures.labels)}: {ending} on {models}{told}"
 
 
 def model_names(suite: Suite) -> dict[str, str]:
@@ -146,7 +149,7 @@ def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
                csv="geometric_mean_speedup"),
         Column("least speed-up", mean("lowest"), csv="lowest_speedup"),
         Column("most speed-up", mean("highest"), csv="highest_speedup"),
-        Column("sure wins", lambda row: row.wins, outputs=Output.ALL, csv="wins"),
+        Column("wins", lambda row: row.wins, outputs=Output.ALL, csv="wins"),
         Column(f"within {near} of the best", _share(NEAR), write=lambda share: f"{100 * share:.0f} %",
                outputs=Output.ALL, terminal_heading=f"within {near.replace(' ', NBSP)} of{NBSP}best"),
         Column("median build", mean("build_s"), "s", format.seconds, outputs=Output.ALL, csv="median_build_s"),

@@ -12,6 +12,9 @@ from reports import suite_report
 from reports.columns import Output, shown_in
 from reports.terminal_parts import heading_of, print_wrapped
 
+FAILURES_SHOWN = 12
+"""Number of reasons for failing that are printed; the report has all of them."""
+
 
 def print_suite(suite: Suite, console: Console) -> None:
     """Print the table of backends, what its numbers are, and what failed."""
@@ -20,8 +23,10 @@ def print_suite(suite: Suite, console: Console) -> None:
     console.print(_table(suite))
     for note in suite_report.notes(suite):
         print_wrapped(console, "- ", note)
-    for failures in suite.failures:
+    for failures in suite.failures[:FAILURES_SHOWN]:
         print_wrapped(console, "x ", suite_report.failure(suite, failures))
+    if further := suite.failures[FAILURES_SHOWN:]:
+        print_wrapped(console, "x ", f"and {len(further)} more reasons, which the report has")
     console.print()
 
 

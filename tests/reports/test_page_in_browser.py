@@ -9,7 +9,7 @@ import pytest
 
 from judging.judgement import judge
 from reports.page import comparison_to_page, to_page
-from tests.reports.samples import cell, failed, judged, ok, over_processes, report, roofline
+from tests.reports.samples import cell, failed, judged, ok, over_processes, report, roofline, suite
 from tests.reports.test_hostile_text import hostile
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (it comes with the test extra)")
@@ -271,3 +271,27 @@ def compared() -> str:
     base = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(0.9, seed=1))], run_id="base")
     new = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(1.1, seed=1))], run_id="<img src=x>")
     return comparison_to_page(compare(base, new))
+
+
+def test_the_map_of_models_sorts_filters_and_leads_to_the_model(reader: Reader) -> None:
+    reader.opens(to_page(judge(report(suite(4)))))
+    shown = "[...document.querySelectorAll('.map tr.cell')].filter(row => !row.hidden)"
+    names = f"{shown}.map(row => row.cells[0].innerText.trim())"
+    assert reader.asks(names) == ["net0", "net1", "net2", "net3"]
+    reader.driver.find_element(
+        "xpath", "//table[contains(@class, 'map')]//th[.//span[text()='openvino']]//button"
+    ).click()
+    assert sorted(reader.asks(names)[:2]) == ["net0", "net1"]  # what failed stands last
+    reader.finds(".filter")[0].send_keys("crash")
+    assert sorted(reader.asks(names)) == ["net2", "net3"]
+    reader.finds(".filter")[0].clear()
+    option = next(each for each in reader.finds(".status-filter option") if each.text == "all passed")
+    option.click()
+    assert reader.asks(names) == ["net0"]
+    next(each for each in reader.finds(".map .unfold") if each.is_displayed()).click()
+    next(each for each in reader.finds(".map .unfolded a") if each.is_displayed()).click()
+    assert reader.asks("location.hash") == "#contest-1"
+    colour = "getComputedStyle(document.querySelector('.map td.heat')).backgroundColor"
+    assert reader.asks(colour) != "rgba(0, 0, 0, 0)"
+    reader.opens(to_page(judge(report(suite(4)))), size=PHONE)
+    assert reader.asks("document.documentElement.scrollWidth") <= PHONE[0]

@@ -89,7 +89,8 @@ def test_the_suite_says_who_leads_on_average_and_over_what(found: Suite) -> None
 def test_reasons_stand_in_one_line_with_the_models(five: Judgement, found: Suite, page: str) -> None:
     told = [suite_report.failure(found, failures) for failures in found.failures]
     assert told == [
-        "openvino: crash in compile on 2 models (net2, net3): RuntimeError: expected a tensor of 5 dimensions, got '2'",
+        "openvino: crash in compile on 2 models (net2, net3): such as RuntimeError: "
+        "expected a tensor of 5 dimensions, got '2'",
         "onnx: error in export on 1 model (net1): no operator aten::nms",
     ]
     assert all(text in words(printed(five)) and text in words(Page(page).reads()) for text in told)
