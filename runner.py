@@ -314,6 +314,42 @@ def compare_machines(
     return 0
 
 
+env_app = typer.Typer(help="Other versions of a library, for backends such as onnx@NAME.", no_args_is_help=True)
+app.add_typer(env_app, name="env")
+
+
+@env_app.command("add")
+def add_environment(
+    name: Annotated[str, typer.Argument(help="Its name, as in onnx@NAME")],
+    packages: Annotated[list[str], typer.Argument(help="What differs in it, such as onnxruntime==1.30.0")],
+) -> int:
+    """Make an environment that has these packages, and else all that this one has."""
+    from harness import environments
+
+    _say(f"{name}: {environments.add(name, packages)}")
+    return 0
+
+
+@env_app.command("list")
+def list_environments() -> int:
+    """The environments, with what differs in each."""
+    from harness import environments
+
+    for name in environments.names():
+        installed = ", ".join(f"{package} {version}" for package, version in environments.contents(name).items())
+        _say(f"{name}: {installed}")
+    return 0
+
+
+@env_app.command("remove")
+def remove_environment(name: str) -> int:
+    """Remove an environment."""
+    from harness import environments
+
+    environments.remove(name)
+    return 0
+
+
 @app.command("selfcheck")
 def check_itself(
     models: Annotated[list[str] | None, typer.Option("--model", "--models", help="[mlp,transformer]")] = None,

@@ -275,6 +275,8 @@ class TorchFacts(Frozen):
     cuda_devices: int
     threads: int
     cuda_error: str = ""  # why torch sees no device, though it was built with CUDA
+    python: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)  # of the libraries beside this interpreter
 
 
 class Tried(Frozen):

@@ -120,6 +120,10 @@ class Request(Frozen):
         Field(default=60.0, ge=0, allow_inf_nan=False)
     )
     price: Annotated[str, Option(("--price",), "What an hour of this machine costs, such as 2.5/h", says_how=True)] = ""
+    env: Annotated[
+        Names,
+        Option(("--env",), "NAME=PYTHON: an interpreter for backends such as onnx@NAME; it needs torch and pydantic"),
+    ] = ()
     surgical: Annotated[
         Names,
         Option(
@@ -147,6 +151,17 @@ class Request(Frozen):
         if self.budget and not seconds:
             raise UsageError(f"--budget {self.budget}: write seconds, minutes or hours: 90, 90s, 5m or 1h")
         return seconds or None
+
+    @property
+    def pythons(self) -> dict[str, str]:
+        """Return the interpreter of each named environment. Raises UsageError for another form of `env`."""
+        found = {}
+        for entry in self.env:
+            name, equals, python = entry.partition("=")
+            if not re.fullmatch(r"[A-Za-z0-9_.-]+", name) or not equals or not python:
+                raise UsageError(f"--env {entry}: write NAME=PYTHON, such as old=/venvs/old/bin/python")
+            found[name] = python
+        return found
 
     @property
     def own_contests(self) -> slice:
@@ -250,17 +265,37 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     seed=request.seed,
                     backend=BASELINE,
                 )
-                configurations = expand_backends(request.backends, functools.partial(best_modes, example))
-                for backend, mode, asked_by_name in configurations:
-                    cell = example.model_copy(update={"backend": backend, "mode": mode})
+                configurations = [
+                    (*configuration, environment)
+                    for environment, entries in _by_environment(request).items()
+                    for configuration in expand_backends(entries, functools.partial(best_modes, example))
+                ]
+                for backend, mode, asked_by_name, environment in configurations:
+                    cell = example.model_copy(update={"backend": backend, "mode": mode, "environment": environment})
                     surgical = request.surgical if mode == SURGICAL else ()
                     words = options_of(request.model_copy(update={"surgical": surgical}))
+                    if environment:
+                        words = (f"--env {shlex.quote(f'{environment}={request.pythons[environment]}')}", *words)
                     yield PlannedCell(cell, asked_by_name, request.strict, surgical, words)
 
 
 def tasks_of(request: Request) -> tuple[str, ...]:
     """Return the tasks of a request's cells."""
     return GENERATION if request.task == GENERATE else (request.task,)
+
+
+def _by_environment(request: Request) -> dict[str, list[str]]:
+    """Return the entries of --backends by the environment that they name after an @, and that of Bakeoff first.
+
+    Raises UsageError for an environment that --env does not name.
+    """
+    found: dict[str, list[str]] = {}
+    for entry in request.backends:
+        name, at, environment = entry.partition("@")
+        if at and environment not in request.pythons:
+            raise unknown("environment", environment, request.pythons, "--env NAME=PYTHON")
+        found.setdefault(environment, []).append(name)
+    return dict(sorted(found.items(), key=lambda each: each[0] != ""))
 
 
 def options_of(request: Request) -> Names:
@@ -276,7 +311,7 @@ def options_of(request: Request) -> Names:
 
 def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
     """Return the command that measures `cell` again as it was measured, beside its baseline."""
-    label = f"{cell.backend}/{cell.mode}" if cell.mode != "default" else cell.backend
+    label = cell.label
     both = label if label == "eager" or cell.is_onnx_file else f"eager,{label}"
     parts = ["python runner.py run", f"--model {shlex.quote(cell.model)}"]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.dimensions.items()]

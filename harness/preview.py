@@ -6,14 +6,18 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.controller.launcher import Launcher, Launchers
+from harness.controller.launcher import Launcher
+from harness.environments import with_interpreters
 from harness.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from harness.plan import Contest, Request, plan, refusal
-from harness.run import ask, on_this_machine, sampling_of
+from harness.run import ask, launchers_for, on_this_machine, sampling_of
 from harness.time_plan import TimePlan
 from records.device import Device
 from records.errors import BakeoffError
 from records.schema import Cell
+
+Place = tuple[str, Device, str]
+"""A backend, on a device, in an environment."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +54,20 @@ def preview(request: Request) -> Preview:
 
     Raises UsageError where the request is wrong.
     """
+    request = with_interpreters(request)
     plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))  # a wrong name is found at once
-    with Launchers(request.start_method) as launchers:
+    with launchers_for(request) as launchers:
         request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
         contests = plan(request)
-        cells = {
-            (planned.cell.backend, planned.cell.device): planned.cell for each in contests for planned in each.cells
+        cells = {_place_of(planned.cell): planned.cell for each in contests for planned in each.cells}
+        absences = {
+            place: _absence(cell, launchers.of_environment(cell.environment).first) for place, cell in cells.items()
         }
-        absences = {key: _absence(cell, launchers.first) for key, cell in cells.items()}
     return preview_of(request, contests, absences)
 
 
-def preview_of(request: Request, contests: list[Contest], absences: Mapping[tuple[str, Device], str]) -> Preview:
-    """Return what a run of these contests would do, where `absences` says why a device lacks a backend, or nothing."""
+def preview_of(request: Request, contests: list[Contest], absences: Mapping[Place, str]) -> Preview:
+    """Return what a run of these contests would do, where `absences` says why a place lacks a backend, or nothing."""
     found: list[PlannedContest] = []
     lacking: dict[str, str] = {}
     before_s = 0.0
@@ -70,7 +75,7 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[tupl
     time_plan = TimePlan(sampling)
     for contest in contests:
         cells = [planned.cell for planned in contest.cells]
-        reasons = {cell.label: refusal(cell)[1] or absences[cell.backend, cell.device] for cell in cells}
+        reasons = {cell.label: refusal(cell)[1] or absences[_place_of(cell)] for cell in cells}
         lacking |= {label: reason for label, reason in reasons.items() if reason}
         labels = tuple(label for label, reason in reasons.items() if not reason)
         time_plan.expect(contest.id, labels, sampling.processes)
@@ -83,6 +88,10 @@ def spell_seconds(seconds: float) -> str:
     """Return `45 s` or `4 min 30 s`."""
     minutes, rest = divmod(round(seconds), 60)
     return " ".join([*([f"{minutes} min"] if minutes else []), *([f"{rest} s"] if rest or not minutes else [])])
+
+
+def _place_of(cell: Cell) -> Place:
+    return cell.backend, cell.device, cell.environment
 
 
 def _absence(cell: Cell, launcher: Launcher) -> str:

@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import math
 import re
+import shutil
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from harness.controller.contests import measure_contest
 from harness.controller.launcher import CAN_FORK, Launcher, Launchers
 from harness.controller.progress import Progress
 from harness.controller.worker_process import CAN_PAUSE, DeadlinePassed, WorkerEnded
+from harness.environments import with_interpreters
 from harness.messages import Failed, Job, Packaged, ProbeTorch, TorchFacts, Tried, TryBackend
 from harness.plan import Contest, Request, plan, refusal
 from harness.sampling_plan import SamplingPlan
@@ -50,6 +52,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     measuring: the report then holds the cells that have finished, and is not `complete`.
     """
     require_load_generator(request)
+    request = with_interpreters(request)
     budget_ends_s = end_of_budget(time.monotonic(), request.budget_s)
     plan(
         request.model_copy(update={"devices": request.devices or ("cpu",)})
@@ -57,14 +60,15 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     if folder is not None:
         Store.check(folder)
     request = with_models_ready(request)
-    with Launchers(request.start_method) as launchers:
+    with launchers_for(request) as launchers:
         launchers.prepare(sampling_of(request).processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         request = on_this_machine(request, facts)
         contests = plan(request)
         planned = [planned.cell.id for contest in contests for planned in contest.cells]
+        captured = environment.capture(facts, facts_of_environments(launchers, request))
         store = Store.create(folder or _default_folder(request), request, planned, command)
-        store.save_environment(environment.capture(facts))
+        store.save_environment(captured)
         _measure(launchers, contests, request, store, progress, budget_ends_s)
     return report_of(store), store
 
@@ -79,11 +83,11 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     request = request_of(store)
     contests = plan(request)
     store.forget_not_reached()
-    with Launchers(request.start_method) as launchers:
+    with launchers_for(request) as launchers:
         launchers.prepare(sampling_of(request).processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         require_devices(request.devices, facts)
-        captured = environment.capture(facts)
+        captured = environment.capture(facts, facts_of_environments(launchers, request))
         before = store.environment()
         if before is None:
             store.save_environment(captured)
@@ -119,6 +123,25 @@ def with_models_ready(request: Request) -> Request:
         part.model_copy(update={"models": named(part.models)}) if part.models else part for part in request.runs
     )
     return request.model_copy(update={"models": named(request.models), "runs": parts})
+
+
+def launchers_for(request: Request) -> Launchers:
+    """Return the launchers of a run. Raises UsageError for an environment without an interpreter."""
+    for name, python in request.pythons.items():
+        if shutil.which(python) is None:
+            raise UsageError(f"--env {name}={python}: there is no such interpreter")
+    return Launchers(request.start_method, pythons=request.pythons)
+
+
+def facts_of_environments(launchers: Launchers, request: Request) -> dict[str, TorchFacts]:
+    """Return what each named environment has. Raises UsageError for one that cannot run a worker."""
+    found = {}
+    for name, python in request.pythons.items():
+        try:
+            found[name] = ask(launchers.of_environment(name).first, ProbeTorch(), TorchFacts)
+        except BakeoffError as error:
+            raise UsageError(f"--env {name}={python} runs no worker; it needs torch and pydantic: {error}") from None
+    return found
 
 
 def require_load_generator(request: Request) -> None:

@@ -20,11 +20,16 @@ CALLED = (Relation.FASTER, Relation.SLOWER)
 
 
 def baseline_of(cells: Sequence[Cell]) -> str:
-    """Return the label that speed-ups are taken to: eager, or for an ONNX file ONNX Runtime, or else the first cell."""
+    """Return the label that speed-ups are taken to: eager, or for an ONNX file ONNX Runtime.
+
+    It is the first cell where an ONNX file's contest has none, and where environments are compared without eager.
+    """
     labels = [cell.label for cell in cells]
-    if not any(cell.is_onnx_file for cell in cells):
-        return BASELINE
-    return ONNX_BASELINE if ONNX_BASELINE in labels else labels[0]
+    wanted = ONNX_BASELINE if any(cell.is_onnx_file for cell in cells) else BASELINE
+    if wanted == ONNX_BASELINE or any(cell.environment for cell in cells):
+        in_some = [label for label in labels if label.partition("@")[0] == wanted]
+        return wanted if wanted in labels else (in_some or labels)[0]
+    return wanted
 
 
 def undecided(records: Sequence[Record], requirements: Requirements | None = None) -> list[tuple[str, str]]:

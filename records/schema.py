@@ -76,11 +76,13 @@ class Cell(Frozen):
     seed: int = 0
     backend: str
     mode: str = "default"
+    environment: str = ""  # the name of the interpreter that it runs in; empty: the one that runs Bakeoff
 
     @property
     def label(self) -> str:
         """Return the name of the cell within its contest, such as `inductor` or `inductor/max-autotune`."""
-        return self.backend if self.mode == "default" else f"{self.backend}/{self.mode}"
+        configuration = self.backend if self.mode == "default" else f"{self.backend}/{self.mode}"
+        return f"{configuration}@{self.environment}" if self.environment else configuration
 
     @property
     def is_onnx_file(self) -> bool:
@@ -109,7 +111,8 @@ class Cell(Frozen):
     @property
     def id(self) -> str:
         """Return a stable slug of the cell, which is also a file name."""
-        return _slug(f"{self.contest_id}_{self.backend}.{self.mode}")
+        where = f".{self.environment}" if self.environment else ""
+        return _slug(f"{self.contest_id}_{self.backend}.{self.mode}{where}")
 
 
 class Phase(Frozen):

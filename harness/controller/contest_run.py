@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from harness.controller.cell_record import common_fields
 from harness.controller.cell_run import CellEnded, CellRun
 from harness.controller.environment import Machine
-from harness.controller.launcher import Launcher, Launchers
+from harness.controller.launcher import Launchers
 from harness.controller.load_run import Round
 from harness.controller.progress import Progress
 from harness.controller.rounds import (
@@ -215,7 +215,8 @@ class ContestRun:
         self._run.tell_time_left()
         if decision.is_wanted and done >= plan.processes:
             try:
-                self._launchers.of_epoch(done)
+                for name in {cell_run.cell.environment for cell_run in cells}:
+                    self._launchers.of_environment(name).of_epoch(done)
             except BakeoffError as error:  # as many as there are say more than none
                 self._note(f"{self._contest_id}: no fork server for a further process of each cell: {error}")
                 return False
@@ -261,7 +262,6 @@ class ContestRun:
         """
         group: list[CellRun] = []
         starting: deque[CellRun] = deque()
-        launcher = self._launchers.of_epoch(epoch.number)
         at_once = 1
         if self._run.interleaved and all(cell_run.starts_warm for cell_run in epoch.waiting):
             cores = len(self._machine.usable_cores())
@@ -274,7 +274,7 @@ class ContestRun:
                     is_full = not starting  # what is starting may turn out to leave room
                     break
                 cell_run = epoch.waiting.popleft()
-                if self._launch(epoch, cell_run, launcher, alive):
+                if self._launch(epoch, cell_run, alive):
                     starting.append(cell_run)
                 is_full = cell_run in epoch.waiting
             if starting:
@@ -289,7 +289,7 @@ class ContestRun:
                 is_full |= cell_run in epoch.waiting
         return group
 
-    def _launch(self, epoch: Epoch, cell_run: CellRun, launcher: Launcher, alive: Sequence[CellRun]) -> bool:
+    def _launch(self, epoch: Epoch, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
         """Begin to start the cell's process. Return False when the cell has ended or waits for memory instead."""
         label, labels = cell_run.cell.label, [other.cell.label for other in alive]
         if not cell_run.was_measured and not self._time_plan.leaves_room_for_build(
@@ -298,6 +298,7 @@ class ContestRun:
             self._conclude(cell_run, not_reached(cell_run.planned))
             return False
         ends_s = self._time_plan.build_ends_s(label, labels)
+        launcher = self._launchers.of_environment(cell_run.cell.environment).of_epoch(epoch.number)
         return self._goes_on(epoch, cell_run, lambda: cell_run.launch(launcher, epoch.number, ends_s), alive)
 
     def _goes_on(self, epoch: Epoch, cell_run: CellRun, step: Callable[[], object], others: Sequence[CellRun]) -> bool:

@@ -12,7 +12,7 @@ import platform
 import re
 import subprocess
 import time
-from importlib import metadata
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,20 @@ from harness import isolation
 from harness.controller.launcher import ROOT
 from harness.messages import TorchFacts
 from harness.nvml import Card, GpuWatch, cards, device_free_bytes, nvml
+from harness.versions import versions_of
 from records.device import Device
 from records.schema import Environment, Gpu
-
-# fmt: off
-LIBRARIES = (
-    "torch", "triton", "numpy", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt",
-    "torch-tensorrt", "transformers", "safetensors", "pydantic", "scipy", "matplotlib", "nvidia-ml-py",
-)
-# fmt: on
 
 CALIBRATION_DATA = bytes(2**21)
 
 CONTAINER_MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 
 
-def capture(torch: TorchFacts | None) -> Environment:
-    """Describe this machine. `torch` is what a worker found out, since the controller does not import torch."""
+def capture(torch: TorchFacts | None, others: Mapping[str, TorchFacts] | None = None) -> Environment:
+    """Describe this machine. `torch` is what a worker found out, since the controller does not import torch.
+
+    `others` is what workers of the named environments found out. Their versions are those of `torch@NAME`.
+    """
     git = git_state(ROOT)
     with nvml() as library:
         gpus = gpus_of(library)
@@ -54,7 +51,7 @@ def capture(torch: TorchFacts | None) -> Environment:
         torch_threads=torch.threads if torch else None,
         gpus=gpus,
         python=platform.python_version(),
-        versions=_versions() | ({"torch": torch.torch} if torch else {}),
+        versions=versions_of() | ({"torch": torch.torch} if torch else {}) | _versions_in(others or {}),
         cuda=torch.cuda if torch else None,
         git_commit=git[0],
         git_dirty=git[1],
@@ -66,6 +63,14 @@ def capture(torch: TorchFacts | None) -> Environment:
             or name in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "CUDA_MODULE_LOADING")
         },
     )
+
+
+def _versions_in(environments: Mapping[str, TorchFacts]) -> dict[str, str]:
+    return {
+        f"{library}@{name}": version
+        for name, facts in environments.items()
+        for library, version in {"Python": facts.python, **facts.versions}.items()
+    }
 
 
 def differences(old: Environment, new: Environment) -> list[str]:
@@ -97,14 +102,6 @@ def _cpu_name() -> str:
         if match:
             return match.group(1)
     return platform.processor() or platform.machine()
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for library in LIBRARIES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[library] = metadata.version(library)
-    return found
 
 
 def gpus_of(library: Any) -> list[Gpu]:

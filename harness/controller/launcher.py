@@ -13,7 +13,7 @@ import tempfile
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -150,10 +150,17 @@ class Launchers:
     """
 
     def __init__(
-        self, start_method: StartMethod, new_launcher: Callable[[StartMethod], Launcher] | None = None
+        self,
+        start_method: StartMethod,
+        new_launcher: Callable[[StartMethod], Launcher] | None = None,
+        pythons: Mapping[str, str] | None = None,
     ) -> None:
+        """`pythons` are the interpreters of named environments, each of which has fork servers of its own."""
         self._start_method: StartMethod = start_method
         self._new_launcher = new_launcher or launcher
+        self._others = {
+            name: Launchers(start_method, partial(launcher, python=python)) for name, python in (pythons or {}).items()
+        }
         self._launchers = [self._new_launcher(start_method)]
         self._further: dict[int, Launcher] = {}  # by epoch, beyond the prepared ones
         self._modules: tuple[str, ...] = ()
@@ -161,6 +168,10 @@ class Launchers:
     @property
     def first(self) -> Launcher:
         return self._launchers[0]
+
+    def of_environment(self, name: str) -> Launchers:
+        """Return the launchers of a named environment, or these for an empty name."""
+        return self._others[name] if name else self
 
     def preload(self, modules: Sequence[str]) -> None:
         """Have every fork server import `modules`, for a run whose workers do not use CUDA.
@@ -170,21 +181,28 @@ class Launchers:
         self._modules = tuple(dict.fromkeys(modules))
         for each in self._launchers:
             each.preload(self._modules)
+        for others in self._others.values():
+            others.preload(modules)
 
     def prepare(self, epochs: int) -> None:
         """Have launchers for so many epochs. Their servers import torch at the same time, and this does not wait."""
         while len(self._launchers) < epochs and self.first.is_per_epoch:
             self._launchers.append(self._started())
+        for others in self._others.values():
+            others.prepare(epochs)
 
     @property
     def are_serving(self) -> bool:
         """Return True when workers can be started without waiting."""
-        return all(each.is_serving for each in self._launchers)
+        mine = all(each.is_serving for each in self._launchers)
+        return mine and all(others.are_serving for others in self._others.values())
 
     def await_serving(self, epochs: int | None = None) -> None:
         """Wait until the servers of so many epochs, or of all, have imported what they are to import."""
         for place, each in enumerate(self._launchers[:epochs]):
             self._launchers[place] = self._serving(each)
+        for others in self._others.values():
+            others.await_serving(epochs)
 
     def of_epoch(self, epoch: int) -> Launcher:
         """Return the launcher of this epoch. Raises BakeoffError where its server does not start.
@@ -251,16 +269,21 @@ class Launchers:
         with contextlib.ExitStack() as stack:
             for each in self._launchers:
                 stack.push(each)
+            for others in self._others.values():
+                stack.push(others)
             self._leave_further(list(self._further))
 
 
-def launcher(start_method: StartMethod) -> Launcher:
-    """Return a launcher. `auto` forks where the platform can. Raises BakeoffError where `forkserver` cannot."""
+def launcher(start_method: StartMethod, python: str = sys.executable) -> Launcher:
+    """Return a launcher of workers that `python` runs. `auto` forks where the platform can.
+
+    Raises BakeoffError where `forkserver` cannot.
+    """
     if start_method == "spawn" or (start_method == "auto" and not CAN_FORK):
-        return SpawnLauncher()
+        return SpawnLauncher(python)
     if not CAN_FORK:
         raise BakeoffError(f"--start-method forkserver needs Linux, and this is {sys.platform}: use spawn")
-    return ForkLauncher()
+    return ForkLauncher(command_of(python))
 
 
 class ForkLauncher(Launcher):
@@ -284,7 +307,7 @@ class ForkLauncher(Launcher):
         with theirs:
             self._server = subprocess.Popen(
                 [
-                    *(python or _python()),
+                    *(python or command_of(sys.executable)),
                     "from harness.worker.forkserver import main; main()",
                     str(theirs.fileno()),
                     str(self.temporary),
@@ -399,6 +422,10 @@ class SpawnLauncher(Launcher):
     start_method = "spawn"
     is_per_epoch = False
 
+    def __init__(self, python: str = sys.executable) -> None:
+        super().__init__()
+        self._python = command_of(python)
+
     @property
     def note(self) -> str:
         return (
@@ -409,7 +436,7 @@ class SpawnLauncher(Launcher):
     def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
         start = partial(
             subprocess.Popen[bytes],
-            [*_python(), "from harness.worker.main import spawned; spawned()", str(theirs.fileno())],
+            [*self._python, "from harness.worker.main import spawned; spawned()", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             env={**isolation.allowed(os.environ), isolation.MARK: assignment.mark},
         )
@@ -422,6 +449,6 @@ class SpawnLauncher(Launcher):
         return process.pid, lambda wait: process.wait() if wait else process.poll()
 
 
-def _python() -> list[str]:
+def command_of(python: str) -> list[str]:
     """Return the command of an interpreter that finds this checkout, and nothing in the current folder."""
-    return [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r});" + "exec(sys.argv.pop(1))"]
+    return [python, "-P", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r});" + "exec(sys.argv.pop(1))"]

@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import importlib
 import os
+import platform
 import random
 import sys
 import tempfile
@@ -35,6 +36,7 @@ from harness.messages import (
     TryBackend,
     TryImport,
 )
+from harness.versions import versions_of
 from harness.worker import ceilings, precision, program, reference
 from harness.worker.bench import Bench, explain, last_frame_beside
 from harness.worker.serving import serve
@@ -169,6 +171,8 @@ def probe() -> TorchFacts:
         cuda_devices=devices,
         threads=torch.get_num_threads(),
         cuda_error=error,
+        python=platform.python_version(),
+        versions=versions_of(),
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from importlib import metadata
 
-from backends.base import Backend, Compiled, Settings, Wrapped
+from backends.base import Compiled, Settings, Wrapped
 from harness import messages
 from harness.messages import BurstTaken, Finish, Finished, Ready, TakeBurst, TakeLoad
+from harness.versions import versions_of
 from harness.worker import accuracy, conditions, energy, memory, precision, sampling
 from harness.worker.bench import Bench
 from harness.worker.clock import Clock
@@ -54,7 +53,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         memory=bench.memory(),
         precision_in_force={**precision.in_force(), **compiled.precision()},
         settings={"threads": bench.threads, **bench.counted(), **compiled.settings()},
-        versions=_versions_of(bench.backend),
+        versions=versions_of(bench.backend.libraries),
         caveat=bench.backend.caveat_of(bench.cell.mode),
         reference_type=reference.computed_in,
         reference_in_float32=reference.in_float32,
@@ -156,11 +155,3 @@ def _generated(
         return None
     ours = generate(call, sets, bench.cell)
     return compare(ours, reference.greedy) if ours else None
-
-
-def _versions_of(backend: Backend) -> dict[str, str]:
-    found = {}
-    for library in backend.libraries:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[library] = metadata.version(library)
-    return found

@@ -211,6 +211,9 @@ class ScriptedLauncher:
 
     def await_serving(self) -> None: ...
 
+    def of_environment(self, name: str) -> ScriptedLauncher:
+        return self
+
     def of_epoch(self, epoch: int) -> ScriptedLauncher:
         if epoch >= self.epochs:
             raise BakeoffError("the fork server ended")
