@@ -30,6 +30,12 @@ three processes an interval needs six turns."""
 
 SOAK_PARTS = 6
 
+WINDOWS_OF_TURN = 3.5
+"""Usual number of windows in a turn of the scenario `server`."""
+
+SEARCH_WINDOWS = 20
+"""The search for settings usually takes as long as so many windows of a turn."""
+
 
 @dataclass(frozen=True)
 class LoadPlan:
@@ -59,6 +65,12 @@ class LoadPlan:
     def rounds_in(self, processes: int) -> int:
         """Return how many turns a cell has in each of so many processes."""
         return ROUNDS.get(self.scenario, USUAL_ROUNDS) if processes >= MIN_PROCESSES else USUAL_ROUNDS
+
+    def usual_s(self, processes: int) -> float:
+        """Return the seconds that a cell is usually under load, in each of so many processes."""
+        windows = WINDOWS_OF_TURN if self.scenario is Scenario.SERVER else 1
+        turns_s = self.rounds_in(processes) * windows * self.window_s
+        return turns_s + (SEARCH_WINDOWS * self.window_s + self.soak_s) / processes
 
     def requests_of(self, rate: float, share: float = 1.0) -> int:
         """Return how many requests a window of `share` of the usual length has at this rate, at least."""

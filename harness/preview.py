@@ -72,7 +72,7 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
     lacking: dict[str, str] = {}
     before_s = 0.0
     sampling = sampling_of(request)
-    time_plan = TimePlan(sampling)
+    time_plan = TimePlan(sampling, load=request.load_plan)
     for contest in contests:
         cells = [planned.cell for planned in contest.cells]
         reasons = {cell.label: refusal(cell)[1] or absences[_place_of(cell)] for cell in cells}

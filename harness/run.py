@@ -275,7 +275,7 @@ def _measure(
     budget_ends_s: float = math.inf,
 ) -> None:
     sampling = sampling_of(request)
-    time_plan = TimePlan(sampling, budget_ends_s)
+    time_plan = TimePlan(sampling, budget_ends_s, request.load_plan)
     for contest in contests:
         left = [planned.cell for planned in contest.cells if not store.has(planned.cell.id)]
         sensible = [cell for cell in left if not refusal(cell)[1]]

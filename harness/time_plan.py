@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from statistics import fmean
 
+from harness.load_plan import LoadPlan
 from harness.sampling_plan import SamplingPlan
 from records.schema import Cell
 
@@ -47,6 +48,7 @@ class Step(StrEnum):
     BUILD = "build"  # a cell's first process, until it is warm
     START = "start"  # a further process, until it is warm
     ROUNDS = "rounds"  # all bursts of one process
+    LOAD = "load"  # all turns under load in one process, with its search for settings and its soak
     FINISH = "finish"  # what the first process measures after its bursts
 
 
@@ -57,12 +59,13 @@ class TimePlan:
     that was not seen yet gets the usual time of its backend, multiplied by how far the others were from theirs.
     """
 
-    def __init__(self, sampling: SamplingPlan, budget_ends_s: float = math.inf) -> None:
+    def __init__(self, sampling: SamplingPlan, budget_ends_s: float = math.inf, load: LoadPlan | None = None) -> None:
         self.budget_ends_s = budget_ends_s
         self.contest_ends_s = budget_ends_s
         """The contest that was begun last must not go beyond this. It is infinite without a budget."""
         self._contest_id = ""
         self._share_that_stays = USUAL_SHARE_THAT_STAYS if sampling.races else 1.0
+        self._load_s = load.usual_s(sampling.processes) if load else 0.0
         self._rounds_s = sampling.rounds * (sampling.burst_s + BETWEEN_BURSTS_S)
         self._ahead: dict[str, Counter[tuple[Step, str]]] = {}
         self._seen: dict[tuple[Step, str], list[float]] = {}
@@ -74,13 +77,13 @@ class TimePlan:
         for label in labels:
             steps[Step.BUILD, label] = steps[Step.FINISH, label] = 1
             steps[Step.START, label] = further
-            steps[Step.ROUNDS, label] = 1 + further
+            steps[Step.ROUNDS, label] = steps[Step.LOAD, label] = 1 + further
         self._ahead[contest_id] = steps
 
     def expect_further(self, contest_id: str, labels: Sequence[str], processes: int) -> None:
         """Expect so many further processes of these cells, and nothing else of their contest."""
         self._ahead[contest_id] = Counter(
-            {(step, label): processes for label in labels for step in (Step.START, Step.ROUNDS)}
+            {(step, label): processes for label in labels for step in (Step.START, Step.ROUNDS, Step.LOAD)}
         )
 
     def done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
@@ -118,7 +121,7 @@ class TimePlan:
 
     def leaves_room_for_epoch(self, labels: Sequence[str], now_s: float, are_built: bool = True) -> bool:
         """Return True when one more process of each of these cells would end within the contest's share."""
-        steps = (Step.START if are_built else Step.BUILD, Step.ROUNDS)
+        steps = (Step.START if are_built else Step.BUILD, Step.ROUNDS, Step.LOAD)
         steps_s = sum(self.seconds_of(step, labels) for step in steps)
         return now_s + steps_s <= self.contest_ends_s
 
@@ -144,6 +147,8 @@ class TimePlan:
         if seen:
             return fmean(seen)
         usual_s = self._usual(step, label)
+        if not usual_s:
+            return 0.0
         others = [(fmean(taken), self._usual(step, other)) for (of, other), taken in self._seen.items() if of is step]
         # the usual time itself counts as seen once, because short steps tell little about a long one
         taken_s = usual_s + sum(taken for taken, _ in others)
@@ -159,6 +164,8 @@ class TimePlan:
                 return USUAL_START_S
             case Step.ROUNDS:
                 return self._rounds_s
+            case Step.LOAD:
+                return self._load_s
             case Step.FINISH:
                 return USUAL_FINISH_S
 

@@ -7,11 +7,25 @@ from pathlib import Path
 from judging.certainty import Certainty
 from judging.contest import ContestJudgement
 from judging.judgement import Judgement
+from judging.load import LoadJudgement
 from judging.suites import TAUS, Suite, SuiteRow
+from records.load import ServingSettings
 from records.schema import Frozen, Interval, Ratio
-from reports import doubt_sentences, suite_report
+from reports import doubt_sentences, load, suite_report
 
 FILES = ("report.json", "report.md", "report.html", "cells.csv")
+
+
+class LoadAnswer(Frozen):
+    """Who carries most under load."""
+
+    verdict: str
+    winner: str | None
+    tied: list[str]
+    is_open: bool  # measuring ended before it could be told which of `tied` carries most
+    values: dict[str, float]  # requests per second, or the median latency in ms, by label
+    settings: dict[str, ServingSettings]
+    doubts: list[str]
 
 
 class ContestAnswer(Frozen):
@@ -31,6 +45,7 @@ class ContestAnswer(Frozen):
     lead: Ratio | None  # over the runner-up
     doubts: list[str]
     without_numbers: dict[str, str]  # why, by label
+    under_load: LoadAnswer | None = None  # where that was asked for
 
 
 class BackendAnswer(Frozen):
@@ -99,6 +114,19 @@ def _answer(contest: ContestJudgement) -> ContestAnswer:
         without_numbers={
             cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
         },
+        under_load=_load_answer(contest.load) if contest.load else None,
+    )
+
+
+def _load_answer(judged: LoadJudgement) -> LoadAnswer:
+    return LoadAnswer(
+        verdict=load.verdict(judged),
+        winner=judged.winner,
+        tied=list(judged.tied),
+        is_open=judged.is_open,
+        values={cell.label: cell.value for cell in judged.cells if cell.value is not None},
+        settings={cell.label: cell.load.settings for cell in judged.cells if cell.load.settings},
+        doubts=[load.doubt(each) for each in judged.doubts],
     )
 
 

@@ -100,22 +100,28 @@ def sentences(contest: ContestJudgement) -> list[str]:
     """Say who carries most, how it serves, whether that is the winner of single calls, and what there is to doubt."""
     if (load := contest.load) is None:
         return []
-    return [verdict(load), *_against_single_calls(contest, load), *map(_doubt, load.doubts), *_left_out(load)]
+    told = verdict(load)
+    return [
+        told[0].upper() + told[1:],
+        *_against_single_calls(contest, load),
+        *map(doubt, load.doubts),
+        *_left_out(load),
+    ]
 
 
 def verdict(load: LoadJudgement) -> str:
-    """Return `Under load openvino carries 410 ± 12 requests/s at p99 < 20 ms, onnx 350 ± 9`."""
+    """Return `under load openvino carries 410 ± 12 requests/s at p99 < 20 ms, onnx 350 ± 9`."""
     if not load.ranked:
         reasons = listed([f"{cell.label}: {cell.load.reason or 'no turn has a value'}" for cell in load.cells])
-        return f"Under load nothing could be ranked ({reasons})."
+        return f"under load nothing could be ranked ({reasons})."
     best, *others = load.ranked
     verb = "carries" if load.scenario.is_rate else "answers in"
     told = f"{best.label} {verb} {_with_interval(load, best)}{_condition(load)}"
     rest = "".join(f", {cell.label} {_with_interval(load, cell, unit=False)}" for cell in others)
     if load.tied:
         how = "are not told apart yet" if load.is_open else "tie"
-        return f"Under load {listed(load.tied)} {how}: {told}{rest}."
-    return f"Under load {told}{rest}."
+        return f"under load {listed(load.tied)} {how}: {told}{rest}."
+    return f"under load {told}{rest}."
 
 
 def settings(chosen: ServingSettings) -> str:
@@ -141,22 +147,23 @@ def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> lis
     return [f"It is not the fastest at single calls, which is {fastest}: how you call decides what to ship."]
 
 
-def _doubt(doubt: LoadDoubt) -> str:
-    values, label = doubt.values, doubt.label
-    match doubt.kind:
+def doubt(found: LoadDoubt) -> str:
+    """Return a doubt in words."""
+    values, label = found.values, found.label
+    match found.kind:
         case LoadDoubtKind.NEAR_CEILING:
             most = f"{values['ceiling']:,.4g}"
             return (
                 f"The load generator itself reaches {most} here, so {label}'s {values['value']:,.4g} may be its limit."
             )
         case LoadDoubtKind.SOAK_MISSED:
-            found = f"{format.milliseconds(values['value_ms'])} ms over {format.seconds(values['seconds'])} s"
-            return f"{label} does not hold the objective for long: it was {found} at the rate found."
+            was = f"{format.milliseconds(values['value_ms'])} ms over {format.seconds(values['seconds'])} s"
+            return f"{label} does not hold the objective for long: it was {was} at the rate found."
         case LoadDoubtKind.DRIFTED:
             return f"{label}'s median latency changed by {100 * values['share']:+.0f} % over the soak."
         case LoadDoubtKind.FAILED:
             share = f"{values['failed']:.0f} of {values['requests']:,.0f} requests"
-            return f"{label} failed {share} under load: {doubt.detail}."
+            return f"{label} failed {share} under load: {found.detail}."
 
 
 def _left_out(load: LoadJudgement) -> list[str]:

@@ -228,10 +228,13 @@ def print_report(judgement: Judgement, console: Console) -> None:
 
 
 def print_answers(judgement: Judgement, console: Console) -> None:
-    """Print a line for each suite, and one for each contest."""
+    """Print a line for each suite, one for each contest, and one for each contest under load."""
     for suite in judgement.suites:
         console.print(Text(suite_report.answer(suite)), highlight=False, soft_wrap=True)
     _print_winners(judgement, console)
+    for contest, name in zip(judgement.contests, sentences.names(judgement.contests), strict=True):
+        if contest.load:
+            console.print(Text(one_line(f"{name}: {load.verdict(contest.load)}"), "bold"), soft_wrap=True)
 
 
 def _print_winners(judgement: Judgement, console: Console) -> None:

@@ -388,6 +388,7 @@ class ContestRun:
                 soaked = cell_run.under_load(plan).soak(load, round_.seed)
                 cell_run.load = load.model_copy(update={"soak": soaked})
 
+        begun_s = self._machine.now_s()
         steps = [settle, *([take_turn] * plan.rounds_in(self._run.sampling.processes)), soak]
         for number, step in enumerate(steps):
             if number > 2 and self._machine.now_s() >= self._time_plan.contest_ends_s:
@@ -403,6 +404,8 @@ class ContestRun:
                     alive.remove(cell_run)
                     if self._makes_room(cell_run, ended, alive):
                         epoch.displaced.append(cell_run)
+        for cell_run in alive:
+            self._step_done(Step.LOAD, cell_run, (self._machine.now_s() - begun_s) / len(alive))
         return alive
 
     def _rounds_so_far(

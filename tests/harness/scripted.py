@@ -314,7 +314,7 @@ def run_contest(
     plan = plan or plan_of()
     measurement = Measurement(
         *(launcher, store, progress, plan, time_limit_s, interleaved, undecided, machine),
-        time_plan=TimePlan(plan, budget_s),
+        time_plan=TimePlan(plan, budget_s, load),
         artifacts=Artifacts(store.root, artifact_limit),
         load=load,
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.load_plan import LoadPlan
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import (
     OTHER_BUILD_S,
@@ -16,6 +17,7 @@ from harness.time_plan import (
     end_of_budget,
     likely_to_run,
 )
+from records.load import Scenario
 from records.schema import Cell
 
 SAMPLING = SamplingPlan.lasting(1.5)
@@ -124,3 +126,12 @@ def test_a_budget_keeps_time_for_the_report() -> None:
     assert end_of_budget(100.0, 20.0) == 118.0
     assert end_of_budget(100.0, 600.0) == 692.0
     assert end_of_budget(100.0, None) == math.inf
+
+
+def test_load_is_part_of_the_time_left() -> None:
+    load, sampling = LoadPlan(Scenario.OFFLINE, soak_s=30.0), replace(SAMPLING, races=False)
+    quiet, loaded = TimePlan(sampling), TimePlan(sampling, load=load)
+    for plan in (quiet, loaded):
+        plan.expect("contest", ["eager", "onnx"], 3)
+    assert loaded.left_s() - quiet.left_s() == pytest.approx(2 * 3 * load.usual_s(3))
+    assert load.usual_s(3) > 10.0

@@ -15,6 +15,7 @@ from records.load import ServingSettings as Settings
 from records.schema import Record
 from reports import load
 from reports.charts import Palette, of_contest
+from reports.json_answer import answer_of
 from reports.markdown import to_markdown
 from reports.page import to_page
 from reports.terminal import print_report
@@ -96,3 +97,9 @@ def test_cells_that_carried_nothing_have_their_reason() -> None:
     nothing = carrying("onnx", [], scenario=Scenario.SERVER, settings=None, reason="p99 < 20 ms does not hold")
     (sentence,) = load.sentences(judge(report([nothing])).contests[0])
     assert sentence == "Under load nothing could be ranked (onnx: p99 < 20 ms does not hold)."
+
+
+def test_the_answer_for_programs_has_values_and_settings(judgement: Judgement, tmp_path: Path) -> None:
+    answer = answer_of(judgement, tmp_path).contests[0].under_load
+    assert answer is not None and answer.winner == "openvino"
+    assert answer.values["onnx"] == pytest.approx(352, abs=1) and answer.settings["openvino"] == BEST
