@@ -144,8 +144,12 @@ def test_a_hang_passes_the_deadline_and_can_be_ended(launcher: Launcher, referen
     assert worker.end() == -9
 
 
-@by_either
-@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize(
+    ("launcher", "crashes"),
+    [(ForkLauncher, False), (ForkLauncher, True), (SpawnLauncher, True)],
+    indirect=["launcher"],
+    scope="module",
+)
 def test_nothing_of_a_worker_survives_its_end(
     launcher: Launcher, crashes: bool, reference: Path, tmp_path: Path
 ) -> None:
