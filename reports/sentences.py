@@ -35,7 +35,8 @@ def title(judgement: Judgement) -> str:
     if not records:
         return "Nothing has been measured yet"
     tried = [record.cell for record in records if not record.status.is_absence] or [record.cell for record in records]
-    models = _first_names([cell.model for cell in tried])
+    names = dict.fromkeys(cell.model for cell in tried)
+    models = f"{len(names)} models" if judgement.suites else _first_names(list(names))
     backends = _first_names([cell.backend for cell in tried])
     return f"{models} \u00d7 {backends} on {machine.devices(judgement.report)}"
 

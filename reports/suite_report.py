@@ -169,10 +169,10 @@ def map_columns(suite: Suite) -> list[Column[ContestJudgement]]:
     names = model_names(suite)
     return [
         Column("model", lambda contest: names[contest.contest_id], is_text=True, outputs=Output.ALL),
+        *map(_map_column, suite.labels),
         Column("fastest", sentences.candidates, write=one_line, is_text=True, outputs=Output.ALL),
         Column("how sure", sentences.certainty, write=one_line, is_text=True, outputs=Output.ALL,
                is_bad=lambda contest: contest.certainty in UNSURE),
-        *map(_map_column, suite.labels),
     ]  # fmt: skip
 
 
