@@ -72,7 +72,6 @@ class Inductor(Backend):
     channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", "reduce-overhead", CUDA_GRAPH)
     best: ClassVar[Mapping[str, Suits]] = {
         "default": Suits(),
-        "freezing": Suits("cpu"),
         CHANNELS_LAST: Suits("cpu", convolutions=True),
         "reduce-overhead": Suits("cuda"),
         CUDA_GRAPH: Suits("cuda"),
