@@ -10,6 +10,7 @@ from backends import cuda_graph, quantising
 from backends.base import CUDA_GRAPH, AheadOfTime, Availability, BuildContext, Compiled, ServingKnobs, Settings, Suits
 from backends.inductor import Inductor, InductorLog, compiler_available, generated_and_called
 from backends.linking import LINKED, linker_options
+from backends.ranges import exported
 from models.base import Inputs
 from records.device import Device
 from records.schema import Extent, Placement
@@ -33,6 +34,7 @@ class AOTInductor(AheadOfTime):
     description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"
     quantises = True
     writes_caches = True
+    takes_ranges = True
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="runner")
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
@@ -53,15 +55,15 @@ class AOTInductor(AheadOfTime):
         import torch
         import torch._inductor
 
-        from backends.calling import FlatModule
-
         prepared = quantising.prepare(module, inputs, context, lower=False)
-        flat = prepared.module if prepared.layers else FlatModule(module, inputs)
         # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
         with torch.inference_mode(False), torch.no_grad():
-            example = tuple(tensor.clone() for tensor in inputs.tensors())
             with context.phase("export"):
-                program = torch.export.export(flat, example)
+                if prepared.layers:  # its arguments are flat already
+                    example = tuple(tensor.clone() for tensor in inputs.tensors())
+                    program = torch.export.export(prepared.module, example)
+                else:
+                    program = exported(module, inputs, context.open_axes)
             with context.phase("compile"), prepared.compiling(), InductorLog() as log:
                 torch._inductor.aoti_compile_and_package(
                     program, package_path=str(context.workspace / PACKAGE), inductor_configs=linker_options()

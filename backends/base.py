@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
+from backends.ranges import OpenAxis
 from records.device import Device
 from records.errors import Unsupported
 from records.load import ServingSettings
@@ -95,6 +96,8 @@ class BuildContext:
     """Patterns of module names, given by the model or the user. Surgical modes compile only these."""
     serving: ServingSettings | None = None
     """How the build will serve requests from several threads. None for single calls."""
+    open_axes: tuple[OpenAxis, ...] = ()
+    """The axes of the inputs that the build leaves open: it then serves every size in their ranges."""
 
 
 class Compiled(ABC):
@@ -139,6 +142,10 @@ class Compiled(ABC):
     def compilations(self) -> int:
         """Return how often anything was compiled so far. The number must stop growing before measuring starts."""
         return 0
+
+    def recompiled(self) -> tuple[str, ...]:
+        """Return why anything was compiled again since it was built, with a reason for each time."""
+        return ()
 
     def is_final(self) -> bool:
         """Return False while the build may still change how it runs. It is then called until it is final."""
@@ -192,6 +199,9 @@ class Wrapped(Compiled):
     def compilations(self) -> int:
         return self._inner.compilations()
 
+    def recompiled(self) -> tuple[str, ...]:
+        return self._inner.recompiled()
+
     def is_final(self) -> bool:
         return self._inner.is_final()
 
@@ -227,6 +237,12 @@ class Backend(ABC):
     """Tasks that `build` handles. A backend that trains runs or compiles `context.training`."""
     takes_streams: ClassVar[bool] = False
     """True if one build serves inputs of several lengths. `context.calibration` then has all of them."""
+    takes_ranges: ClassVar[bool] = False
+    """True if `build` leaves `context.open_axes` open, so that one build serves a range of sizes."""
+    any_size: ClassVar[frozenset[str]] = frozenset()
+    """Modes that build nothing for a size, so that a build for a range of sizes would be the same again."""
+    one_size: ClassVar[Mapping[str, str]] = {CUDA_GRAPH: "a CUDA graph replays calls of one size"}
+    """Modes that serve one size only although the backend takes ranges, and why."""
     takes_onnx: ClassVar[bool] = False
     """True if `build` starts from an ONNX graph, and so takes a model that is an ONNX file."""
     quantises: ClassVar[bool] = False
@@ -261,7 +277,17 @@ class Backend(ABC):
             return Availability(f"{CHANNELS_LAST} is for inference in a precision that casting gives: use {self.name}")
         if self.plain_mode(cell) == CUDA_GRAPH and not cell.device.is_cuda:
             return Availability(f"CUDA graphs need a CUDA device, not {cell.device}")
-        return YES
+        return Availability(self._reason_against_range(cell)) if cell.dynamic else YES
+
+    def _reason_against_range(self, cell: Cell) -> str:
+        """Return why one build of the cell cannot serve a range of sizes, or an empty string."""
+        if not self.takes_ranges:
+            return f"{self.name} builds for one size"
+        if (mode := self.plain_mode(cell)) in self.one_size:
+            return self.one_size[mode]
+        if cell.task != INFERENCE or cell.precision.is_quantised:
+            return "one build for a range of sizes is for inference, in a precision that casting gives"
+        return ""
 
     def plain_mode(self, cell: Cell) -> str:
         """Return the cell's mode, or the one that it would be without channels_last memory."""

@@ -11,6 +11,7 @@ from backends.base import Settings
 if TYPE_CHECKING:
     import torch
 
+    from backends.ranges import OpenAxes
     from models.base import Inputs
 
 
@@ -27,8 +28,10 @@ class OnnxModel:
     output_names: tuple[str, ...]
 
 
-def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path, opset: int | None = None) -> OnnxModel:
-    """Export `module` through torch.export to `folder`/model.onnx, with the static shapes of `inputs`.
+def export_onnx(
+    module: torch.nn.Module, inputs: Inputs, folder: Path, opset: int | None = None, axes: OpenAxes = ()
+) -> OnnxModel:
+    """Export `module` through torch.export to `folder`/model.onnx, with the shapes of `inputs`, but with `axes` open.
 
     A module that is an ONNX graph is only written. `opset` is the version of ONNX's operators; None stands for the
     exporter's default. Weights over protobuf's limit of 2 GB go into a file beside it. Raise what torch.onnx.export
@@ -37,17 +40,22 @@ def export_onnx(module: torch.nn.Module, inputs: Inputs, folder: Path, opset: in
     import torch
 
     from backends.calling import FlatModule, tensor_names
+    from backends.ranges import exported
     from models.onnx_module import OnnxModule
 
     path = folder / EXPORTED
     tensors = inputs.tensors()
     if isinstance(module, OnnxModule):
-        module.write(path, *tensors)
+        if axes:
+            module.write_open(path)
+        else:
+            module.write(path, *tensors)
         return _model_at(path)
     # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
     with torch.inference_mode(False), torch.no_grad():
+        flat = FlatModule(module, inputs)
         program = torch.onnx.export(
-            FlatModule(module, inputs),
+            exported(module, inputs, axes) if axes else flat,
             tuple(tensor.clone() for tensor in tensors),
             input_names=tensor_names(module, inputs),
             opset_version=opset,

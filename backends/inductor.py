@@ -23,6 +23,7 @@ from backends.base import (
     Wrapped,
 )
 from backends.eager import Callables, Steps, torch_available
+from backends.ranges import mark, refusing_guards
 from models.base import of_each_shape
 from records.device import Device
 from records.errors import Unsupported
@@ -81,6 +82,13 @@ class Inductor(Backend):
     spelled_out = frozenset({"static", "dynamic", BUCKETS})
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
     takes_streams = True
+    takes_ranges = True
+    one_size: ClassVar[Mapping[str, str]] = {
+        **Backend.one_size,
+        SURGICAL: "parts that are compiled alone have no inputs of the model, which a range is of",
+        "static": "this mode builds for one size",
+        BUCKETS: "this mode builds for each power of two",
+    }
     tasks = TASKS
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
 
@@ -130,7 +138,8 @@ class Inductor(Backend):
                 # a CUDA graph may write into an input only if that stays where it is
                 torch._dynamo.mark_static_address(cache, guard=False)
         # torch.compile is lazy and compiles in the first call, so the call belongs to this phase
-        with context.phase("compile"), prepared.compiling(), InductorLog() as log:
+        mark(inputs, context.open_axes)
+        with context.phase("compile"), prepared.compiling(), refusing_guards(context.open_axes), InductorLog() as log:
             options = self.modes[context.cell.mode]
             # any `dynamic` but the default is entered and left as a context in every call (5 µs)
             compiled = torch.compile(prepared.module, backend="inductor", **options)  # type: ignore[call-overload]
@@ -142,7 +151,9 @@ class Inductor(Backend):
             for example in [prepared.example(), *others]:
                 for _ in range(TRIGGERING_CALLS):
                     compiled(*example.args, **example.kwargs)
-            optimised = prepared.adapt(Optimised(prepared.sparing(compiled), context.cell.device, log))
+            raw = Optimised(prepared.sparing(compiled), context.cell.device, log)
+            raw.note_built()
+            optimised = prepared.adapt(raw)
             return (
                 cuda_graph.capture(optimised, inputs, context.calibration)
                 if context.cell.mode == CUDA_GRAPH
@@ -206,6 +217,16 @@ class FromCounters(Compiled):
     _log: InductorLog
     _breaks_by_design: Counter[str]  # graph breaks that leave no work outside
     _compiled_before: int | None = None  # when the placement was first read, after the warm-up
+    _built: tuple[int, int] = (0, 0)  # compilations, and guards that failed, when the build was done
+
+    def note_built(self) -> None:
+        """Remember what was compiled so far. What is compiled from now on was compiled again."""
+        self._built = self.compilations(), len(failed_guards())
+
+    def recompiled(self) -> tuple[str, ...]:
+        compilations, guards = self._built
+        reasons = list(dict.fromkeys(failed_guards()[guards:])) or ["Dynamo names no guard"]
+        return tuple(reasons[place % len(reasons)] for place in range(self.compilations() - compilations))
 
     def placement(self) -> Placement:
         """Read Dynamo's and Inductor's counters, which start at zero in the cell's process, and their logs."""
@@ -277,6 +298,13 @@ class OptimisedSteps(FromCounters, Wrapped):
                 asked_for = {reason for reason in counters["graph_break"] if "torch._dynamo.graph_break()" in reason}
                 found = counters["graph_break"] - before
                 self._breaks_by_design = Counter({reason: found[reason] for reason in asked_for})
+
+
+def failed_guards() -> list[str]:
+    """Return in one line each why Dynamo could not call what it had compiled, in this process so far."""
+    from torch._dynamo.utils import guard_failures
+
+    return [str(reason).strip().partition("\n")[0][:300] for reasons in guard_failures.values() for reason in reasons]
 
 
 def generated_and_called() -> dict[str, int]:

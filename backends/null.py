@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 class Null(Backend):
     name = "null"
     description = "scripted behaviour, for tests of the harness"
+    takes_ranges = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {"latency_ms": 1.0},
         "again": {"latency_ms": 1.0},
@@ -86,6 +87,7 @@ class NullPackaged(AheadOfTime):
 
     name = "null-packaged"
     description = "scripted behaviour, ahead of time, for tests of the harness"
+    takes_ranges = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {"latency_ms": 1.0},
         "crash-in-compile": {"crash_in": "compile"},

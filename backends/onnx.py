@@ -14,6 +14,7 @@ from backends import onnx_quantising
 from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings, Suits
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx, exported_before, use_exportable_experts
+from backends.ranges import highest, lowest
 from models.generation import caches_in_place
 from records.device import Device
 from records.errors import BakeoffError, Unavailable, Unsupported
@@ -41,6 +42,7 @@ PROFILED_CALLS = 5
 
 ONE_FOR_ALL = "one for all"
 """The value of the knob `sessions` with which instances share a session and its threads."""
+Shapes = tuple[tuple[int, ...], ...]
 
 
 class Onnx(Backend):
@@ -48,6 +50,7 @@ class Onnx(Backend):
     description = "ONNX Runtime from the torch.export-based ONNX exporter, with IO binding"
     quantises = True
     takes_onnx = True
+    takes_ranges = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {},
         "cpu": {"provider": "cpu"},
@@ -114,13 +117,13 @@ class Onnx(Backend):
         exported = exported_before(context.workspace)
         if exported is None:
             with context.phase("export"):
-                exported = export_onnx(module, inputs, context.workspace, _opset(cell))
+                exported = export_onnx(module, inputs, context.workspace, _opset(cell), context.open_axes)
                 if cell.precision is Precision.INT8:
                     exported = onnx_quantising.static_onnx(
                         exported, context.calibration, context.workspace, symmetric=provider == "tensorrt"
                     )
         with context.phase("compile"):
-            sessions = Sessions(exported, context, provider)
+            sessions = Sessions(exported, context, provider, inputs)
             graph = cell.mode == CUDA_GRAPH
             layers = onnx_quantising.onnx_layers(exported) if cell.precision is Precision.INT8 else {}
             caches = caches_in_place(module, inputs)
@@ -134,6 +137,7 @@ class Onnx(Backend):
                 layers=layers,
                 changed=changed,
                 caches=caches,
+                is_open=bool(context.open_axes),
             )
             bound.bind(inputs)
             for _ in range(CAPTURING_CALLS if graph else 1):
@@ -193,9 +197,10 @@ def _missing_for_tensorrt() -> str:
 class Sessions:
     """Opens sessions on one exported model, with the options of the cell."""
 
-    def __init__(self, exported: OnnxModel, context: BuildContext, provider: str) -> None:
+    def __init__(self, exported: OnnxModel, context: BuildContext, provider: str, example: Inputs) -> None:
         self._exported = exported
         self._context = context
+        self._example = example
         self.provider = PROVIDERS[provider]
         self._asked = provider
 
@@ -279,6 +284,24 @@ class Sessions:
             "trt_engine_cache_path": folder,
             "trt_timing_cache_enable": "1",
             "trt_timing_cache_path": folder,
+            **self._tensorrt_profile(),
+        }
+
+    def _tensorrt_profile(self) -> dict[str, str]:
+        """Return the shapes that one engine serves, as `name:2x16x256,other:2x16`, or nothing for one size."""
+        axes = self._context.open_axes
+        if not axes:
+            return {}
+        shapes = [tuple(tensor.shape) for tensor in self._example.tensors()]
+        ends = {
+            "trt_profile_min_shapes": [lowest(axes, place, shape) for place, shape in enumerate(shapes)],
+            "trt_profile_opt_shapes": shapes,
+            "trt_profile_max_shapes": [highest(axes, place, shape) for place, shape in enumerate(shapes)],
+        }
+        names = self._exported.input_names
+        return {
+            option: ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in zip(names, found, strict=True))
+            for option, found in ends.items()
         }
 
     def _openvino_options(self) -> dict[str, str]:
@@ -318,6 +341,7 @@ class Bound(Compiled):
         changed: Settings,
         session: Any = None,
         caches: int = 0,
+        is_open: bool = False,
     ) -> None:
         import onnxruntime
         import torch
@@ -325,7 +349,8 @@ class Bound(Compiled):
         self._sessions = sessions
         self._layers = layers
         self._changed = changed
-        self._session = session = session or sessions.open()
+        self._is_open = is_open
+        self._session = session or sessions.open()
         self._exported = exported
         self._device, self._cell_device = torch.device(device), device
         self._caches = caches
@@ -335,13 +360,10 @@ class Bound(Compiled):
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         # the default, given explicitly: otherwise 1.31 raises an exception to look it up, 34 µs in every call
         self._run_options.add_run_config_entry("gpu_graph_id", "0")
-        self._buffers = [
-            torch.empty(_static_shape(value), dtype=_torch_type(value.type), device=self._device)
-            for value in session.get_outputs()[: len(session.get_outputs()) - self._caches]
-        ]
+        self._buffers: dict[Shapes, list[torch.Tensor]] = {}  # the outputs, by the shapes of the inputs
         self._bindings: dict[int, tuple[Any, Inputs, tuple[torch.Tensor, ...]]] = {}
         self._current: Any = None
-        self._last_bound: tuple[torch.Tensor, ...] = ()
+        self._last_bound: tuple[torch.Tensor, ...] = example.tensors() if example else ()
         self._placement: Placement | None = None
         if self._static is not None:
             self._current = self._binding(self._static)
@@ -362,7 +384,8 @@ class Bound(Compiled):
         self._session.run_with_iobinding(self._current, self._run_options)
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        return tuple(buffer.clone() for buffer in (*self._buffers, *self._caches_in(self._static or self._last_bound)))
+        bound = self._static or self._last_bound
+        return tuple(buffer.clone() for buffer in (*self._buffers_for(bound), *self._caches_in(bound)))
 
     def _caches_in(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return tensors[len(tensors) - self._caches :]
@@ -384,6 +407,7 @@ class Bound(Compiled):
             self._changed,
             session,
             self._caches,
+            self._is_open,
         )
 
     def placement(self) -> Placement | None:
@@ -432,8 +456,33 @@ class Bound(Compiled):
             events = json.loads(Path(session.end_profiling()).read_text())
         return time_share_of(events)
 
+    def _buffers_for(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+        """Return the buffers of the outputs for inputs of these shapes. If the graph leaves axes open, a call that is
+        not timed tells the shapes of its outputs."""
+        import torch
+
+        key = tuple(tuple(tensor.shape) for tensor in tensors)
+        if key not in self._buffers:
+            values = self._session.get_outputs()
+            values = values[: len(values) - self._caches]
+            shapes = self._shapes_told_by_a_call(tensors) if self._is_open else [_static_shape(one) for one in values]
+            self._buffers[key] = [
+                torch.empty(tuple(shape), dtype=_torch_type(value.type), device=self._device)
+                for value, shape in zip(values, shapes, strict=True)
+            ]
+        return self._buffers[key]
+
+    def _shapes_told_by_a_call(self, tensors: tuple[torch.Tensor, ...]) -> list[list[int]]:
+        binding = self._session.io_binding()
+        self._bind_inputs(binding, tensors)
+        for name in self._exported.output_names:
+            binding.bind_output(name, self._device.type, self._device.index or 0)
+        self._session.run_with_iobinding(binding)
+        return [value.shape() for value in binding.get_outputs()]
+
     def close(self) -> None:
         self._bindings.clear()
+        self._buffers.clear()
         self._last_bound = ()
         self._current = None
         self._session = None
@@ -441,16 +490,20 @@ class Bound(Compiled):
     def _binding(self, tensors: tuple[torch.Tensor, ...], session: Any = None) -> Any:
         binding = (session or self._session).io_binding()
         index = self._device.index or 0
-        for name, tensor in zip(self._exported.input_names, tensors, strict=True):
-            binding.bind_input(
-                name, self._device.type, index, _onnx_type(tensor.dtype), tuple(tensor.shape), tensor.data_ptr()
-            )
-        outputs = (*self._buffers, *self._caches_in(tensors))
+        self._bind_inputs(binding, tensors)
+        outputs = (*self._buffers_for(tensors), *self._caches_in(tensors))
         for name, buffer in zip(self._exported.output_names, outputs, strict=True):
             binding.bind_output(
                 name, self._device.type, index, _onnx_type(buffer.dtype), tuple(buffer.shape), buffer.data_ptr()
             )
         return binding
+
+    def _bind_inputs(self, binding: Any, tensors: tuple[torch.Tensor, ...]) -> None:
+        index = self._device.index or 0
+        for name, tensor in zip(self._exported.input_names, tensors, strict=True):
+            binding.bind_input(
+                name, self._device.type, index, _onnx_type(tensor.dtype), tuple(tensor.shape), tensor.data_ptr()
+            )
 
 
 def assignment(session: Any, provider: str) -> Placement | None:
@@ -493,12 +546,12 @@ def time_share_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {PROVIDERS["cuda"]: on_gpu / whole, PROVIDERS["cpu"]: on_cpu / whole}
 
 
-def _static_shape(value: Any) -> tuple[int, ...]:
+def _static_shape(value: Any) -> list[int]:
     if not all(isinstance(size, int) for size in value.shape):
         raise BakeoffError(
             f"output '{value.name}' has no static shape ({value.shape}), so no buffer can be bound to it"
         )
-    return tuple(value.shape)
+    return list(value.shape)
 
 
 def _onnx_type(dtype: torch.dtype) -> int:

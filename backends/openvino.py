@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from backends import onnx_quantising
 from backends.base import YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings, Suits
 from backends.exporting import use_exportable_experts
+from backends.ranges import OpenAxes, exported, highest, lowest
 from records.device import Device
 from records.errors import BakeoffError, Unavailable
 from records.precision import Precision
@@ -32,6 +33,7 @@ class OpenVINO(Backend):
     description = "OpenVINO on the CPU, converted from torch.export (int8: from quantised ONNX), latency hint"
     quantises = True
     takes_onnx = True
+    takes_ranges = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {"PERFORMANCE_HINT": "LATENCY"}}
     best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cpu")}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino")
@@ -82,7 +84,7 @@ class OpenVINO(Backend):
                     **_serving_options(context),
                 },
             )
-            request = Request(compiled, quantised, experts)
+            request = Request(compiled, quantised, experts, is_open=bool(context.open_axes))
         in_force = request.precision()["inference_precision_hint"]
         if in_force != PRECISION_HINTS[precision]:
             raise Unavailable(f"OpenVINO was asked for {PRECISION_HINTS[precision]} and took {in_force}")
@@ -112,50 +114,64 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
     import openvino
     import torch
 
-    from backends.calling import FlatModule
     from backends.exporting import export_onnx, exported_before
     from models.onnx_module import OnnxModule
 
     if context.cell.precision is Precision.INT8:
         quantised = exported_before(context.workspace)
         if quantised is None:
-            exported = export_onnx(module, inputs, context.workspace)
-            quantised = onnx_quantising.static_onnx(exported, context.calibration, context.workspace)
+            in_float = export_onnx(module, inputs, context.workspace)
+            quantised = onnx_quantising.static_onnx(in_float, context.calibration, context.workspace)
         return core.read_model(quantised.path), onnx_quantising.onnx_layers(quantised)
     path = context.workspace / "model.xml"
     if path.exists():
         return core.read_model(path), {}
+    axes = context.open_axes
     if isinstance(module, OnnxModule):
-        return core.read_model(export_onnx(module, inputs, context.workspace).path), {}
-    tensors = inputs.tensors()
-    # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
+        model = core.read_model(export_onnx(module, inputs, context.workspace, axes=axes).path)
+        if axes:
+            model.reshape(_shapes(inputs, axes))
+        return model, {}
     with torch.inference_mode(False), torch.no_grad():
-        example = tuple(tensor.clone() for tensor in tensors)
-        program = torch.export.export(FlatModule(module, inputs), example)
-        model = openvino.convert_model(program)
-    model.reshape({index: list(tensor.shape) for index, tensor in enumerate(tensors)})
+        model = openvino.convert_model(exported(module, inputs, axes))
+    model.reshape(_shapes(inputs, axes))
     openvino.save_model(model, path, compress_to_fp16=False)
     return model, {}
 
 
-class Request(Compiled):
-    """An inference request that reads and writes the memory of torch tensors."""
+def _shapes(inputs: Inputs, axes: OpenAxes) -> dict[int, Any]:
+    """Return the shape of each input by its place, with ranges for open axes."""
+    import openvino
 
-    def __init__(self, compiled: Any, quantised: Settings, changed: Settings) -> None:
+    found = {}
+    for index, tensor in enumerate(inputs.tensors()):
+        ends = zip(lowest(axes, index, tensor.shape), highest(axes, index, tensor.shape), strict=True)
+        found[index] = openvino.PartialShape([openvino.Dimension(low, high) for low, high in ends])
+    return found
+
+
+class Request(Compiled):
+    """An inference request that reads and writes the memory of torch tensors.
+
+    A model that `is_open` writes its outputs to memory of OpenVINO's own, which is as large as each call needs.
+    """
+
+    def __init__(self, compiled: Any, quantised: Settings, changed: Settings, is_open: bool = False) -> None:
         import torch
 
         self._compiled = compiled
         self._quantised = quantised
         self._changed = changed
         self._request = compiled.create_infer_request()
+        self._is_open = is_open
         self._buffers: list[torch.Tensor] = []
-        for index, port in enumerate(compiled.outputs):
+        self._bound: tuple[torch.Tensor, ...] = ()
+        for index, port in enumerate([] if is_open else compiled.outputs):
             if port.partial_shape.is_dynamic:
                 raise BakeoffError(f"output {index} has no static shape, so no buffer can be bound to it")
             buffer = torch.empty(tuple(port.shape), dtype=_torch_type(port.element_type))
             self._buffers.append(buffer)
             self._request.set_output_tensor(index, _shared(buffer))
-        self._bound: tuple[torch.Tensor, ...] = ()
 
     def bind(self, inputs: Inputs) -> None:
         # kept alive here, because OpenVINO holds their memory and not the tensors
@@ -167,10 +183,12 @@ class Request(Compiled):
         self._request.infer(share_outputs=True)
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        return tuple(buffer.clone() for buffer in self._buffers)
+        if self._buffers:
+            return tuple(buffer.clone() for buffer in self._buffers)
+        return tuple(_copied(self._request.get_output_tensor(index)) for index in range(len(self._compiled.outputs)))
 
     def instance(self) -> Compiled:
-        return Request(self._compiled, self._quantised, self._changed)
+        return Request(self._compiled, self._quantised, self._changed, self._is_open)
 
     def placement(self) -> Placement:
         """Count the nodes of the model that runs, by the precision they compute in."""
@@ -222,6 +240,15 @@ def _shared(tensor: torch.Tensor) -> Any:
     if tensor.dtype != torch.bfloat16:
         return openvino.Tensor(tensor.numpy(), shared_memory=True)
     return openvino.Tensor(tensor.view(torch.int16).numpy(), openvino.Shape(list(tensor.shape)), openvino.Type.bf16)
+
+
+def _copied(tensor: Any) -> torch.Tensor:
+    """Return a copy of an OpenVINO tensor as a torch tensor."""
+    import torch
+
+    copy = torch.empty(tuple(tensor.shape), dtype=_torch_type(tensor.element_type))
+    tensor.copy_to(_shared(copy))
+    return copy
 
 
 def _torch_type(element_type: Any) -> torch.dtype:

@@ -13,7 +13,7 @@ import json
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from backends import cuda_graph
 from backends.base import CUDA_GRAPH, YES, AheadOfTime, Availability, BuildContext, Compiled, Settings, Suits
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx
+from backends.ranges import highest, lowest, of_tensor
 from records.device import Device
 from records.errors import BakeoffError, first_line
 from records.precision import Precision
@@ -47,6 +48,7 @@ class TensorRT(AheadOfTime):
     description = "TensorRT engine built from the torch.export-based ONNX exporter"
     quantises = True
     takes_onnx = True
+    takes_ranges = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "default": {},
         CUDA_GRAPH: {},
@@ -72,19 +74,19 @@ class TensorRT(AheadOfTime):
         import tensorrt  # noqa: F401 - before the phases, which do not time imports
 
         with context.phase("export"):
-            exported = export_onnx(module, inputs, context.workspace)
+            exported = export_onnx(module, inputs, context.workspace, axes=context.open_axes)
             if context.cell.precision is Precision.INT8:
                 from backends.onnx_quantising import static_onnx
 
                 exported = static_onnx(exported, context.calibration, context.workspace, symmetric=True)
         with context.phase("compile"):
-            write_engine(exported, context)
+            write_engine(exported, context, [tuple(tensor.shape) for tensor in inputs.tensors()])
 
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
         import tensorrt  # noqa: F401 - before the phases, which do not time imports
 
         with context.phase("load"):
-            engine = Engine(context.workspace, context.cell.device, self.stream_handle)
+            engine = Engine(context.workspace, context.cell.device, self.stream_handle, bool(context.open_axes))
             return cuda_graph.capture(engine, inputs) if context.cell.mode == CUDA_GRAPH else engine
 
     def stream_handle(self) -> int:
@@ -169,8 +171,11 @@ def logger_for(complaints: Complaints) -> trt.ILogger:
     return Logger()
 
 
-def write_engine(exported: OnnxModel, context: BuildContext) -> None:
-    """Build an engine from ONNX into the workspace. Raise BakeoffError or MemoryError with TensorRT's words."""
+def write_engine(exported: OnnxModel, context: BuildContext, shapes: Sequence[tuple[int, ...]] = ()) -> None:
+    """Build an engine from ONNX into the workspace. Raise BakeoffError or MemoryError with TensorRT's words.
+
+    With open axes, it is tuned for inputs of these `shapes`.
+    """
     import tensorrt as trt
 
     complaints = Complaints()
@@ -186,6 +191,8 @@ def write_engine(exported: OnnxModel, context: BuildContext) -> None:
         reasons = [_told(parser.get_error(index)) for index in range(parser.num_errors)]
         raise complaints.failure("TensorRT's ONNX parser refused the graph", *reasons)
     config = _config(builder, context)
+    if context.open_axes:
+        _add_profile(builder, config, dict(zip(exported.input_names, shapes, strict=True)), context, complaints)
     cache = _timing_cache(config, context.workspace / TIMING_CACHE, complaints)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
@@ -216,6 +223,23 @@ def _config(builder: trt.Builder, context: BuildContext) -> trt.IBuilderConfig:
     return config
 
 
+def _add_profile(
+    builder: trt.Builder,
+    config: trt.IBuilderConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    context: BuildContext,
+    complaints: Complaints,
+) -> None:
+    """Tell the builder which shapes the engine must take, and which ones it is tuned for."""
+    profile = builder.create_optimization_profile()
+    axes = context.open_axes
+    for place, (name, shape) in enumerate(shapes.items()):
+        if of_tensor(axes, place):
+            profile.set_shape(name, lowest(axes, place, shape), shape, highest(axes, place, shape))
+    if config.add_optimization_profile(profile) < 0:
+        raise complaints.failure("TensorRT took no optimisation profile")
+
+
 def _timing_cache(config: trt.IBuilderConfig, path: Path, complaints: Complaints) -> trt.ITimingCache:
     """Set and return the cell's own timing cache, which is empty unless `path` exists. No cell shortens another's
     build."""
@@ -228,11 +252,11 @@ def _timing_cache(config: trt.IBuilderConfig, path: Path, complaints: Complaints
 class Engine(Compiled):
     """An execution context that reads and writes the memory of torch tensors on `device`, in the stream of each call.
 
-    Inputs are bound as they are. Outputs are allocated once, as the engine says. The log, the runtime and the engine
-    live until `close`.
+    Inputs are bound as they are. Outputs are allocated once for inputs of one shape, as the engine says. The log, the
+    runtime and the engine live until `close`.
     """
 
-    def __init__(self, folder: Path, device: Device, stream_handle: Callable[[], int]) -> None:
+    def __init__(self, folder: Path, device: Device, stream_handle: Callable[[], int], is_open: bool = False) -> None:
         import tensorrt as trt
         import torch
 
@@ -259,24 +283,27 @@ class Engine(Compiled):
             raise BakeoffError(f"the engine has no output {', '.join(missing)}")
         # None stands for an input that nothing reads, since the engine may not have it
         self._inputs = tuple(self._wanted(name) if name in names else None for name in self._manifest.input_names)
+        self._device = torch.device(device)
         self._bound: tuple[torch.Tensor, ...] = ()
         self._buffers: tuple[torch.Tensor, ...] = ()
-        for name in self._manifest.output_names:
-            shape, dtype = self._wanted(name)
-            if any(size < 0 for size in shape):
-                raise BakeoffError(f"output '{name}' has no static shape ({shape}), so no buffer can be bound to it")
-            buffer = torch.empty(shape, dtype=dtype, device=device)
-            self._buffers += (buffer,)
-            self._set_address(name, buffer)
+        self._allocated: dict[tuple[tuple[int, ...], ...], tuple[torch.Tensor, ...]] = {}
+        self._is_open = is_open
+        if not is_open:
+            self._bind_outputs(())
 
     def bind(self, inputs: Inputs) -> None:
         tensors = tuple(tensor.contiguous() for tensor in inputs.tensors())
         for name, wanted, tensor in zip(self._manifest.input_names, self._inputs, tensors, strict=True):
             if wanted is None:
                 continue
-            if (tuple(tensor.shape), tensor.dtype) != wanted:
-                raise BakeoffError(f"input '{name}' is {tensor.dtype} {tuple(tensor.shape)}, the engine takes {wanted}")
+            shape = tuple(tensor.shape)
+            if not _fits(shape, wanted[0]) or tensor.dtype != wanted[1]:
+                raise BakeoffError(f"input '{name}' is {tensor.dtype} {shape}, the engine takes {wanted}")
+            if self._is_open and not self._context.set_input_shape(name, shape):
+                raise self._complaints.failure(f"TensorRT did not take the shape {shape} of input '{name}'")
             self._set_address(name, tensor)
+        if self._is_open:
+            self._bind_outputs(tuple(tuple(tensor.shape) for tensor in tensors))
         self._bound = tensors  # TensorRT holds only their addresses
 
     def run(self) -> None:
@@ -310,6 +337,27 @@ class Engine(Compiled):
         for held in ("_context", "_engine", "_runtime", "_logger"):
             vars(self).pop(held, None)
         self._buffers = ()
+        self._allocated.clear()
+
+    def _bind_outputs(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        """Bind outputs, whose shapes follow from those of the inputs if the engine leaves axes open."""
+        import torch
+
+        if shapes not in self._allocated:
+            buffers = []
+            for name in self._manifest.output_names:
+                shape, dtype = self._wanted(name)
+                if self._is_open:
+                    shape = tuple(self._context.get_tensor_shape(name))
+                if any(size < 0 for size in shape):
+                    raise BakeoffError(
+                        f"output '{name}' has no static shape ({shape}), so no buffer can be bound to it"
+                    )
+                buffers.append(torch.empty(shape, dtype=dtype, device=self._device))
+            self._allocated[shapes] = tuple(buffers)
+        self._buffers = self._allocated[shapes]
+        for name, buffer in zip(self._manifest.output_names, self._buffers, strict=True):
+            self._set_address(name, buffer)
 
     def _wanted(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
         return tuple(self._engine.get_tensor_shape(name)), torch_type(self._engine.get_tensor_dtype(name))
@@ -324,6 +372,11 @@ class Engine(Compiled):
         inspector = self._engine.create_engine_inspector()
         told = layer_types(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
         return told or Counter({"": self._engine.num_layers})
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Return True if the engine takes this shape: -1 stands for an open axis."""
+    return len(shape) == len(wanted) and all(size in (own, -1) for own, size in zip(shape, wanted, strict=True))
 
 
 TYPE_NAMES = {

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings, Suits
 from backends.eager import torch_available
+from backends.ranges import exported, mark, refusing_guards
 from backends.tensorrt import layer_types
 from records.device import Device
 from records.errors import first_line
@@ -47,6 +48,7 @@ class TorchTensorRT(Backend):
     name = "torch-tensorrt"
     description = "Torch-TensorRT through torch.export"
     quantises = True
+    takes_ranges = True
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}, JUST_IN_TIME: {}}
     best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cuda"), CUDA_GRAPH: Suits("cuda")}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-tensorrt", "tensorrt")
@@ -76,7 +78,7 @@ class TorchTensorRT(Backend):
         settings = compilation_settings(context)
         if context.cell.mode == JUST_IN_TIME:
             with context.phase("compile"):
-                return _just_in_time(module, inputs, settings)
+                return _just_in_time(module, inputs, context, settings)
         return _ahead_of_time(module, inputs, context, settings)
 
 
@@ -111,12 +113,11 @@ def _ahead_of_time(
     import torch
     import torch_tensorrt
 
-    from backends.calling import FlatModule
-
     with _plain_tensors():
         examples = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in inputs.tensors())
         with context.phase("export"):
-            program = torch.export.export(FlatModule(module, inputs), examples)
+            # the engines get their ranges from the program's
+            program = exported(module, inputs.map(lambda tensor: tensor.contiguous()), context.open_axes)
     with context.phase("compile"):
         with _plain_tensors():
             graph = torch_tensorrt.dynamo.compile(program, arg_inputs=examples, **settings)
@@ -125,7 +126,9 @@ def _ahead_of_time(
         return _triggered(Partitioned(graph, [graph], switch, flat=True), inputs)
 
 
-def _just_in_time(module: torch.nn.Module, inputs: Inputs, settings: dict[str, Any]) -> Partitioned:
+def _just_in_time(
+    module: torch.nn.Module, inputs: Inputs, context: BuildContext, settings: dict[str, Any]
+) -> Partitioned:
     import torch
     import torch_tensorrt
 
@@ -138,8 +141,12 @@ def _just_in_time(module: torch.nn.Module, inputs: Inputs, settings: dict[str, A
         compiled: Callable[..., Any] = part
         return compiled
 
-    function = torch.compile(module, backend=remembering, dynamic=False)
-    return _triggered(Partitioned(function, parts, None, flat=False), inputs)
+    axes = context.open_axes
+    mark(inputs, axes)
+    # without open axes nothing may become dynamic; with them, only what was marked
+    function = torch.compile(module, backend=remembering, dynamic=None if axes else False)
+    with refusing_guards(axes):
+        return _triggered(Partitioned(function, parts, None, flat=False), inputs)
 
 
 def _triggered(compiled: Partitioned, inputs: Inputs) -> Partitioned:

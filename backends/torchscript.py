@@ -35,6 +35,7 @@ class TorchScript(Backend):
     description = "torch.jit.trace, then torch.jit.freeze"
     quantises = True
     writes_caches = True
+    takes_ranges = True  # what it traces has no sizes, and the executor specialises it anew where it likes
     channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", CUDA_GRAPH)
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {mode: {} for mode in ("default", CUDA_GRAPH, *channels_last)}
     best: ClassVar[Mapping[str, Suits]] = {

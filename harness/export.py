@@ -171,6 +171,8 @@ def _runtime_of(record: Record) -> Runtime:
         reason = f"the script sets up the CPU's and CUDA's providers only; {kept}"
     elif cell.task != INFERENCE:
         reason = f"only {INFERENCE} is exported, and this is {cell.task}"
+    elif cell.dynamic:
+        reason = f"no script loads a build for a range of sizes; {kept}"
     elif cell.precision.is_quantised and cell.backend not in ("onnx", "openvino"):
         reason = f"only the ONNX of a quantised model is exported; {kept}"
     elif cell.backend == "inductor" and cell.mode in ("buckets", "surgical"):

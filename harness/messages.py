@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter
 
+from backends.ranges import OpenAxis
 from harness.sampling_plan import SamplingPlan
 from records.device import Device
 from records.load import LoadWindow, Scenario, ServingSettings
@@ -51,6 +52,9 @@ class CellJob(Frozen):
     is_first: bool = True  # no other worker has measured the cell before
     waits_for_turn: bool = False  # it tells that it is `Loaded`, and goes on at `Build`
     surgical: tuple[str, ...] = ()  # what a surgical mode compiles, if not what the model names
+    open_axes: tuple[OpenAxis, ...] = ()  # of a dynamic build
+    inputs: Path | None = None  # the input sets to measure, if the build is made with others
+    weights_at: dict[str, int] = Field(default_factory=dict)  # the model has its weights at these sizes, if any
 
 
 class MeasureCell(CellJob):
@@ -78,6 +82,15 @@ class ComputeReference(Frozen):
     cell: Cell
     reference: Path  # the file to write
     sample: Path | None = None  # where one input set with its outputs is kept, for what is exported
+    inputs: Path | None = None  # where the input sets are kept, for dynamic builds
+    weights_at: dict[str, int] = Field(default_factory=dict)  # as in `CellJob`
+
+
+class FindOpenAxes(Frozen):
+    """Find the axes of inputs that vary with a cell's dynamic dimensions. It is answered by `AxesFound`."""
+
+    kind: Literal["find_open_axes"] = "find_open_axes"
+    cell: Cell
 
 
 class ExportProgram(Frozen):
@@ -122,6 +135,7 @@ Job = Annotated[
     | PackageCell
     | MeasurePackagedCell
     | ComputeReference
+    | FindOpenAxes
     | ExportProgram
     | MeasureCeilings
     | ProbeTorch
@@ -229,6 +243,7 @@ class Ready(Frozen):
     caveat: str  # what a reader should know of the backend's mode, or nothing
     reference_type: str  # what the reference was computed in
     reference_in_float32: tuple[str, ...] = ()  # operators of a float64 reference that ran in float32
+    recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again
 
 
 class BurstTaken(Frozen):
@@ -261,6 +276,12 @@ class ReferenceComputed(Frozen):
     kind: Literal["reference_computed"] = "reference_computed"
     work: Work | None
     uncounted: str  # why there is no `work`
+
+
+class AxesFound(Frozen):
+    kind: Literal["axes_found"] = "axes_found"
+    axes: tuple[OpenAxis, ...]
+    weights_vary: bool  # the sizes change the values of weights, as where those are drawn after inputs
 
 
 class CeilingsMeasured(Frozen):
@@ -308,6 +329,7 @@ Event = Annotated[
     | LoadTaken
     | Finished
     | ReferenceComputed
+    | AxesFound
     | CeilingsMeasured
     | TorchFacts
     | Tried

@@ -7,7 +7,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
@@ -15,6 +15,8 @@ from pydantic import BeforeValidator, Field
 import backends
 import models
 from backends.base import CHANNELS_LAST, SURGICAL
+from backends.ranges import OpenAxis
+from harness import ranges
 from harness.configurations import ALL, best_modes, expand_backends
 from harness.load_plan import LoadPlan
 from judging.constraints import Requirements, parse_bytes
@@ -63,6 +65,9 @@ class Request(Frozen):
     set: Annotated[dict[str, Names], Option(("--set",), "KEY=VALUE[,VALUE...] of the model; several values sweep")] = (
         Field(default_factory=dict)
     )
+    dynamic: Annotated[
+        Names, Option(("--dynamic",), "KEY=LOW:HIGH[,...] of the model: also one build for a range of sizes")
+    ] = ()
     seed: Annotated[int, Option(("--seed",), "Seed of weights and inputs")] = Field(default=0, ge=0, lt=2**32)
     time_limit_s: Annotated[float, Option(("--time-limit",), "Seconds that each cell may take", says_how=True)] = Field(
         default=600.0, gt=0, allow_inf_nan=False
@@ -220,6 +225,8 @@ class PlannedCell:
     strict: bool = False  # it must run wholly where it was asked to
     surgical: Names = ()  # what a surgical mode compiles, if not what the model names
     options: Names = ()  # words of the command line for what is not measured as by default
+    open_axes: tuple[OpenAxis, ...] = ()  # of a dynamic build; a worker finds them
+    weights_at: dict[str, int] = field(default_factory=dict)  # all sizes have the weights of these, if they would vary
 
 
 @dataclass(frozen=True)
@@ -251,10 +258,13 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
     _check_names(request)
     devices = [Device(name) for name in request.devices]
     precisions = [Precision(name) for name in request.precision]
+    spans = ranges.parse(request.dynamic)
+    asked = ranges.with_ends(request.set, spans)
     for model in request.models:
         family = models.find_for(model, request.task)
-        for values in itertools.product(*request.set.values()):
-            dimensions = family.resolve(dict(zip(request.set, values, strict=True)))
+        dynamic = ranges.ranges_of(family, asked, spans)
+        for values in itertools.product(*asked.values()):
+            dimensions = family.resolve(dict(zip(asked, values, strict=True)))
             for device, precision, task in itertools.product(devices, precisions, tasks_of(request)):
                 example = Cell(
                     model=family.name,
@@ -277,6 +287,9 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     if environment:
                         words = (f"--env {shlex.quote(f'{environment}={request.pythons[environment]}')}", *words)
                     yield PlannedCell(cell, asked_by_name, request.strict, surgical, words)
+                    if dynamic and not _is_any_size(backend, mode):
+                        one_build = cell.model_copy(update={"dynamic": dynamic})
+                        yield PlannedCell(one_build, asked_by_name, request.strict, surgical, words)
 
 
 def tasks_of(request: Request) -> tuple[str, ...]:
@@ -298,6 +311,14 @@ def _by_environment(request: Request) -> dict[str, list[str]]:
     return dict(sorted(found.items(), key=lambda each: each[0] != ""))
 
 
+def _is_any_size(backend: str, mode: str) -> bool:
+    """Return True if a build for a range of sizes would be the same as one for a single size."""
+    try:
+        return mode in backends.create(backend).any_size
+    except BakeoffError:
+        return False
+
+
 def options_of(request: Request) -> Names:
     """Return, as words of the command line, how cells are measured and judged where that is not by default."""
     words = []
@@ -311,13 +332,15 @@ def options_of(request: Request) -> Names:
 
 def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
     """Return the command that measures `cell` again as it was measured, beside its baseline."""
-    label = cell.label
+    label = cell.configuration
     both = label if label == "eager" or cell.is_onnx_file else f"eager,{label}"
     parts = ["python runner.py run", f"--model {shlex.quote(cell.model)}"]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.dimensions.items()]
     parts += [f"--backends {both}", f"--devices {cell.device}", f"--precision {cell.precision}", f"--seed {cell.seed}"]
     if cell.task != INFERENCE:
         parts.append(f"--task {cell.task}")
+    if cell.dynamic:
+        parts.append(f"--dynamic {shlex.quote(ranges.spell(cell.dynamic))}")
     return " ".join([*parts, *options])
 
 

@@ -129,6 +129,8 @@ def _check_covered(record: Record) -> None:
         reason = f"model {cell.model}: there is one for each of {script_models.COVERED}"
     elif cell.task != INFERENCE:
         reason = f"task {cell.task}: there is one for {INFERENCE} only"
+    elif cell.dynamic:
+        reason = f"{cell.label}: a build for a range of sizes takes more than a page"
     elif cell.precision.is_quantised:
         reason = f"precision {cell.precision}: quantising the model takes more than a page"
     if reason:

@@ -23,6 +23,7 @@ from harness.controller import environment
 from harness.controller.contest_run import Measurement
 from harness.controller.contests import measure_contest
 from harness.controller.launcher import CAN_FORK, Launcher, Launchers
+from harness.controller.open_axes import with_open_axes
 from harness.controller.progress import Progress
 from harness.controller.worker_process import CAN_PAUSE, DeadlinePassed, WorkerEnded
 from harness.environments import with_interpreters
@@ -64,7 +65,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
         launchers.prepare(sampling_of(request).processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         request = on_this_machine(request, facts)
-        contests = plan(request)
+        contests = with_open_axes(plan(request), launchers.first)
         planned = [planned.cell.id for contest in contests for planned in contest.cells]
         captured = environment.capture(facts, facts_of_environments(launchers, request))
         store = Store.create(folder or _default_folder(request), request, planned, command)
@@ -87,6 +88,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
         launchers.prepare(sampling_of(request).processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         require_devices(request.devices, facts)
+        contests = with_open_axes(contests, launchers.first)
         captured = environment.capture(facts, facts_of_environments(launchers, request))
         before = store.environment()
         if before is None:
@@ -96,7 +98,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
             for contest in contests:
                 if store.unfinished(contest.id):
                     store.note(f"{contest.id} began anew in this environment, and was built anew")
-                store.forget(contest.id, [planned.cell.id for planned in contest.cells])
+                store.forget(contest.id, [planned.cell.build_id for planned in contest.cells])
         for contest in contests:
             have_ended = {store.has(planned.cell.id) for planned in contest.cells}
             if have_ended == {True, False} and not store.unfinished(contest.id):
@@ -319,6 +321,7 @@ def _measure(
         for contest in contests:
             pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
             measure_contest(measurement, contest, pending)
+        store.forget_builds({cell.build_id for cell in cells})
 
 
 def shared_imports(families: Sequence[Family], devices: Iterable[Device]) -> list[str]:

@@ -35,6 +35,7 @@ class CellJudgement:
     break_even: BreakEven | None = None  # against the baseline, from a cold start
     is_baseline: bool = False
     unmet: tuple[Doubt, ...] = ()  # requirements that it does not meet
+    over_own_build: Ratio | None = None  # its latency over that of the build for this size alone, if it is dynamic
 
     @property
     def cell(self) -> Cell:
@@ -187,12 +188,25 @@ def _ranked_cell(record: Record, ranking: Ranking, tied: Sequence[Record], costs
         speedup=ranking.ratio(record, baseline) if baseline else None,
         break_even=BreakEven(0, 0, 0, is_established=True) if is_baseline else pays,
         is_baseline=is_baseline,
+        over_own_build=_over_own_build(record, ranking),
     )
+
+
+def _over_own_build(record: Record, ranking: Ranking) -> Ratio | None:
+    """Return how many times as long a call of a dynamic build takes as one of the build for this size alone."""
+    labels = {other.cell.label: other for other in ranking.measured}
+    own = labels.get(record.cell.configuration) if record.cell.dynamic else None
+    return ranking.ratio(own, record) if own and record.cell.label in labels else None
 
 
 def _unranked_cell(record: Record, ranking: Ranking) -> CellJudgement:
     unmet = tuple(ranking.unmet.get(record.cell.label, ()))
-    return CellJudgement(record, unmet=unmet, is_baseline=record is ranking.baseline)
+    return CellJudgement(
+        record,
+        unmet=unmet,
+        is_baseline=record is ranking.baseline,
+        over_own_build=_over_own_build(record, ranking),
+    )
 
 
 def _label(record: Record | None) -> str | None:

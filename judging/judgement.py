@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from judging.constraints import Requirements
 from judging.contest import CellJudgement, ContestJudgement, judge_contest
+from judging.dynamic import DynamicRange, dynamic_ranges_of
 from judging.fit import by_contest
 from judging.generation import with_generations
 from judging.load import parse_price
@@ -26,6 +27,7 @@ class Judgement:
     contests: tuple[ContestJudgement, ...]
     sweeps: tuple[Sweep, ...]
     suites: tuple[Suite, ...] = ()
+    dynamic_ranges: tuple[DynamicRange, ...] = ()
 
     @property
     def report(self) -> Report:
@@ -53,7 +55,13 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
         for contest_id, records in by_contest(report.records).items()
     ]
     contests = with_generations(judged)
-    return Judgement(tuple(reports), tuple(contests), tuple(sweeps_of(contests)), tuple(suites_of(contests)))
+    return Judgement(
+        tuple(reports),
+        tuple(contests),
+        tuple(sweeps_of(contests)),
+        tuple(suites_of(contests)),
+        tuple(dynamic_ranges_of(contests)),
+    )
 
 
 def contests_of(report: Report) -> tuple[ContestJudgement, ...]:

@@ -39,6 +39,14 @@ def speedup(row: CellJudgement) -> Value | None:
     return Value(ratio.value, (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value))
 
 
+def over_own_build(row: CellJudgement) -> Value | None:
+    """Return how many times as long a call of a dynamic build takes as one of the build for its size alone."""
+    ratio = row.over_own_build
+    if ratio is None:
+        return None
+    return Value(ratio.value, (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value))
+
+
 @dataclass(frozen=True)
 class Point:
     """One backend and mode at one size. Its cell may have failed, and then has no latency."""

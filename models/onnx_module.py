@@ -43,10 +43,21 @@ class OnnxModule(nn.Module):
             for value, output in zip(ends, self(*tensors), strict=True):
                 kind = value.type.tensor_type.elem_type
                 value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, list(output.shape)))
-        for location in {entry.value for one in self.model.graph.initializer for entry in _locations(one)}:
-            (path.parent / location).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(self.path.parent / location, path.parent / location)
+        self._copy_weights(path.parent)
         path.write_bytes(self.model.SerializeToString())
+
+    def write_open(self, path: Path) -> None:
+        """Write the graph as it is in the file, with its open axes, and copy weights that lie beside it."""
+        import onnx
+
+        model = onnx.load(str(self.path), load_external_data=False)
+        self._copy_weights(path.parent)
+        path.write_bytes(model.SerializeToString())
+
+    def _copy_weights(self, folder: Path) -> None:
+        for location in {entry.value for one in self.model.graph.initializer for entry in _locations(one)}:
+            (folder / location).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(self.path.parent / location, folder / location)
 
     @functools.cached_property
     def _session(self) -> Any:

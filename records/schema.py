@@ -65,6 +65,14 @@ PREFILL, DECODE = GENERATION = ("prefill", "decode")
 """The task `generate` is measured as two: a prompt with its first new token, and one further token."""
 
 
+class Range(Frozen):
+    """The sizes of one dimension that a single build serves."""
+
+    low: int
+    built_at: int  # the size that the build is made and tuned with
+    high: int
+
+
 class Cell(Frozen):
     """One thing measured: a model with its dimensions, for a task, on a device, in a precision, by a backend's mode."""
 
@@ -77,12 +85,30 @@ class Cell(Frozen):
     backend: str
     mode: str = "default"
     environment: str = ""  # the name of the interpreter that it runs in; empty: the one that runs Bakeoff
+    dynamic: dict[str, Range] = Field(default_factory=dict)  # of one build for many sizes; empty: built for its own
 
     @property
     def label(self) -> str:
-        """Return the name of the cell within its contest, such as `inductor` or `inductor/max-autotune`."""
+        """Return the name of the cell within its contest, such as `inductor/max-autotune` or `onnx[dynamic]`."""
+        return f"{self.configuration}[dynamic]" if self.dynamic else self.configuration
+
+    @property
+    def configuration(self) -> str:
+        """Return the backend, its mode and its environment, which a dynamic build and those for single sizes share."""
         configuration = self.backend if self.mode == "default" else f"{self.backend}/{self.mode}"
         return f"{configuration}@{self.environment}" if self.environment else configuration
+
+    @property
+    def as_built(self) -> Cell:
+        """Return the cell with the dimensions that its build is made with. A dynamic build has one size for all."""
+        sizes = {name: sizes.built_at for name, sizes in self.dynamic.items()}
+        return self.model_copy(update={"dimensions": self.dimensions | sizes}) if sizes else self
+
+    @property
+    def build_id(self) -> str:
+        """Return a stable slug of what is built for the cell. Cells that share a dynamic build have the same one."""
+        spans = {name: f"{sizes.low}-{sizes.high}" for name, sizes in self.dynamic.items()}
+        return self.model_copy(update={"dimensions": self.dimensions | spans}).id
 
     @property
     def is_onnx_file(self) -> bool:
@@ -112,7 +138,8 @@ class Cell(Frozen):
     def id(self) -> str:
         """Return a stable slug of the cell, which is also a file name."""
         where = f".{self.environment}" if self.environment else ""
-        return _slug(f"{self.contest_id}_{self.backend}.{self.mode}{where}")
+        spans = [f"{name}{sizes.low}-{sizes.built_at}-{sizes.high}" for name, sizes in sorted(self.dynamic.items())]
+        return _slug("_".join([self.contest_id, f"{self.backend}.{self.mode}{where}", *spans]))
 
 
 class Phase(Frozen):
@@ -416,6 +443,7 @@ class Record(Frozen):
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries this backend used
     doubts: list[Doubt] = Field(default_factory=list)  # about this record's numbers
     command: str = ""  # measures this cell again
+    recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again, once for each time
     artifact: str = ""  # the folder that keeps what the backend built, within the run's; empty if none is kept
     log_tail: str = ""  # last lines the child printed, kept when it failed
     started_at: str = ""  # ISO 8601, UTC

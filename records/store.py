@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,17 +132,22 @@ class Store:
     def forget(self, contest_id: str, cell_ids: Sequence[str]) -> None:
         """Remove what was kept of an unfinished contest, and what its cells have built."""
         self._unfinished(contest_id).unlink(missing_ok=True)
-        for cell_id in cell_ids:
-            shutil.rmtree(self.builds(cell_id), ignore_errors=True)
-        with contextlib.suppress(OSError):  # another contest has built something, too
-            (self.root / "builds").rmdir()
+        self.forget_builds(cell_ids)
 
-    def builds(self, cell_id: str) -> Path:
-        """Return the folder for what the workers of a cell share: its artefact and its caches.
+    def builds(self, build_id: str) -> Path:
+        """Return the folder for what the workers of a cell share: its artefact and its caches. Cells that are served
+        by one dynamic build share it, too.
 
         It is resolved, because some compilers would take a path through a link for another one.
         """
-        return self.root.resolve() / "builds" / cell_id
+        return self.root.resolve() / "builds" / build_id
+
+    def forget_builds(self, build_ids: Iterable[str]) -> None:
+        """Remove what was built for several contests."""
+        for build_id in build_ids:
+            shutil.rmtree(self.builds(build_id), ignore_errors=True)
+        with contextlib.suppress(OSError):  # something else was built, too
+            (self.root / "builds").rmdir()
 
     def keep_build(self, build: FirstBuild) -> None:
         """Write what a build has taken beside it, in case the run is killed before anything of it is measured."""
@@ -192,6 +197,10 @@ class Store:
     def sample(self, contest_id: str) -> Path:
         """Return the file with one input set and the outputs that it must give, for what is exported."""
         return self.root / "reference" / f"{contest_id}.sample.npz"
+
+    def inputs(self, contest_id: str) -> Path:
+        """Return the file with the contest's input sets, for cells whose build is made with those of another size."""
+        return self.root / "reference" / f"{contest_id}.inputs.pt"
 
     def save_work(self, contest_id: str, work: Work) -> None:
         """Keep the work of a call beside the reference, which is computed in the same process."""

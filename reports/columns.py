@@ -12,7 +12,7 @@ from judging.certainty import Certainty
 from judging.costs import BreakEven
 from judging.judgement import CellJudgement, ContestJudgement
 from judging.ranking import BASELINE
-from records.schema import Extent, Phase, Placement, Record
+from records.schema import Cell, Extent, Phase, Placement, Record
 from records.text import one_line, visible
 from reports import doubt_sentences, format, sentences
 from reports.format import NONE
@@ -112,11 +112,14 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         Column("seed", _known("cell.seed"), csv="seed"),
         Column("backend", _known("cell.backend"), csv="backend"),
         Column("mode", _known("cell.mode"), csv="mode"),
+        Column("dynamic", lambda row: _span(row.cell), csv="dynamic"),
         *_latency(),
         *_throughput(),
         *_floor(),
         *_speed(contests),
+        _over_own_build(),
         *_build(),
+        Column("recompiled", lambda row: "; ".join(map(one_line, row.record.recompiled)) or None, csv="recompiled"),
         *_memory(records),
         *_beside(),
         *_accuracy(),
@@ -260,6 +263,24 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
                details="Costs", csv="break_even_calls"),
         Column("break-even established", is_established, csv="break_even_established"),
     ]  # fmt: skip
+
+
+def _over_own_build() -> Column[CellJudgement]:
+    def value(row: CellJudgement) -> float | None:
+        return row.over_own_build.value if row.over_own_build else None
+
+    def ends(row: CellJudgement) -> Ends | None:
+        interval = row.over_own_build.ci95 if row.over_own_build else None
+        return (interval.low, interval.high) if interval else None
+
+    return Column("over its own build", value, "x", format.ratio, interval=ends, outputs=Output.MARKDOWN | Output.PAGE,
+                  csv="over_own_build",
+                  csv_interval=("over_own_build_ci95_low", "over_own_build_ci95_high"))  # fmt: skip
+
+
+def _span(cell: Cell) -> str | None:
+    """Return `seq=16:128`, the sizes that a dynamic build serves."""
+    return ",".join(f"{name}={each.low}:{each.high}" for name, each in cell.dynamic.items()) or None
 
 
 def _energy(row: CellJudgement) -> str:

@@ -51,6 +51,7 @@ def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> 
         "map": "speed-up of each backend on each model",
         "sweep-latency": f"median latency {over}",
         "sweep-speedup": f"speed-up over eager {over}",
+        "sweep-dynamic": f"what one build for all sizes costs {over}",
         "sweep-seq": "compiled attention over eager, forward and backward",
         "sweep-size": "compiled language models over eager",
     }

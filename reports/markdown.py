@@ -11,18 +11,19 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from judging.certainty import Effect
+from judging.dynamic import DynamicRange
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from judging.suites import Suite
 from records.schema import Environment, Record, Report, Status
 from records.text import one_line, visible
-from reports import cost_report, doubt_sentences, format, generation, load, machine, sentences, suite_report
+from reports import cost_report, doubt_sentences, dynamic, format, generation, load, machine, sentences, suite_report
 from reports.columns import Column, Output, T, answers_of, columns_of, shown_in
 from reports.format import NONE
 
 REASON_LIMIT = 160
 """Longest reason in a table, in characters. The whole reason is printed below the tables."""
 
-_SHOWN_FIGURES = {"latency", "load", "sweep-latency", "sweep-speedup"}
+_SHOWN_FIGURES = {"latency", "load", "sweep-latency", "sweep-speedup", "sweep-dynamic"}
 """Figures that are shown; the others fold away."""
 
 _SHOWN_OF_SUITES = {"profile", "map"}
@@ -40,6 +41,7 @@ _FIGURE_CAPTIONS = {
     "sweep-speedup": "Speed-up over eager over the sizes that were swept",
     "profile": "Share of the models on which a backend is within so many times the best latency",
     "map": "Speed-up of each backend on each model",
+    "sweep-dynamic": "Latency of one build for all sizes over that of a build for each",
     "pareto": "Latency against build time, and what nothing dominates",
     "sweep-seq": "Speed-up of compiled attention over the length of a sequence",
     "sweep-size": "Speed-up of compiled language models over their size",
@@ -59,6 +61,7 @@ def to_markdown(judgement: Judgement, figures: Sequence[Path | str] = ()) -> str
     sections = [
         _head(judgement),
         _contents(contests, [heading for heading, text in others.items() if text]),
+        *map(_dynamic_range, judgement.dynamic_ranges),
         *(_contest(contest, number) for number, contest in enumerate(contests, 1)),
         *(f"## {heading}\n\n{text}" for heading, text in others.items() if text),
     ]
@@ -122,6 +125,14 @@ def _contents(contests: Sequence[ContestJudgement], others: Sequence[str]) -> st
     links = [f"[{escape(name)}](#{_anchor(number)})" for number, name in enumerate(sentences.names(contests), 1)]
     links += [f"[{heading}](#{heading.lower().replace(' ', '-')})" for heading in others]
     return f"Contents: {' · '.join(links)}"
+
+
+def _dynamic_range(found: DynamicRange) -> str:
+    """Return what one build for a range of sizes costs."""
+    told = table_of(shown_in(Output.MARKDOWN, dynamic.columns_of(found), found.builds), found.builds)
+    return "\n\n".join(
+        [f"## {escape(dynamic.title(found))}", f"**{escape(dynamic.finding(found))}.**", told, escape(dynamic.NOTE)]
+    )
 
 
 def _contest(contest: ContestJudgement, number: int) -> str:

@@ -29,6 +29,7 @@ from reports import (
     comparison,
     cost_report,
     doubt_sentences,
+    dynamic,
     format,
     generation,
     load,
@@ -79,6 +80,16 @@ def to_page(judgement: Judgement) -> str:
             )
             for swept in judgement.sweeps
         ],
+        dynamic_ranges=[
+            (
+                dynamic.title(found),
+                dynamic.finding(found),
+                shown_in(Output.PAGE, dynamic.columns_of(found), found.builds),
+                found.builds,
+            )
+            for found in judgement.dynamic_ranges
+        ],
+        dynamic_note=dynamic.NOTE,
         environment=machine.environment_facts(report.environment),
         method=[*report.notes, *machine.method_notes(report)],
         request=json.dumps(report.request, indent=1, ensure_ascii=False),

@@ -162,8 +162,8 @@ def pays(contest: ContestJudgement) -> str:
 def what_to_ship(contest: ContestJudgement, folder: str = "") -> str:
     """Say where the winner's artefact is in the run's `folder`, and what makes of it a folder that runs alone."""
     best = contest.best
-    if contest.winner is None or best is None or not best.record.artifact:
-        return ""
+    if contest.winner is None or best is None or not best.record.artifact or best.cell.dynamic:
+        return ""  # nothing exports a dynamic build
     kept = f"{folder}/{best.record.artifact}" if folder else best.record.artifact
     command = f"python runner.py export {shlex.quote(folder or 'FOLDER')} {best.cell.id}"
     return f"What {best.label} built is kept: {kept}. To run it without Bakeoff: {command}"

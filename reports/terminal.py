@@ -24,6 +24,7 @@ from records.schema import Cell, DoubtKind, Record, Status
 from records.text import one_line
 from reports import cost_report, doubt_sentences, format, generation, load, machine, sentences, suite_report
 from reports.columns import BACKEND, WIDE, Column, Output, answers_of, columns_of, shown_in
+from reports.dynamic_terminal import print_dynamic_range
 from reports.format import NONE
 from reports.suite_terminal import print_suite
 from reports.terminal_parts import heading_of, print_wrapped
@@ -220,6 +221,8 @@ def print_report(judgement: Judgement, console: Console) -> None:
             _print_contest(contest, console)
     for suite in judgement.suites:
         print_suite(suite, console)
+    for found in judgement.dynamic_ranges:
+        print_dynamic_range(found, console)
     if absent := sentences.cannot_run_here(judgement):
         console.print(Text(one_line(absent), style="dim"), highlight=False)
     if lacking := machine.what_is_missing(judgement.report):
@@ -341,7 +344,7 @@ def _cell(column: Column[CellJudgement], row: CellJudgement, is_wide: bool) -> s
     text = column.text_of(row)
     if column is BACKEND:
         text = f"{'~' if doubt_of_placement(row.record) else ''}{text}"
-        return text if is_wide else text.replace("/", "/\n", 1)
+        return text if is_wide else text.replace("/", "/\n", 1).replace("[", "\n[", 1)
     interval = column.interval_of(row)
     return f"{text}{' ' if is_wide else chr(10)}{interval}" if interval else text
 

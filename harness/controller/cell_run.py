@@ -53,6 +53,8 @@ from harness.sampling_plan import SamplingPlan
 from judging.estimate import burst_medians_ms, burst_ms
 from judging.fit import summarise
 from records.schema import (
+    FIRST_CALL,
+    SETTLE,
     Accuracy,
     Burst,
     Cell,
@@ -108,11 +110,23 @@ class LiveProcess:
     is_warm: bool  # it starts from what another process of the cell has left
     worker: Worker
     first_build: FirstBuild | None = None  # that it starts from, if nothing was measured of the process that made it
+    is_shared: bool = False  # the build is dynamic, and may be another cell's
     phase: str = "start"
     phases: list[Phase] = field(default_factory=list)
     ready: Ready | None = None
     bursts: list[Burst] = field(default_factory=list)
     waited_s: float = 0.0
+
+    @property
+    def all_phases(self) -> list[Phase]:
+        """Return the phases of the build, and then of the calls. Another cell may have made a shared build."""
+        if self.first_build is None:
+            return self.phases
+        if not self.is_shared:
+            return self.first_build.phases
+        of_calls = (FIRST_CALL, SETTLE)
+        built = [phase for phase in self.first_build.phases if phase.name not in of_calls]
+        return [*built, *(phase for phase in self.phases if phase.name in of_calls)]
 
     def summary(self) -> Process:
         latency = summarise(self.bursts)
@@ -120,7 +134,7 @@ class LiveProcess:
             index=self.epoch,
             warm=self.is_warm and not self.first_build,
             build=self.build,
-            phases=self.first_build.phases if self.first_build else self.phases,
+            phases=self.all_phases,
             calls=latency.calls if latency else 0,
             median_ms=latency.median_ms if latency else None,
         )
@@ -140,7 +154,7 @@ class CellRun:
         self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
         self._setup = setup
         self._now_s = setup.machine.now_s
-        self._folder = setup.store.builds(planned.cell.id)
+        self._folder = setup.store.builds(planned.cell.build_id)
         self._log = setup.store.log(planned.cell.id)
         self._ends_s = math.inf
         self._start_method = ""
@@ -184,7 +198,7 @@ class CellRun:
     @property
     def was_built_before(self) -> bool:
         """Return True when an interrupted run has built the cell, and has measured no process of it."""
-        return self._first_build is not None
+        return self._first_build is not None and not self.cell.dynamic
 
     @property
     def has_lost_builds(self) -> bool:
@@ -226,7 +240,8 @@ class CellRun:
         else:
             job = MeasurePackagedCell if ahead_of_time else MeasureCell
             worker = self._start_worker(launcher, job, self._folder_of(build))
-            self._live = LiveProcess(epoch, build, is_warm, worker, None if self._so_far else self._first_build)
+            first_build = None if self._so_far else self._first_build
+            self._live = LiveProcess(epoch, build, is_warm, worker, first_build, bool(self.cell.dynamic))
 
     def await_ready(self) -> Ready:
         """Wait for what `launch` has begun, until the cell is ready."""
@@ -344,9 +359,10 @@ class CellRun:
         return self._folder_of(0) / "artifact"
 
     def clear(self) -> None:
-        """Remove what its workers shared, once the cell has its record."""
+        """Remove what its workers shared, once the cell has its record. A dynamic build serves other cells as well."""
         self._end_worker()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if not self.cell.dynamic:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def _processes(self) -> list[Process]:
@@ -389,6 +405,7 @@ class CellRun:
             device_time=finished.device_time,
             energy=finished.energy,
             stages=finished.stages,
+            recompiled=ready.recompiled,
         )
 
     def _further(self, so_far: Record, finished: Finished) -> Record:
@@ -425,6 +442,9 @@ class CellRun:
             is_first=self._so_far is None,
             waits_for_turn=self.starts_warm,
             surgical=self.planned.surgical,
+            open_axes=self.planned.open_axes,
+            weights_at=self.planned.weights_at,
+            inputs=self._setup.store.inputs(self.cell.contest_id).resolve() if self.cell.dynamic else None,
         )
         return launcher.start(job, self._log, workspace)
 

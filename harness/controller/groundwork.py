@@ -43,7 +43,13 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
     log = store.log(f"reference-{contest.id}")
     progress.note(f"computing the float64 reference of {contest.id}")
     cell = contest.cells[0].cell
-    job = ComputeReference(cell=cell, reference=path.resolve(), sample=store.sample(contest.id).resolve())
+    job = ComputeReference(
+        cell=cell,
+        reference=path.resolve(),
+        sample=store.sample(contest.id).resolve(),
+        inputs=store.inputs(contest.id).resolve() if any(one.cell.dynamic for one in contest.cells) else None,
+        weights_at=contest.cells[0].weights_at,
+    )
     phases = ["start"]
     try:
         event = launcher.ask(job, log, limit_s, phases.append)

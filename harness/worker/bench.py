@@ -18,7 +18,7 @@ from harness import messages
 from harness.messages import CellJob, Loaded, PhaseBegun, PhaseEnded
 from harness.worker import memory, precision
 from harness.worker.clock import Clock
-from harness.worker.loading import gradients, load, place, training_of
+from harness.worker.loading import gradients, load, place, saved_inputs, training_of
 from models.base import Inputs, of_each_shape
 from models.generation import writes_in_place
 from records.errors import BakeoffError, Unavailable, Unsupported, first_line
@@ -72,7 +72,7 @@ class Bench:
     def model(self) -> tuple[Any, tuple[Inputs, ...]]:
         """Load the module and the input sets, and make the workspace the current folder."""
         with self.phases.announced("model"):
-            model = load(self.cell)
+            model = load(self.cell.as_built, weights_at=self.job.weights_at)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
                 raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
             self.padded_axis = model.padded_axis
@@ -86,6 +86,10 @@ class Bench:
                 self.training = training_of(model, self.cell)
             memory.return_unused(self.cell.device)
             return module, sets
+
+    def measured_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
+        """Return the input sets to measure: the model's own, or for a dynamic build those of the cell's own size."""
+        return saved_inputs(self.job.inputs, self.cell.device) if self.job.inputs else sets
 
     def await_turn(self) -> None:
         """Wait until no other worker builds, if this one was started beside others.
@@ -111,6 +115,7 @@ class Bench:
             padded_axis=self.padded_axis,
             training=self.training,
             targets=self.targets,
+            open_axes=self.job.open_axes,
         )
 
     @property

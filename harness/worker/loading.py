@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,16 +12,30 @@ import models
 from harness.worker import precision
 from models.base import Inputs, LoadedModel
 from models.generation import Generating
+from records.device import Device
 from records.schema import GENERATION, TRAINED, Cell
 
 if TYPE_CHECKING:
     from backends.training import Training
 
 
-def load(cell: Cell, cwd: Path | None = None) -> LoadedModel:
-    """Load the cell's model. Its path is relative to the folder `cwd` that the user stood in."""
+def load(cell: Cell, cwd: Path | None = None, weights_at: Mapping[str, int] | None = None) -> LoadedModel:
+    """Load the cell's model. Its path is relative to the folder `cwd` that the user stood in.
+
+    With `weights_at`, the model has the weights that it would have at these sizes.
+    """
     if cwd is not None:
         os.chdir(cwd)
+    if not weights_at or weights_at.items() <= cell.dimensions.items():
+        return _load(cell)
+    # first the weights: a user's file is imported anew each time, and pickling needs the classes of the last import
+    weights = _load(cell.model_copy(update={"dimensions": {**cell.dimensions, **weights_at}})).module.state_dict()
+    model = _load(cell)
+    model.module.load_state_dict(weights)
+    return model
+
+
+def _load(cell: Cell) -> LoadedModel:
     family, dtype = models.find(cell.model), precision.dtype_of(cell.precision)
     if cell.task in GENERATION:
         drawn: LoadedModel | None = Generating(family).load_graph(
@@ -48,6 +63,21 @@ def place(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple
         return tensor.requires_grad_(trained and model.input_gradients and tensor.is_floating_point())
 
     return model.module.to(cell.device, wanted).train(trained), tuple(one.map(moved) for one in model.inputs)
+
+
+def save_inputs(sets: Sequence[Inputs], path: Path) -> None:
+    """Write input sets as they are, for a process that does not load the model, or loads it for other sizes."""
+    import torch
+
+    torch.save([(one.args, dict(one.kwargs)) for one in sets], path)
+
+
+def saved_inputs(path: Path, device: Device) -> tuple[Inputs, ...]:
+    """Return the input sets in a file that this run has written. It is a pickle, as arguments may be of any type."""
+    import torch
+
+    kept = torch.load(path, map_location=torch.device(device), weights_only=False)
+    return tuple(Inputs(args, kwargs) for args, kwargs in kept)
 
 
 def is_cast(tensor: Any) -> bool:

@@ -24,6 +24,7 @@ from harness.messages import (
     ComputeReference,
     ExportProgram,
     Failed,
+    FindOpenAxes,
     MeasureCeilings,
     MeasureCell,
     MeasurePackagedCell,
@@ -37,10 +38,10 @@ from harness.messages import (
     TryImport,
 )
 from harness.versions import versions_of
-from harness.worker import ceilings, precision, program, reference
+from harness.worker import ceilings, open_axes, precision, program, reference
 from harness.worker.bench import Bench, explain, last_frame_beside
+from harness.worker.loading import save_inputs, saved_inputs
 from harness.worker.serving import serve
-from models.base import Inputs
 from records.errors import first_line
 
 
@@ -69,7 +70,7 @@ def main(connection: Connection, assignment: Assignment) -> None:
 def place_of(error: BaseException, assignment: Assignment) -> str:
     """Return `mine.py, line 12, in forward`, or nothing where no code of the user's own model is in the traceback."""
     job = assignment.job
-    path = job.cell.model.rpartition(":")[0] if isinstance(job, CellJob | ComputeReference) else ""
+    path = job.cell.model.rpartition(":")[0] if isinstance(job, CellJob | ComputeReference | FindOpenAxes) else ""
     return last_frame_beside(assignment.cwd / Path(path).expanduser(), error) if path.endswith(".py") else ""
 
 
@@ -103,6 +104,8 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
                 announce=lambda phase: messages.send(connection, PhaseBegun(name=phase)),
             )
             messages.send(connection, computed)
+        case FindOpenAxes():
+            messages.send(connection, open_axes.find(job.cell, assignment.cwd))
         case ExportProgram():
             precision.apply(job.cell.precision)
             program.export(job.cell, assignment.cwd, job.program)
@@ -122,33 +125,29 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
 def measure(bench: Bench) -> None:
     """Build one cell, check it, warm it up, and take bursts on command."""
     module, sets = bench.model()
+    measured = bench.measured_with(sets)  # made like those of the build, which compilers tell from inference tensors
     bench.await_turn()
     with bench.running(), bench.backend.build(module, sets[0], bench.context(sets)) as compiled:
-        serve(bench, compiled, sets)
+        serve(bench, compiled, measured)
 
 
 def package(bench: Bench) -> None:
     """Build one cell ahead of time into the cell's folder, from which other workers load it."""
-    import torch
-
     assert isinstance(bench.backend, AheadOfTime)
     module, sets = bench.model()
     with bench.running():
         bench.backend.package(module, sets[0], bench.context(sets))
         bench.clock.synchronise()
-    torch.save([(one.args, dict(one.kwargs)) for one in sets], bench.handover)
+    if bench.job.inputs is None:
+        save_inputs(sets, bench.handover)
 
 
 def measure_packaged(bench: Bench) -> None:
     """Load what `package` has left, and go on as `measure` does. This worker never sees the model."""
-    import torch
-
     assert isinstance(bench.backend, AheadOfTime)
     with bench.phases.announced("inputs"):
         os.chdir(bench.workspace)
-        # a pickle, because arguments may be of any type; this run has written it
-        handed_over = torch.load(bench.handover, map_location=bench.clock.device, weights_only=False)
-        sets = tuple(Inputs(args, kwargs) for args, kwargs in handed_over)
+        sets = saved_inputs(bench.job.inputs or bench.handover, bench.cell.device)
     bench.await_turn()
     with bench.running(), bench.backend.load(sets[0], bench.context(sets)) as compiled:
         serve(bench, compiled, sets)

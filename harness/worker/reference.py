@@ -6,7 +6,7 @@ import contextlib
 import gc
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,7 @@ from harness.worker import accuracy, precision, simulation
 from harness.worker.bench import explain
 from harness.worker.clock import Clock
 from harness.worker.generating import Greedy, generate
-from harness.worker.loading import gradients, is_cast, load, place, training_of
+from harness.worker.loading import gradients, is_cast, load, place, save_inputs, training_of
 from harness.worker.sample import Sample
 from models.base import Inputs, LoadedModel, of_each_shape
 from records.precision import Precision
@@ -49,6 +49,9 @@ class Exact(NamedTuple):
     in_float32: tuple[str, ...] = ()  # operators that lack float64
 
 
+WeightsAt = Mapping[str, int] | None
+"""The sizes whose weights the model has, if that is said."""
+
 OutputsIn = Callable[[LoadedModel, Cell, "torch.dtype"], tuple[Outputs, ...]]
 Announce = Callable[[str], None]
 """Is told the phase that begins: `model` while the model is loaded, `call` while it is called as it is, and `reference`
@@ -67,10 +70,10 @@ def compute(
     precision.apply(cell.precision)
     clock = Clock(cell.device)
     with clock.on_stream(), gradients(cell.task):
-        eager, work, uncounted, kept, greedy = as_it_is(cell, cwd, workspace, announce)
-        exact, computed_in, in_float32 = exact_outputs(cell, cwd, workspace, outputs_in, announce)
+        eager, work, uncounted, kept, greedy = as_it_is(cell, cwd, workspace, announce, job.inputs, job.weights_at)
+        exact, computed_in, in_float32 = exact_outputs(cell, cwd, workspace, outputs_in, announce, job.weights_at)
         if exact is None:
-            exact, eager = eager, jolted(cell, cwd, workspace, announce)
+            exact, eager = eager, jolted(cell, cwd, workspace, announce, job.weights_at)
         clock.synchronise()
     eager_rmse = accuracy.rmse_per_output(eager, exact)
     if job.sample is not None and kept is not None:
@@ -80,15 +83,22 @@ def compute(
 
 
 def as_it_is(
-    cell: Cell, cwd: Path, workspace: Path, announce: Announce
+    cell: Cell,
+    cwd: Path,
+    workspace: Path,
+    announce: Announce,
+    inputs: Path | None = None,
+    weights_at: WeightsAt = None,
 ) -> tuple[tuple[Outputs, ...], Work | None, str, Sample | None, Greedy | None]:
     """Return eager's outputs in the cell's precision, a call's work, why that cannot be counted, a sample if this is
-    inference, and the tokens if this generates some.
+    inference, and the tokens if this generates some. The input sets are kept in the file `inputs`.
 
     This comes first: what fails here is the model itself, whatever it is compiled with.
     """
-    model = _load_alone(cell, cwd, workspace, announce)
+    model = _load_alone(cell, cwd, workspace, announce, weights_at)
     module, sets = place(model, cell)
+    if inputs is not None:
+        save_inputs(sets, inputs)
     training = training_of(model, cell)
     announce("call")
     from backends.calling import flatten_outputs
@@ -100,9 +110,11 @@ def as_it_is(
     return eager, *count_work(model, module, sets, cell.precision, training), kept, greedy
 
 
-def jolted(cell: Cell, cwd: Path, workspace: Path, announce: Announce) -> tuple[Outputs, ...]:
+def jolted(
+    cell: Cell, cwd: Path, workspace: Path, announce: Announce, weights_at: WeightsAt = None
+) -> tuple[Outputs, ...]:
     """Return eager's outputs after `jolt`."""
-    model = _load_alone(cell, cwd, workspace, announce)
+    model = _load_alone(cell, cwd, workspace, announce, weights_at)
     module, sets = place(model, cell)
     sets = jolt(module, sets)
     return run_eager(module, sets, training_of(model, cell))
@@ -114,6 +126,7 @@ def exact_outputs(
     workspace: Path,
     outputs_in: OutputsIn = outputs_in,
     announce: Announce = lambda phase: None,
+    weights_at: WeightsAt = None,
 ) -> Exact:
     """Return the outputs in the widest type that the model can be computed in.
 
@@ -127,7 +140,7 @@ def exact_outputs(
     from harness.worker.float64 import KeepFloat64
 
     def attempt(name: str, has_plain_experts: bool = False) -> Exact | None:
-        model = _load_alone(cell, cwd, workspace, announce)
+        model = _load_alone(cell, cwd, workspace, announce, weights_at)
         if has_plain_experts and not use_plain_experts(model.module):
             return None
         if name != "float64":
@@ -263,7 +276,7 @@ def layer_by_layer(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None
             hook.remove()
 
 
-def _load_alone(cell: Cell, cwd: Path, workspace: Path, announce: Announce) -> LoadedModel:
+def _load_alone(cell: Cell, cwd: Path, workspace: Path, announce: Announce, weights_at: WeightsAt) -> LoadedModel:
     """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""
     import torch
 
@@ -271,7 +284,7 @@ def _load_alone(cell: Cell, cwd: Path, workspace: Path, announce: Announce) -> L
     if cell.device.is_cuda:
         torch.cuda.empty_cache()
     announce("model")
-    model = load(cell, cwd)
+    model = load(cell, cwd, weights_at)
     os.chdir(workspace)
     announce("reference")
     return model

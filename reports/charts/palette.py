@@ -63,7 +63,8 @@ class Palette:
 
     def __init__(self, labels: Iterable[str]) -> None:
         self.labels = list(dict.fromkeys(labels))
-        known = [label.partition("/")[::2] for label in self.labels]
+        # a dynamic build, `onnx[dynamic]`, is drawn as another mode
+        known = [label.replace("[", "/[", 1).partition("/")[::2] for label in self.labels]
         unknown = sorted({backend for backend, _ in known} - _COLOURS.keys())
         colours = _COLOURS | {name: _FURTHER_COLOURS[n % len(_FURTHER_COLOURS)] for n, name in enumerate(unknown)}
         self._looks = {}

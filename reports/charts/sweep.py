@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from judging.contest import ContestJudgement
-from judging.sweeps import Quantity, Sweep, Value, latency, speedup
+from judging.sweeps import Quantity, Sweep, Value, latency, over_own_build, speedup
 from records.schema import Interval, Ratio
 from records.text import one_line
 from reports import format
@@ -30,22 +31,45 @@ def sweep_charts(sweep: Sweep, palette: Palette) -> list[Chart]:
         _lines(sweep, palette, speedup, "sweep-speedup", gains, "speed-up over eager (x)", LOG_FROM_RATIO)
         if sweep.has_ratio
         else None,
+        _cost_of_one_build(sweep, palette),
     ]
     return [chart for chart in found if chart]
 
 
+def _cost_of_one_build(sweep: Sweep, palette: Palette) -> Chart | None:
+    """Draw what each dynamic build costs over the sizes, and a dashed line where it costs nothing."""
+    dynamic = {label: points for label, points in sweep.lines.items() if points[0].row.cell.dynamic}
+    if not any(over_own_build(point.row) for points in dynamic.values() for point in points):
+        return None
+    finding = f"one build for all of {sweep.dimension}, against one for each"
+    title = "latency over that of its own build (x)"
+    chart = _lines(sweep, palette, over_own_build, "sweep-dynamic", finding, title, LOG_FROM_RATIO, list(dynamic))
+    if chart is None:
+        return None
+    line = Mark((Line((chart.x.low, chart.x.high), (1.0, 1.0), colour="soft", width=0.9, is_dashed=True),))
+    return replace(chart, marks=(line, *chart.marks))
+
+
 def _lines(
-    sweep: Sweep, palette: Palette, quantity: Quantity, chart: str, finding: str, title: str, log_from: float
+    sweep: Sweep,
+    palette: Palette,
+    quantity: Quantity,
+    chart: str,
+    finding: str,
+    title: str,
+    log_from: float,
+    labels: Sequence[str] | None = None,
 ) -> Chart | None:
     """Draw a line for each configuration, broken where a size has no value, and a cross where a cell failed."""
+    lines = {label: points for label, points in sweep.lines.items() if labels is None or label in labels}
     values = {
         label: {point.size: value for point in points if (value := quantity(point.row))}
-        for label, points in sweep.lines.items()
+        for label, points in lines.items()
     }
     reached = [end for found in values.values() for value in found.values() for end in (value.middle, *value.ends)]
     if not reached:
         return None
-    lost = sweep.failures(quantity)
+    lost = {label: points for label, points in sweep.failures(quantity).items() if label in lines}
     marks = [mark for label, found in values.items() for mark in _line(sweep, label, found, quantity, palette(label))]
     for row, (label, points) in enumerate(lost.items()):
         marks += [
@@ -90,7 +114,7 @@ def _written(value: Value, quantity: Quantity) -> str:
     """Return `0.0175 [0.0170, 0.0181] ms` or `1.85x [1.80, 1.90]`."""
     low, high = value.ends
     interval = Interval(low=low, high=high) if low < high else None
-    if quantity is speedup:
+    if quantity is not latency:
         return f"{format.ratio(value.middle)}x {format.ratio_interval(interval)}"
     return f"{format.milliseconds(value.middle)} {format.milliseconds_interval(interval)}".rstrip() + " ms"
 

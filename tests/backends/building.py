@@ -17,6 +17,7 @@ from torch._inductor import metrics
 import backends
 from backends.base import Backend, BuildContext, Compiled
 from backends.calling import flatten_outputs
+from backends.ranges import OpenAxis
 from harness.worker import precision
 from harness.worker.clock import Clock
 from harness.worker.loading import gradients, load, place, training_of
@@ -59,7 +60,11 @@ class Built:
 
 @contextlib.contextmanager
 def built(
-    cell: Cell, workspace: Path, model: LoadedModel | None = None, backend: Backend | None = None
+    cell: Cell,
+    workspace: Path,
+    model: LoadedModel | None = None,
+    backend: Backend | None = None,
+    open_axes: tuple[OpenAxis, ...] = (),
 ) -> Iterator[Built]:
     """Build `cell`, or `model` in its place, bind the first input set, and close twice at the end.
 
@@ -85,6 +90,7 @@ def built(
                 sets,
                 training=training,
                 targets=model.surgical_targets,
+                open_axes=open_axes,
             )
             before = tuple(tensor.clone() for tensor in tensors_of(module, sets[0]))
             with backend.build(module, sets[0], context) as compiled:

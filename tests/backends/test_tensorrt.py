@@ -24,6 +24,7 @@ from backends import tensorrt as ours
 from backends.base import YES, Availability, BuildContext
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx
+from backends.ranges import OpenAxes, OpenAxis
 from models.base import Inputs
 from records.device import Device
 from records.errors import BakeoffError
@@ -58,10 +59,10 @@ def exported_once(
 ) -> None:
     """A model is exported once for the tests of this file, because that takes a second."""
 
-    def export(module: torch.nn.Module, inputs: Inputs, folder: Path) -> OnnxModel:
-        known = f"{module} {[(tensor.shape, tensor.dtype) for tensor in inputs.tensors()]}"
+    def export(module: torch.nn.Module, inputs: Inputs, folder: Path, axes: OpenAxes = ()) -> OnnxModel:
+        known = f"{module} {[(tensor.shape, tensor.dtype) for tensor in inputs.tensors()]} {axes}"
         if known not in exported:
-            exported[known] = export_onnx(module, inputs, tmp_path_factory.mktemp("exported"))
+            exported[known] = export_onnx(module, inputs, tmp_path_factory.mktemp("exported"), axes=axes)
         path = shutil.copy(exported[known].path, folder)
         return dataclasses.replace(exported[known], path=Path(path))
 
@@ -144,6 +145,27 @@ def test_an_input_that_the_engine_was_not_built_for_is_refused(change: Any, said
     """TensorRT would read past the end of a smaller input, and misread another type."""
     with on_cpu(a_cell(), tmp_path) as one, pytest.raises(BakeoffError, match=said.replace("'x'", r"'\w+'")):
         one.compiled.bind(one.sets[0].map(change))
+
+
+ROWS = OpenAxis(tensor=0, axis=0, dimensions=("batch",), low=1, high=8)
+
+
+def test_one_engine_serves_a_range_of_sizes(tmp_path: Path) -> None:
+    with built(a_cell(), tmp_path, backend=TensorRTOnCpu(), open_axes=(ROWS,)) as one:
+        for batch in (1, 2, 8, 1):
+            given = Inputs((torch.randn(batch, 8),))
+            torch.testing.assert_close(one.call(given), one.eager(given))
+        with pytest.raises(BakeoffError, match=r"did not take the shape \(9, 8\) of input .*outside of the profile"):
+            one.compiled.bind(Inputs((torch.randn(9, 8),)))
+
+
+def test_a_profile_that_tensorrt_does_not_take_is_an_error(tmp_path: Path) -> None:
+    behaviour.answer("IBuilderConfig.add_optimization_profile", -1)
+    with (
+        pytest.raises(BakeoffError, match="TensorRT took no optimisation profile"),
+        built(a_cell(), tmp_path, backend=TensorRTOnCpu(), open_axes=(ROWS,)),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(("precision", "tf32"), [("fp32", False), ("tf32", True)])

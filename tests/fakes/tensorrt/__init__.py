@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy
 import onnx
 import onnxruntime
 
@@ -22,6 +23,8 @@ from .behaviour import replaceable as _replaceable
 from .behaviour import watch as _watch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import typing_extensions
 
 __version__ = _VERSION
@@ -161,6 +164,13 @@ class INetworkDefinition(_Made):
     _model: Any
 
 
+class IOptimizationProfile(_Made):
+    def set_shape(self, input: str, min: Sequence[int], opt: Sequence[int], max: Sequence[int]) -> None:
+        self._shapes[input] = (tuple(min), tuple(opt), tuple(max))
+
+    _shapes: dict[str, tuple[tuple[int, ...], ...]]
+
+
 class IBuilderConfig(_Made):
     builder_optimization_level: int
     profiling_verbosity: ProfilingVerbosity
@@ -180,12 +190,22 @@ class IBuilderConfig(_Made):
         return cache
 
     @_replaceable
+    def add_optimization_profile(self, profile: IOptimizationProfile) -> int:
+        """Return its number, or -1 for a profile whose shapes do not rise."""
+        self._profile = profile
+        in_order = all(
+            low <= best <= high for shapes in profile._shapes.values() for low, best, high in zip(*shapes, strict=True)
+        )
+        return 0 if in_order else -1
+
+    @_replaceable
     def set_timing_cache(self, cache: ITimingCache, ignore_mismatch: bool) -> bool:
         self._cache = cache
         return True
 
     _flags: set[BuilderFlag]
     _cache: ITimingCache
+    _profile: IOptimizationProfile | None
 
 
 class Builder:
@@ -204,13 +224,24 @@ class Builder:
         config.builder_optimization_level = 3
         config.profiling_verbosity = ProfilingVerbosity.LAYER_NAMES_ONLY
         config._flags = {BuilderFlag.TF32}
+        config._profile = None
         return config
+
+    def create_optimization_profile(self) -> IOptimizationProfile:
+        profile = IOptimizationProfile._make()
+        profile._shapes = {}
+        return profile
 
     @_replaceable
     def build_serialized_network(self, network: INetworkDefinition, config: IBuilderConfig) -> IHostMemory | None:
         """Return the ONNX model with its weights as the "engine", after a header for the inspector."""
         assert network._flags >> int(NetworkDefinitionCreationFlag.STRONGLY_TYPED) & 1
-        header = {"detailed": config.profiling_verbosity is ProfilingVerbosity.DETAILED}
+        shapes = config._profile._shapes if config._profile else {}
+        for value in network._model.graph.input:
+            if -1 in _shape_of(value) and value.name not in shapes:
+                _complain(self._logger, f"Network has dynamic inputs, but no optimization profile for {value.name}")
+                return None
+        header = {"detailed": config.profiling_verbosity is ProfilingVerbosity.DETAILED, "profile": shapes}
         return IHostMemory(json.dumps(header).encode() + b"\n" + network._model.SerializeToString())
 
 
@@ -257,6 +288,25 @@ class OnnxParser:
 
 class IExecutionContext(_Made):
     @_replaceable
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        low, _, high = self._engine._profile.get(name, (shape, shape, shape))
+        if not all(least <= size <= most for least, size, most in zip(low, shape, high, strict=True)):
+            return _complain(self._engine._logger, f"setInputShape: {shape} is outside of the profile of {name}")
+        self._shapes[name] = shape
+        return True
+
+    def get_tensor_shape(self, name: str) -> Dims:
+        """Return what follows from the shapes of the inputs, by a call with zeros."""
+        if name in self._shapes:
+            return Dims(self._shapes[name])
+        told = {value.name: value for value in self._engine._session.get_inputs()}
+        types = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(bool)": "bool"}
+        zeros = {
+            each: numpy.zeros(self._shapes.get(each, value.shape), types[value.type]) for each, value in told.items()
+        }
+        return Dims(self._engine._session.run([name], zeros)[0].shape)
+
+    @_replaceable
     def set_tensor_address(self, name: str, memory: int) -> bool:
         if name not in self._engine._tensors:
             return _complain(self._engine._logger, f"setTensorAddress: no tensor {name}")
@@ -272,12 +322,14 @@ class IExecutionContext(_Made):
         for name, address in self._addresses.items():
             bind = binding.bind_input if name in self._engine._input_names else binding.bind_output
             tensor = self._engine._tensors[name]
-            bind(name, "cpu", 0, tensor.elem_type, list(self._engine.get_tensor_shape(name)), address)
+            shape = self.get_tensor_shape(name) if self._shapes else self._engine.get_tensor_shape(name)
+            bind(name, "cpu", 0, tensor.elem_type, list(shape), address)
         self._engine._session.run_with_iobinding(binding)
         return True
 
     _engine: ICudaEngine
     _addresses: dict[str, int]
+    _shapes: dict[str, tuple[int, ...]]
 
 
 class EngineInspector(_Made):
@@ -317,6 +369,7 @@ class ICudaEngine(_Made):
         context = IExecutionContext._make()
         context._engine = self
         context._addresses = {}
+        context._shapes = {}
         return context
 
     def create_engine_inspector(self) -> EngineInspector:
@@ -338,6 +391,7 @@ class ICudaEngine(_Made):
         return {"Name": node.name, "Inputs": described(node.input), "Outputs": described(node.output)}
 
     _detailed: bool
+    _profile: dict[str, list[list[int]]]
     _logger: ILogger
     _model: Any
     _session: Any
@@ -356,14 +410,15 @@ class Runtime:
         header, _, content = bytes(serialized_engine).partition(b"\n")
         try:
             model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content))
-            detailed = json.loads(header)["detailed"]
+            told = json.loads(header)
         except Exception as error:
             _complain(self._logger, f"deserializeCudaEngine: magicTag does not match ({type(error).__name__})")
             return None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         engine = ICudaEngine._make()
-        engine._detailed = detailed
+        engine._detailed = told["detailed"]
+        engine._profile = told["profile"]
         engine._logger = self._logger
         engine._model = model
         engine._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -371,6 +426,11 @@ class Runtime:
         values = [*model.graph.input, *model.graph.output]
         engine._tensors = {value.name: value.type.tensor_type for value in reversed(values)}
         return engine
+
+
+def _shape_of(value: Any) -> list[int]:
+    sizes = value.type.tensor_type.shape.dim
+    return [size.dim_value if size.HasField("dim_value") else -1 for size in sizes]
 
 
 def _checked(logger: ILogger) -> ILogger:

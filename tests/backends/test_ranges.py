@@ -1,0 +1,128 @@
+"""One build for a range of sizes: what torch says of guards, and what each backend makes of open axes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import backends
+from backends import ranges
+from backends.ranges import OpenAxis
+from models.base import Inputs, LoadedModel
+from records.errors import Unsupported
+from records.schema import Cell, Range
+from tests.backends.building import built
+
+ROWS = OpenAxis(tensor=0, axis=0, dimensions=("batch",), low=2, high=16)
+SIZES = {"batch": 6, "features": 8, "hidden": 8}
+BATCHES = (2, 6, 16)
+
+
+class Halves(torch.nn.Module):
+    """It takes the first row for a special case of many rows."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows[:1] if rows.shape[0] > 4 else rows * 2
+
+
+class Fixed(torch.nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.reshape(6, 2, 4)
+
+
+def dynamic_cell(label: str, **changes: object) -> Cell:
+    backend, _, mode = label.partition("/")
+    span = {"batch": Range(low=2, built_at=6, high=16)}
+    known = {"model": "mlp", "dimensions": SIZES, "backend": backend, "mode": mode or "default", "dynamic": span}
+    return Cell.model_validate(known | changes)
+
+
+def test_shapes_have_open_axes_at_their_ends() -> None:
+    assert ranges.lowest([ROWS], 0, (6, 8)) == (2, 8) and ranges.highest([ROWS], 0, (6, 8)) == (16, 8)
+    assert ranges.highest([ROWS], 1, (6, 8)) == (6, 8)
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [(Fixed(), r"specialised|specialized"), (Halves(), r"takes batch \(axis 0 of input 0\) from 5 to 16")],
+)
+def test_an_export_that_serves_less_than_the_range_is_refused(module: torch.nn.Module, said: str) -> None:
+    with pytest.raises(Unsupported, match=f"one build does not serve the range: .*({said})"):
+        ranges.exported(module, Inputs((torch.ones(6, 8),)), [ROWS])
+
+
+def test_a_violated_guard_is_told_with_its_line() -> None:
+    message = (
+        "Constraints violated (L['x'].size()[1])! For more information, run with TORCH_LOGS=\"+dynamic\".\n"
+        "  - You marked L['x'].size()[1] as dynamic but your code specialized it to be a constant (64). "
+        "If you're using mark_dynamic, either remove it.\n\nUser stack:\n"
+        '  File "/home/me/net.py", line 3, in outer\n    return self.inner(x)\n'
+        '  File "/home/me/net.py", line 8, in forward\n    return x.reshape(2, 64)\n'
+    )
+    expected = "L['x'].size()[1] was specialised to be a constant (64): return x.reshape(2, 64) (net.py, line 8)"
+    assert ranges.guard_in(message) == expected
+    assert ranges.guard_in("RuntimeError: something else") == ""
+
+
+def test_without_open_axes_no_error_is_taken_for_a_guard() -> None:
+    with pytest.raises(RuntimeError, match="Constraints violated"), ranges.refusing_guards(()):
+        raise RuntimeError("Constraints violated (x)!\n  - You marked x")
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "torchscript",
+        "onnx",
+        "openvino",
+        pytest.param("inductor", marks=pytest.mark.slow),
+        pytest.param("aotinductor", marks=pytest.mark.slow),
+    ],
+)
+def test_one_build_is_right_at_every_size(label: str, tmp_path: Path) -> None:
+    with built(dynamic_cell(label), tmp_path, open_axes=(ROWS,)) as one:
+        for batch in BATCHES:
+            given = Inputs((torch.randn(batch, 8, generator=torch.Generator().manual_seed(batch)),))
+            torch.testing.assert_close(one.call(given), one.eager(given), rtol=1e-4, atol=1e-5)
+        assert one.compiled.recompiled() == ()
+
+
+@pytest.mark.slow
+def test_inductor_names_the_guard_that_a_size_does_not_pass(tmp_path: Path) -> None:
+    """Torch makes code of its own for a size of 1."""
+    from_one = ROWS.model_copy(update={"low": 1})
+    with built(dynamic_cell("inductor"), tmp_path, open_axes=(from_one,)) as one:
+        one.call(Inputs((torch.randn(1, 8),)))
+        (reason,) = one.compiled.recompiled()
+        assert "size" in reason
+
+
+def test_inductor_refuses_a_range_that_the_code_specialises(tmp_path: Path) -> None:
+    model = LoadedModel(Fixed(), (Inputs((torch.ones(6, 8),)),))
+    with (
+        pytest.raises(Unsupported, match=r"was specialised to be a constant \(6\): return rows.reshape\(6, 2, 4\)"),
+        built(dynamic_cell("inductor"), tmp_path, model, open_axes=(ROWS,)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("label", "changes", "said"),
+    [
+        ("triton", {}, "triton builds for one size"),
+        ("inductor/static", {}, "this mode builds for one size"),
+        ("inductor/buckets", {}, "this mode builds for each power of two"),
+        ("onnx/cuda-graph", {"device": "cuda"}, "a CUDA graph replays calls of one size"),
+        ("inductor", {"task": "train_step"}, "one build for a range of sizes is for inference"),
+        ("onnx", {"precision": "int8"}, "in a precision that casting gives"),
+        ("onnx", {}, ""),
+        ("tensorrt", {"device": "cuda"}, ""),
+        ("torch-tensorrt", {"device": "cuda"}, ""),
+    ],
+)
+def test_what_takes_no_range_says_why(label: str, changes: dict[str, object], said: str) -> None:
+    cell = dynamic_cell(label, **changes)
+    assert said in backends.create(cell.backend).supports(cell).reason
+    assert bool(backends.create(cell.backend).supports(cell)) is not bool(said)

@@ -1,0 +1,138 @@
+"""What one build for a range of sizes costs: from records to the table of each output and the figure."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from judging.dynamic import DynamicRange
+from judging.judgement import Judgement, judge
+from records.schema import Cell, Range, Record, Report, Status
+from reports import charts, dynamic
+from reports.charts.palette import Palette
+from reports.csv_files import to_csv
+from reports.markdown import to_markdown
+from reports.page import to_page
+from reports.terminal import print_report
+from tests.reports.samples import cell, failed, ok, report, steady
+
+SPAN = {"seq": Range(low=16, built_at=64, high=64)}
+GUARD = "0/0: tensor 'x' size mismatch at index 1"
+
+
+def of(label: str, seq: int, dynamic: bool = False) -> Cell:
+    made = cell(label, model="transformer", dimensions={"batch": 2, "seq": seq})
+    return made.model_copy(update={"dynamic": SPAN}) if dynamic else made
+
+
+def records() -> list[Record]:
+    """Return two sizes: onnx is 10 % and 20 % slower, inductor was compiled again, openvino serves no range."""
+    found = []
+    for seq, slower in ((64, 1.2), (16, 1.1)):  # the larger size comes first
+        again = [GUARD] if seq == 16 else []
+        found += [
+            ok(of("eager", seq), steady([2.0, 2.0, 2.0])),
+            ok(of("onnx", seq), steady([1.0, 1.0, 1.0]), build_s=3.0),
+            ok(of("onnx", seq, dynamic=True), steady([slower] * 3), build_s=4.0),
+            ok(of("inductor", seq), steady([0.5, 0.5, 0.5]), build_s=20.0),
+            ok(of("inductor", seq, dynamic=True), steady([0.5] * 3), build_s=30.0, recompiled=again),
+            ok(of("openvino", seq), steady([0.8, 0.8, 0.8]), build_s=1.0),
+            failed(of("openvino", seq, dynamic=True), Status.UNSUPPORTED, "specialised axis 1 to 64"),
+        ]  # fmt: skip
+    return found
+
+
+@pytest.fixture(scope="module")
+def judgement() -> Judgement:
+    return judge(report(records()))
+
+
+@pytest.fixture(scope="module")
+def found(judgement: Judgement) -> DynamicRange:
+    (only,) = judgement.dynamic_ranges
+    return only
+
+
+def test_sizes_stand_in_their_order(found: DynamicRange) -> None:
+    assert found.names == ["seq 16", "seq 64"]
+
+
+def test_costs_are_the_ratios_of_the_contests_fit(judgement: Judgement, found: DynamicRange) -> None:
+    onnx = next(build for build in found.builds if build.configuration == "onnx")
+    assert onnx.costs == pytest.approx([1.1, 1.2])
+    for contest in judgement.contests:
+        rows = {row.label: row for row in contest.cells}
+        medians = [rows[label].record.latency for label in ("onnx[dynamic]", "onnx")]
+        assert medians[0] and medians[1]
+        assert rows["onnx[dynamic]"].over_own_build is not None
+        assert rows["onnx[dynamic]"].over_own_build.value == medians[0].median_ms / medians[1].median_ms
+        assert rows["onnx"].over_own_build is None
+
+
+def test_one_build_is_counted_once_and_the_others_together(found: DynamicRange) -> None:
+    times = {build.configuration: (build.build_s, build.builds_s) for build in found.builds}
+    assert times["onnx"] == pytest.approx((4.0, 6.0)) and times["inductor"] == pytest.approx((30.0, 40.0))
+    assert times["openvino"] == (None, pytest.approx(2.0)) and times["eager"] == (None, 0.0)
+
+
+def test_each_row_says_what_one_build_serves(found: DynamicRange) -> None:
+    served = {build.configuration: dynamic.serves(build) for build in found.builds}
+    assert served == {
+        "eager": "any size, as it is",
+        "onnx": "all sizes",
+        "inductor": "all sizes",
+        "openvino": "unsupported",
+    }
+
+
+def test_a_build_that_is_wrong_at_one_size_serves_some() -> None:
+    made = [
+        record.model_copy(update={"status": Status.INCORRECT, "reason": "rmse"})
+        if record.cell.label == "onnx[dynamic]" and record.cell.dimensions["seq"] == 16
+        else record
+        for record in records()
+    ]
+    (only,) = judge(report(made)).dynamic_ranges
+    onnx = next(build for build in only.builds if build.configuration == "onnx")
+    assert dynamic.serves(onnx) == "some sizes (incorrect)" and len(onnx.costs) == 1
+
+
+def test_every_output_has_the_table(judgement: Judgement) -> None:
+    stream = io.StringIO()
+    print_report(judgement, Console(file=stream, width=160))
+    for text in (to_markdown(judgement), to_page(judgement), stream.getvalue()):
+        assert "one build for seq 16 to 64" in text
+        assert "1.100, 1.10x" in text and "1.200, 1.20x" in text
+        assert "specialised axis 1 to 64" in text and "size mismatch at index 1" in text
+    header, *rows = to_csv(judgement).splitlines()
+    assert {"dynamic", "recompiled", "over_own_build"} <= set(header.split(","))
+    assert sum('"seq=16:64"' in row or "seq=16:64" in row for row in rows) == 6
+
+
+def test_a_figure_shows_the_cost_over_the_sizes(judgement: Judgement) -> None:
+    (sweep,) = judgement.sweeps
+    palette = Palette(row.label for contest in judgement.contests for row in contest.cells)
+    chart = next(one for one in charts.of_sweep(sweep, palette, judgement.report) if one.name == "sweep-dynamic")
+    assert [label for label, _ in chart.legend][:2] == ["inductor[dynamic]", "onnx[dynamic]"]
+    assert "onnx[dynamic] at seq 64: 1.20x" in " ".join(mark.tip for mark in chart.marks)
+
+
+def test_a_dynamic_build_has_the_hue_of_its_backend() -> None:
+    looks = Palette(["onnx", "onnx[dynamic]", "inductor/dynamic[dynamic]"])
+    assert len({looks(label).light for label in ("onnx", "onnx[dynamic]")}) == 2
+    assert Palette(["onnx"])("onnx").light == looks("onnx").light
+
+
+def test_runs_without_a_range_have_no_such_table() -> None:
+    plain = [record for record in records() if not record.cell.dynamic]
+    judged = judge(report(plain))
+    assert judged.dynamic_ranges == () and "one build for" not in to_markdown(judged)
+
+
+def test_a_report_without_the_new_fields_still_reads() -> None:
+    kept = report(records()[:2]).model_dump(mode="json")
+    for record in kept["records"]:
+        del record["recompiled"], record["cell"]["dynamic"]
+    assert Report.model_validate(kept).records[0].cell.label == "eager"
