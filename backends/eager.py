@@ -36,7 +36,7 @@ class Eager(Backend):
     description = "PyTorch eager, torch.inference_mode"
     tasks = TASKS
     takes_streams = True
-    any_size = frozenset({"default"})
+    any_size = frozenset({"default", CHANNELS_LAST})
     quantises = True
     writes_caches = True
     channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", CUDA_GRAPH)
