@@ -197,7 +197,9 @@ def _missing_for_tensorrt() -> str:
 class Sessions:
     """Opens sessions on one exported model, with the options of the cell."""
 
-    def __init__(self, exported: OnnxModel, context: BuildContext, provider: str, example: Inputs) -> None:
+    def __init__(
+        self, exported: OnnxModel, context: BuildContext, provider: str, example: Inputs | None = None
+    ) -> None:
         self._exported = exported
         self._context = context
         self._example = example
@@ -290,7 +292,7 @@ class Sessions:
     def _tensorrt_profile(self) -> dict[str, str]:
         """Return the shapes that one engine serves, as `name:2x16x256,other:2x16`, or nothing for one size."""
         axes = self._context.open_axes
-        if not axes:
+        if not axes or self._example is None:
             return {}
         shapes = [tuple(tensor.shape) for tensor in self._example.tensors()]
         ends = {
