@@ -57,10 +57,10 @@ class Soaked:
 
     seconds: float
     rate: float
-    p50_ms: float
-    p99_ms: float
+    p50_ms: float | None  # None in the scenario `offline`, where a request waits for all before it
+    p99_ms: float | None
     objective_ms: float | None  # the percentile of the objective
-    drift: float  # median latency of the last third over that of the first, minus 1
+    drift: float  # time for a request in the last third over that in the first, minus 1; of the median latencies
     joules_per_million: float | None
     energy_source: str
     resident_bytes: int | None
@@ -214,12 +214,14 @@ def _soaked(load: Load) -> Soaked | None:
     requests = sum(window.requests for window in windows)
     joules = [window.joules for window in windows if window.joules is not None]
     third = max(1, len(windows) // 3)
-    before, after = (np.median([window.p50_ms for window in part]) for part in (windows[:third], windows[-third:]))
+    is_offline = load.scenario is Scenario.OFFLINE
+    times = [1e3 / window.rate if is_offline else window.p50_ms for window in windows]
+    before, after = (np.median(part) for part in (times[:third], times[-third:]))
     return Soaked(
         seconds=sum(window.seconds for window in windows),
         rate=float(np.mean([window.rate for window in windows])),
-        p50_ms=_pooled(windows, 0.5, "p50_ms"),
-        p99_ms=_pooled(windows, 0.99, "p99_ms"),
+        p50_ms=None if is_offline else _pooled(windows, 0.5, "p50_ms"),
+        p99_ms=None if is_offline else _pooled(windows, 0.99, "p99_ms"),
         objective_ms=_pooled(windows, load.objective.quantile, "objective_ms") if load.objective else None,
         drift=float(after / before) - 1,
         joules_per_million=sum(joules) / requests * MILLION if len(joules) == len(windows) else None,

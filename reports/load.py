@@ -6,7 +6,6 @@ from judging.contest import ContestJudgement
 from judging.judgement import Judgement
 from judging.load import LoadDoubt, LoadDoubtKind, LoadedCell, LoadJudgement
 from records.load import Scenario, ServingSettings
-from records.schema import Interval
 from reports import format
 from reports.columns import Column, Output, Raw, shown_in
 from reports.cost_report import Table
@@ -14,6 +13,9 @@ from reports.format import NONE
 from reports.words import listed
 
 WATT_HOUR_J = 3600.0
+
+EVEN_SHARE = 0.2
+"""An interval whose half is a smaller share of the value is written as `±`."""
 
 
 def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
@@ -128,7 +130,8 @@ def settings(chosen: ServingSettings) -> str:
     """Return `2 instances x 1 thread, batches of up to 4 within 2 ms, hint THROUGHPUT`."""
     parts = [f"{_counted(chosen.instances, 'instance')} x {_counted(chosen.threads, 'thread')}"]
     if chosen.batch > 1:
-        parts.append(f"batches of up to {chosen.batch} within {chosen.wait_ms:g} ms")
+        within = f" within {chosen.wait_ms:g} ms" if chosen.wait_ms else ""
+        parts.append(f"batches of up to {chosen.batch}{within}")
     return ", ".join([*parts, *(f"{name} {value}" for name, value in chosen.options.items())])
 
 
@@ -160,7 +163,7 @@ def doubt(found: LoadDoubt) -> str:
             was = f"{format.milliseconds(values['value_ms'])} ms over {format.seconds(values['seconds'])} s"
             return f"{label} does not hold the objective for long: it was {was} at the rate found."
         case LoadDoubtKind.DRIFTED:
-            return f"{label}'s median latency changed by {100 * values['share']:+.0f} % over the soak."
+            return f"{label}'s time for a request changed by {100 * values['share']:+.0f} % over the soak."
         case LoadDoubtKind.FAILED:
             share = f"{values['failed']:.0f} of {values['requests']:,.0f} requests"
             return f"{label} failed {share} under load: {found.detail}."
@@ -181,16 +184,15 @@ def _condition(load: LoadJudgement) -> str:
 
 
 def _with_interval(load: LoadJudgement, cell: LoadedCell, unit: bool = True) -> str:
-    """Return `410 ± 12 requests/s`."""
+    """Return `410 ± 12 requests/s`, or both ends of an interval that is wide and so uneven."""
     assert cell.value is not None
     text = _value(load, cell.value, unit=False)
-    if cell.interval:
-        text += f" ± {_value(load, _half(cell.interval), unit=False)}"
+    if ends := cell.interval:
+        half = (ends.high - ends.low) / 2
+        is_even = half < EVEN_SHARE * cell.value
+        low, high, width = (_value(load, each, unit=False) for each in (ends.low, ends.high, half))
+        text += f" ± {width}" if is_even else f" [{low}, {high}]"
     return f"{text}{_unit(load)}" if unit else text
-
-
-def _half(interval: Interval) -> float:
-    return (interval.high - interval.low) / 2
 
 
 def _value(load: LoadJudgement, value: float, unit: bool = True) -> str:

@@ -433,6 +433,8 @@ def built(bench: Bench, sets: Sequence[Inputs], settings: ServingSettings, batch
     The model is loaded anew, because a build may have changed the one that it got. A build that another process of the
     cell has left is loaded.
     """
+    import torch
+
     is_ahead = isinstance(bench.backend, AheadOfTime)
     is_as_measured = batch == 1 and (not is_ahead or settings.threads == bench.threads)
     # code that was generated ahead of time may hold the number of threads
@@ -442,9 +444,10 @@ def built(bench: Bench, sets: Sequence[Inputs], settings: ServingSettings, batch
     bench = replace(bench, phases=Untold(bench.connection))
     here = Path.cwd()
     os.chdir(bench.started_in)
-    module, own_sets = bench.model()
+    with torch.inference_mode(False):  # a compiler that exports takes no inference tensors
+        module, own_sets = bench.model()
+        chosen = own_sets[0] if batch == 1 else in_batch(own_sets, batch)
     os.chdir(here)
-    chosen = own_sets[0] if batch == 1 else in_batch(own_sets, batch)
     with bench.running():
         context = replace(bench.context(own_sets), workspace=folder, threads=settings.threads, serving=settings)
         done = folder / ".packaged"

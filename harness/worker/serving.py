@@ -65,7 +65,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     server, before_load = LoadServer(bench, every, reference), None
     while isinstance(command := messages.receive_command(connection), TakeBurst | TakeLoad):
         if isinstance(command, TakeLoad):
-            before_load = before_load or bench.memory()
+            before_load = before_load or (bench.memory(), compiled.placement())
             already = compiled.compilations()
             messages.send(connection, server.take(command))
             compilations += compiled.compilations() - already  # those are of other builds
@@ -92,10 +92,12 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         device_memory.sample()
         # check again when everything is warm: that finds a graph that replays over freed memory
         after = accuracy.check(_outputs(single, every, clock), reference, bench.cell.precision, training_outputs)
+    # builds for load are none of the cell's own
+    memory_now, placement = before_load or (bench.memory(), compiled.placement())
     finished = Finished(
         accuracy_after=after,
-        placement=compiled.placement(),
-        memory=before_load or bench.memory(),
+        placement=placement,
+        memory=memory_now,
         recompilations=recompilations,
         throughput=throughput,
         device_time=device_time,

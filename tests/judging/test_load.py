@@ -82,6 +82,12 @@ def test_a_soak_tells_what_does_not_last() -> None:
     assert found.cells[0].price_per_million == pytest.approx(1e-3 / 403 * 1e6, rel=0.02)
 
 
+def test_a_soak_of_saturation_has_no_latencies_and_drifts_by_its_rate() -> None:
+    soak = [window(rate, asked_rate=None) for rate in (400.0, 400.0, 400.0, 400.0, 200.0, 200.0)]
+    soaked = judged(carrying("onnx", [400, 402, 401], scenario=Scenario.OFFLINE, soak=soak)).cells[0].soak
+    assert soaked is not None and soaked.p99_ms is None and soaked.drift == pytest.approx(1.0)
+
+
 def test_percentiles_of_a_soak_are_over_all_of_its_requests() -> None:
     soak = [window(latencies_us=[5000] * 985 + [late] * 15) for late in (30_000, 6_000)]
     soaked = judged(carrying("onnx", [400, 402, 401], soak=soak)).cells[0].soak

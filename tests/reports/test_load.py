@@ -103,3 +103,8 @@ def test_the_answer_for_programs_has_values_and_settings(judgement: Judgement, t
     answer = answer_of(judgement, tmp_path).contests[0].under_load
     assert answer is not None and answer.winner == "openvino"
     assert answer.values["onnx"] == pytest.approx(352, abs=1) and answer.settings["openvino"] == BEST
+
+
+def test_an_interval_that_is_wide_has_both_ends() -> None:
+    wide = judge(report([carrying("onnx", [200, 500, 800])])).contests[0].load
+    assert wide is not None and "[" in load.verdict(wide) and "±" not in load.verdict(wide)
