@@ -413,7 +413,7 @@ def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(
 ) -> None:
     """It is asked to terminate, which it takes as it takes Ctrl-C."""
     blocked.terminate()
-    out, err = blocked.communicate(timeout=60)
+    out, err = blocked.communicate(timeout=150)
     assert blocked.returncode == 130
     assert "Traceback" not in out + err
     assert err.splitlines()[-1] == "Interrupted. To measure the rest: python runner.py resume run"
