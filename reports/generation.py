@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from judging.contest import ContestJudgement
 from judging.generation import GeneratingCell, Generation
-from judging.judgement import CellJudgement, Judgement
+from judging.judgement import Judgement
 from records.schema import Generated
 from reports import format
 from reports.columns import Column, Output, Raw, shown_in
@@ -14,11 +14,7 @@ from reports.words import listed
 
 
 def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
-    """Return every column of the table of generations, in the order of reading."""
-
-    def ends(part: CellJudgement) -> tuple[float, float] | None:
-        interval = part.latency.median_ci95_ms if part.latency else None
-        return (interval.low, interval.high) if interval else None
+    """Return every column of the table of generations. Intervals of its first two numbers stand in the contests."""
 
     def speedup(cell: GeneratingCell) -> tuple[float, float] | None:
         interval = cell.speedup.ci95 if cell.speedup else None
@@ -28,18 +24,16 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
         return cell.decode.record.roofline.share if cell.decode.record.roofline else None
 
     return [
-        Column("rank", lambda cell: cell.rank, outputs=Output.ALL, csv="rank"),
+        Column("rank", lambda cell: cell.rank, csv="rank"),
         Column("backend", lambda cell: cell.label, is_text=True, outputs=Output.ALL, csv="backend"),
-        Column("first token", lambda cell: cell.prefill.latency.median_ms if cell.prefill.latency else None, "ms",
-               format.milliseconds, interval=lambda cell: ends(cell.prefill), outputs=Output.ALL,
-               csv="first_token_ms"),
-        Column("further token", lambda cell: cell.decode.latency.median_ms if cell.decode.latency else None, "ms",
-               format.milliseconds, interval=lambda cell: ends(cell.decode), outputs=Output.ALL,
-               csv="further_token_ms"),
+        Column("first", lambda cell: cell.prefill.latency.median_ms if cell.prefill.latency else None, "ms",
+               format.milliseconds, outputs=Output.ALL, csv="first_token_ms"),
+        Column("further", lambda cell: cell.decode.latency.median_ms if cell.decode.latency else None, "ms",
+               format.milliseconds, outputs=Output.ALL, csv="further_token_ms"),
         Column("decoded", lambda cell: cell.tokens_per_s, "tokens/s", format.rate, outputs=Output.ALL,
                csv="tokens_per_s"),
         Column("of floor", share, "%", format.percent, outputs=Output.ALL, csv="decode_floor_share"),
-        Column("whole generation", lambda cell: cell.total_ms, "ms", format.milliseconds, outputs=Output.ALL,
+        Column("all", lambda cell: cell.total_ms, "ms", format.milliseconds, outputs=Output.ALL,
                csv="generation_ms"),
         Column("speed-up", lambda cell: cell.speedup.value if cell.speedup else None, f"x {generation.baseline}",
                format.ratio, interval=speedup, outputs=Output.ALL, csv="speedup"),
@@ -109,8 +103,8 @@ def _difference(label: str, found: Generated) -> str:
 
 
 def _agreement(found: Generated | None) -> str:
-    """Return `31 of 31 tokens`."""
-    return f"{found.agreed} of {found.tokens} tokens" if found else NONE
+    """Return `31/31`: so many tokens of all before the first that differs."""
+    return f"{found.agreed}/{found.tokens}" if found else NONE
 
 
 def _sizes(generation: Generation) -> str:

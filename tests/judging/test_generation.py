@@ -83,7 +83,7 @@ def test_the_report_names_the_fastest_and_the_first_token_that_differs() -> None
     )
     (table,) = generation.tables(contest)
     assert table.text_columns == ["backend", "caches", "as eager's"]
-    assert table.rows[0][:3] == ["onnx", "in place", "4 of 10 tokens"]
+    assert table.rows[0][:3] == ["onnx", "in place", "4/10"]
 
 
 def test_memory_is_told_for_every_context_that_was_decoded() -> None:
