@@ -103,12 +103,10 @@ def sentences(contest: ContestJudgement) -> list[str]:
     if (load := contest.load) is None:
         return []
     told = verdict(load)
-    return [
-        told[0].upper() + told[1:],
-        *_against_single_calls(contest, load),
-        *map(doubt, load.doubts),
-        *_left_out(load),
-    ]
+    best = load.ranked[0] if load.ranked else None
+    how = [f"{best.label} serves best with {settings(best.load.settings)}."] if best and best.load.settings else []
+    others = [*_against_single_calls(contest, load), *map(doubt, load.doubts), *_left_out(load)]
+    return [told[0].upper() + told[1:], *how, *others]
 
 
 def verdict(load: LoadJudgement) -> str:

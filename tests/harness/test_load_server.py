@@ -18,16 +18,17 @@ from harness.sampling_plan import SamplingPlan
 from harness.worker import accuracy
 from harness.worker.bench import Bench
 from harness.worker.load import LoadServer
+from records.device import Device
 from records.load import Scenario, ServingSettings
 from records.schema import Cell
 
 
 @contextlib.contextmanager
-def server(folder: Path, label: str) -> Iterator[LoadServer]:
+def server(folder: Path, label: str, device: str = "cpu") -> Iterator[LoadServer]:
     """Yield the server of a small `mlp` that is built by this backend."""
     backend, _, mode = label.partition("/")
     dimensions = models.find("mlp").resolve({"batch": 2, "features": 16, "hidden": 16})
-    cell = Cell(model="mlp", dimensions=dimensions, backend=backend, mode=mode or "default")
+    cell = Cell(model="mlp", dimensions=dimensions, device=Device(device), backend=backend, mode=mode or "default")
     job = MeasureCell(
         cell=cell, reference=folder / "none", sampling=SamplingPlan.lasting(0.1), shared_folder=folder / "shared"
     )
@@ -36,7 +37,7 @@ def server(folder: Path, label: str) -> Iterator[LoadServer]:
         bench = Bench.begin(theirs, job, folder)
         module, sets = bench.model()
         with torch.inference_mode():
-            exact = tuple((module(*one.args),) for one in sets)
+            exact = tuple((module(*one.args).cpu(),) for one in sets)
         found = LoadServer(bench, sets, accuracy.Reference(exact, (0.0,)))
         with contextlib.closing(found), bench.running():  # as the worker of a cell does
             yield found
@@ -82,3 +83,14 @@ def test_what_answers_one_call_at_a_time_says_so(tmp_path: Path) -> None:
     with server(tmp_path, "hotpath") as serving:
         taken = take(serving, ServingSettings(instances=2))
     assert taken.window is None and "answers one call at a time" in taken.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("label", ["eager", "onnx"])
+def test_instances_on_cuda_have_streams_of_their_own(label: str, tmp_path: Path) -> None:
+    if label == "onnx" and "CUDAExecutionProvider" not in pytest.importorskip("onnxruntime").get_available_providers():
+        pytest.skip("this build of ONNX Runtime has no CUDA provider")
+    with server(tmp_path, label, "cuda") as serving:
+        taken = take(serving, ServingSettings(instances=2, batch=3, wait_ms=1.0))
+    assert taken.window is not None, taken.reason
+    assert taken.window.failed == 0

@@ -48,6 +48,7 @@ def test_the_verdict_has_rates_and_intervals(judgement: Judgement) -> None:
     found = load.sentences(judgement.contests[0])
     assert found[0].startswith("Under load openvino carries 413 ±") and "onnx 352 ±" in found[0]
     assert "requests/s at p99 < 20 ms" in found[0]
+    assert found[1] == f"openvino serves best with {load.settings(BEST)}."
 
 
 def test_it_says_when_another_cell_wins_at_single_calls(judgement: Judgement) -> None:
