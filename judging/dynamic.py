@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from judging.contest import CellJudgement, ContestJudgement
+from judging.decision import Relation, relation
 from records.schema import Range
 
 
@@ -52,6 +53,12 @@ class DynamicBuild:
     def costs(self) -> list[float]:
         """Return at each size, where both are sound, how many times as long a call takes as with a build of its own."""
         return [ratio.value for point in self.points if point.dynamic and (ratio := point.dynamic.over_own_build)]
+
+    @property
+    def called_costs(self) -> list[float]:
+        """Return the costs that are established: the build for the size alone is called faster."""
+        ratios = [point.dynamic.over_own_build for point in self.points if point.dynamic]
+        return [ratio.value for ratio in ratios if ratio and relation(ratio) is Relation.FASTER]
 
 
 @dataclass(frozen=True)

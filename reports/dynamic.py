@@ -10,6 +10,7 @@ from records.text import one_line
 from reports import format
 from reports.columns import Column, Ends, Output
 from reports.format import NONE
+from reports.words import listed
 
 REASON_LIMIT = 100
 
@@ -25,16 +26,12 @@ def title(found: DynamicRange) -> str:
 
 
 def finding(found: DynamicRange) -> str:
-    """Say between which ends the costs of one build lie, and which build was compiled again or does not serve."""
-    measured = [build for build in found.builds if build.costs]
-    if not measured:
+    """Say with which backends one build is called slower than builds for each size, and by how much at most."""
+    if not any(build.costs for build in found.builds):
         return "no dynamic build was measured"
-    least = min(measured, key=lambda build: max(build.costs))
-    most = max(measured, key=lambda build: max(build.costs))
-    cost = f"one build costs least with {least.configuration}, {format.ratio(max(least.costs))}x at most"
-    if most is not least:
-        cost += f", and most with {most.configuration}, {format.ratio(max(most.costs))}x"
-    return cost
+    slower = [f"{build.configuration} ({format.ratio(max(costs))}x)" for build in found.builds
+              if (costs := build.called_costs)]  # fmt: skip
+    return f"one build is slower with {listed(slower)}" if slower else "with no backend is one build called slower"
 
 
 def columns_of(found: DynamicRange) -> list[Column[DynamicBuild]]:

@@ -71,6 +71,18 @@ def test_costs_are_the_ratios_of_the_contests_fit(judgement: Judgement, found: D
         assert rows["onnx"].over_own_build is None
 
 
+def test_the_finding_names_only_costs_that_are_established(found: DynamicRange) -> None:
+    assert dynamic.finding(found) == "one build is slower with onnx (1.20x)"
+    noisy = [
+        record.model_copy(update={"bursts": steady([0.7, 1.0, 1.7])})
+        if record.cell.label == "onnx[dynamic]"
+        else record
+        for record in records()
+    ]
+    (only,) = judge(report(noisy)).dynamic_ranges
+    assert dynamic.finding(only) == "with no backend is one build called slower"
+
+
 def test_one_build_is_counted_once_and_the_others_together(found: DynamicRange) -> None:
     times = {build.configuration: (build.build_s, build.builds_s) for build in found.builds}
     assert times["onnx"] == pytest.approx((4.0, 6.0)) and times["inductor"] == pytest.approx((30.0, 40.0))
