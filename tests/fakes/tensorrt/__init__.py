@@ -23,7 +23,7 @@ from .behaviour import replaceable as _replaceable
 from .behaviour import watch as _watch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import collections.abc
 
     import typing_extensions
 
@@ -165,7 +165,13 @@ class INetworkDefinition(_Made):
 
 
 class IOptimizationProfile(_Made):
-    def set_shape(self, input: str, min: Sequence[int], opt: Sequence[int], max: Sequence[int]) -> None:
+    def set_shape(
+        self,
+        input: str,
+        min: Dims | collections.abc.Sequence[int],
+        opt: Dims | collections.abc.Sequence[int],
+        max: Dims | collections.abc.Sequence[int],
+    ) -> None:
         self._shapes[input] = (tuple(min), tuple(opt), tuple(max))
 
     _shapes: dict[str, tuple[tuple[int, ...], ...]]
@@ -288,11 +294,11 @@ class OnnxParser:
 
 class IExecutionContext(_Made):
     @_replaceable
-    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+    def set_input_shape(self, name: str, shape: Dims | collections.abc.Sequence[int]) -> bool:
         low, _, high = self._engine._profile.get(name, (shape, shape, shape))
         if not all(least <= size <= most for least, size, most in zip(low, shape, high, strict=True)):
             return _complain(self._engine._logger, f"setInputShape: {shape} is outside of the profile of {name}")
-        self._shapes[name] = shape
+        self._shapes[name] = tuple(shape)
         return True
 
     def get_tensor_shape(self, name: str) -> Dims:
