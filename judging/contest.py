@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from judging.certainty import Certainty, Effect, certainty_of
 from judging.constraints import Requirements
@@ -16,10 +15,7 @@ from judging.load import LoadJudgement, judge_load
 from judging.pareto import Front, front_of
 from judging.ranking import Ranking
 from judging.samples import Distributions, Turn, distributions_of, turns_of
-from records.schema import Cell, Doubt, Latency, Ratio, Record, Roofline, Status
-
-if TYPE_CHECKING:
-    from judging.generation import Generation
+from records.schema import Cell, Doubt, Generated, Latency, Ratio, Record, Roofline, Status
 
 
 @dataclass(frozen=True)
@@ -53,6 +49,45 @@ class CellJudgement:
     def turns(self) -> tuple[tuple[Turn, ...], ...]:
         """Return how the latency of each process moved over the rounds."""
         return turns_of(self.record)
+
+
+@dataclass(frozen=True)
+class GeneratingCell:
+    """A backend with both graphs ranked. Its rank is by the whole generation, and those that tie share the first."""
+
+    prefill: CellJudgement
+    decode: CellJudgement
+    total_ms: float  # of a whole generation
+    tokens_per_s: float  # of all sequences of a batch, while decoding
+    rank: int
+    speedup: Ratio | None  # of a whole generation, over the baseline
+    pays_after_tokens: int | None  # building both graphs has paid against the baseline; None: not established
+
+    @property
+    def label(self) -> str:
+        return self.decode.label
+
+    @property
+    def generated(self) -> Generated | None:
+        """Return how the tokens of the decode steps agree with eager's."""
+        return self.decode.record.generated
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What is known of the whole generations of one model, the fastest first."""
+
+    prompt: int
+    new_tokens: int
+    sequences: int
+    cells: tuple[GeneratingCell, ...]
+    baseline: str | None
+    peak_bytes: Mapping[int, Mapping[str, int]]  # of decoding, by context and label; of all contexts of this run
+
+    @property
+    def tied(self) -> list[str]:
+        """Return the labels that share the first place."""
+        return [cell.label for cell in self.cells if cell.rank == 1]
 
 
 @dataclass(frozen=True)

@@ -9,52 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from judging.contest import CellJudgement, ContestJudgement
+from judging.contest import CellJudgement, ContestJudgement, GeneratingCell, Generation
 from judging.decision import Relation, relation
-from records.schema import DECODE, PREFILL, Generated, Interval, Ratio, Record
-
-
-@dataclass(frozen=True)
-class GeneratingCell:
-    """A backend with both graphs ranked. Its rank is by the whole generation, and those that tie share the first."""
-
-    prefill: CellJudgement
-    decode: CellJudgement
-    total_ms: float  # of a whole generation
-    tokens_per_s: float  # of all sequences of a batch, while decoding
-    rank: int
-    speedup: Ratio | None  # of a whole generation, over the baseline
-    pays_after_tokens: (
-        int | None
-    )  # building both graphs has paid against the baseline; 0: at once; None: not established
-
-    @property
-    def label(self) -> str:
-        return self.decode.label
-
-    @property
-    def generated(self) -> Generated | None:
-        """Return how the tokens of the decode steps agree with eager's."""
-        return self.decode.record.generated
-
-
-@dataclass(frozen=True)
-class Generation:
-    """What is known of the whole generations of one model, the fastest first."""
-
-    prompt: int
-    new_tokens: int
-    sequences: int
-    cells: tuple[GeneratingCell, ...]
-    baseline: str | None
-    peak_bytes: Mapping[int, Mapping[str, int]]  # of decoding, by context and label; of all contexts of this run
-
-    @property
-    def tied(self) -> list[str]:
-        """Return the labels that share the first place."""
-        return [cell.label for cell in self.cells if cell.rank == 1]
+from records.schema import DECODE, PREFILL, Interval, Ratio, Record
 
 
 def with_generations(contests: Sequence[ContestJudgement]) -> list[ContestJudgement]:

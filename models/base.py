@@ -17,8 +17,6 @@ from records.precision import Precision
 if TYPE_CHECKING:
     import torch
 
-    from models.generation import Decoder
-
 Sizes = Mapping[str, int | str]
 """A value for each of a model's dimensions."""
 
@@ -114,6 +112,16 @@ class LoadedModel:
     work: tuple[int, int] | None = None
     """Floating-point operations and bytes of one call, if counting cannot see them because another library runs
     them."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A language model as its two graphs. `step` has an attribute `in_place` that makes it write into its caches."""
+
+    prefill: torch.nn.Module
+    step: torch.nn.Module
+    tokens: torch.Tensor  # ordinary ones, of which prompts are made
+    is_recurrent: bool = False  # its states have no rows for positions, and a step replaces them
 
 
 class Family(ABC):

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
+from models.base import INPUT_SETS, Decoder, Dimension, Family, Inputs, LoadedModel, Sizes
 from records.device import Device
 from records.errors import UsageError
 from records.precision import Precision
@@ -26,16 +25,6 @@ DIMENSIONS: Mapping[str, Dimension] = {
     "prompt": Dimension(128, "tokens of the prompt"),
     "new_tokens": Dimension(128, "tokens that are generated", minimum=2),
 }
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """A language model as its two graphs. `step` has an attribute `in_place` that makes it write into its caches."""
-
-    prefill: torch.nn.Module
-    step: torch.nn.Module
-    tokens: torch.Tensor  # ordinary ones, of which prompts are made
-    is_recurrent: bool = False  # its states have no rows for positions, and a step replaces them
 
 
 class Generating(Family):

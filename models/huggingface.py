@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models import hub
-from models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
-from models.generation import Decoder, context_of
+from models.base import INPUT_SETS, Decoder, Dimension, Family, Inputs, LoadedModel, Sizes
+from models.generation import context_of
 from models.model_folder import FACTORY_INSTEAD, has_weights, read_config
 from models.seeding import make_as_trained, seeded
 from records.device import Device

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from models.base import INPUT_SETS, Dimension, Drawn, Inputs, LoadedModel, Sizes
-from models.generation import Decoder, context_of
+from models.base import INPUT_SETS, Decoder, Dimension, Drawn, Inputs, LoadedModel, Sizes
+from models.generation import context_of
 from records.device import Device
 
 if TYPE_CHECKING:

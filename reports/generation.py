@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from judging.contest import ContestJudgement
-from judging.generation import GeneratingCell, Generation
+from judging.contest import ContestJudgement, GeneratingCell, Generation
 from judging.judgement import Judgement
 from records.schema import Generated
 from reports import format
