@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed")
 
 from harness.messages import TakeLoad
-from harness.worker.load import Answer, Instances, generate, load_generator
+from harness.worker.instances import Answer, Instances
+from harness.worker.load import generate, load_generator
 from records.load import Scenario, ServingSettings
 
 
