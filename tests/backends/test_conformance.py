@@ -99,7 +99,9 @@ def cells() -> Iterator[Any]:
         for model in models_for(backend, mode, device):
             cell = cell_of(backend, mode, device, model)
             if backends.create(backend).supports(cell):
-                yield pytest.param(cell, id=f"{backend}/{mode}-{device}-{model}", marks=marks_for(device))
+                is_slow = not device.is_cuda and backend in LONG_BUILDS and mode != "default"
+                marks = [*marks_for(device), *([pytest.mark.slow] if is_slow else [])]
+                yield pytest.param(cell, id=f"{backend}/{mode}-{device}-{model}", marks=marks)
 
 
 def marks_for(device: Device) -> list[pytest.MarkDecorator]:
@@ -244,8 +246,8 @@ def test_run_takes_its_turn_on_the_current_stream(one: Built) -> None:
     same(outputs, one.eager(values), "run() did not wait for what the stream held before it")
 
 
-QUICK_TRAINING = ("eager", "inductor/optimizer-inside")
-"""Configurations that are trained on the CPU in every run. This mode of Inductor compiles all that can be compiled."""
+QUICK_TRAINING = ("eager",)
+"""Configurations that are trained on the CPU in every run."""
 
 
 def trained() -> Iterator[Any]:

@@ -66,7 +66,13 @@ def relative_rmse(one: Built) -> float:
 
 @pytest.mark.parametrize(
     ("backend", "model"),
-    [("eager", "mlp"), ("eager", "conv"), ("inductor", "conv"), ("openvino", "conv"), ("openvino", "transformer")],
+    [
+        ("eager", "mlp"),
+        ("eager", "conv"),
+        pytest.param("inductor", "conv", marks=pytest.mark.slow),
+        ("openvino", "conv"),
+        ("openvino", "transformer"),
+    ],
 )
 def test_int8_quantises_every_layer_tells_so_and_is_right(backend: str, model: str, tmp_path: Path) -> None:
     with built(cell_of(model, backend), tmp_path) as one:

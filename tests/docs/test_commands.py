@@ -29,9 +29,6 @@ FEW_TRIALS = "--trials 1"
 GIVEN = {"docs/gate.md": {"results/base": "docs/showcase/cpu", "results/new": "docs/showcase/cpu"}}
 """Reports that a page expects to exist."""
 
-QUICK = {"docs/gate.md"}
-"""Pages that take seconds. The others are slow tests."""
-
 SHOWN_ONLY = {"README.md"}
 """Pages whose runs take minutes. `test_what_measures_can_be_planned` covers their commands."""
 
@@ -42,9 +39,7 @@ class Planned(Exception):
 
 def pages() -> list[Any]:
     found = dict.fromkeys(command.page for command in commands.ALL if not commands.reason(command))
-    return [
-        pytest.param(page, marks=() if page in QUICK else pytest.mark.slow) for page in found if page not in SHOWN_ONLY
-    ]
+    return [pytest.param(page, marks=pytest.mark.slow) for page in found if page not in SHOWN_ONLY]
 
 
 def measures(command: Command) -> bool:

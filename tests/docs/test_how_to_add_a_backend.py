@@ -39,6 +39,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_the_run_measures_the_new_backend(checkout: Path, tmp_path: Path) -> None:
     tiny = ["--set", "batch=2", "--set", "features=16", "--set", "hidden=16", "--min-time", "0.02", "--processes", "1"]
     done = commands.follow([*RUN, *tiny, "--out", str(tmp_path / "run")], checkout)
