@@ -314,7 +314,7 @@ def compare_machines(
     return 0
 
 
-env_app = typer.Typer(help="Other versions of a library, for backends such as onnx@NAME.", no_args_is_help=True)
+env_app = typer.Typer(help="Other versions of a library, for backends such as onnx@NAME.")
 app.add_typer(env_app, name="env")
 
 
