@@ -30,7 +30,7 @@ def expand_backends(
             if mode == ALL:
                 chosen: Sequence[str] = _all_of(backend, known)
             elif mode == BEST:
-                chosen = best_modes(backend) or known[: int(by_name)]
+                chosen = best_modes(backend) or (known[:1] if by_name else [])
             elif mode in ("", *known):
                 chosen = [mode or known[0]]
             elif by_name:

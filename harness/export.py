@@ -177,6 +177,8 @@ def _runtime_of(record: Record) -> Runtime:
         reason = f"only the ONNX of a quantised model is exported; {kept}"
     elif cell.backend == "inductor" and cell.mode in ("buckets", "surgical"):
         reason = "only a model that is compiled as a whole is exported"
+    elif cell.backend == "inductor" and cell.environment:
+        reason = f"it is exported anew by the torch beside Bakeoff, and it ran in {cell.environment}"
     elif cell.backend != "inductor" and not record.artifact:
         reason = "its artefact was not kept: measure it again without --no-artifacts, or with a higher --artifact-limit"
     if reason:

@@ -20,9 +20,9 @@ from pydantic import ValidationError
 import backends
 import models
 from harness.controller import environment
-from harness.controller.contest_run import Measurement
 from harness.controller.contests import measure_contest
 from harness.controller.launcher import CAN_FORK, Launcher, Launchers
+from harness.controller.measurement import Measurement
 from harness.controller.open_axes import with_open_axes
 from harness.controller.progress import Progress
 from harness.controller.worker_process import CAN_PAUSE, DeadlinePassed, WorkerEnded

@@ -20,9 +20,9 @@ from pathlib import Path
 from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
 
 import models
-from harness.controller.contest_run import Measurement
 from harness.controller.contests import measure_contest
 from harness.controller.launcher import Launchers
+from harness.controller.measurement import Measurement
 from harness.controller.progress import Progress
 from harness.messages import BurstTaken, ComputeReference, Failed, MeasureCell, Ready, TakeBurst
 from harness.plan import Contest, PlannedCell, Request, Schedule

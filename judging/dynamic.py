@@ -88,8 +88,7 @@ def dynamic_ranges_of(contests: Sequence[ContestJudgement]) -> list[DynamicRange
     for contest in contests:
         cell = next((each.cell for each in contest.cells if each.cell.dynamic), None)
         if cell is not None:
-            shared = cell.model_copy(update={"backend": "", "mode": ""}).build_id
-            found.setdefault((shared, contest.run_id), []).append(contest)
+            found.setdefault((cell.range_id, contest.run_id), []).append(contest)
     return [_range(members) for members in found.values()]
 
 

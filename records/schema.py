@@ -111,6 +111,11 @@ class Cell(Frozen):
         return self.model_copy(update={"dimensions": self.dimensions | spans}).id
 
     @property
+    def range_id(self) -> str:
+        """Return a stable slug of what is measured over a range of sizes, by whichever backend in any environment."""
+        return self.model_copy(update={"backend": "", "mode": "default", "environment": ""}).build_id
+
+    @property
     def is_onnx_file(self) -> bool:
         """Return True if its model is an ONNX file, which torch cannot call: there is no eager to compare with."""
         return self.model.startswith("onnx:")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, BreakEven, Cheapest, Leg, Line, Outcome, Start
 from judging.judgement import ContestJudgement
 from reports import format
 from reports.columns import Output, columns_of, shown_in
 from reports.format import NONE, NOT_ESTABLISHED
+from reports.tables import Table
 
 WARM_UP_CALLS = 5
 """The first calls that count as warm-up, together with building. The other calls are steady."""
@@ -21,17 +21,6 @@ NOTE = (
     "are those of the steady latencies alone. Who wins or costs least over so many calls is named alone only if that "
     f"holds even had they been {_WITHIN} longer for it and as much shorter for the other."
 )
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of texts. The columns of text come first."""
-
-    title: str
-    text_columns: Sequence[str]  # set to the left
-    number_columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    is_folded: bool = False
 
 
 def tables(contest: ContestJudgement) -> list[Table]:

@@ -7,8 +7,8 @@ from judging.judgement import Judgement
 from records.schema import Generated
 from reports import format
 from reports.columns import Column, Output, Raw, shown_in
-from reports.cost_report import Table
 from reports.format import NONE
+from reports.tables import Table, table_of
 from reports.words import listed
 
 
@@ -62,14 +62,7 @@ def tables(contest: ContestJudgement) -> list[Table]:
     if (generation := contest.generation) is None or not generation.cells:
         return []
     columns = shown_in(Output.ALL, columns_of(generation), generation.cells)
-    texts = [column for column in columns if column.is_text]
-    numbers = [column for column in columns if not column.is_text]
-    rows = [
-        [f"{column.text_of(cell)} {column.interval_of(cell)}".strip() for column in (*texts, *numbers)]
-        for cell in generation.cells
-    ]
-    headings = [f"{column.heading} ({column.unit})" if column.unit else column.heading for column in numbers]
-    found = [Table(f"Whole generations: {_sizes(generation)}", [column.heading for column in texts], headings, rows)]
+    found = [table_of(f"Whole generations: {_sizes(generation)}", columns, generation.cells)]
     if len(generation.peak_bytes) > 1:
         found.append(_memory(generation))
     return found

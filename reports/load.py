@@ -8,8 +8,8 @@ from judging.load import LoadDoubt, LoadDoubtKind, LoadedCell, LoadJudgement
 from records.load import Scenario, ServingSettings
 from reports import format
 from reports.columns import Column, Output, Raw, shown_in
-from reports.cost_report import Table
 from reports.format import NONE
+from reports.tables import Table, table_of
 from reports.words import listed
 
 WATT_HOUR_J = 3600.0
@@ -70,24 +70,13 @@ def tables(contest: ContestJudgement) -> list[Table]:
     if (load := contest.load) is None:
         return []
     columns = shown_in(Output.ALL, columns_of(load), load.cells)
-    texts = [column for column in columns if column.is_text]
-    numbers = [column for column in columns if not column.is_text]
-    rows = [
-        [f"{column.text_of(cell)} {column.interval_of(cell)}".strip() for column in (*texts, *numbers)]
-        for cell in load.cells
-    ]
     tried = [
         [cell.label, settings(one.settings), NONE if one.value is None else _value(load, one.value), one.reason]
         for cell in load.cells
         for one in cell.load.tried
     ]
     return [
-        Table(
-            f"Under load: {_scenario(load)}",
-            [column.heading for column in texts],
-            [f"{column.heading} ({column.unit})" if column.unit else column.heading for column in numbers],
-            rows,
-        ),
+        table_of(f"Under load: {_scenario(load)}", columns, load.cells),
         Table(
             "Every setting that was tried, in shorter windows",
             ["backend", "serves with", "reached", "why not"],

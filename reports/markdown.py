@@ -16,9 +16,20 @@ from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from judging.suites import Suite
 from records.schema import Environment, Record, Report, Status
 from records.text import one_line, visible
-from reports import cost_report, doubt_sentences, dynamic, format, generation, load, machine, sentences, suite_report
+from reports import (
+    cost_report,
+    doubt_sentences,
+    dynamic,
+    format,
+    generation,
+    load,
+    machine,
+    sentences,
+    suite_report,
+)
 from reports.columns import Column, Output, T, answers_of, columns_of, shown_in
 from reports.format import NONE
+from reports.tables import Table
 
 REASON_LIMIT = 160
 """Longest reason in a table, in characters. The whole reason is printed below the tables."""
@@ -305,7 +316,7 @@ def _lifetime(contest: ContestJudgement) -> str:
     return f"### {title}\n\n{body}" if contest.calls else details(title, body)  # it was asked for
 
 
-def _cost_table(costs: cost_report.Table) -> str:
+def _cost_table(costs: Table) -> str:
     headings = [escape(name) for name in (*costs.text_columns, *costs.number_columns)]
     rows = [[text if text == NONE else escape(text) for text in row] for row in costs.rows]
     body = table(headings, rows, "l" * len(costs.text_columns) + "r" * len(costs.number_columns))

@@ -22,7 +22,7 @@ from judging.doubts import CANNOT_RUN, doubt_of_placement
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Cell, DoubtKind, Record, Status
 from records.text import one_line
-from reports import cost_report, doubt_sentences, format, generation, load, machine, sentences, suite_report
+from reports import cost_report, doubt_sentences, format, generation, load, machine, sentences, suite_report, tables
 from reports.columns import BACKEND, WIDE, Column, Output, answers_of, columns_of, shown_in
 from reports.dynamic_terminal import print_dynamic_range
 from reports.format import NONE
@@ -290,7 +290,7 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
     console.print()
 
 
-def _texts(table: cost_report.Table) -> Table:
+def _texts(table: tables.Table) -> Table:
     """Return a table of texts under its title."""
     drawn = Table(title=one_line(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for heading in table.text_columns:

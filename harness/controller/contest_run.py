@@ -2,101 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from harness.controller.cell_record import common_fields
 from harness.controller.cell_run import CellEnded, CellRun
-from harness.controller.environment import Machine
-from harness.controller.launcher import Launchers
 from harness.controller.load_run import Round
-from harness.controller.progress import Progress
+from harness.controller.measurement import Measurement, not_reached
 from harness.controller.rounds import (
-    Beaten,
     Pairs,
     RoundsSoFar,
-    Undecided,
     core_of_round,
     next_epoch,
     order_of_round,
     racing,
     round_rules,
 )
-from harness.controller.worker_process import CAN_PAUSE
 from harness.load_plan import LoadPlan
-from harness.plan import PlannedCell
-from harness.sampling_plan import SamplingPlan
-from harness.time_plan import Step, TimePlan
+from harness.time_plan import Step
 from judging.estimate import burst_medians_ms
-from judging.ranking import baseline_of, beaten, undecided
-from records.artifacts import Artifacts, Full
+from judging.ranking import baseline_of
+from records.artifacts import Full
 from records.errors import BakeoffError
 from records.schema import Conditions, Record, Status
-from records.store import Store, UnfinishedContest
+from records.store import UnfinishedContest
 
 MEMORY_RESERVE = 1.3
 """A further cell is started beside those alive only if this many times the largest one's peak is still free."""
 
 MIN_ROUNDS = 4
 """Cells that have been built get so many rounds, even if that takes longer than the time budget."""
-
-NO_TIME = "--budget left no time to build it"
-
-
-class Measurement:
-    """What the contests of one run have in common: where workers start, where records go, how long it may take."""
-
-    def __init__(
-        self,
-        launchers: Launchers,
-        store: Store,
-        progress: Progress,
-        sampling: SamplingPlan,
-        time_limit_s: float,
-        interleaved: bool,
-        undecided: Undecided = undecided,
-        machine: Machine | None = None,
-        time_plan: TimePlan | None = None,
-        beaten: Beaten = beaten,
-        artifacts: Artifacts | None = None,
-        load: LoadPlan | None = None,
-    ) -> None:
-        """`artifacts` keeps what cells have built; without it nothing is kept."""
-        self.launchers = launchers
-        self.store = store
-        self.progress = progress
-        self.sampling = sampling
-        self.time_limit_s = time_limit_s
-        self.interleaved = interleaved and CAN_PAUSE
-        self.undecided = undecided
-        self.beaten = beaten
-        self.machine = machine or Machine()
-        self.time_plan = time_plan or TimePlan(sampling)
-        self.begun_s = self.machine.now_s() - store.elapsed_s
-        self.artifacts = artifacts
-        self.load = load
-        self.group_numbers: Iterator[int] = itertools.count(store.next_group())
-
-    def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
-        """Learn what a step has taken, and tell how much time is left."""
-        self.time_plan.done(contest_id, step, label, seconds)
-        self.tell_time_left()
-
-    def tell_time_left(self) -> None:
-        self.progress.time_left(self.time_plan.left_s())
-
-    def end(self, record: Record) -> None:
-        """Keep the record of a cell that has come to its end."""
-        self.store.save(record)
-        self.progress.ended(record)
-
-
-def not_reached(planned: PlannedCell) -> Record:
-    """Return the record of a cell that the run's time budget did not reach."""
-    return Record(cell=planned.cell, status=Status.NOT_REACHED, reason=NO_TIME, **common_fields(planned))
 
 
 @dataclass

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from harness.controller import groundwork
 from harness.controller.cell_record import common_fields
 from harness.controller.cell_run import CellRun, ContestSetup
-from harness.controller.contest_run import ContestRun, Measurement, not_reached
+from harness.controller.contest_run import ContestRun
+from harness.controller.measurement import Measurement, not_reached
 from harness.plan import Contest, PlannedCell, refusal
 from harness.time_plan import Step, likely_to_run
 from judging.ranking import baseline_of

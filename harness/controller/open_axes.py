@@ -31,7 +31,7 @@ def _completed(contest: Contest, launcher: Launcher, known: dict[str, AxesFound]
     cell = next((cell for cell in dynamic if not refusal(cell)[1]), None)
     if cell is None:
         return contest
-    key = cell.model_copy(update={"backend": "", "mode": "default"}).build_id
+    key = cell.range_id
     if key not in known:
         known[key] = _asked(cell, launcher)
     sizes = {name: each.built_at for name, each in cell.dynamic.items()} if known[key].weights_vary else {}

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-from harness.controller.contest_run import Measurement
 from harness.controller.contests import measure_contest
 from harness.controller.environment import Machine
+from harness.controller.measurement import Measurement
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.load_plan import LoadPlan
 from harness.messages import (

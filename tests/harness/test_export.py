@@ -223,6 +223,7 @@ def test_an_unknown_label_is_refused_with_a_near_one() -> None:
         ("onnx/gone", {}, "this version does not have its mode"),
         ("aotinductor", {"cell": {"precision": "int8"}}, "only the ONNX of a quantised model is exported"),
         ("inductor", {"cell": {"task": "train_step"}}, "only inference is exported, and this is train_step"),
+        ("inductor", {"cell": {"environment": "old"}}, "exported anew by the torch beside Bakeoff, and it ran in old"),
         ("onnx", {"status": Status.INCORRECT, "reason": "rmse is 7"}, "it is incorrect: rmse is 7"),
     ],
 )

@@ -59,6 +59,19 @@ def test_sizes_stand_in_their_order(found: DynamicRange) -> None:
     assert found.names == ["seq 16", "seq 64"]
 
 
+def test_two_environments_share_a_range() -> None:
+    """In each contest another one is the faster, and so stands first."""
+    made = []
+    for seq, faster in ((16, "old"), (64, "new")):
+        made.append(ok(of("eager", seq), steady([2.0] * 3)))
+        for name in ("old", "new"):
+            built = of("onnx", seq, dynamic=True).model_copy(update={"environment": name})
+            made.append(ok(built, steady([0.5 if name == faster else 1.0] * 3)))
+    (only,) = judge(report(made)).dynamic_ranges
+    assert [build.configuration for build in only.builds if build.is_needed] == ["onnx@old", "onnx@new"]
+    assert only.names == ["seq 16", "seq 64"]
+
+
 def test_costs_are_the_ratios_of_the_contests_fit(judgement: Judgement, found: DynamicRange) -> None:
     onnx = next(build for build in found.builds if build.configuration == "onnx")
     assert onnx.costs == pytest.approx([1.1, 1.2])
