@@ -116,6 +116,7 @@ def main() -> None:
     parser.add_argument("--model", default="mlp,conv,transformer")
     parser.add_argument("--backends", default="all")
     parser.add_argument("--devices", default="cpu")
+    parser.add_argument("--precision", default="fp32")
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -123,6 +124,7 @@ def main() -> None:
         models=config.split([options.model]),
         backends=config.split([options.backends]),
         devices=config.split([options.devices]),
+        precision=config.split([options.precision]),
         set=config.parse_dimensions(options.set),
     )
     timeline = Timeline()
