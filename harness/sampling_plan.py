@@ -20,6 +20,9 @@ MAX_FURTHER_ROUNDS_S = 10.0
 
 MAX_BURST_S = 0.1
 MIN_CALLS_PER_CELL = 100
+"""In as many processes as there are by default. A single process takes its share of them, because slow models fill a
+suite's time with calls."""
+
 MAX_WARM_UP_S = 0.5
 
 
@@ -53,7 +56,7 @@ class SamplingPlan:
         max_processes: int = MAX_PROCESSES,
         builds: int = 1,
     ) -> SamplingPlan:
-        """Return a plan that samples each cell for at least `seconds` and 100 calls over all its processes.
+        """Return a plan that samples each cell for at least `seconds` over all its processes, and 100 calls over three.
 
         Who asks for a number of processes gets so many of every cell. Without that, surely beaten cells leave early.
         More time is spent on more rounds and not on longer ones: a round is one piece of evidence, however long it is.
@@ -66,7 +69,7 @@ class SamplingPlan:
             most_processes=max(processes, max_processes) if processes >= MIN_PROCESSES else processes,
             rounds=rounds,
             burst_s=seconds / processes / rounds,
-            burst_calls=math.ceil(MIN_CALLS_PER_CELL / processes / rounds),
+            burst_calls=math.ceil(MIN_CALLS_PER_CELL / max(processes, MIN_PROCESSES) / rounds),
             wanted_calls=math.ceil(wanted_calls / processes / rounds),
             warm_up_s=min(MAX_WARM_UP_S, seconds / 2),
             races=races,

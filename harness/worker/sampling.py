@@ -15,6 +15,7 @@ from models.base import Inputs
 from records.schema import SETTLE, DeviceTime, Phase, Stage, Throughput, WarmUp
 
 MIN_WARM_UP_CALLS = 10
+MIN_WINDOW_CALLS = 2
 WARM_UP_LIMIT_S = 30.0
 
 REPEATED_WARM_UP_LIMIT_S = 1.0
@@ -127,12 +128,12 @@ def warm_up(
     if not is_first:
         min_s, limit_s = min_s / 2, REPEATED_WARM_UP_LIMIT_S
     limit_s = max(limit_s, min_s)
-    window_s, window_calls = min_s / (STEADY_WINDOWS + 1), MIN_WARM_UP_CALLS // STEADY_WINDOWS + 1
+    window_s = min_s / (STEADY_WINDOWS + 1)
     start_ns = clock.now_ns()
     windows = Windows([compiled.compilations()])
     calls = 0
     while True:
-        samples_ns = burst(compiled, sets, clock, window_s, window_calls)
+        samples_ns = burst(compiled, sets, clock, window_s, MIN_WINDOW_CALLS)
         calls += len(samples_ns)
         windows.add(samples_ns, compiled.compilations())
         elapsed_s = (clock.now_ns() - start_ns) / 1e9

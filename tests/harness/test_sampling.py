@@ -371,6 +371,11 @@ def test_bursts_hold_the_time_and_a_hundred_calls(seconds: float, rounds: int, w
     assert plan.warm_up_s == warm_up_s
 
 
+def test_a_single_process_takes_the_calls_of_one_of_three() -> None:
+    one, three = SamplingPlan.lasting(0.3, processes=1), SamplingPlan.lasting(0.3, processes=3)
+    assert one.rounds * one.burst_calls == three.rounds * three.burst_calls < 100
+
+
 def test_a_percentile_that_is_required_has_the_calls_it_takes() -> None:
     plan = SamplingPlan.lasting(1.5, wanted_calls=Requirements.parse("build_s<60, p90_ms<5, p99_ms<5").calls)
     assert plan.processes * plan.rounds * plan.wanted_calls >= 662
