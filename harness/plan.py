@@ -202,6 +202,7 @@ class Part(Frozen):
     backends: Names | None = None
     precision: Names | None = None
     task: str | None = None
+    dynamic: Names | None = None
     set: dict[str, Names] = Field(default_factory=dict)
 
     def given(self, request: Request) -> dict[str, object]:

@@ -57,6 +57,13 @@ def test_each_run_has_its_own_models_and_the_rest_of_the_whole(several: Options)
     ]
 
 
+def test_a_run_may_have_one_build_for_a_range_of_sizes(tmp_path: Path) -> None:
+    file = tmp_path / "ranges.toml"
+    file.write_text(SEVERAL.replace('backends = "eager"', 'backends = ["eager", "onnx"]\ndynamic = "batch=1:8"'))
+    found = [(cell.model, cell.label) for cell in cells(config.read_config(file)) if cell.dynamic]
+    assert found == [(model, "onnx[dynamic]") for model in ("conv", "conv", "transformer", "transformer")]
+
+
 def test_what_is_typed_is_said_for_every_run(several: Options) -> None:
     typed = Options({"task": "forward_backward", "models": ("mlp",), "set": {"batch": ("7",)}})
     found = cells(typed.over(several))
