@@ -243,6 +243,7 @@ class Ready(Frozen):
     caveat: str  # what a reader should know of the backend's mode, or nothing
     reference_type: str  # what the reference was computed in
     reference_in_float32: tuple[str, ...] = ()  # operators of a float64 reference that ran in float32
+    why_reference_is_narrower: str = ""  # how float64 failed, if the reference is not in float64
     recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again
 
 

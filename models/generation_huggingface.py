@@ -65,7 +65,8 @@ class Attending(nn.Module):
         behind = positions[:, None] - torch.arange(self.context, device=positions.device)[None]
 
         def mask(is_seen: Tensor) -> Tensor:
-            return torch.where(is_seen, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
+            # filled in its own type: float64's lowest value does not pass through float32
+            return torch.zeros_like(is_seen, dtype=dtype).masked_fill(~is_seen, torch.finfo(dtype).min)[None, None]
 
         kinds = set(getattr(config, "layer_types", None) or ())
         window: Any = getattr(config, "sliding_window", None)

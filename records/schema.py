@@ -381,7 +381,7 @@ class DoubtKind(StrEnum):
     REQUIREMENT = "requirement"  # details: quantity, comparison, limit as written; values: value, if it is known
     CAVEAT = "caveat"  # details: what is true of every number of this backend
     NOTED = "noted"  # details: a text, from a report of schema 1
-    REFERENCE = "reference"  # the reference is not all float64; details: its type, operators that ran in float32
+    REFERENCE = "reference"  # not all float64; details: its type, then operators that ran in float32, or how it failed
     RECOMPILED = "recompiled"  # compiled again while it was measured; values: count
     WARM_UP = "warm-up"  # it did not become steady; values: seconds
     WARM_UP_NOISE = "warm-up noise"  # it did not become steady, but no trend was left

@@ -105,12 +105,13 @@ def _unpaired(_: Doubt) -> str:
 
 
 def _reference(doubt: Doubt) -> str:
-    computed_in, *in_float32 = doubt.details
-    if in_float32:
-        return f"checked against {computed_in}, but without float64 ran in float32: {', '.join(in_float32)}"
+    computed_in, *more = doubt.details
+    if computed_in == "float64":
+        return f"checked against {computed_in}, but without float64 ran in float32: {', '.join(more)}"
+    why = f" ({'; '.join(more)})" if more else ""
     return (
-        f"checked against eager in {computed_in}, since float64 could not be computed here: an error that eager makes "
-        "too is not seen"
+        f"checked against eager in {computed_in}, since float64 could not be computed here{why}: an error that eager "
+        "makes too is not seen"
     )
 
 

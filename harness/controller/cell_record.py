@@ -61,7 +61,8 @@ def doubts_of_ready(ready: Ready) -> list[Doubt]:
     if ready.caveat:
         found.append(Doubt(kind=DoubtKind.CAVEAT, details=[ready.caveat]))
     if ready.reference_type != "float64" or ready.reference_in_float32:
-        details = [ready.reference_type, *ready.reference_in_float32]
+        why = [ready.why_reference_is_narrower] if ready.why_reference_is_narrower else []
+        details = [ready.reference_type, *why, *ready.reference_in_float32]
         found.append(Doubt(kind=DoubtKind.REFERENCE, details=details))
     return [*found, doubt] if (doubt := doubt_of(ready.warm_up)) else found
 

@@ -64,6 +64,7 @@ class Reference:
     computed_in: str = "float64"  # a narrower type where float64 could not be had
     in_float32: tuple[str, ...] = ()  # operators that lack float64 and ran in float32
     greedy: Greedy | None = None  # the tokens that eager generates in the cells' precision
+    why_narrower: str = ""  # how float64 failed
 
     def save(self, path: Path) -> None:
         """Write it as safetensors. The file appears at `path` whole or not at all."""
@@ -80,6 +81,7 @@ class Reference:
             "eager_rmse": json.dumps(self.eager_rmse),
             "computed_in": self.computed_in,
             "in_float32": json.dumps(self.in_float32),
+            "why_narrower": self.why_narrower,
         }
         if self.greedy:
             known["greedy"] = self.greedy.to_json()
@@ -103,6 +105,7 @@ class Reference:
             known.get("computed_in", "float64"),
             tuple(json.loads(known.get("in_float32", "[]"))),
             Greedy.from_json(known["greedy"]) if "greedy" in known else None,
+            known.get("why_narrower", ""),
         )
 
 

@@ -47,6 +47,7 @@ class Exact(NamedTuple):
     outputs: tuple[Outputs, ...] | None
     computed_in: str
     in_float32: tuple[str, ...] = ()  # operators that lack float64
+    why_narrower: str = ""  # how float64 failed
 
 
 WeightsAt = Mapping[str, int] | None
@@ -71,14 +72,16 @@ def compute(
     clock = Clock(cell.device)
     with clock.on_stream(), gradients(cell.task):
         eager, work, uncounted, kept, greedy = as_it_is(cell, cwd, workspace, announce, job.inputs, job.weights_at)
-        exact, computed_in, in_float32 = exact_outputs(cell, cwd, workspace, outputs_in, announce, job.weights_at)
+        found = exact_outputs(cell, cwd, workspace, outputs_in, announce, job.weights_at)
+        exact = found.outputs
         if exact is None:
             exact, eager = eager, jolted(cell, cwd, workspace, announce, job.weights_at)
         clock.synchronise()
     eager_rmse = accuracy.rmse_per_output(eager, exact)
     if job.sample is not None and kept is not None:
         kept.save(job.sample, exact[0], eager_rmse, cell.precision)
-    accuracy.Reference(exact, eager_rmse, computed_in, in_float32, greedy).save(job.reference)
+    made = accuracy.Reference(exact, eager_rmse, found.computed_in, found.in_float32, greedy, found.why_narrower)
+    made.save(job.reference)
     return ReferenceComputed(work=work, uncounted=uncounted)
 
 
@@ -155,13 +158,13 @@ def exact_outputs(
             continue
         try:
             if found := attempt(name, has_plain_experts):
-                return found
+                return found if name == "float64" else found._replace(why_narrower=explain(errors[0])[1])
         except Exception as error:
             traceback.print_exc()
             errors.append(error)
     if cell.task == TRAIN_STEP:
         raise errors[0]
-    return Exact(None, cell.precision)
+    return Exact(None, cell.precision, why_narrower=explain(errors[0])[1])
 
 
 def use_plain_experts(module: torch.nn.Module) -> bool:

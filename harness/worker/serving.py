@@ -57,6 +57,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         caveat=bench.backend.caveat_of(bench.cell.mode),
         reference_type=reference.computed_in,
         reference_in_float32=reference.in_float32,
+        why_reference_is_narrower=reference.why_narrower,
         recompiled=list(compiled.recompiled()) if bench.job.open_axes else [],
     )
     messages.send(connection, ready)

@@ -46,15 +46,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_float64_is_the_reference_where_there_is_room(folder: Path) -> None:
-    outputs, computed_in, _ = reference.exact_outputs(cell_of("bf16"), folder, folder)
-    assert outputs is not None
-    assert (outputs[0][0].dtype, computed_in) == (torch.float64, "float64")
+    found = reference.exact_outputs(cell_of("bf16"), folder, folder)
+    assert found.outputs is not None
+    assert (found.outputs[0][0].dtype, found.computed_in, found.why_narrower) == (torch.float64, "float64", "")
 
 
 def test_beside_16_bits_float32_is_the_next_best(folder: Path) -> None:
-    outputs, computed_in, _ = reference.exact_outputs(cell_of("bf16"), folder, folder, without_room_for("float64"))
-    assert outputs is not None
-    assert (outputs[0][0].dtype, computed_in) == (torch.float32, "float32")
+    found = reference.exact_outputs(cell_of("bf16"), folder, folder, without_room_for("float64"))
+    assert found.outputs is not None
+    assert (found.outputs[0][0].dtype, found.computed_in) == (torch.float32, "float32")
+    assert "Tried to allocate 80 GiB" in found.why_narrower
 
 
 def test_a_training_step_is_not_checked_against_itself(folder: Path) -> None:
@@ -122,9 +123,10 @@ def test_a_model_that_fails_raises_its_own_error_before_anything_exact_is_comput
 
 def test_the_reference_says_what_it_was_computed_in(tmp_path: Path) -> None:
     for name in ("float64", "float32"):
-        made = accuracy.Reference(((torch.ones(2),),), (0.5,), name)
+        made = accuracy.Reference(((torch.ones(2),),), (0.5,), name, why_narrower=f"not {name}")
         made.save(tmp_path / name)
-        assert accuracy.Reference.load(tmp_path / name).computed_in == name
+        loaded = accuracy.Reference.load(tmp_path / name)
+        assert (loaded.computed_in, loaded.why_narrower) == (name, f"not {name}")
 
 
 def test_of_a_huge_output_the_same_places_are_compared() -> None:

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import models
+from harness.worker import reference
 from models.base import Inputs
 from models.generation import Generating, positions_of, writes_in_place
 from records.device import Device
 from records.errors import UsageError
-from records.schema import DECODE, PREFILL
+from records.schema import DECODE, PREFILL, Cell
 
 CPU = Device("cpu")
 SMALL = {"prompt": "6", "new_tokens": "5", "batch": "2"}
@@ -33,12 +34,17 @@ def template() -> tuple[Generating, dict[str, int | str]]:
     return family, family.resolve({**SMALL, "size": "tiny"})
 
 
-@pytest.mark.parametrize("kind", SHAPES)
-def test_the_two_graphs_of_a_decoder_of_transformers_give_the_logits_of_its_own_pass(kind: str, tmp_path: Path) -> None:
+def written(kind: str, folder: Path) -> str:
+    """Return the name of a model of this shape, whose configuration is written into `folder`."""
     pytest.importorskip("transformers")
     ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **SHAPES[kind], **ids}))
-    family = models.find(f"hf:{tmp_path}")
+    (folder / "config.json").write_text(json.dumps({"model_type": kind, **SHAPES[kind], **ids}))
+    return f"hf:{folder}"
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_the_two_graphs_of_a_decoder_of_transformers_give_the_logits_of_its_own_pass(kind: str, tmp_path: Path) -> None:
+    family = models.find(written(kind, tmp_path))
     decoder = family.load_decoder(Generating(family).resolve(SMALL), 0, CPU, torch.float32)
     model = decoder.prefill.language_model
     tokens = decoder.tokens[torch.randint(len(decoder.tokens), (2, 11))]
@@ -50,6 +56,19 @@ def test_the_two_graphs_of_a_decoder_of_transformers_give_the_logits_of_its_own_
             logits, *caches = decoder.step(tokens[:, position : position + 1], torch.tensor([position]), *caches)
             found.append(logits)
     torch.testing.assert_close(torch.stack(found, dim=1), wanted)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "mamba"])
+def test_both_graphs_of_a_decoder_of_transformers_have_a_reference_in_float64(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = written(kind, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for task in (PREFILL, DECODE):
+        cell = Cell(model=model, dimensions=Generating(models.find(model)).resolve(SMALL), task=task, backend="eager")
+        with torch.inference_mode():
+            exact = reference.exact_outputs(cell, tmp_path, tmp_path)
+        assert (exact.computed_in, exact.in_float32, exact.why_narrower) == ("float64", (), "")
 
 
 def test_a_step_of_the_template_goes_on_where_its_prefill_ended() -> None:

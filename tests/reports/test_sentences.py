@@ -216,6 +216,11 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
             "checked against float64, but without float64 ran in float32: aten._grouped_mm",
         ),
         (
+            Doubt(kind=DoubtKind.REFERENCE, details=["float32", "OutOfMemoryError: tried to allocate 80 GiB"]),
+            "checked against eager in float32, since float64 could not be computed here (OutOfMemoryError: tried to "
+            "allocate 80 GiB): an error that eager makes too is not seen",
+        ),
+        (
             Doubt(kind=DoubtKind.SETTLED_LATE, labels=["hotpath"], values={"calls": 71522, "seconds": 45.8}),
             "hotpath: this build was final only after 71,522 calls (45.8 s). They count as part of building it",
         ),
