@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph, quantising
@@ -35,6 +36,7 @@ class AOTInductor(AheadOfTime):
     quantises = True
     writes_caches = True
     takes_ranges = True
+    precompiles = True
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="runner")
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
@@ -50,6 +52,21 @@ class AOTInductor(AheadOfTime):
 
     def available(self, device: Device) -> Availability:
         return Inductor().available(device) and compiler_available()  # the wrapper is C++ on CUDA, too
+
+    def precompile(self, device: Device) -> None:
+        """Package an addition. The wrapper includes torch's C++ headers, on CUDA too."""
+        import torch
+        import torch._inductor
+
+        class AddOne(torch.nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x + 1
+
+        with torch.no_grad(), TemporaryDirectory() as folder:
+            program = torch.export.export(AddOne(), (torch.ones(8, device=torch.device(device)),))
+            torch._inductor.aoti_compile_and_package(
+                program, package_path=f"{folder}/{PACKAGE}", inductor_configs=linker_options()
+            )
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import torch

@@ -250,6 +250,8 @@ class Backend(ABC):
     writes_caches: ClassVar[bool] = False
     """True if `build` takes a decode step that writes into the caches that it is given. Others get one that returns new
     caches, unless they bind those to the same memory themselves."""
+    precompiles: ClassVar[bool] = False
+    """True if its library compiles something once for all programs of a machine. `precompile` has it done."""
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
     """A small model, with its dimensions, that `runner.py doctor` builds to try the backend."""
     serving: ClassVar[ServingKnobs] = ServingKnobs()
@@ -260,6 +262,9 @@ class Backend(ABC):
     @abstractmethod
     def available(self, device: Device) -> Availability:
         """Can this machine run the backend on `device`? This may import the library and use the device."""
+
+    def precompile(self, device: Device) -> None:  # noqa: B027 - most libraries keep nothing for other programs
+        """Have the library compile what it keeps for all programs of this machine, such as torch's C++ headers."""
 
     def supports(self, cell: Cell) -> Availability:
         """Do this precision, task and mode make sense? This is pure: it imports nothing and touches nothing."""

@@ -83,6 +83,7 @@ class Inductor(Backend):
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
     takes_streams = True
     takes_ranges = True
+    precompiles = True
     one_size: ClassVar[Mapping[str, str]] = {
         **Backend.one_size,
         SURGICAL: "parts that are compiled alone have no inputs of the model, which a range is of",
@@ -98,6 +99,13 @@ class Inductor(Backend):
         if device.is_cuda:
             return _triton_available()
         return compiler_available()
+
+    def precompile(self, device: Device) -> None:
+        """Compile an addition. Only kernels for the CPU include torch's C++ headers."""
+        import torch
+
+        if not device.is_cuda:
+            torch.compile(lambda x: x + 1)(torch.ones(8))
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import getpass
 import os
+import re
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,8 +20,8 @@ MARK = "BAKEOFF_CELL"
 
 # fmt: off
 PASSED_ON = frozenset({
-    "PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TERM", "SHELL", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME",
-    "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH",
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TERM", "SHELL", "VIRTUAL_ENV", "PYTHONPATH",
+    "PYTHONHOME", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH",
     "CPLUS_INCLUDE_PATH", "CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "CUDNN_HOME", "CUDNN_PATH", "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES", "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH", "PYTORCH_ALLOC_CONF",
@@ -60,10 +63,33 @@ def _hub_cache(given: Mapping[str, str]) -> str:
 
 
 def make_workspace(folder: Path) -> Path:
-    """Create a worker's folder, with `tmp` and `cache` for itself and `artifact` for what it builds."""
+    """Create a worker's folder, with `tmp` and `cache` for itself and `artifact` for what it builds.
+
+    Its `tmp` leads to the machine's precompiled headers of torch.
+    """
     for name in ("tmp", "cache", "artifact"):
         (folder / name).mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # it is there already, or torch has to compile them for this worker alone
+        headers_of_torch().mkdir(parents=True, exist_ok=True)
+        own = headers_of_torch(folder / "tmp")
+        own.parent.mkdir(exist_ok=True)
+        own.symlink_to(headers_of_torch(), target_is_directory=True)
     return folder
+
+
+def headers_of_torch(temporary: Path | None = None) -> Path:
+    """Return the folder in which torch keeps its precompiled C++ headers, by default the machine's own.
+
+    Torch keeps them for all programs of a user, since they depend on no model, and its `fresh_cache` leaves them alone.
+    Their names tell the version of the compiler and of torch, and the flags. Source: torch/_inductor/codecache.py,
+    `_HEADER_DIR`.
+    """
+    try:
+        user = getpass.getuser()
+    except (KeyError, ImportError, OSError):
+        user = f"uid_{os.getuid()}" if hasattr(os, "getuid") else "unknown_user"
+    name = "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
+    return Path(temporary or tempfile.gettempdir(), name, "precompiled_headers")
 
 
 def die_with_parent() -> None:

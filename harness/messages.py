@@ -123,6 +123,14 @@ class TryBackend(Frozen):
     device: Device
 
 
+class PrepareMachine(Frozen):
+    """Have a backend's library compile what it keeps for all programs of this machine. It is answered by `Tried`."""
+
+    kind: Literal["prepare_machine"] = "prepare_machine"
+    backend: str
+    device: Device
+
+
 class TryImport(Frozen):
     """Find out whether a module imports here. It is answered by `Tried`."""
 
@@ -140,6 +148,7 @@ Job = Annotated[
     | MeasureCeilings
     | ProbeTorch
     | TryBackend
+    | PrepareMachine
     | TryImport,
     Field(discriminator="kind"),
 ]

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 import backends
 import models
-from harness.controller import environment
+from harness.controller import environment, groundwork
 from harness.controller.contests import measure_contest
 from harness.controller.launcher import CAN_FORK, Launcher, Launchers
 from harness.controller.measurement import Measurement
@@ -39,7 +39,7 @@ from records import report_file
 from records.artifacts import Artifacts
 from records.device import Device
 from records.errors import BakeoffError, UsageError
-from records.schema import Report, Status
+from records.schema import Cell, Report, Status
 from records.store import Store
 
 PROBE_LIMIT_S = 300.0
@@ -300,6 +300,8 @@ def _measure(
             "the machine's drift is in every ratio"
         )
     progress.planned(cells)
+    if math.isinf(budget_ends_s):  # it would take the time of a short run
+        prepare_machine(launchers, missing, store, progress)
     requirements = Requirements.parse(request.require)
     measurement = Measurement(
         launchers,
@@ -322,6 +324,14 @@ def _measure(
             pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
             measure_contest(measurement, contest, pending)
         store.forget_builds({cell.build_id for cell in cells})
+
+
+def prepare_machine(launchers: Launchers, cells: Sequence[Cell], store: Store, progress: Progress) -> None:
+    """Have the libraries of the backends compile what they keep for all programs of this machine."""
+    asked = [cell for cell in cells if backends.create(cell.backend).precompiles and not refusal(cell)[1]]
+    for cell in {(cell.environment, cell.backend, cell.device): cell for cell in asked}.values():
+        launcher = launchers.of_environment(cell.environment).first
+        groundwork.prepare_machine(cell, launcher, store, progress, PROBE_LIMIT_S)
 
 
 def shared_imports(families: Sequence[Family], devices: Iterable[Device]) -> list[str]:

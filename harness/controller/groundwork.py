@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from harness.controller.cell_record import cause_of_death, products_of
 from harness.controller.launcher import Launcher
 from harness.controller.progress import Progress
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
-from harness.messages import CeilingsMeasured, ComputeReference, Failed, MeasureCeilings, ReferenceComputed
+from harness.messages import (
+    CeilingsMeasured,
+    ComputeReference,
+    Failed,
+    MeasureCeilings,
+    PrepareMachine,
+    ReferenceComputed,
+)
 from harness.plan import Contest
 from records.schema import Cell, Status
 from records.store import Store
 
+NOTEWORTHY_S = 5.0
 NOT_COMPUTED = "the reference could not be computed"
 
 
@@ -67,6 +76,29 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
     else:
         store.save_work(contest.id, event.work)
     return path
+
+
+def prepare_machine(cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> None:
+    """Have the library of the cell's backend compile what it keeps for all programs, so that no build has to."""
+    where = f"{cell.backend} on {cell.device}"
+    begun_s = time.monotonic()
+
+    def on_phase(name: str) -> None:
+        progress.note(f"precompiling torch's C++ headers for {where}, once for this machine")
+
+    try:
+        event = launcher.ask(
+            PrepareMachine(backend=cell.backend, device=cell.device),
+            store.log(f"prepare-{cell.backend}-{cell.device.slug}"),
+            limit_s,
+            on_phase,
+        )
+    except (WorkerEnded, DeadlinePassed) as error:
+        event = Failed(status=Status.ERROR, reason=str(error))
+    if isinstance(event, Failed):
+        store.note(f"precompiling torch's C++ headers for {where} failed, so its first build does it: {event.reason}")
+    elif (seconds := time.monotonic() - begun_s) > NOTEWORTHY_S:
+        store.note(f"torch's C++ headers were precompiled for {where} in {seconds:.0f} s: no build time contains that")
 
 
 def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> None:

@@ -31,6 +31,7 @@ from harness.messages import (
     PackageCell,
     Packaged,
     PhaseBegun,
+    PrepareMachine,
     ProbeTorch,
     TorchFacts,
     Tried,
@@ -118,6 +119,8 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
         case TryBackend():
             available = backends.create(job.backend).available(job.device)
             messages.send(connection, Tried(reason=available.reason))
+        case PrepareMachine():
+            messages.send(connection, Tried(reason=prepare_machine(connection, job)))
         case TryImport():
             messages.send(connection, Tried(reason=import_error(job.module)))
 
@@ -173,6 +176,20 @@ def probe() -> TorchFacts:
         python=platform.python_version(),
         versions=versions_of(),
     )
+
+
+def prepare_machine(connection: Connection, job: PrepareMachine) -> str:
+    """Have a backend's library compile what it keeps for all programs, unless it has. Return why it cannot, if so."""
+    import torch
+
+    backend = backends.create(job.backend)
+    done = isolation.headers_of_torch() / f"bakeoff-{torch.__version__}-{job.backend}-{torch.device(job.device).type}"
+    if done.exists() or not (available := backend.available(job.device)):
+        return "" if done.exists() else available.reason
+    messages.send(connection, PhaseBegun(name="precompile"))
+    backend.precompile(job.device)
+    done.touch()
+    return ""
 
 
 def import_error(module: str) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from harness import isolation
 from harness.controller import groundwork
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
-from harness.messages import ComputeReference, Failed, MeasureCeilings, ReferenceComputed
+from harness.messages import ComputeReference, Failed, MeasureCeilings, PrepareMachine, ReferenceComputed, Tried
 from harness.plan import Request
 from records.schema import Status
 from records.store import Store
-from tests.harness.measuring import Silent
+from tests.harness.measuring import Silent, measure
 from tests.harness.scripted import ScriptedLauncher, ScriptedMachine, contest_of
 
 CONTEST = contest_of(["eager", "null"])
@@ -105,3 +107,39 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
         groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0)
         launcher.answers.clear()
     assert store.ceilings(cell.device, cell.precision) is not None
+
+
+# --- what a library keeps for all programs
+
+
+@pytest.mark.parametrize(
+    ("answer", "noteworthy_s", "note"),
+    [
+        (Tried(reason=""), 60.0, ""),
+        (Tried(reason=""), 0.0, "torch's C++ headers were precompiled for eager on cpu in 0 s"),
+        (Failed(status=Status.ERROR, reason="no g++"), 60.0, "failed, so its first build does it: no g++"),
+        (WorkerEnded(-11), 60.0, "failed, so its first build does it: "),
+    ],
+    ids=["was there", "made", "failed", "died"],
+)
+def test_what_a_library_keeps_for_all_programs_is_compiled_before_any_build(
+    launcher: ScriptedLauncher,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: object,
+    noteworthy_s: float,
+    note: str,
+) -> None:
+    launcher.answers[PrepareMachine] = answer
+    monkeypatch.setattr(groundwork, "NOTEWORTHY_S", noteworthy_s)
+    groundwork.prepare_machine(CONTEST.cells[0].cell, launcher, store, Silent(), 30.0)
+    assert [note in told for told in store.notes()] == [True] * bool(note)
+
+
+@pytest.mark.slow
+def test_no_build_compiles_headers_that_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    measure(tmp_path / "one", "inductor", "aotinductor")
+    made = {file.name for file in isolation.headers_of_torch().glob("*.gch")}
+    measure(tmp_path / "two", "inductor", "aotinductor", models=["conv"])
+    assert made and made == {file.name for file in isolation.headers_of_torch().glob("*.gch")}

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -66,7 +67,23 @@ def test_a_workspace_is_made_with_its_folders_empty(tmp_path: Path) -> None:
     made = isolation.child_environment({}, workspace, "mark")
     assert {path.name for path in workspace.iterdir()} == {"tmp", "cache", "artifact"}
     assert Path(made["TMPDIR"]).is_dir() and Path(made["XDG_CACHE_HOME"]).is_dir()
-    assert all(list(path.iterdir()) == [] for path in workspace.iterdir())
+    assert all(list((workspace / name).iterdir()) == [] for name in ("cache", "artifact"))
+
+
+def test_a_worker_shares_only_the_headers_that_torch_has_precompiled_for_all_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "shared"))
+    workspace = isolation.make_workspace(tmp_path / "cell")
+    assert isolation.make_workspace(tmp_path / "cell") == workspace, "a second worker may use it again"
+    theirs = Path(default_cache_dir()) / "precompiled_headers"
+    assert isolation.headers_of_torch() == theirs and theirs.is_dir()
+    monkeypatch.setattr(tempfile, "tempdir", str(workspace / "tmp"))
+    (Path(default_cache_dir()) / "precompiled_headers" / "made.h").touch()
+    assert (theirs / "made.h").exists()
+    assert [path.name for path in (workspace / "tmp").rglob("*") if not path.is_symlink()] == [theirs.parent.name]
 
 
 def test_a_marked_process_that_left_both_group_and_tree_is_killed() -> None:

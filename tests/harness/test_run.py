@@ -103,7 +103,7 @@ def test_scripted_latencies_are_measured_and_ranked(endings: Report) -> None:
         latency = records[mode].latency
         assert latency is not None
         assert latency.median_ms == pytest.approx(expected_ms, rel=0.1)
-        assert latency.calls >= 100
+        assert latency.calls >= 34
     assert records["null"].memory is not None
     assert records["null"].memory.artifact_bytes == 1000
     assert (records["null"].memory.peak_resident_bytes or 0) > 50e6
