@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import signal
 import sys
@@ -20,10 +21,11 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 import models
-from harness import config, listing
+from harness import bisection, config, listing
 from harness import run as runs
 from harness.plan import Request
 from judging import compare as comparing
+from judging.bisection import Bisection, Step
 from judging.constraints import Requirements
 from judging.judgement import judge, judged_anew
 from records import report_file
@@ -140,7 +142,7 @@ def run(
 
 @app.command()
 def resume(
-    folder: Annotated[Path, typer.Argument(help="Folder of an interrupted run")],
+    folder: Annotated[Path, typer.Argument(help="Folder of an interrupted run or bisection")],
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")
@@ -149,6 +151,8 @@ def resume(
     summary: Summary = None,
 ) -> int:
     """Measure what an interrupted run, or the time budget of one, has left, and write its report."""
+    if bisection.is_in(folder):
+        return _bisect(folder, quiet)
     with _progress(runs.request_of(Store.open(folder)), quiet, as_json) as progress:
         report, store = runs.resume(folder, progress)
     _write_for_ci(report, junit, summary)
@@ -314,6 +318,50 @@ def compare_machines(
     return 0
 
 
+@app.command("bisect")
+@config.takes_request
+def find_slow_version(
+    typed: dict[str, Any],
+    context: typer.Context,
+    backend: Annotated[str, typer.Option(help="NAME[/MODE] that became slower")],
+    package: Annotated[str, typer.Option(help="Package whose versions are tried")],
+    good: Annotated[str, typer.Option(help="Version that is fast")],
+    bad: Annotated[str, typer.Option(help="Later version that is slow")],
+    versions: Annotated[
+        list[str] | None, typer.Option(help="Versions to try between them [all that were released]")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the steps [results/<time>-bisect-<package>]")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no more")] = False,
+) -> int:
+    """Find the version of a package that made one cell slower: each step measures good, bad and candidate together.
+
+    Exit status 1 if no version is named.
+    """
+    if "backends" in typed:
+        raise UsageError("a bisection follows one backend: write --backend")
+    request = config.Options(typed | {"backends": (backend,)}).to_request()
+    folder = bisection.begin(request, package, good, bad, config.split(versions or ()), out, context.obj)
+    return _bisect(folder, quiet)
+
+
+def _bisect(folder: Path, quiet: bool) -> int:
+    """Take the steps that are left, say what they come to, and return the exit status."""
+    from reports.bisection import conclusion, step_line, steps_table, to_markdown
+
+    def tell(found: Bisection, step: Step) -> None:
+        if not quiet:
+            _say(step_line(found, step))
+
+    take = functools.partial(bisection.measure_step, progress=lambda: LiveTable(stdout, quiet))
+    found = bisection.go_on(folder, take, tell)
+    _write(folder / "bisection.md", lambda: to_markdown(found))
+    _print_markdown(steps_table(found))
+    _say(conclusion(found))
+    if found.next_version is not None:
+        return _interrupted(folder)
+    return 0 if found.first_slow else 1
+
+
 env_app = typer.Typer(help="Other versions of a library, for backends such as onnx@NAME.")
 app.add_typer(env_app, name="env")
 
@@ -458,9 +506,13 @@ def _conclude(found: Report, store: Store, quiet: bool, as_json: bool) -> int:
     """Tell what came out, and return the exit status."""
     _tell(found, store.root, quiet, as_json)
     if not found.complete:
-        _say(f"Interrupted. To measure the rest: python runner.py resume {shlex.quote(str(store.root))}", stderr)
-        return INTERRUPTED
+        return _interrupted(store.root)
     return runs.exit_status(found)
+
+
+def _interrupted(folder: Path) -> int:
+    _say(f"Interrupted. To measure the rest: python runner.py resume {shlex.quote(str(folder))}", stderr)
+    return INTERRUPTED
 
 
 def main(arguments: list[str] | None = None) -> int:

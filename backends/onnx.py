@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -184,6 +185,8 @@ def _missing_for_tensorrt() -> str:
     """Return why the provider's library does not load, or an empty string. It needs the TensorRT it was linked to."""
     import onnxruntime
 
+    with contextlib.suppress(ImportError, OSError):
+        import tensorrt  # noqa: F401  # loads its libraries from where pip has put them
     library = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_tensorrt.so"
     try:
         # its symbols come from ONNX Runtime's libraries; only lazy binding loads it without them

@@ -12,7 +12,7 @@ from pydantic import Field
 from records.device import Device
 from records.schema import Frozen, Seconds, Status
 
-SCHEMA_VERSION = "1.0.0"
+SCHEMA_VERSION = "1.1.0"
 
 
 class Library(Frozen):
@@ -25,6 +25,15 @@ class Library(Frozen):
     backends: list[str] = Field(default_factory=list)  # the backends that need it
     imports: bool | None = None  # whether it imports in a process of its own; None: not tried
     import_error: str = ""
+
+
+class OtherEnvironment(Frozen):
+    """An environment that `runner.py env add` has made."""
+
+    name: str
+    python: str  # its interpreter
+    differs: dict[str, tuple[str, str | None]]  # by package: the version there, and here
+    libraries: list[Library]  # that were imported there, with the versions there
 
 
 class GpuState(Frozen):
@@ -119,6 +128,7 @@ class Diagnosis(Frozen):
     facts: Facts
     trials: list[Trial]
     findings: list[Finding]
+    environments: list[OtherEnvironment] = Field(default_factory=list)
     broken: list[str] = Field(default_factory=list)  # what the user named and what does not work
 
     @property

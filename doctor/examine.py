@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 import backends
 import models
 from backends.base import Backend
-from doctor import facts, traps
+from doctor import environments, facts, traps
 from doctor.diagnosis import Diagnosis, Finding, Outcome, Trial, Weight
 from harness.configurations import ALL, expand_backends
 from harness.controller import groundwork
 from harness.controller.cell_run import CellEnded, CellRun, ContestSetup
 from harness.controller.launcher import Launcher, Launchers
 from harness.controller.progress import Silent
+from harness.environments import names as names_of_environments
 from harness.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from harness.plan import Contest, PlannedCell, Request, StartMethod
 from harness.run import ask
@@ -58,12 +59,18 @@ def examine(
             for contest in contests
             for trial in _try_all(contest, launchers.first, store, say)
         ]
+    named = [one.cell.backend for one in planned if one.asked_by_name]
+    others = []
+    for name in names_of_environments():
+        say(f"looking at environment {name}")
+        others.append(environments.look_at(name, found.libraries, named, start_method))
     return Diagnosis(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         facts=found,
         trials=trials,
         findings=findings,
-        broken=broken(trials, planned, devices_asked),
+        environments=others,
+        broken=[*broken(trials, planned, devices_asked), *environments.broken(others, named)],
     )
 
 

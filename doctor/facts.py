@@ -55,10 +55,10 @@ def gather(names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher) ->
     return Facts(
         python=platform.python_version(),
         libraries={
-            name: _tried(library, launcher) if asked.intersection(library.backends) else library
+            name: tried(library, launcher) if asked.intersection(library.backends) else library
             for name, library in libraries([*backends.names(), *asked.difference(backends.names())]).items()
         }
-        | {"torchvision": _tried(Library(name="torchvision", version=_installed("torchvision")), launcher)},
+        | {"torchvision": tried(Library(name="torchvision", version=installed("torchvision")), launcher)},
         torch=torch_facts.torch,
         torch_cuda=torch_facts.cuda,
         cuda_devices=torch_facts.cuda_devices,
@@ -92,7 +92,7 @@ def libraries(names: Iterable[str]) -> dict[str, Library]:
     return {
         library: Library(
             name=library,
-            version=_installed(library),
+            version=installed(library),
             needed=needed.get(library, ""),
             requires=[text for text in _requires(library) if canonicalize_name(Requirement(text).name) in used],
             backends=users,
@@ -107,6 +107,22 @@ def import_error(module: str, launcher: Launcher) -> str:
         return ask(launcher, TryImport(module=module), Tried).reason
     except BakeoffError as error:
         return str(error)
+
+
+def tried(library: Library, launcher: Launcher) -> Library:
+    """Return the library with the result of importing it."""
+    if library.version is None:
+        return library
+    reason = import_error(MODULES.get(library.name, library.name.replace("-", "_")), launcher)
+    return library.model_copy(update={"imports": not reason, "import_error": reason})
+
+
+def installed(library: str) -> str | None:
+    """Return the version of a package in the environment that runs Bakeoff, or None."""
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def compiler(variables: Mapping[str, str]) -> str | None:
@@ -187,21 +203,6 @@ def _quota_v1(group: Path) -> float | None:
         quota_us = int((group / "cpu.cfs_quota_us").read_text())
         return None if quota_us <= 0 else quota_us / int((group / "cpu.cfs_period_us").read_text())
     return None
-
-
-def _tried(library: Library, launcher: Launcher) -> Library:
-    """Return the library with the result of importing it."""
-    if library.version is None:
-        return library
-    reason = import_error(MODULES.get(library.name, library.name.replace("-", "_")), launcher)
-    return library.model_copy(update={"imports": not reason, "import_error": reason})
-
-
-def _installed(library: str) -> str | None:
-    try:
-        return metadata.version(library)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _requires(library: str) -> list[str]:

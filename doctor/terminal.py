@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from doctor.diagnosis import Diagnosis, Facts, Finding, Outcome, Trial, Weight
+from doctor.diagnosis import Diagnosis, Facts, Finding, OtherEnvironment, Outcome, Trial, Weight
 from records.text import one_line
 
 STYLES = {
@@ -29,6 +29,8 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     console.print(_trials(found))
     for finding in found.findings:
         console.print(_finding(finding))
+    for environment in found.environments:
+        console.print(_environment(environment))
     console.print(Text(_conclusion(found)), soft_wrap=True, highlight=False)
 
 
@@ -77,6 +79,19 @@ def _finding(finding: Finding) -> RenderableType:
     heading = Text.assemble((finding.weight.upper(), STYLES[finding.weight]), f" {one_line(finding.text)}")
     more = Text(f"do: {one_line(finding.remedy)}\nmore: docs/troubleshooting.md#{finding.trap}")
     return Group(heading, Padding(more, (0, 0, 0, 2)))
+
+
+def _environment(found: OtherEnvironment) -> RenderableType:
+    """Return what differs in an environment, and what imports there."""
+    differs = [f"{package} {there} (here {here or 'none'})" for package, (there, here) in found.differs.items()]
+    importing = [f"{library.name} {library.version}" for library in found.libraries if library.imports]
+    more = [Text(found.python), Text(f"{', '.join(importing) or 'nothing'} can be imported")]
+    for library in found.libraries:
+        if not library.imports:
+            reason = f"{library.name} {library.version} cannot be imported: {one_line(library.import_error)}"
+            more.append(Text(reason, STYLES[Outcome.FAIL]))
+    heading = Text(f"ENVIRONMENT {found.name}: {', '.join(differs) or 'no package differs'}")
+    return Group(heading, Padding(Group(*more), (0, 0, 0, 2)))
 
 
 def _conclusion(found: Diagnosis) -> str:

@@ -183,7 +183,10 @@ def onnxruntime_of_another_tensorrt(facts: Facts) -> Iterator[Finding]:
                 f"onnxruntime-gpu {facts.version('onnxruntime-gpu')} links TensorRT {linked} (libnvinfer.so.{linked}), "
                 f"and TensorRT {installed} is installed: onnx/tensorrt-ep cannot start"
             ),
-            remedy=f"give onnx/tensorrt-ep an environment of its own: pip install 'tensorrt=={linked}.*'",
+            remedy=(
+                f"runner.py env add trt{linked} 'tensorrt=={linked}.*', "
+                f"and name onnx/tensorrt-ep@trt{linked} among the backends"
+            ),
         )
 
 

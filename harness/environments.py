@@ -23,6 +23,9 @@ from records.errors import UsageError, first_line, unknown
 BASE = "bakeoff-base.pth"
 """The file of an overlay that names the packages below it."""
 
+ASKED = "packages.txt"
+"""The file of an overlay that names what it was made with. It is written last: an overlay without it is unfinished."""
+
 
 def folder() -> Path:
     """Return the folder that holds the environments."""
@@ -32,7 +35,7 @@ def folder() -> Path:
 
 def names() -> list[str]:
     """Return the names of the environments that were made."""
-    return sorted(path.parent.name for path in folder().glob("*/pyvenv.cfg"))
+    return sorted(path.parent.name for path in folder().glob(f"*/{ASKED}"))
 
 
 def python_of(name: str) -> Path:
@@ -60,6 +63,7 @@ def add(name: str, packages: Sequence[str]) -> Path:
     if not packages:
         raise UsageError("name what is to differ, such as onnxruntime==1.30.0")
     made = folder() / name
+    shutil.rmtree(made, ignore_errors=True)  # what was left when an earlier one was killed
     venv.create(made, symlinks=os.name != "nt")
     below = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
     lines = "".join(f"import site; site.addsitedir({path!r})\n" for path in below)
@@ -68,11 +72,28 @@ def add(name: str, packages: Sequence[str]) -> Path:
     done = subprocess.run([*pip, "install", "--quiet", *packages], capture_output=True, text=True, check=False)
     if done.returncode:
         shutil.rmtree(made)
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
-        raise UsageError(
-            f"{' '.join(packages)}: {errors[-1].removeprefix('ERROR: ') if errors else done.stderr.strip()}"
-        )
+        raise UsageError(f"{' '.join(packages)}: {reason_of(done.stderr)}")
+    (made / ASKED).write_text("\n".join(packages), encoding="utf-8")
     return _python_in(made)
+
+
+def reason_of(said: str) -> str:
+    """Return the last error in what pip said, or its last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line.partition(": ")[2] for line in lines if line.lower().startswith("error: ")]
+    return next(reversed(errors or lines), "pip failed and said nothing")
+
+
+def ensure(name: str, packages: Sequence[str]) -> Path:
+    """Make an environment unless it is there, and return its interpreter.
+
+    Raises UsageError where one of this name has other packages.
+    """
+    if name not in names():
+        return add(name, packages)
+    if (folder() / name / ASKED).read_text(encoding="utf-8").splitlines() != list(packages):
+        raise UsageError(f"environment {name} was not made with {' '.join(packages)}: runner.py env remove {name}")
+    return python_of(name)
 
 
 def remove(name: str) -> None:

@@ -34,6 +34,7 @@ NOT_RUN = {
     r"^docker ": "needs Docker; tests/container builds the image and runs the same arguments in it",
     r"^printf .* > \.env$": "only Docker Compose reads it",
     r"^pip ": "changes what is installed",
+    r" bisect ": "installs packages; tests/harness/test_bisection.py finds a planted version",
     r" env (add|remove) |onnx@old": "installs a package; tests/harness/test_environments.py makes an environment",
     r"^git ": "reads the history, which a copy of the checkout has not got",
     r"--devices cuda": "needs an NVIDIA GPU",

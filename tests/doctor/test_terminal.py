@@ -1,10 +1,11 @@
 """A diagnosis on a terminal."""
 
+from collections.abc import Sequence
 from io import StringIO
 
 from rich.console import Console
 
-from doctor.diagnosis import Diagnosis, Facts, Finding, GpuState, Library, Outcome, Trial, Weight
+from doctor.diagnosis import Diagnosis, Facts, Finding, GpuState, Library, OtherEnvironment, Outcome, Trial, Weight
 from doctor.terminal import print_diagnosis
 from records.schema import Status
 
@@ -39,9 +40,18 @@ TRIALS = [
 FINDING = Finding(trap="driver-too-old", weight=Weight.WARNING, text="the driver is [old]", remedy="renew it")
 
 
-def shown(trials: list[Trial], findings: list[Finding], broken: list[str]) -> str:
+def shown(
+    trials: list[Trial], findings: list[Finding], broken: list[str], environments: Sequence[OtherEnvironment] = ()
+) -> str:
     file = StringIO()
-    found = Diagnosis(created_at="now", facts=FACTS, trials=trials, findings=findings, broken=broken)
+    found = Diagnosis(
+        created_at="now",
+        facts=FACTS,
+        trials=trials,
+        findings=findings,
+        environments=list(environments),
+        broken=broken,
+    )
     print_diagnosis(found, Console(file=file, width=160))
     return file.getvalue()
 
@@ -66,3 +76,21 @@ def test_what_came_from_outside_is_shown_and_not_obeyed() -> None:
     text = shown(TRIALS, [], [])
     assert "[red]no such file[/red]" in text and "\x1b" not in text
     assert text.splitlines()[-1] == "1 passed, 1 failed, 0 absent"
+
+
+def test_environments_with_what_differs_and_what_imports_there() -> None:
+    made = OtherEnvironment(
+        name="old",
+        python="/envs/old/bin/python",
+        differs={"onnxruntime": ("1.30.0", "1.31.1"), "extra": ("1.0", None)},
+        libraries=[
+            Library(name="torch", version="2.13.0", imports=True),
+            Library(name="onnxruntime", version="1.30.0", imports=False, import_error="no libfoo\nat all"),
+        ],
+    )
+    assert [line.strip() for line in shown([], [], [], [made]).splitlines()[-5:-1]] == [
+        "ENVIRONMENT old: onnxruntime 1.30.0 (here 1.31.1), extra 1.0 (here none)",
+        "/envs/old/bin/python",
+        "torch 2.13.0 can be imported",
+        "onnxruntime 1.30.0 cannot be imported: no libfoo at all",
+    ]

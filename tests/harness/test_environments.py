@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from records.errors import UsageError
 from records.schema import Cell, Status
 from tests.harness import measuring
 from tests.harness.measuring import by_label
+from tests.harness.wheels import wheel
 
 SMALL = {"batch": ("2",), "features": ("8",), "hidden": ("8",)}
 
@@ -24,23 +24,6 @@ SMALL = {"batch": ("2",), "features": ("8",), "hidden": ("8",)}
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
-
-
-@pytest.fixture
-def wheel(tmp_path: Path) -> Path:
-    """A package that is called matplotlib, in a version that nobody has released."""
-    path = tmp_path / "matplotlib-0.0.1-py3-none-any.whl"
-    folder = "matplotlib-0.0.1.dist-info"
-    files = {
-        f"{folder}/METADATA": "Metadata-Version: 2.1\nName: matplotlib\nVersion: 0.0.1\n",
-        f"{folder}/WHEEL": "Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "matplotlib.py": "",
-    }
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-        archive.writestr(f"{folder}/RECORD", "".join(f"{name},,\n" for name in files) + f"{folder}/RECORD,,\n")
-    return path
 
 
 def request(*backends: str, **fields: object) -> Request:
@@ -88,15 +71,19 @@ def test_an_environment_that_is_not_there_is_refused(
         preview(request(*backends, env=env))
 
 
-def test_an_environment_is_made_measured_and_removed(caches: Path, wheel: Path, own_servers: None) -> None:
+def test_an_environment_is_made_measured_and_removed(caches: Path, own_servers: None) -> None:
     with pytest.raises(UsageError, match=r"nothing==1: "):
         environments.add("old", ["--no-index", "nothing==1"])
     assert environments.names() == []
 
-    environments.add("old", ["--no-index", str(wheel)])
+    asked = ["--no-index", str(wheel(caches, "matplotlib", "0.0.1"))]
+    environments.add("old", asked)
     assert environments.names() == ["old"] and environments.contents("old") == {"matplotlib": "0.0.1"}
     with pytest.raises(UsageError, match="environment old exists"):
         environments.add("old", ["x"])
+    assert environments.ensure("old", asked) == environments.python_of("old")
+    with pytest.raises(UsageError, match="was not made with x"):
+        environments.ensure("old", ["x"])
 
     report = measuring.measure(caches / "run", "null", "null@old", set=SMALL, processes=1)
     assert [record.status for record in by_label(report).values()] == [Status.OK, Status.OK]

@@ -1,0 +1,140 @@
+"""A bisection halves the versions, and says no more than its steps allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from judging.bisection import Bisection, Call, Step, call_of, judge_step
+from records.schema import Cell, Interval, Ratio, Record, Status
+from reports.bisection import conclusion, step_line, to_markdown
+from tests.reports.samples import failed, once
+
+VERSIONS = tuple(f"1.{minor}" for minor in range(12))
+
+
+def ratio(value: float, half_width: float = 0.005, processes: int = 10) -> Ratio:
+    interval = Interval(low=value * math.exp(-half_width), high=value * math.exp(half_width))
+    return Ratio(value=value, ci95=interval, paired=True, processes=processes)
+
+
+def walked(judge: Callable[[str], Step], versions: tuple[str, ...] = VERSIONS) -> Bisection:
+    """Return the bisection after all the steps that it asks for."""
+    found = Bisection(package="toy", backend="onnx", versions=versions)
+    while version := found.next_version:
+        found = found.model_copy(update={"steps": (*found.steps, judge(version))})
+    return found
+
+
+def slow_from(first: str, odd: Mapping[str, Call] | None = None) -> Callable[[str], Step]:
+    """Return a judge to whom every version from `first` on takes 1.3 times as long."""
+
+    def judge(version: str) -> Step:
+        is_slow = VERSIONS.index(version) >= VERSIONS.index(first)
+        call = (odd or {}).get(version, Call.SLOW if is_slow else Call.FAST)
+        if call is Call.SKIPPED:
+            return Step(version=version, call=call, reason="no wheel")
+        above = 1.3 if is_slow else 1.0
+        return Step(version=version, call=call, over_good=ratio(above), below_bad=ratio(1.3 / above))
+
+    return judge
+
+
+@pytest.mark.parametrize("first", VERSIONS[1:])
+def test_the_first_slow_version_is_found_in_few_steps(first: str) -> None:
+    found = walked(slow_from(first))
+    assert found.first_slow is not None and found.first_slow.version == first
+    assert len(found.steps) <= 1 + math.ceil(math.log2(len(VERSIONS) - 1))
+    before = VERSIONS[VERSIONS.index(first) - 1]
+    assert conclusion(found) == (
+        f"toy {first} is the first slow version: onnx takes 1.30x [1.29, 1.31] the time of 1.0, "
+        f"and {before} is the last fast one."
+    )
+
+
+def test_two_neighbours_need_one_step() -> None:
+    found = walked(slow_from("1.1"), ("1.0", "1.1"))
+    assert [step.version for step in found.steps] == ["1.1"] and found.first_slow is found.steps[0]
+
+
+def test_what_is_skipped_or_undecided_is_walked_around_and_named() -> None:
+    odd = {"1.5": Call.SKIPPED, "1.6": Call.UNDECIDED}
+    found = walked(slow_from("1.9", odd))
+    assert found.first_slow is not None and found.first_slow.version == "1.9"
+
+    found = walked(slow_from("1.6", odd))
+    assert found.suspects == ("1.5", "1.6", "1.7") and found.first_slow is None
+    assert {step.version for step in found.steps} >= {"1.4", "1.5", "1.6", "1.7"}
+    said = conclusion(found)
+    assert "is one of 1.5, 1.6 or 1.7" in said
+    assert "1.5 was skipped: no wheel." in said
+    assert "1.6 is undecided (1.30x [1.29, 1.31] the time of 1.0): a quiet machine, or more processes than 10" in said
+    assert [line.split(" | ")[0] for line in to_markdown(found).splitlines()[4:]] == [
+        f"| {version}" for version in VERSIONS if found.step_of(version)
+    ]
+    assert step_line(found, found.steps[0]) == "toy 1.11: slow, 1.30x [1.29, 1.31] the time of 1.0"
+
+
+@pytest.mark.parametrize(
+    ("call", "above", "said"),
+    [
+        (Call.FAST, 1.0, "1.0 and 1.11 do not differ (onnx takes 1.00x"),
+        (Call.FAST, 0.8, "1.11 is faster than 1.0 (onnx takes 0.80x"),
+        (Call.UNDECIDED, 1.03, "1.0 and 1.11 are not told apart (onnx takes 1.03x"),
+    ],
+)
+def test_ends_that_do_not_differ_end_it_at_once(call: Call, above: float, said: str) -> None:
+    found = walked(lambda version: Step(version=version, call=call, over_good=ratio(above)))
+    assert len(found.steps) == 1 and found.first_slow is None
+    assert conclusion(found).startswith(said) and "there is nothing to find" in conclusion(found)
+
+
+def test_a_slowdown_in_two_versions_is_said_to_go_on() -> None:
+    found = walked(lambda version: Step(version=version, call=Call.SLOW, over_good=ratio(1.2), below_bad=ratio(1.1)))
+    assert found.first_slow is not None and found.first_slow.version == "1.1"
+    assert "It is not all: with 1.11 it takes 1.10x" in conclusion(found)
+
+
+@pytest.mark.parametrize(
+    ("over_good", "below_bad", "call"),
+    [
+        (ratio(1.3), None, Call.SLOW),
+        (ratio(1.0), None, Call.FAST),
+        (ratio(0.8), None, Call.FAST),
+        (ratio(1.0, half_width=0.2), None, Call.UNDECIDED),
+        (ratio(1.0, processes=1), None, Call.UNDECIDED),
+        (ratio(1.3), ratio(1.0), Call.SLOW),
+        (ratio(1.3), ratio(1.2), Call.SLOW),
+        (ratio(1.0), ratio(1.3), Call.FAST),
+        (ratio(0.9), ratio(1.4), Call.FAST),
+        (ratio(1.03, half_width=0.025), ratio(1.3), Call.UNDECIDED),
+        (ratio(1.1, half_width=0.3), ratio(1.1, half_width=0.3), Call.UNDECIDED),
+    ],
+)
+def test_a_step_says_what_the_verdict_would(over_good: Ratio, below_bad: Ratio | None, call: Call) -> None:
+    assert call_of(over_good, below_bad) is call
+
+
+def measured(latencies_ms: Mapping[str, float]) -> list[Record]:
+    made = []
+    for name, level_ms in latencies_ms.items():
+        record = once(level_ms, "onnx")
+        made.append(record.model_copy(update={"cell": record.cell.model_copy(update={"environment": name})}))
+    return made
+
+
+def test_a_step_is_judged_from_the_records_of_its_contest() -> None:
+    records = measured({"a": 1.0, "b": 1.5, "c": 1.5})
+    step = judge_step("2", records, "a", "b", "c")
+    assert step.call is Call.SLOW and step.over_good and step.below_bad
+    assert (step.over_good.value, step.below_bad.value) == (pytest.approx(1.5), pytest.approx(1.0))
+    assert judge_step("3", records, "a", "b", "b").below_bad is None
+
+
+def test_a_version_with_which_the_model_fails_is_skipped() -> None:
+    broken = Cell(model="mlp", backend="onnx", environment="c")
+    records = [*measured({"a": 1.0, "b": 1.5}), failed(broken, Status.CRASH, "died of signal 11")]
+    step = judge_step("2", records, "a", "b", "c")
+    assert (step.call, step.reason) == (Call.SKIPPED, "onnx@c ended as crash: died of signal 11")
