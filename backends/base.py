@@ -45,6 +45,9 @@ SURGICAL = "surgical"
 CUDA_GRAPH = "cuda-graph"
 """The mode that replays a captured call as one launch: `backends.cuda_graph`."""
 
+NO_FAST_PATH = "no-fast-path"
+"""The mode that runs transformer layers operator by operator: `backends.fast_path`."""
+
 CHANNELS_LAST = "channels-last"
 """The mode with weights and images in channels_last memory: `backends.memory_format`."""
 
@@ -252,6 +255,9 @@ class Backend(ABC):
     caches, unless they bind those to the same memory themselves."""
     precompiles: ClassVar[bool] = False
     """True if its library compiles something once for all programs of a machine. `precompile` has it done."""
+    fast_path: ClassVar[tuple[str, ...]] = ()
+    """Modes that call PyTorch's fused kernels for transformer layers (`backends.fast_path`). All others compile what is
+    inside of these layers."""
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
     """A small model, with its dimensions, that `runner.py doctor` builds to try the backend."""
     serving: ClassVar[ServingKnobs] = ServingKnobs()

@@ -6,10 +6,11 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from backends import cuda_graph, memory_format, quantising
+from backends import cuda_graph, fast_path, memory_format, quantising
 from backends.base import (
     CHANNELS_LAST,
     CUDA_GRAPH,
+    NO_FAST_PATH,
     YES,
     Availability,
     Backend,
@@ -20,6 +21,7 @@ from backends.base import (
     Suits,
 )
 from records.device import Device
+from records.errors import Unsupported
 from records.schema import TASKS, Extent, Placement
 
 if TYPE_CHECKING:
@@ -36,11 +38,12 @@ class Eager(Backend):
     description = "PyTorch eager, torch.inference_mode"
     tasks = TASKS
     takes_streams = True
-    any_size = frozenset({"default", CHANNELS_LAST})
+    any_size = frozenset({"default", CHANNELS_LAST, NO_FAST_PATH})
     quantises = True
     writes_caches = True
     channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", CUDA_GRAPH)
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {mode: {} for mode in ("default", CUDA_GRAPH, *channels_last)}
+    fast_path = ("default", CUDA_GRAPH, *channels_last)
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {mode: {} for mode in (*fast_path, NO_FAST_PATH)}
     best: ClassVar[Mapping[str, Suits]] = {
         "default": Suits(),
         CUDA_GRAPH: Suits("cuda"),
@@ -56,6 +59,8 @@ class Eager(Backend):
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         if context.cell.mode in self.channels_last:
             return memory_format.build(self, module, inputs, context)
+        if context.cell.mode == NO_FAST_PATH and not fast_path.can_take(module):
+            raise Unsupported("the model has no nn.TransformerEncoderLayer or nn.MultiheadAttention: use eager")
         if context.training is not None:
             return self._build_training(context.training, inputs, context)
         prepared = quantising.prepare(module, inputs, context, lower=True)

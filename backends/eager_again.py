@@ -28,6 +28,8 @@ class EagerAgain(Eager):
         "5-percent-slower": {"slower_by": 0.05},
     }
 
+    fast_path = tuple(modes)
+
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         compiled = super().build(module, inputs, context)
         share = self.modes[context.cell.mode].get("slower_by")

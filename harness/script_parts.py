@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 
 import backends
+import models
 from backends.base import CUDA_GRAPH
 from models.base import INPUT_SETS
 from records.errors import UsageError, unknown
@@ -81,6 +82,7 @@ def common_settings(report: Report, record: Record) -> dict[str, Any]:
         "device": cell.device,
         "device_kind": cell.device.kind,
         "device_index": cell.device.cuda_index or 0,
+        "fast_path": cell.mode in backend.fast_path or cell.model in models.TABLE,  # ours have no layers with one
         "tf32": cell.precision.allows_tf32,
         "input_sets": INPUT_SETS,
         "backend": f"backends/{cell.backend}.py.jinja",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import backends
+from backends import fast_path
 from backends.base import Backend, BuildContext, Settings
 from backends.reasons import reason_of
 from harness import messages
@@ -45,6 +46,7 @@ class Bench:
     targets: tuple[str, ...] = ()
     padded_axis: int | None = None
     parameters: int | None = None  # None in a process that never sees the module
+    layers_fast_path: Settings = field(default_factory=dict)  # whether it is on, if the module can take it
     started_in: Path = field(default_factory=Path.cwd)  # the folder that the user stood in
 
     @classmethod
@@ -64,6 +66,7 @@ class Bench:
         if not available:
             raise Unavailable(available.reason)
         precision.apply(cell.precision)
+        fast_path.apply(backend, cell)
         device_memory = memory.DeviceMemory(cell.device.cuda_index)
         phases.clock = Clock(cell.device)
         threads = torch.get_num_threads()
@@ -81,6 +84,7 @@ class Bench:
             module, sets = place(model, self.cell)
             if self.cell.task == DECODE and self.backend.writes_caches:
                 module = writes_in_place(module) or module
+            self.layers_fast_path = fast_path.in_force(module)
             self.parameters = sum(weight.numel() for weight in model.module.parameters()) or None
             with self.clock.on_stream():
                 self.training = training_of(model, self.cell)
@@ -128,7 +132,7 @@ class Bench:
         return self.job.shared_folder / "inputs.pt"
 
     def counted(self) -> Settings:
-        return {} if self.parameters is None else {"parameters": self.parameters}
+        return {} if self.parameters is None else {"parameters": self.parameters, **self.layers_fast_path}
 
     def memory(self) -> Memory:
         # the caches of a worker that built ahead of time are gone with it

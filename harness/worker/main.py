@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import backends
+from backends import fast_path
 from backends.base import AheadOfTime
 from harness import isolation, messages
 from harness.messages import (
@@ -109,6 +110,7 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
             messages.send(connection, open_axes.find(job.cell, assignment.cwd))
         case ExportProgram():
             precision.apply(job.cell.precision)
+            fast_path.apply(backends.create(job.cell.backend), job.cell)
             program.export(job.cell, assignment.cwd, job.program)
             messages.send(connection, Packaged())
         case MeasureCeilings():

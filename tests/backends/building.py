@@ -15,6 +15,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import metrics
 
 import backends
+from backends import fast_path
 from backends.base import Backend, BuildContext, Compiled
 from backends.calling import flatten_outputs
 from backends.ranges import OpenAxis
@@ -131,10 +132,12 @@ def _own_process(cell: Cell) -> Iterator[None]:
         for name in precision.OVERRIDES:
             patch.delenv(name, raising=False)
         precision.apply(cell.precision)
+        fast_path.apply(backends.create(cell.backend), cell)
         try:
             yield
         finally:
             torch.backends.cudnn.allow_tf32 = allow_tf32
+            torch.backends.mha.set_fastpath_enabled(True)
             torch.set_float32_matmul_precision(matmul_precision)
             torch._dynamo.reset()
             counters.clear()
