@@ -1,14 +1,12 @@
-"""Every message between the controller and its workers, and between the controller and its fork servers.
+"""Every message between the controller and its workers. Those of fork servers are in `server_messages`.
 
 A message is one model, told apart by its `kind`, and travels as JSON. It is validated once, where it is received. The
 controller starts a worker with an `Assignment`, and a worker that measures a cell then takes a `Command` at a time. A
-worker tells of itself by `Event`s. A fork server takes an `Order` at a time and answers by `Notice`s.
+worker tells of itself by `Event`s.
 """
 
 from __future__ import annotations
 
-import array
-import socket
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Literal
@@ -348,50 +346,10 @@ Event = Annotated[
 ]
 
 
-# --- between the controller and a fork server
-
-
-class Preload(Frozen):
-    """Import these modules before another worker is forked. It is answered by `Preloaded`."""
-
-    kind: Literal["preload"] = "preload"
-    modules: tuple[str, ...]
-
-
-Order = Annotated[Assignment | Preload, Field(discriminator="kind")]
-
-
-class Serving(Frozen):
-    """The fork server has imported torch, and can fork."""
-
-    kind: Literal["serving"] = "serving"
-
-
-class Preloaded(Frozen):
-    kind: Literal["preloaded"] = "preloaded"
-    modules: tuple[str, ...]  # those that could be imported
-
-
-class Forked(Frozen):
-    kind: Literal["forked"] = "forked"
-    pid: int
-
-
-class Exited(Frozen):
-    kind: Literal["exited"] = "exited"
-    pid: int
-    status: int  # exit code, or minus the number of the signal
-
-
-Notice = Annotated[Serving | Preloaded | Forked | Exited, Field(discriminator="kind")]
-
-
 # --- how they travel
 
 _COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
-_ORDER: TypeAdapter[Order] = TypeAdapter(Order)
-_NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)
 
 
 def send(connection: Connection, message: Assignment | Command | Event) -> None:
@@ -411,38 +369,3 @@ def receive_command(connection: Connection) -> Command:
 
 def receive_event(connection: Connection) -> Event:
     return _EVENT.validate_json(connection.recv_bytes())
-
-
-def send_order(control: socket.socket, order: Order, *descriptors: int) -> None:
-    """Send an order to a fork server, with file descriptors for the worker. Raises OSError when the server is gone."""
-    body = order.model_dump_json().encode()
-    socket.send_fds(control, [array.array("I", [len(body)]).tobytes()], descriptors)
-    control.sendall(body)
-
-
-def receive_order(control: socket.socket) -> tuple[Order, list[int]] | None:
-    """Return the next order and the descriptors that came with it, or None when the controller is gone."""
-    size = array.array("I")
-    try:
-        header, descriptors, _, _ = socket.recv_fds(control, size.itemsize, 1)
-        if len(header) < size.itemsize:
-            return None
-        size.frombytes(header)
-        body = b""
-        while len(body) < size[0]:
-            part = control.recv(size[0] - len(body))
-            if not part:
-                return None
-            body += part
-    except OSError:
-        return None
-    return _ORDER.validate_json(body), descriptors
-
-
-def notice_line(notice: Notice) -> bytes:
-    """Return a fork server's notice as a line to send."""
-    return notice.model_dump_json().encode() + b"\n"
-
-
-def parse_notice(line: bytes) -> Notice:
-    return _NOTICE.validate_json(line)

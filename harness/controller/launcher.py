@@ -20,22 +20,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
 
-from harness import isolation, messages
+from harness import isolation, messages, server_messages
 from harness.controller.worker_process import Worker
-from harness.messages import (
-    Assignment,
-    Event,
-    Exited,
-    Forked,
-    Job,
-    Notice,
-    Order,
-    PhaseBegun,
-    Preload,
-    Preloaded,
-    Serving,
-)
+from harness.messages import Assignment, Event, Job, PhaseBegun
 from harness.plan import StartMethod
+from harness.server_messages import Exited, Forked, Notice, Order, Preload, Preloaded, Serving
 from records.errors import BakeoffError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -364,7 +353,7 @@ class ForkLauncher(Launcher):
                 raise
 
     def _send(self, order: Order, *descriptors: int) -> None:
-        messages.send_order(self._control, order, *descriptors)
+        server_messages.send_order(self._control, order, *descriptors)
 
     def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
         self.await_serving()
@@ -405,7 +394,7 @@ class ForkLauncher(Launcher):
                 )
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return messages.parse_notice(line)
+        return server_messages.parse_notice(line)
 
     def _close(self) -> None:
         self._control.close()

@@ -23,17 +23,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from harness import isolation
-from harness.messages import (
-    Assignment,
-    Exited,
-    Forked,
-    Notice,
-    Preload,
-    Preloaded,
-    Serving,
-    notice_line,
-    receive_order,
-)
+from harness.messages import Assignment
+from harness.server_messages import Exited, Forked, Notice, Preload, Preloaded, Serving, notice_line, receive_order
 from harness.worker import main as worker
 from harness.worker.sampling import freeze_garbage
 
