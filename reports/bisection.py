@@ -44,7 +44,7 @@ def conclusion(found: Bisection) -> str:
         return "Nothing was measured yet."
     first, suspects = found.steps[0], found.suspects
     if not suspects:
-        return f"{_no_difference(found, first)}: there is nothing to find between them."
+        return _no_difference(found, first)
     if found.next_version is not None:
         return f"Not finished: the first slow version of {found.package} is one of {listed(suspects, 'or')}."
     if step := found.first_slow:
@@ -60,15 +60,15 @@ def conclusion(found: Bisection) -> str:
 
 
 def _no_difference(found: Bisection, first: Step) -> str:
+    """Say how the ends compare, where the bad one is not surely slower."""
     if first.over_good is None:
-        return f"{found.bad} was not measured"
+        return f"{found.bad} was not measured."
     ratio = f"{found.backend} takes {_times(first)} the time with {found.bad}"
-    beside = relation(first.over_good)
     if first.call is Call.UNDECIDED:
-        return f"{found.good} and {found.bad} are not told apart ({ratio}); {_settling(first)}"
-    if beside is Relation.SLOWER:
-        return f"{found.bad} is faster than {found.good} ({ratio})"
-    return f"{found.good} and {found.bad} do not differ ({ratio})"
+        return f"{found.good} and {found.bad} are not told apart ({ratio}): {_settling(first)}."
+    is_faster = relation(first.over_good) is Relation.SLOWER
+    said = f"{found.bad} is faster than {found.good}" if is_faster else f"{found.good} and {found.bad} do not differ"
+    return f"{said} ({ratio}): there is nothing to find between them."
 
 
 def _what_settles(found: Bisection) -> str:
