@@ -20,7 +20,7 @@ from harness.controller.progress import Silent
 from harness.environments import names as names_of_environments
 from harness.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from harness.plan import Contest, PlannedCell, Request, StartMethod
-from harness.run import ask
+from harness.probes import ask
 from harness.sampling_plan import SamplingPlan
 from records.device import Device
 from records.errors import BakeoffError

@@ -28,7 +28,7 @@ from harness.controller import environment
 from harness.controller.launcher import ROOT, Launcher
 from harness.messages import TorchFacts, Tried, TryImport
 from harness.nvml import cards, nvml
-from harness.run import ask
+from harness.probes import ask
 from records.errors import BakeoffError
 
 MODULES = {

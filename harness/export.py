@@ -17,8 +17,8 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 import backends
+from harness import probes, script_models, script_parts
 from harness import run as runs
-from harness import script_models, script_parts
 from harness.controller.launcher import Launchers
 from harness.messages import ExportProgram, Packaged
 from judging.judgement import contests_of
@@ -192,7 +192,7 @@ def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
         with Launchers("spawn") as launchers:
             job = ExportProgram(cell=record.cell, program=(folder / PROGRAM).resolve())
             try:
-                runs.ask(launchers.first, job, Packaged)
+                probes.ask(launchers.first, job, Packaged)
             except BakeoffError as error:
                 raise UsageError(f"{record.cell.id} cannot be exported: {error}") from None
         return PROGRAM

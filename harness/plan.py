@@ -19,10 +19,10 @@ from backends.ranges import OpenAxis
 from harness import ranges
 from harness.configurations import ALL, best_modes, expand_backends
 from harness.load_plan import LoadPlan
+from harness.places import devices_of_cells
 from judging.constraints import Requirements, parse_bytes
 from judging.load import parse_price
 from judging.ranking import BASELINE
-from records.device import Device
 from records.errors import BakeoffError, UsageError, unknown
 from records.precision import Precision
 from records.schema import GENERATE, GENERATION, INFERENCE, TASKS, Cell, Frozen, Status
@@ -59,7 +59,14 @@ class Request(Frozen):
     backends: Annotated[
         Names, Option(("--backends",), "NAME[/MODE][,...], best, NAME/best, all, NAME/all, all/all")
     ] = (ALL,)
-    devices: Annotated[Names, Option(("--devices",), "cpu,cuda[:N]", default="cuda if there is one, else cpu")] = ()
+    devices: Annotated[
+        Names,
+        Option(
+            ("--devices",),
+            "cpu,cuda[:N]; contests side by side: cuda:all, cuda:0,cuda:1 or cpu:0-3,cpu:4-7",
+            default="cuda if there is one, else cpu",
+        ),
+    ] = ()
     precision: Annotated[Names, Option(("--precision",), ",".join(Precision))] = ("fp32",)
     task: Annotated[str, Option(("--task",), f"What is measured: {', '.join(ASKED_TASKS)}")] = INFERENCE
     set: Annotated[dict[str, Names], Option(("--set",), "KEY=VALUE[,VALUE...] of the model; several values sweep")] = (
@@ -101,7 +108,11 @@ class Request(Frozen):
     )
     strict: Annotated[
         bool,
-        Option(("--strict",), "A cell that ran only in part where it was asked to has failed", says_how=True),
+        Option(
+            ("--strict",),
+            "A cell that ran only in part where it was asked to has failed; a slow place of a pool is refused",
+            says_how=True,
+        ),
     ] = False
     calls: Annotated[
         int | None,
@@ -257,7 +268,7 @@ def plan(request: Request) -> list[Contest]:
 def _cells(request: Request) -> Iterator[PlannedCell]:
     """Yield the cells of one product of models, sizes, devices, precisions and configurations."""
     _check_names(request)
-    devices = [Device(name) for name in request.devices]
+    devices = devices_of_cells(request.devices)
     precisions = [Precision(name) for name in request.precision]
     spans = ranges.parse(request.dynamic)
     asked = ranges.with_ends(request.set, spans)
@@ -365,8 +376,7 @@ def unsupported_precision(cell: Cell) -> str:
 
 
 def _check_names(request: Request) -> None:
-    for device in request.devices:
-        Device(device)
+    devices_of_cells(request.devices)
     Requirements.parse(request.require)
     if request.processes and request.processes < request.builds:
         raise UsageError(

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 from harness.controller.launcher import Launcher
 from harness.environments import with_interpreters
+from harness.measuring import sampling_of
 from harness.messages import ProbeTorch, TorchFacts, Tried, TryBackend
+from harness.places import is_pool
 from harness.plan import Contest, Request, plan, refusal
-from harness.run import ask, launchers_for, on_this_machine, sampling_of
+from harness.probes import ask, launchers_for
+from harness.run import on_this_machine
 from harness.time_plan import TimePlan
 from records.device import Device
 from records.errors import BakeoffError
@@ -34,6 +37,7 @@ class Preview:
     contests: tuple[PlannedContest, ...]
     lacking: Mapping[str, str]
     budget_s: float = math.inf
+    places: tuple[str, ...] = ()  # of a pool
 
     def lines(self) -> Iterator[str]:
         """Yield what is planned as lines of text."""
@@ -43,8 +47,11 @@ class Preview:
         if self.lacking:
             yield f"cannot run: {'; '.join(f'{label} ({reason})' for label, reason in self.lacking.items())}"
         total_s = sum(contest.seconds for contest in self.contests)
-        cells = sum(len(contest.labels) for contest in self.contests)
-        yield f"{_count(len(self.contests), 'contest')}, {_count(cells, 'cell')}: about {spell_seconds(total_s)}"
+        beside = f", side by side on {', '.join(self.places)}" if self.places else ""
+        if self.places:
+            total_s = max(total_s / len(self.places), max(contest.seconds for contest in self.contests))
+        contests, cells = len(self.contests), sum(len(contest.labels) for contest in self.contests)
+        yield f"{_count(contests, 'contest')}, {_count(cells, 'cell')}{beside}: about {spell_seconds(total_s)}"
         if self.budget_s < total_s:
             yield f"--budget ends it after {spell_seconds(self.budget_s)}"
 
@@ -81,7 +88,8 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
         time_plan.expect(contest.id, labels, sampling.processes)
         found.append(PlannedContest(cells[0].title, labels, time_plan.left_s() - before_s))
         before_s = time_plan.left_s()
-    return Preview(tuple(found), lacking, request.budget_s or math.inf)
+    pool = request.devices if is_pool(request.devices) else ()
+    return Preview(tuple(found), lacking, request.budget_s or math.inf, pool)
 
 
 def spell_seconds(seconds: float) -> str:

@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import importlib.util
-import math
 import re
-import shutil
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import ValidationError
 
 import backends
 import models
-from harness.controller import environment, groundwork
-from harness.controller.contests import measure_contest
-from harness.controller.launcher import CAN_FORK, Launcher, Launchers
-from harness.controller.measurement import Measurement
+from harness.controller import environment
+from harness.controller.launcher import Launchers
 from harness.controller.open_axes import with_open_axes
 from harness.controller.progress import Progress
-from harness.controller.worker_process import CAN_PAUSE, DeadlinePassed, WorkerEnded
 from harness.environments import with_interpreters
-from harness.messages import Failed, Job, Packaged, ProbeTorch, TorchFacts, Tried, TryBackend
-from harness.plan import Contest, Request, plan, refusal
-from harness.sampling_plan import SamplingPlan
-from harness.time_plan import TimePlan, end_of_budget, likely_to_run
-from judging.constraints import Requirements, parse_bytes
+from harness.measuring import cells_of, measure, sampling_of
+from harness.messages import ProbeTorch, TorchFacts, Tried, TryBackend
+from harness.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
+from harness.plan import Contest, Request, plan
+from harness.pool import Pool
+from harness.probes import ask, facts_of_environments, launchers_for
+from harness.time_plan import end_of_budget
 from judging.fit import fitted_report
-from judging.ranking import beaten, undecided
-from models.base import Family
 from records import report_file
-from records.artifacts import Artifacts
 from records.device import Device
 from records.errors import BakeoffError, UsageError
-from records.schema import Cell, Report, Status
+from records.schema import Environment, Report, Status
 from records.store import Store
-
-PROBE_LIMIT_S = 300.0
-Answer = TypeVar("Answer", TorchFacts, Tried, Packaged)
 
 
 def run(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
@@ -62,15 +49,24 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
         Store.check(folder)
     request = with_models_ready(request)
     with launchers_for(request) as launchers:
-        launchers.prepare(sampling_of(request).processes)
+        if not is_pool(request.devices):
+            launchers.prepare(sampling_of(request).processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         request = on_this_machine(request, facts)
         contests = with_open_axes(plan(request), launchers.first)
-        planned = [planned.cell.id for contest in contests for planned in contest.cells]
-        captured = environment.capture(facts, facts_of_environments(launchers, request))
+        planned = [cell.id for cell in cells_of(contests)]
+        if not is_pool(request.devices):
+            captured = environment.capture(facts, facts_of_environments(launchers, request))
+            store = Store.create(folder or _default_folder(request), request, planned, command)
+            store.save_environment(captured)
+            measure(launchers, contests, request, store, progress, budget_ends_s)
+            return report_of(store), store
+    with Pool(places_here(request), request, contests) as pool:
+        captured, differing = pool.begin()
         store = Store.create(folder or _default_folder(request), request, planned, command)
         store.save_environment(captured)
-        _measure(launchers, contests, request, store, progress, budget_ends_s)
+        _note_pool(request, differing, store, progress)
+        pool.measure(store, progress, budget_ends_s)
     return report_of(store), store
 
 
@@ -85,26 +81,52 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     contests = plan(request)
     store.forget_not_reached()
     with launchers_for(request) as launchers:
-        launchers.prepare(sampling_of(request).processes)
+        if not is_pool(request.devices):
+            launchers.prepare(sampling_of(request).processes)
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         require_devices(request.devices, facts)
         contests = with_open_axes(contests, launchers.first)
-        captured = environment.capture(facts, facts_of_environments(launchers, request))
-        before = store.environment()
-        if before is None:
-            store.save_environment(captured)
-        elif changed := environment.differences(before, captured):
-            store.note(f"resumed in another environment ({'; '.join(changed)}): do not compare across it")
-            for contest in contests:
-                if store.unfinished(contest.id):
-                    store.note(f"{contest.id} began anew in this environment, and was built anew")
-                store.forget(contest.id, [planned.cell.build_id for planned in contest.cells])
-        for contest in contests:
-            have_ended = {store.has(planned.cell.id) for planned in contest.cells}
-            if have_ended == {True, False} and not store.unfinished(contest.id):
-                store.note(f"interrupted and resumed: cells of {contest.id} measured before and after share no rounds")
-        _measure(launchers, contests, request, store, progress)
+        if not is_pool(request.devices):
+            captured = environment.capture(facts, facts_of_environments(launchers, request))
+            _go_on_in(captured, contests, store)
+            measure(launchers, contests, request, store, progress)
+            return report_of(store), store
+    with Pool(places_here(request), request, contests) as pool:
+        captured, differing = pool.begin()
+        _go_on_in(captured, contests, store)
+        _note_pool(request, differing, store, progress)
+        pool.measure(store, progress)
     return report_of(store), store
+
+
+def _go_on_in(captured: Environment, contests: Sequence[Contest], store: Store) -> None:
+    """Note what has changed since the run was interrupted, and forget what cannot be gone on with."""
+    before = store.environment()
+    if before is None:
+        store.save_environment(captured)
+    elif changed := environment.differences(before, captured):
+        store.note(f"resumed in another environment ({'; '.join(changed)}): do not compare across it")
+        for contest in contests:
+            if store.unfinished(contest.id):
+                store.note(f"{contest.id} began anew in this environment, and was built anew")
+            store.forget(contest.id, [planned.cell.build_id for planned in contest.cells])
+    for contest in contests:
+        have_ended = {store.has(planned.cell.id) for planned in contest.cells}
+        if have_ended == {True, False} and not store.unfinished(contest.id):
+            store.note(f"interrupted and resumed: cells of {contest.id} measured before and after share no rounds")
+
+
+def _note_pool(request: Request, differing: Sequence[str], store: Store, progress: Progress) -> None:
+    store.note(f"contests were measured side by side on {', '.join(request.devices)}, each on cores of its own")
+    for difference in differing:
+        store.note(difference)
+        progress.note(difference)
+
+
+def places_here(request: Request) -> list[Place]:
+    """Return the places of the request's pool on this machine, or none. Raises UsageError where it lacks one."""
+    cores = environment.usable_cores()
+    return places_of(request.devices, cores, physical_cores(cores))
 
 
 def with_models_ready(request: Request) -> Request:
@@ -127,25 +149,6 @@ def with_models_ready(request: Request) -> Request:
     return request.model_copy(update={"models": named(request.models), "runs": parts})
 
 
-def launchers_for(request: Request) -> Launchers:
-    """Return the launchers of a run. Raises UsageError for an environment without an interpreter."""
-    for name, python in request.pythons.items():
-        if shutil.which(python) is None:
-            raise UsageError(f"--env {name}={python}: there is no such interpreter")
-    return Launchers(request.start_method, pythons=request.pythons)
-
-
-def facts_of_environments(launchers: Launchers, request: Request) -> dict[str, TorchFacts]:
-    """Return what each named environment has. Raises UsageError for one that cannot run a worker."""
-    found = {}
-    for name, python in request.pythons.items():
-        try:
-            found[name] = ask(launchers.of_environment(name).first, ProbeTorch(), TorchFacts)
-        except BakeoffError as error:
-            raise UsageError(f"--env {name}={python} runs no worker; it needs torch and pydantic: {error}") from None
-    return found
-
-
 def require_load_generator(request: Request) -> None:
     """Raise UsageError where load is asked for and MLPerf's generator is not installed."""
     if request.load and importlib.util.find_spec("mlperf_loadgen") is None:
@@ -154,7 +157,8 @@ def require_load_generator(request: Request) -> None:
 
 def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
     """Raise UsageError, with what was found and what to do, if torch does not see one of `devices`."""
-    for device in map(Device, devices):
+    named = ["cuda" if name == ALL_GPUS else name for name in devices if not name.startswith("cpu")]
+    for device in map(Device, named):
         if device.cuda_index is None or device.cuda_index < facts.cuda_devices:
             continue
         if facts.cuda_devices:
@@ -174,19 +178,13 @@ def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
 def on_this_machine(request: Request, facts: TorchFacts) -> Request:
     """Return the request with its devices: the GPU if there is one, unless they are named.
 
-    Raises UsageError if torch does not see one that is named.
+    Raises UsageError if torch does not see one that is named, or for a pool that this machine cannot hold.
     """
     require_devices(request.devices, facts)
-    if request.devices:
-        return request
-    return request.model_copy(update={"devices": ("cuda" if facts.cuda_devices else "cpu",)})
-
-
-def sampling_of(request: Request) -> SamplingPlan:
-    wanted_calls = Requirements.parse(request.require).calls
-    plan = SamplingPlan.lasting(request.min_time_s, request.processes, wanted_calls, builds=request.builds)
-    # what loses at single calls may win under load, so that no cell sits out
-    return replace(plan, races=False, most_processes=plan.processes) if request.load_plan else plan
+    devices = without_all(request.devices, facts.cuda_devices) or ("cuda" if facts.cuda_devices else "cpu",)
+    request = request.model_copy(update={"devices": devices})
+    places_here(request)
+    return request
 
 
 def request_of(store: Store) -> Request:
@@ -252,97 +250,6 @@ def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:
                 except BakeoffError as error:
                     found[name, device] = str(error)
     return found
-
-
-def ask(launcher: Launcher, job: Job, answer: type[Answer]) -> Answer:
-    """Start a worker for a short job, and return its answer. Raises BakeoffError, with the reason, without one."""
-    log = launcher.temporary / f"{job.kind}.log"
-    try:
-        event = launcher.ask(job, log, PROBE_LIMIT_S)
-    except (WorkerEnded, DeadlinePassed) as error:
-        said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
-        raise BakeoffError(f"asking this machine ({job.kind}) failed: {error} {' '.join(said)}".strip()) from None
-    if isinstance(event, Failed):
-        raise BakeoffError(f"asking this machine ({job.kind}) failed: {event.reason}")
-    assert isinstance(event, answer)
-    return event
-
-
-def _measure(
-    launchers: Launchers,
-    contests: Sequence[Contest],
-    request: Request,
-    store: Store,
-    progress: Progress,
-    budget_ends_s: float = math.inf,
-) -> None:
-    sampling = sampling_of(request)
-    time_plan = TimePlan(sampling, budget_ends_s, request.load_plan)
-    for contest in contests:
-        left = [planned.cell for planned in contest.cells if not store.has(planned.cell.id)]
-        sensible = [cell for cell in left if not refusal(cell)[1]]
-        time_plan.expect(contest.id, likely_to_run(sensible), sampling.processes)
-    cells = [planned.cell for contest in contests for planned in contest.cells]
-    missing = [cell for cell in cells if not store.has(cell.id)]
-    families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
-    imports = shared_imports(families, [cell.device for cell in missing])
-    if imports and launchers.first.start_method == "forkserver":
-        progress.note(
-            f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
-        )
-        launchers.preload(imports)
-    launchers.prepare(sampling.processes)
-    launchers.await_serving(1)
-    store.note(launchers.first.note)
-    if not CAN_FORK or not CAN_PAUSE:
-        store.note(
-            "this platform cannot fork or stop processes: cells were spawned and measured one after the other, so that "
-            "the machine's drift is in every ratio"
-        )
-    progress.planned(cells)
-    if math.isinf(budget_ends_s):  # it would take the time of a short run
-        prepare_machine(launchers, missing, store, progress)
-    requirements = Requirements.parse(request.require)
-    measurement = Measurement(
-        launchers,
-        store,
-        progress,
-        sampling,
-        request.time_limit_s,
-        interleaved=request.schedule == "interleaved",
-        undecided=functools.partial(undecided, requirements=requirements),
-        time_plan=time_plan,
-        beaten=functools.partial(beaten, requirements=requirements),
-        artifacts=None
-        if request.no_artifacts
-        else Artifacts(store.root, parse_bytes(request.artifact_limit, "--artifact-limit")),
-        load=request.load_plan,
-    )
-    # an interruption ends the measuring and not the run: what has finished is reported
-    with store.timed(), contextlib.suppress(KeyboardInterrupt):
-        for contest in contests:
-            pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
-            measure_contest(measurement, contest, pending)
-        store.forget_builds({cell.build_id for cell in cells})
-
-
-def prepare_machine(launchers: Launchers, cells: Sequence[Cell], store: Store, progress: Progress) -> None:
-    """Have the libraries of the backends compile what they keep for all programs of this machine."""
-    asked = [cell for cell in cells if backends.create(cell.backend).precompiles and not refusal(cell)[1]]
-    for cell in {(cell.environment, cell.backend, cell.device): cell for cell in asked}.values():
-        launcher = launchers.of_environment(cell.environment).first
-        groundwork.prepare_machine(cell, launcher, store, progress, PROBE_LIMIT_S)
-
-
-def shared_imports(families: Sequence[Family], devices: Iterable[Device]) -> list[str]:
-    """Return the modules that fork servers may import for models of these families.
-
-    There are none where CUDA is used, or where some family imports nothing: no cell may begin with what belongs to
-    another.
-    """
-    if any(device.is_cuda for device in devices) or not all(family.imports for family in families):
-        return []
-    return list(dict.fromkeys(module for family in families for module in family.imports))
 
 
 def _default_folder(request: Request) -> Path:

@@ -450,6 +450,7 @@ class Record(Frozen):
     command: str = ""  # measures this cell again
     recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again, once for each time
     artifact: str = ""  # the folder that keeps what the backend built, within the run's; empty if none is kept
+    place: str = ""  # where in a pool it was measured, such as cuda:1; empty: nothing ran beside its contest
     log_tail: str = ""  # last lines the child printed, kept when it failed
     started_at: str = ""  # ISO 8601, UTC
     elapsed_s: Seconds = 0.0

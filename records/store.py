@@ -229,7 +229,8 @@ class Store:
 
     def notes(self) -> list[str]:
         path = self.root / "notes.txt"
-        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return list(dict.fromkeys(lines))  # two places of a pool may have written the same one
 
     def save_environment(self, environment: Environment) -> None:
         write_atomically(self.root / "environment.json", environment.model_dump_json(indent=1))
@@ -239,12 +240,12 @@ class Store:
         return Environment.model_validate_json(path.read_text()) if path.exists() else None
 
     @contextlib.contextmanager
-    def timed(self, now_s: Callable[[], float] = time.monotonic) -> Iterator[None]:
-        """Add the time of the block to that of the run, even if the block raises."""
+    def timed(self, now_s: Callable[[], float] = time.monotonic) -> Iterator[Callable[[], object]]:
+        """Add the time of the block to that of the run, even if the block raises. It can save the time so far."""
         begun_s, before_s = now_s(), self.elapsed_s
         self._save_elapsed = lambda: write_atomically(self.root / "elapsed_s", str(before_s + now_s() - begun_s))
         try:
-            yield
+            yield self._save_elapsed
         finally:
             self._save_elapsed()
 

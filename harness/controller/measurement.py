@@ -40,8 +40,9 @@ class Measurement:
         beaten: Beaten = beaten,
         artifacts: Artifacts | None = None,
         load: LoadPlan | None = None,
+        place: str = "",
     ) -> None:
-        """`artifacts` keeps what cells have built; without it nothing is kept."""
+        """`artifacts` keeps what cells have built; without it nothing is kept. `place` is the one of a pool."""
         self.launchers = launchers
         self.store = store
         self.progress = progress
@@ -55,6 +56,7 @@ class Measurement:
         self.begun_s = self.machine.now_s() - store.elapsed_s
         self.artifacts = artifacts
         self.load = load
+        self.place = place
         self.group_numbers: Iterator[int] = itertools.count(store.next_group())
 
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
@@ -66,7 +68,13 @@ class Measurement:
         self.progress.time_left(self.time_plan.left_s())
 
     def end(self, record: Record) -> None:
-        """Keep the record of a cell that has come to its end."""
+        """Keep the record of a cell that has come to its end.
+
+        The CPU's counter of energy counts what is measured at other places, too, so that it says nothing of this one.
+        """
+        if self.place:
+            is_own = record.cell.device.is_cuda
+            record = record.model_copy(update={"place": self.place, "energy": record.energy if is_own else None})
         self.store.save(record)
         self.progress.ended(record)
 

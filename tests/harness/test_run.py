@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from backends.null import Null
+from harness import measuring as harness_measuring
 from harness import run as runs
 from harness.controller.environment import usable_cores
 from harness.messages import TorchFacts
@@ -361,9 +362,11 @@ def test_a_model_whose_work_cannot_be_counted_is_measured_without_a_floor(tmp_pa
 
 def test_servers_import_for_models_of_one_kind_on_the_cpu_only() -> None:
     plain, one, other = (SimpleNamespace(imports=names) for names in ((), ("a.b", "a.c"), ("a.b", "d")))
-    assert runs.shared_imports([one, other, one], [CPU]) == ["a.b", "a.c", "d"]
-    assert runs.shared_imports([one, plain], [CPU]) == runs.shared_imports([plain], [CPU]) == []
-    assert runs.shared_imports([one], [CPU, Device("cuda")]) == []
+    assert harness_measuring.shared_imports([one, other, one], [CPU]) == ["a.b", "a.c", "d"]
+    assert (
+        harness_measuring.shared_imports([one, plain], [CPU]) == harness_measuring.shared_imports([plain], [CPU]) == []
+    )
+    assert harness_measuring.shared_imports([one], [CPU, Device("cuda")]) == []
 
 
 # --- devices that torch does not see

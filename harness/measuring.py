@@ -1,0 +1,148 @@
+"""What comes between a plan and its records: the common part of every way to run contests."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import backends
+import models
+from harness.controller import groundwork
+from harness.controller.contests import measure_contest
+from harness.controller.environment import Machine
+from harness.controller.launcher import CAN_FORK, Launchers
+from harness.controller.measurement import Measurement
+from harness.controller.progress import Progress
+from harness.controller.worker_process import CAN_PAUSE
+from harness.plan import Contest, PlannedCell, Request, refusal
+from harness.probes import PROBE_LIMIT_S
+from harness.sampling_plan import SamplingPlan
+from harness.time_plan import TimePlan, likely_to_run
+from judging.constraints import Requirements, parse_bytes
+from judging.ranking import beaten, undecided
+from models.base import Family
+from records.artifacts import Artifacts
+from records.device import Device
+from records.schema import Cell
+from records.store import Store
+
+
+def sampling_of(request: Request) -> SamplingPlan:
+    wanted_calls = Requirements.parse(request.require).calls
+    plan = SamplingPlan.lasting(request.min_time_s, request.processes, wanted_calls, builds=request.builds)
+    # what loses at single calls may win under load, so that no cell sits out
+    return replace(plan, races=False, most_processes=plan.processes) if request.load_plan else plan
+
+
+def measure(
+    launchers: Launchers,
+    contests: Sequence[Contest],
+    request: Request,
+    store: Store,
+    progress: Progress,
+    budget_ends_s: float = math.inf,
+) -> None:
+    """Bring every cell of the contests to its record in the store, one contest after the other."""
+    time_plan = time_plan_of(contests, request, store, budget_ends_s)
+    cells = cells_of(contests)
+    prepare(launchers, cells, request, store, progress)
+    progress.planned(cells)
+    measurement = measurement_of(launchers, request, store, progress, time_plan)
+    # an interruption ends the measuring and not the run: what has finished is reported
+    with store.timed(), contextlib.suppress(KeyboardInterrupt):
+        for contest in contests:
+            measure_contest(measurement, contest, pending(contest, store))
+        store.forget_builds({cell.build_id for cell in cells})
+
+
+def pending(contest: Contest, store: Store) -> list[PlannedCell]:
+    """Return the cells of a contest that have no record yet."""
+    return [planned for planned in contest.cells if not store.has(planned.cell.id)]
+
+
+def cells_of(contests: Sequence[Contest]) -> list[Cell]:
+    return [planned.cell for contest in contests for planned in contest.cells]
+
+
+def time_plan_of(contests: Sequence[Contest], request: Request, store: Store, budget_ends_s: float) -> TimePlan:
+    """Return a plan that expects what the cells without a record are likely to take."""
+    sampling = sampling_of(request)
+    time_plan = TimePlan(sampling, budget_ends_s, request.load_plan)
+    for contest in contests:
+        sensible = [cell for planned in pending(contest, store) if not refusal(cell := planned.cell)[1]]
+        time_plan.expect(contest.id, likely_to_run(sensible), sampling.processes)
+    return time_plan
+
+
+def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store: Store, progress: Progress) -> None:
+    """Have the fork servers import what all cells need, and wait for the first one."""
+    missing = [cell for cell in cells if not store.has(cell.id)]
+    families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
+    imports = shared_imports(families, [cell.device for cell in missing])
+    if imports and launchers.first.start_method == "forkserver":
+        progress.note(
+            f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
+        )
+        launchers.preload(imports)
+    launchers.prepare(sampling_of(request).processes)
+    launchers.await_serving(1)
+    store.note(launchers.first.note)
+    if not CAN_FORK or not CAN_PAUSE:
+        store.note(
+            "this platform cannot fork or stop processes: cells were spawned and measured one after the other, so that "
+            "the machine's drift is in every ratio"
+        )
+    if not request.budget:  # it would take the time of a short run
+        prepare_machine(launchers, missing, store, progress)
+
+
+def prepare_machine(launchers: Launchers, cells: Sequence[Cell], store: Store, progress: Progress) -> None:
+    """Have the libraries of the backends compile what they keep for all programs of this machine."""
+    asked = [cell for cell in cells if backends.create(cell.backend).precompiles and not refusal(cell)[1]]
+    for cell in {(cell.environment, cell.backend, cell.device): cell for cell in asked}.values():
+        launcher = launchers.of_environment(cell.environment).first
+        groundwork.prepare_machine(cell, launcher, store, progress, PROBE_LIMIT_S)
+
+
+def measurement_of(
+    launchers: Launchers,
+    request: Request,
+    store: Store,
+    progress: Progress,
+    time_plan: TimePlan,
+    machine: Machine | None = None,
+    place: str = "",
+) -> Measurement:
+    """Return what the contests of a request have in common. A `place` of a pool is kept in their records."""
+    requirements = Requirements.parse(request.require)
+    return Measurement(
+        launchers,
+        store,
+        progress,
+        sampling_of(request),
+        request.time_limit_s,
+        interleaved=request.schedule == "interleaved",
+        undecided=functools.partial(undecided, requirements=requirements),
+        machine=machine,
+        time_plan=time_plan,
+        beaten=functools.partial(beaten, requirements=requirements),
+        artifacts=None
+        if request.no_artifacts
+        else Artifacts(store.root, parse_bytes(request.artifact_limit, "--artifact-limit")),
+        load=request.load_plan,
+        place=place,
+    )
+
+
+def shared_imports(families: Sequence[Family], devices: Iterable[Device]) -> list[str]:
+    """Return the modules that fork servers may import for models of these families.
+
+    There are none where CUDA is used, or where some family imports nothing: no cell may begin with what belongs to
+    another.
+    """
+    if any(device.is_cuda for device in devices) or not all(family.imports for family in families):
+        return []
+    return list(dict.fromkeys(module for family in families for module in family.imports))
