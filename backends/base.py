@@ -52,6 +52,13 @@ CHANNELS_LAST = "channels-last"
 """The mode with weights and images in channels_last memory: `backends.memory_format`."""
 
 
+INT8_PRODUCTS = "int8-products"
+"""The mode of precisions that round weights alone in which an engine rounds the inputs of products, too."""
+
+
+ROUNDS_INPUTS = "inputs of products are rounded to 8 bits, too"
+
+
 @dataclass(frozen=True)
 class Suits:
     """Where a mode is worth trying: on one kind of device, and for models that may have convolutions, if so said."""
@@ -249,7 +256,7 @@ class Backend(ABC):
     takes_onnx: ClassVar[bool] = False
     """True if `build` starts from an ONNX graph, and so takes a model that is an ONNX file."""
     quantises: ClassVar[bool] = False
-    """True if `build` quantises for int8 and fp8. Any other backend would measure floating point instead."""
+    """True if `build` quantises or says that it cannot. Any other backend would measure floating point instead."""
     writes_caches: ClassVar[bool] = False
     """True if `build` takes a decode step that writes into the caches that it is given. Others get one that returns new
     caches, unless they bind those to the same memory themselves."""
@@ -284,6 +291,8 @@ class Backend(ABC):
             return Availability(f"nothing is trained in {cell.precision}: what it rounds has no gradient")
         if cell.precision.is_quantised and not self.quantises:
             return Availability(f"{self.name} does not do precision {cell.precision}")
+        if cell.mode == INT8_PRODUCTS and not cell.precision.is_weight_only:
+            return Availability(f"mode {cell.mode} is for precisions that round weights alone: use {self.name}")
         if cell.mode in self.channels_last and (cell.task != INFERENCE or cell.precision.is_quantised):
             return Availability(f"{CHANNELS_LAST} is for inference in a precision that casting gives: use {self.name}")
         if self.plain_mode(cell) == CUDA_GRAPH and not cell.device.is_cuda:
@@ -306,7 +315,7 @@ class Backend(ABC):
 
     def caveat_of(self, mode: str) -> str:
         """Return what a reader must know about every number of this mode: by default, the backend's caveat."""
-        return self.caveat
+        return ROUNDS_INPUTS if mode == INT8_PRODUCTS else self.caveat
 
     @abstractmethod
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:

@@ -11,8 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends import onnx_quantising
-from backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings, Suits
+from backends import onnx_quantising, weight_only
+from backends.base import (
+    CUDA_GRAPH,
+    INT8_PRODUCTS,
+    YES,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Settings,
+    Suits,
+)
 from backends.eager import torch_available
 from backends.exporting import OnnxModel, export_onnx, exported_before, use_exportable_experts
 from backends.ranges import highest, lowest
@@ -58,6 +69,7 @@ class Onnx(Backend):
         "cuda": {"provider": "cuda"},
         CUDA_GRAPH: {"provider": "cuda", "options": {"enable_cuda_graph": "1"}},
         "opset-23": {"opset": 23},
+        INT8_PRODUCTS: {"accuracy_level": 4},
         "tensorrt-ep": {"provider": "tensorrt"},
         "openvino-ep": {"provider": "openvino"},
     }
@@ -92,8 +104,11 @@ class Onnx(Backend):
             return Availability(f"mode {cell.mode} is for the CPU, not {cell.device}")
         if cell.mode in ("cuda", "tensorrt-ep") and not cell.device.is_cuda:
             return Availability(f"mode {cell.mode} needs a CUDA device, not {cell.device}")
-        if cell.precision.is_16_bit and not cell.device.is_cuda:
+        has_16_bit = cell.precision.products.is_16_bit
+        if has_16_bit and not cell.device.is_cuda:
             return Availability(f"ONNX Runtime's CPU provider has no {cell.precision} kernels for most operators")
+        if cell.precision.is_weight_only and _provider(cell) not in ("cpu", "cuda"):
+            return Availability(f"mode {cell.mode} has no MatMulNBits, which multiplies weights of few bits: use onnx")
         if cell.precision is Precision.INT8 and _provider(cell) == "cuda":
             return Availability("ONNX Runtime's CUDA provider has no kernels for quantised layers: use tensorrt-ep")
         if cell.precision is Precision.INT8 and _provider(cell) == "openvino":
@@ -103,7 +118,7 @@ class Onnx(Backend):
         return YES
 
     def caveat_of(self, mode: str) -> str:
-        return NEVER_RUN if mode == "tensorrt-ep" else ""
+        return NEVER_RUN if mode == "tensorrt-ep" else super().caveat_of(mode)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         cell = context.cell
@@ -123,10 +138,12 @@ class Onnx(Backend):
                     exported = onnx_quantising.static_onnx(
                         exported, context.calibration, context.workspace, symmetric=provider == "tensorrt"
                     )
+                elif cell.precision.is_weight_only:
+                    weight_only.onnx_weights(exported, cell.precision, self.modes[cell.mode])
         with context.phase("compile"):
             sessions = Sessions(exported, context, provider, inputs)
             graph = cell.mode == CUDA_GRAPH
-            layers = onnx_quantising.onnx_layers(exported) if cell.precision is Precision.INT8 else {}
+            layers = _layers(exported, cell.precision)
             caches = caches_in_place(module, inputs)
             changed = {**experts, **({"caches": "in place"} if caches else {})}
             bound = Bound(
@@ -152,6 +169,13 @@ NEVER_RUN = "ONNX Runtime's TensorRT provider was never run by us: its libraries
 def _provider(cell: Cell) -> str:
     """Return the cell's key of `PROVIDERS`. The default mode takes the provider of the device."""
     return str(Onnx.modes[cell.mode].get("provider", cell.device.kind))
+
+
+def _layers(exported: OnnxModel, precision: Precision) -> Settings:
+    """Return how many layers of the model are quantised."""
+    if precision.is_weight_only:
+        return weight_only.onnx_layers(exported, precision)
+    return onnx_quantising.onnx_layers(exported) if precision.is_quantised else {}
 
 
 def _opset(cell: Cell) -> int | None:

@@ -6,8 +6,18 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends import onnx_quantising
-from backends.base import YES, Availability, Backend, BuildContext, Compiled, ServingKnobs, Settings, Suits
+from backends import onnx_quantising, weight_only
+from backends.base import (
+    INT8_PRODUCTS,
+    YES,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Settings,
+    Suits,
+)
 from backends.exporting import use_exportable_experts
 from backends.ranges import OpenAxes, exported, highest, lowest
 from records.device import Device
@@ -24,6 +34,9 @@ PRECISION_HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16
 """Without a hint OpenVINO computes a float32 model in bfloat16 on CPUs that have it. For int8 the hint applies to the
 layers that are not quantised."""
 
+INPUTS_PER_SCALE = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+"""The property that rounds inputs of products with rounded weights. 0 is off; OpenVINO's default depends on the CPU."""
+
 MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
 """Layer types that a quantised layer can have in the runtime model."""
 
@@ -34,9 +47,12 @@ class OpenVINO(Backend):
     quantises = True
     takes_onnx = True
     takes_ranges = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {"PERFORMANCE_HINT": "LATENCY"}}
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {"PERFORMANCE_HINT": "LATENCY"},
+        INT8_PRODUCTS: {"PERFORMANCE_HINT": "LATENCY", INPUTS_PER_SCALE: "32"},
+    }
     best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cpu")}
-    libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino")
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino", "nncf")
     serving: ClassVar[ServingKnobs] = ServingKnobs(
         instance="stream with a request of its own", options={"hint": ("LATENCY", "THROUGHPUT")}
     )
@@ -55,7 +71,7 @@ class OpenVINO(Backend):
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        if cell.precision not in PRECISION_HINTS:
+        if cell.precision.products not in PRECISION_HINTS:
             return Availability(f"OpenVINO does not compute in {cell.precision} on the CPU")
         return YES
 
@@ -66,10 +82,13 @@ class OpenVINO(Backend):
         core = openvino.Core()
         # asked for f16 on a CPU without it, OpenVINO takes bf16 silently
         capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        if precision.upper() not in capabilities:
+        if precision.products.upper() not in capabilities:
             raise Unavailable(f"this CPU computes in {', '.join(capabilities)}, says OpenVINO: not in {precision}")
         if precision is Precision.INT8:
             onnx_quantising.require_onnx_quantiser()
+        if precision.is_weight_only:
+            weight_only.require_nncf()
+        hint = PRECISION_HINTS[precision.products]
         experts = use_exportable_experts(module)
         with context.phase("export"):  # or reading what was exported
             model, quantised = _converted(core, module, inputs, context)
@@ -78,17 +97,18 @@ class OpenVINO(Backend):
                 model,
                 "CPU",
                 {
-                    "INFERENCE_PRECISION_HINT": PRECISION_HINTS[precision],
+                    "INFERENCE_PRECISION_HINT": hint,
                     "INFERENCE_NUM_THREADS": context.threads,
+                    **({INPUTS_PER_SCALE: "0"} if precision.is_weight_only else {}),
                     **self.modes[context.cell.mode],
                     **_serving_options(context),
                 },
             )
-            request = Request(compiled, quantised, experts, is_open=bool(context.open_axes))
+            request = Request(compiled, precision, quantised, experts, is_open=bool(context.open_axes))
         in_force = request.precision()["inference_precision_hint"]
-        if in_force != PRECISION_HINTS[precision]:
-            raise Unavailable(f"OpenVINO was asked for {PRECISION_HINTS[precision]} and took {in_force}")
-        if quantised and not request.int8_layers():
+        if in_force != hint:
+            raise Unavailable(f"OpenVINO was asked for {hint} and took {in_force}")
+        if precision is Precision.INT8 and not request.int8_layers():
             raise Unavailable("OpenVINO runs none of the quantised layers in int8 on this CPU")
         return request
 
@@ -123,20 +143,30 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
             in_float = export_onnx(module, inputs, context.workspace)
             quantised = onnx_quantising.static_onnx(in_float, context.calibration, context.workspace)
         return core.read_model(quantised.path), onnx_quantising.onnx_layers(quantised)
-    path = context.workspace / "model.xml"
+    path, precision = context.workspace / "model.xml", context.cell.precision
     if path.exists():
-        return core.read_model(path), {}
+        model = core.read_model(path)
+        return model, weight_only.openvino_layers(model, precision) if precision.is_weight_only else {}
     axes = context.open_axes
     if isinstance(module, OnnxModule):
         model = core.read_model(export_onnx(module, inputs, context.workspace, axes=axes).path)
         if axes:
             model.reshape(_shapes(inputs, axes))
-        return model, {}
+        return _with_rounded_weights(model, precision)
     with torch.inference_mode(False), torch.no_grad():
         model = openvino.convert_model(exported(module, inputs, axes))
     model.reshape(_shapes(inputs, axes))
+    model, layers = _with_rounded_weights(model, precision)
     openvino.save_model(model, path, compress_to_fp16=False)
-    return model, {}
+    return model, layers
+
+
+def _with_rounded_weights(model: Any, precision: Precision) -> tuple[Any, Settings]:
+    """Return the model with the weights of a precision that rounds these alone, and how many layers have them."""
+    if not precision.is_weight_only:
+        return model, {}
+    rounded = weight_only.openvino_weights(model, precision)
+    return rounded, weight_only.openvino_layers(rounded, precision)
 
 
 def _shapes(inputs: Inputs, axes: OpenAxes) -> dict[int, Any]:
@@ -156,10 +186,13 @@ class Request(Compiled):
     A model that `is_open` writes its outputs to memory of OpenVINO's own, which is as large as each call needs.
     """
 
-    def __init__(self, compiled: Any, quantised: Settings, changed: Settings, is_open: bool = False) -> None:
+    def __init__(
+        self, compiled: Any, precision: Precision, quantised: Settings, changed: Settings, is_open: bool = False
+    ) -> None:
         import torch
 
         self._compiled = compiled
+        self._precision = precision
         self._quantised = quantised
         self._changed = changed
         self._request = compiled.create_infer_request()
@@ -188,7 +221,7 @@ class Request(Compiled):
         return tuple(_copied(self._request.get_output_tensor(index)) for index in range(len(self._compiled.outputs)))
 
     def instance(self) -> Compiled:
-        return Request(self._compiled, self._quantised, self._changed, self._is_open)
+        return Request(self._compiled, self._precision, self._quantised, self._changed, self._is_open)
 
     def placement(self) -> Placement:
         """Count the nodes of the model that runs, by the precision they compute in."""
@@ -197,7 +230,11 @@ class Request(Compiled):
     def precision(self) -> Settings:
         hint = _plain(self._compiled.get_property("INFERENCE_PRECISION_HINT"))
         nodes = {f"nodes in {name}": count for name, count in self._nodes().items()}
-        ran = {"layers run in int8": self.int8_layers()} if self._quantised else {}
+        ran: Settings = {}
+        if self._precision is Precision.INT8:
+            ran["layers run in int8"] = self.int8_layers()
+        elif self._precision.is_weight_only:
+            ran[INPUTS_PER_SCALE.lower()] = _plain(self._compiled.get_property(INPUTS_PER_SCALE))
         return {"inference_precision_hint": hint, **nodes, **self._quantised, **ran}
 
     def int8_layers(self) -> int:

@@ -7,6 +7,8 @@ per output channel. Inputs of a layer have one scale per tensor, fixed beforehan
 quantisation). Everything between the layers stays float32. Products of two activations, as in attention, are not
 quantised.
 
+`w8a16` and the like, which round weights alone, are in `backends.weight_only`.
+
 `fp8`: each linear layer multiplies float8 (e4m3) and accumulates in float32. Weights have one scale per output channel.
 Inputs of a layer have one scale per row, computed in every call (dynamic quantisation). The rest stays bfloat16.
 
@@ -52,13 +54,15 @@ class Prepared:
     """A module in the cell's precision, for a backend of the torch family to run or compile.
 
     A quantised module takes the tensors of `Inputs.tensors` by position, and `inputs` has them in that form. `layers`
-    counts what was quantised and what was left.
+    counts what was quantised and what was left. With `spares_inputs`, calling it leaves its inputs alone by itself, or
+    is meant to write into them.
     """
 
     module: torch.nn.Module
     inputs: Inputs
     layers: Settings = field(default_factory=dict)
     needs_freezing: bool = False
+    spares_inputs: bool = False
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         """Return the context for torch.compile and its first calls. oneDNN's int8 kernels need weights as constants."""
@@ -80,7 +84,7 @@ class Prepared:
         transformer that begins with a residual so overwrites its input. Such inputs are copied in every call, as a user
         would have to do.
         """
-        if not self.layers:
+        if not self.layers or self.spares_inputs:
             return function
         tensors = _own_tensors(self.inputs)
         function(*tensors)
@@ -141,6 +145,10 @@ def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lowe
     with context.phase("export"):
         if precision is Precision.FP8:
             return torch_fp8(module, inputs)
+        if precision.is_weight_only:
+            from backends.weight_only import torchao_weights
+
+            return torchao_weights(module, inputs, context.cell)
         if not context.calibration:
             raise BakeoffError("int8 needs the model's input sets for calibration, and got none")
         if context.cell.device.is_cuda:
@@ -182,7 +190,7 @@ def torch_int8_cpu(module: torch.nn.Module, inputs: Inputs, calibration: Iterabl
             observed(*_own_tensors(one))
         converted = convert_pt2e(observed)
         layers = list(_layers_of_graph(converted))
-        counted = _counted(layers, Precision.INT8)
+        counted = counted_layers(layers, Precision.INT8)
         if lower:
             converted = _lowered(converted, example, sum(layer.quantised for layer in layers))
     return Prepared(converted, Inputs(example), counted, needs_freezing=not lower)
@@ -202,8 +210,8 @@ def torch_int8_cuda(
     from torchao.quantization import Int8StaticActivationInt8WeightConfig, PerRow, PerTensor, quantize_
 
     with torch.inference_mode(False), torch.no_grad():
-        flat = _flat_copy(module, inputs)
-        fed = _observe(flat, [part for part in flat.modules() if _is_linear(part)], calibration)
+        flat = flat_copy(module, inputs)
+        fed = _observe(flat, [part for part in flat.modules() if is_linear(part)], calibration)
         for part, seen in fed.items():
             if seen.rows < MIN_INT8_ROWS or any(size % INT8_MULTIPLE for size in part.weight.shape):
                 continue
@@ -215,8 +223,8 @@ def torch_int8_cuda(
                 set_inductor_config=False,
             )
             quantize_(part, config, filter_fn=lambda _, name: name == "")
-        counted = _counted(
-            _layers_of_module(flat), Precision.INT8, hint=f"cuBLAS needs {MIN_INT8_ROWS} rows or more per call"
+        counted = counted_layers(
+            layers_of_module(flat), Precision.INT8, hint=f"cuBLAS needs {MIN_INT8_ROWS} rows or more per call"
         )
         if lower:
             flat = _on_int_mm(flat)
@@ -241,19 +249,21 @@ def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
 
     config = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
     with torch.inference_mode(False), torch.no_grad():
-        flat = _flat_copy(module, inputs)
+        flat = flat_copy(module, inputs)
         quantize_(
             flat,
             config,
-            filter_fn=lambda part, _: _is_linear(part) and not any(size % FP8_MULTIPLE for size in part.weight.shape),
+            filter_fn=lambda part, _: is_linear(part) and not any(size % FP8_MULTIPLE for size in part.weight.shape),
         )
-        counted = _counted(_layers_of_module(flat), Precision.FP8, hint=f"sizes must be multiples of {FP8_MULTIPLE}")
+        counted = counted_layers(
+            layers_of_module(flat), Precision.FP8, hint=f"sizes must be multiples of {FP8_MULTIPLE}"
+        )
         counted["fp8 fast accumulation"] = bool(config.mm_config.use_fast_accum)
     return Prepared(flat, Inputs(inputs.tensors()), counted)
 
 
 @dataclass(frozen=True)
-class _Layer:
+class Layer:
     """One product with a constant weight."""
 
     kind: str  # linear, convolution, or the name of an unknown module's type
@@ -261,7 +271,7 @@ class _Layer:
     quantised: bool
 
 
-def _counted(layers: Iterable[_Layer], precision: Precision, hint: str = "") -> Settings:
+def counted_layers(layers: Iterable[Layer], precision: Precision, hint: str = "", library: str = "torchao") -> Settings:
     """Count the layers of each kind and precision. Raise Unsupported if too few of the weights are quantised."""
     layers = list(layers)
     total = sum(layer.weights for layer in layers)
@@ -272,7 +282,7 @@ def _counted(layers: Iterable[_Layer], precision: Precision, hint: str = "") -> 
     if quantised < MIN_QUANTISED_SHARE * total:
         kinds = ", ".join(f"{count} {kind}" for kind, count in left.items())
         share = f"{100 * quantised / total:.0f} %"
-        reason = f"torchao brings {share} of the layers' weights to {precision} here; {kinds} would stay"
+        reason = f"{library} brings {share} of the layers' weights to {precision} here; {kinds} would stay"
         reason += f" in {precision.input_type}"
         raise Unsupported(f"{reason} ({hint})" if hint else reason)
     counted: Settings = {}
@@ -283,7 +293,7 @@ def _counted(layers: Iterable[_Layer], precision: Precision, hint: str = "") -> 
     return counted
 
 
-def _layers_of_graph(graph_module: Any) -> Iterator[_Layer]:
+def _layers_of_graph(graph_module: Any) -> Iterator[Layer]:
     """Yield the layers of a graph after convert_pt2e. Dequantise operators feed both inputs of a quantised layer."""
     import torch
 
@@ -309,7 +319,7 @@ def _layers_of_graph(graph_module: Any) -> Iterator[_Layer]:
         fed, weight = node.args[index - 1], node.args[index]
         constant = _constant(graph_module, weight)
         if constant is not None:
-            yield _Layer(kind, constant.numel(), _is_dequantised(fed) and _is_dequantised(weight))
+            yield Layer(kind, constant.numel(), _is_dequantised(fed) and _is_dequantised(weight))
 
 
 def _constant(graph_module: Any, node: Any) -> torch.Tensor | None:
@@ -329,7 +339,7 @@ def _is_dequantised(node: Any) -> bool:
     return node.op == "call_function" and "dequantize" in str(node.target)
 
 
-def _layers_of_module(module: torch.nn.Module) -> Iterator[_Layer]:
+def layers_of_module(module: torch.nn.Module) -> Iterator[Layer]:
     """Yield the parts that own a weight of two or more dimensions, except embeddings and normalisations."""
     from torch import nn
     from torchao.utils import TorchAOBaseTensor
@@ -340,7 +350,7 @@ def _layers_of_module(module: torch.nn.Module) -> Iterator[_Layer]:
             continue
         name = type(part).__name__
         kind = "linear" if isinstance(part, nn.Linear) else "convolution" if name.startswith("Conv") else name
-        yield _Layer(kind, weight.numel(), isinstance(weight, TorchAOBaseTensor))
+        yield Layer(kind, weight.numel(), isinstance(weight, TorchAOBaseTensor))
 
 
 def _on_int_mm(module: torch.nn.Module) -> torch.nn.Module:
@@ -349,14 +359,14 @@ def _on_int_mm(module: torch.nn.Module) -> torch.nn.Module:
 
     from backends.int8_linear import Int8Linear
 
-    if _is_linear(module) and isinstance(module.weight, Int8Tensor):
-        return Int8Linear(module)  # type: ignore[arg-type]  # _is_linear said so
+    if is_linear(module) and isinstance(module.weight, Int8Tensor):
+        return Int8Linear(module)  # type: ignore[arg-type]  # is_linear said so
     for name, part in module.named_children():
         setattr(module, name, _on_int_mm(part))
     return module
 
 
-def _flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
+def flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
     """Return a copy of `module` that takes the tensors of `inputs` by position."""
     import torch
 
@@ -368,7 +378,7 @@ def _flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
     return FlatModule(duplicate, inputs)
 
 
-def _is_linear(part: torch.nn.Module) -> bool:
+def is_linear(part: torch.nn.Module) -> bool:
     """Return whether torchao quantises the part. It leaves out the last layer of nn.MultiheadAttention."""
     from torch import nn
 
@@ -454,4 +464,4 @@ def require_torchao() -> None:
         import torchao.quantization.pt2e.quantize_pt2e
         import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
     except ImportError as error:
-        raise Unavailable(f"int8 and fp8 in torch need torchao ({error}): pip install torchao") from error
+        raise Unavailable(f"quantised precisions in torch need torchao ({error}): pip install torchao") from error

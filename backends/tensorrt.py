@@ -68,6 +68,10 @@ class TensorRT(AheadOfTime):
             return supported
         if cell.precision is Precision.FP8:
             return Availability("TensorRT takes FP8 from a graph quantised to it, and nothing here makes one")
+        if cell.precision.is_weight_only:
+            return Availability(
+                f"TensorRT takes {cell.precision} from a graph with rounded weights, and nothing makes one"
+            )
         return YES
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:

@@ -17,6 +17,7 @@ import jinja2
 import backends
 import models
 from backends.base import CUDA_GRAPH
+from backends.openvino import INPUTS_PER_SCALE
 from models.base import INPUT_SETS
 from records.errors import UsageError, unknown
 from records.precision import Precision
@@ -142,7 +143,8 @@ def _options(cell: Cell) -> dict[str, Any]:
     if cell.backend in ("inductor", "aotinductor"):
         return {"options": mode}
     if cell.backend == "openvino":
-        return {"options": mode, "hint": OPENVINO_HINTS[cell.precision]}
+        unrounded = {INPUTS_PER_SCALE: "0"} if cell.precision.is_weight_only else {}
+        return {"options": {**unrounded, **mode}, "hint": OPENVINO_HINTS[cell.precision.products]}
     if cell.backend == "onnx":
         return {
             "options": mode.get("options", {}),

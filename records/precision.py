@@ -7,6 +7,8 @@
 | bf16, fp16 | of that type | of that type, accumulated in float32 |
 | int8 | float32 | layers in int8, statically quantised (`backends.quantising`); the rest as fp32 |
 | fp8 | bfloat16 | layers in float8 e4m3, dynamically quantised (`backends.quantising`); the rest as bf16 |
+| w8a16, w4a16 | bfloat16, weights of linear layers rounded to 8 or 4 bits (`backends.weight_only`) | as bf16 |
+| w8a32, w4a32 | float32, weights as above | as fp32 |
 
 The names that one library or one GPU has for a precision stand with the code that talks to it.
 """
@@ -20,6 +22,9 @@ from typing import NamedTuple
 ABSOLUTE_TOLERANCE = 1e-5
 """`atol` of torch.testing.assert_close, the same for every precision."""
 
+GROUP_WEIGHTS = 32
+"""So many weights of 4 bits, along the inputs of a layer, share a scale."""
+
 
 class Precision(StrEnum):
     """A precision. It is a string, and JSON keeps it as one."""
@@ -30,6 +35,10 @@ class Precision(StrEnum):
     FP16 = "fp16"
     INT8 = "int8"
     FP8 = "fp8"
+    W8A16 = "w8a16"
+    W4A16 = "w4a16"
+    W8A32 = "w8a32"
+    W4A32 = "w4a32"
 
     @property
     def input_type(self) -> str:
@@ -40,7 +49,7 @@ class Precision(StrEnum):
     @property
     def rtol(self) -> float:
         """`rtol` of torch.testing.assert_close. TF32 has the mantissa of fp16. int8 takes bf16's, which has the same 8
-        bits of significand, and fp8 one unit in the last place of e4m3 (2**-3)."""
+        bits of significand, and fp8 one unit in the last place of e4m3 (2**-3), as do weights of 4 bits."""
         return _TABLE[self].rtol
 
     @property
@@ -52,7 +61,7 @@ class Precision(StrEnum):
     def max_relative_rmse(self) -> float:
         """The largest RMSE relative to the reference's root mean square. For int8 and fp8 that is noise of a tenth of
         the signal's power (10 dB). All zeros would be at 1, unrelated values at 1.4; torchao's own tests ask 20 dB of
-        one or two layers."""
+        one or two layers, and weights of 8 bits alone must keep them."""
         return _TABLE[self].max_relative_rmse
 
     @property
@@ -63,7 +72,22 @@ class Precision(StrEnum):
     @property
     def is_quantised(self) -> bool:
         """Return True where casting weights and inputs is not enough, and a backend has to quantise layers."""
-        return self in (Precision.INT8, Precision.FP8)
+        return self in (Precision.INT8, Precision.FP8) or self.is_weight_only
+
+    @property
+    def is_weight_only(self) -> bool:
+        """Return True where the weights of linear layers alone are rounded, and inputs have the type in the name."""
+        return _TABLE[self].products is not None
+
+    @property
+    def products(self) -> Precision:
+        """The precision of matrix products. Rounded weights are widened to the type of what they are multiplied by."""
+        return _TABLE[self].products or self
+
+    @property
+    def weight_bytes(self) -> float | None:
+        """The least bytes of a weight; None for those of its type. With 4 bits, 32 weights share a scale of 16."""
+        return _TABLE[self].weight_bytes
 
     @property
     def is_16_bit(self) -> bool:
@@ -82,6 +106,8 @@ class _Row(NamedTuple):
     max_times_eager_rmse: float
     max_relative_rmse: float
     reason_against_cpu: str = ""
+    weight_bytes: float | None = None
+    products: Precision | None = None
 
 
 ONLY_NVIDIA = " NVIDIA's matrix units, and this is the CPU"
@@ -91,6 +117,10 @@ _TABLE = {
     Precision.TF32: _Row("float32", 1e-3, 2.0, math.inf, "TF32 is a mode of" + ONLY_NVIDIA),
     Precision.BF16: _Row("bfloat16", 1.6e-2, 3.0, math.inf),
     Precision.FP16: _Row("float16", 1e-3, 3.0, math.inf),
-    Precision.INT8: _Row("float32", 1.6e-2, 3.0, 10**-0.5),
-    Precision.FP8: _Row("bfloat16", 1.25e-1, 3.0, 10**-0.5, "float8 products are done by" + ONLY_NVIDIA),
+    Precision.INT8: _Row("float32", 1.6e-2, 3.0, 10**-0.5, "", 1),
+    Precision.FP8: _Row("bfloat16", 1.25e-1, 3.0, 10**-0.5, "float8 products are done by" + ONLY_NVIDIA, 1),
+    Precision.W8A16: _Row("bfloat16", 1.6e-2, 3.0, 0.1, "", 1, Precision.BF16),
+    Precision.W4A16: _Row("bfloat16", 1.25e-1, 3.0, 10**-0.5, "", 0.5 + 2 / GROUP_WEIGHTS, Precision.BF16),
+    Precision.W8A32: _Row("float32", 1.6e-2, 3.0, 0.1, "", 1, Precision.FP32),
+    Precision.W4A32: _Row("float32", 1.25e-1, 3.0, 10**-0.5, "", 0.5 + 2 / GROUP_WEIGHTS, Precision.FP32),
 }

@@ -28,7 +28,7 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
 
 def products_of(cell: Cell) -> Precision:
     """Return the precision of the cell's matrix products: its own, unless its model has products of another."""
-    return models.find(cell.model).products or cell.precision
+    return models.find(cell.model).products or cell.precision.products
 
 
 def shortfall(placement: Placement | None, backend: str) -> str:

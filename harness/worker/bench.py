@@ -82,7 +82,10 @@ class Bench:
             self.targets = self.job.surgical or tuple(model.surgical_targets)
             os.chdir(self.workspace)
             module, sets = place(model, self.cell)
-            if self.cell.task == DECODE and self.backend.writes_caches:
+            # where activations are rounded too, a library may overwrite inputs, so they are copies (`Prepared.sparing`)
+            precision = self.cell.precision
+            can_write = precision.is_weight_only or not precision.is_quantised
+            if self.cell.task == DECODE and self.backend.writes_caches and can_write:
                 module = writes_in_place(module) or module
             self.layers_fast_path = fast_path.in_force(module)
             self.parameters = sum(weight.numel() for weight in model.module.parameters()) or None

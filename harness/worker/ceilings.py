@@ -40,7 +40,7 @@ COPY_SHARE_OF_MEMORY = 1 / 8
 CUDA_CALLS_PER_SYNCHRONISATION = 8
 """One synchronisation takes some per cent of the time of one copy."""
 
-FP32, TF32, BF16, FP16, INT8, FP8 = Precision
+FP32, TF32, BF16, FP16, INT8, FP8, *_ = Precision
 
 FLOPS_PER_SM_AND_CLOCK = {
     (7, 0): {FP16: 1024},

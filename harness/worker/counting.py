@@ -43,7 +43,7 @@ def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Tra
     mask saves nothing. Activations, norms and sums do not count.
 
     Bytes are those of the used weights (parameters and buffers), the inputs and the outputs, each once. Of a table only
-    what is looked up counts. In int8 and fp8 a floating-point weight has one byte per element.
+    what is looked up counts. Floating-point weights have as many bytes as the precision gives them.
 
     A training task is called forward and backward and writes each gradient once. An optimiser's step is not called: it
     reads and writes each parameter and its two moments, and then gradients need not leave the chip.
@@ -53,7 +53,7 @@ def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Tra
     attention = {getattr(aten, name): _attention_flops for name in ATTENTION if hasattr(aten, name)}
     backward = [f"{name}_backward" for name in ATTENTION if hasattr(aten, f"{name}_backward")]
     attention |= {getattr(aten, name): _attention_backward_flops for name in backward}
-    reads = _Reads(module, weight_bytes=1 if precision.is_quantised else None)
+    reads = _Reads(module, weight_bytes=precision.weight_bytes)
     # the counter is inside, because it takes composite operators apart before `reads` sees them
     with (
         _one_operator_at_a_time(module),
@@ -89,7 +89,7 @@ def _train(training: Training, inputs: Inputs) -> tuple[torch.Tensor, ...]:
 class _Reads(TorchDispatchMode):
     """Watches which weights the operators inside it read, and how much of each."""
 
-    def __init__(self, module: nn.Module, weight_bytes: int | None) -> None:
+    def __init__(self, module: nn.Module, weight_bytes: float | None) -> None:
         super().__init__()
         self._weight_bytes = weight_bytes
         self._left: dict[int, int] = {}  # elements that no operator has read yet, by address of the weight's storage
@@ -120,7 +120,7 @@ class _Reads(TorchDispatchMode):
         new = min(elements, self._left[_address(weight)])
         self._left[_address(weight)] -= new
         width = self._weight_bytes if weight.is_floating_point() else None
-        self.bytes_read += new * (width or weight.element_size())
+        self.bytes_read += round(new * (width or weight.element_size()))
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """The error that quantisation costs a model with any library: eager, with the operands of its layers rounded before.
 
-int8 and fp8 cells are compared with it. Torch's own quantised kernels do not exist for all layers on all devices (there
-is no int8 convolution on CUDA). Rounding operands and multiplying in floating point gives the same result as a kernel
-that accumulates exactly, up to the rounding of that product.
+Cells of quantised precisions are compared with it. Torch's own quantised kernels do not exist for all layers on all
+devices (there is no int8 convolution on CUDA). Rounding operands and multiplying in floating point gives the same
+result as a kernel that accumulates exactly, up to the rounding of that product.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from records.precision import Precision
+from records.precision import GROUP_WEIGHTS, Precision
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from models.base import Inputs
 
 LARGEST_INT8 = 127
+LARGEST_INT4 = 7
 LARGEST_E4M3 = 448.0
 
 SMALLEST = 1e-12
@@ -27,11 +28,12 @@ SMALLEST = 1e-12
 
 @contextmanager
 def rounded(precision: Precision, module: torch.nn.Module, sets: Iterable[Inputs]) -> Iterator[None]:
-    """Make eager calls of `module` in the block compute as if its layers were quantised to int8 or fp8.
+    """Make eager calls of `module` in the block compute as if its layers were quantised.
 
     Layers are linear layers, convolutions and products with a parameter. int8 rounds weights per output channel and
     inputs per tensor, both symmetrically; a first run over `sets` fixes the range of inputs. fp8 rounds weights per
-    output channel and inputs per row to e4m3, except in convolutions. Products are computed in the module's type.
+    output channel and inputs per row to e4m3, except in convolutions. Weight-only precisions round the weights of
+    linear layers, to 8 bits per output channel or to 4 bits per group. Products are computed in the module's type.
     """
     import torch
 
@@ -48,6 +50,11 @@ def rounded(precision: Precision, module: torch.nn.Module, sets: Iterable[Inputs
                 lambda fed, _: _to_e4m3(fed, fed.abs().amax(-1, keepdim=True)),
                 convolutions=False,
             ):
+                yield
+            return
+        if precision.is_weight_only:
+            to_few_bits = _to_int4 if precision in (Precision.W4A16, Precision.W4A32) else _to_int8_per_channel
+            with _replaced(to_few_bits, lambda fed, _: fed, convolutions=False):
                 yield
             return
         peaks: dict[int, torch.Tensor] = {}
@@ -113,10 +120,28 @@ def _peak(tensor: torch.Tensor, kept: int) -> torch.Tensor:
     return tensor.abs().amax([d for d in range(tensor.dim()) if d != kept % tensor.dim()], keepdim=True)
 
 
-def _to_int8(tensor: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
-    scale = peak.float().clamp(min=SMALLEST) / LARGEST_INT8
-    steps = (tensor.float() / scale).round().clamp(-LARGEST_INT8, LARGEST_INT8)
+def _to_int8(tensor: torch.Tensor, peak: torch.Tensor, largest: int = LARGEST_INT8) -> torch.Tensor:
+    scale = peak.float().clamp(min=SMALLEST) / largest
+    steps = (tensor.float() / scale).round().clamp(-largest, largest)
     return (steps * scale).to(tensor.dtype)
+
+
+def _to_int8_per_channel(weight: torch.Tensor, channel: int) -> torch.Tensor:
+    return _to_int8(weight, _peak(weight, channel))
+
+
+def _to_int4(weight: torch.Tensor, channel: int) -> torch.Tensor:
+    """Round a matrix to 4 bits in groups along the dimension that is not `channel`. Other weights stay."""
+    from torch.nn import functional
+
+    if weight.dim() != 2:
+        return weight
+    by_channel = weight if channel == 0 else weight.t()
+    inputs = by_channel.shape[1]
+    groups = functional.pad(by_channel, (0, -inputs % GROUP_WEIGHTS)).view(len(by_channel), -1, GROUP_WEIGHTS)
+    rounded_groups = _to_int8(groups, groups.abs().amax(-1, keepdim=True), LARGEST_INT4)
+    found = rounded_groups.flatten(1)[:, :inputs]
+    return found if channel == 0 else found.t()
 
 
 def _to_e4m3(tensor: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:

@@ -133,6 +133,7 @@ def test_weights_inputs_and_outputs_count_in_the_precision_they_have() -> None:
     linear, x = nn.Linear(8, 8, bias=False), torch.randn(1, 8)
     assert work_of(linear, x).bytes_moved == 4 * (64 + 16)
     assert work_of(linear, x, precision="int8").bytes_moved == 64 + 4 * 16
+    assert work_of(linear, x, precision="w4a32").bytes_moved == 64 * 9 / 16 + 4 * 16
     assert work_of(linear.to(torch.bfloat16), x.to(torch.bfloat16)).bytes_moved == 2 * (64 + 16)
 
 

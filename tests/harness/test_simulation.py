@@ -51,6 +51,18 @@ def test_fp8_rounds_to_e4m3_scaled_per_row() -> None:
     torch.testing.assert_close(found, torch.tensor([[864.0], [8.64]]))
 
 
+def test_weights_alone_are_rounded_to_8_bits_per_channel_or_4_in_groups_of_32() -> None:
+    layer = nn.Linear(33, 1, bias=False)
+    with torch.no_grad():
+        layer.weight.fill_(0.4)
+        layer.weight[0, 0], layer.weight[0, 32] = 7.0, 0.1
+    row = torch.full((1, 33), 1.0)
+    (eight,), (four,) = (simulated(name, layer, row) for name in ("w8a32", "w4a32"))
+    # 8 bits have steps of 7/127; of 4 bits the first group has steps of 1, and the last weight is a group of its own
+    torch.testing.assert_close(eight, torch.tensor([[7.0 + (31 * 7 + 2) * 7 / 127]]))
+    torch.testing.assert_close(four, torch.tensor([[7.1]]))
+
+
 class Hidden(nn.Module):
     """Layers that are no modules, a product of activations, and a weight that is computed."""
 

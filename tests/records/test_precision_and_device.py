@@ -57,7 +57,11 @@ def test_a_report_with_a_name_nobody_knows_is_refused_in_one_line(
 
 
 def test_what_follows_from_a_precision() -> None:
-    assert [one.value for one in Precision if one.is_quantised] == ["int8", "fp8"]
+    weight_only = ["w8a16", "w4a16", "w8a32", "w4a32"]
+    assert [one.value for one in Precision if one.is_quantised] == ["int8", "fp8", *weight_only]
+    assert [one.value for one in Precision if one.is_weight_only] == weight_only
+    assert [Precision(one).products.value for one in (*weight_only, "int8")] == ["bf16", "bf16", "fp32", "fp32", "int8"]
+    assert [Precision(one).weight_bytes for one in ("fp32", "int8", "w8a16", "w4a16")] == [None, 1, 1, 0.5625]
     assert [one.value for one in Precision if one.is_16_bit] == ["bf16", "fp16"]
     assert [one.value for one in Precision if one.allows_tf32] == ["tf32"]
     assert [one.value for one in Precision if one.reason_against_cpu] == ["tf32", "fp8"]
