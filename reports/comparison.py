@@ -15,7 +15,7 @@ from judging.environments import Bearing, Difference
 from records.schema import Record, Report
 from records.text import one_line
 from reports import format, sentences
-from reports.columns import Column, Ends, Output, Raw, shown_in
+from reports.column import Column, Ends, Output, Raw, shown_in
 from reports.format import NONE
 from reports.markdown import details, escape, table, table_of
 from reports.words import listed

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, BreakEven, Cheapest, Leg, Line, Outcome, Start
 from judging.judgement import ContestJudgement
 from reports import format
-from reports.columns import Output, columns_of, shown_in
+from reports.column import Output, shown_in
+from reports.columns import columns_of
 from reports.format import NONE, NOT_ESTABLISHED
 from reports.tables import Table
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from judging.judgement import Judgement
 from records.schema import Record, Status
-from reports.columns import Raw, columns_of
+from reports.column import Raw
+from reports.columns import columns_of
 from reports.format import MEBIBYTE
 from reports.suite_csv import dynamo_rows, suite_rows
 

@@ -8,7 +8,7 @@ from judging.dynamic import DynamicBuild, DynamicRange
 from records.schema import Status
 from records.text import one_line
 from reports import format
-from reports.columns import Column, Ends, Output
+from reports.column import Column, Ends, Output
 from reports.format import NONE
 from reports.words import listed
 

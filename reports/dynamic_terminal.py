@@ -10,7 +10,7 @@ from rich.text import Text
 from judging.dynamic import DynamicRange
 from records.text import one_line
 from reports import dynamic
-from reports.columns import Output, shown_in
+from reports.column import Output, shown_in
 from reports.terminal_parts import heading_of, print_wrapped
 
 

@@ -6,7 +6,7 @@ from judging.contest import ContestJudgement, GeneratingCell, Generation
 from judging.judgement import Judgement
 from records.schema import Generated
 from reports import format
-from reports.columns import Column, Output, Raw, shown_in
+from reports.column import Column, Output, Raw, shown_in
 from reports.format import NONE
 from reports.tables import Table, table_of
 from reports.words import listed

@@ -7,7 +7,7 @@ from judging.judgement import Judgement
 from judging.load import LoadDoubt, LoadDoubtKind, LoadedCell, LoadJudgement
 from records.load import Scenario, ServingSettings
 from reports import format
-from reports.columns import Column, Output, Raw, shown_in
+from reports.column import Column, Output, Raw, shown_in
 from reports.format import NONE
 from reports.tables import Table, table_of
 from reports.words import listed

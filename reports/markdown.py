@@ -27,7 +27,8 @@ from reports import (
     sentences,
     suite_report,
 )
-from reports.columns import Column, Output, T, answers_of, columns_of, shown_in
+from reports.column import Column, Output, T, shown_in
+from reports.columns import answers_of, columns_of
 from reports.format import NONE
 from reports.tables import Table
 

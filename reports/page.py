@@ -38,7 +38,8 @@ from reports import (
     suite_report,
 )
 from reports.charts import Chart, Palette
-from reports.columns import BACKEND, STATUS, Column, Output, answers_of, columns_of, shown_in
+from reports.column import Column, Output, shown_in
+from reports.columns import BACKEND, STATUS, answers_of, columns_of
 
 NOTE_LIMIT = 90
 """Longest note beside a value, in characters. The details of the cell hold it whole."""

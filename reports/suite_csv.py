@@ -6,7 +6,7 @@ from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Record, Status
 from records.text import one_line
 from reports import format, suite_report
-from reports.columns import Raw
+from reports.column import Raw
 
 Row = dict[str, Raw]
 

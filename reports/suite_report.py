@@ -15,7 +15,8 @@ from judging.multiple_tests import FAMILY_ERROR
 from judging.suites import MIN_PASSED_SHARE, TAUS, Failures, Suite, SuiteRow, passed
 from records.text import one_line
 from reports import doubt_sentences, format, sentences, words
-from reports.columns import UNSURE, Column, Output, Raw
+from reports.column import Column, Output, Raw
+from reports.columns import UNSURE
 from reports.findings import NEAR
 from reports.format import NONE
 

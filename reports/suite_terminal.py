@@ -9,7 +9,7 @@ from rich.text import Text
 
 from judging.suites import Suite
 from reports import suite_report
-from reports.columns import Output, shown_in
+from reports.column import Output, shown_in
 from reports.terminal_parts import heading_of, print_wrapped
 
 FAILURES_SHOWN = 12

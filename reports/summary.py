@@ -10,7 +10,8 @@ from judging.suites import Suite
 from records.schema import Report
 from reports import comparison as comparisons
 from reports import format, machine, sentences, suite_report
-from reports.columns import Output, answers_of, shown_in
+from reports.column import Output, shown_in
+from reports.columns import answers_of
 from reports.format import NONE
 from reports.markdown import escape, table_of
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from reports.columns import Column
+from reports.column import Column
 
 T = TypeVar("T")
 

@@ -23,7 +23,8 @@ from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Cell, DoubtKind, Record, Status
 from records.text import one_line
 from reports import cost_report, doubt_sentences, format, generation, load, machine, sentences, suite_report, tables
-from reports.columns import BACKEND, WIDE, Column, Output, answers_of, columns_of, shown_in
+from reports.column import Column, Output, shown_in
+from reports.columns import BACKEND, WIDE, answers_of, columns_of
 from reports.dynamic_terminal import print_dynamic_range
 from reports.format import NONE
 from reports.suite_terminal import print_suite

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from records.text import one_line
-from reports.columns import Column, T
+from reports.column import Column, T
 
 
 def heading_of(column: Column[T]) -> str:

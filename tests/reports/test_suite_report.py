@@ -17,7 +17,7 @@ from judging.suites import Suite
 from records import report_file
 from records.schema import Record, Status
 from reports import csv_files, suite_report, summary
-from reports.columns import Output, shown_in
+from reports.column import Output, shown_in
 from reports.json_answer import answer_of
 from reports.markdown import to_markdown
 from reports.page import to_page
