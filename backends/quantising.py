@@ -7,7 +7,7 @@ per output channel. Inputs of a layer have one scale per tensor, fixed beforehan
 quantisation). Everything between the layers stays float32. Products of two activations, as in attention, are not
 quantised.
 
-`w8a16` and the like, which round weights alone, are in `backends.weight_only`.
+`w8a16` and the like, which round weights alone: see `backends.weight_only`.
 
 `fp8`: each linear layer multiplies float8 (e4m3) and accumulates in float32. Weights have one scale per output channel.
 Inputs of a layer have one scale per row, computed in every call (dynamic quantisation). The rest stays bfloat16.
@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 from backends.base import BuildContext, Compiled, Settings, Wrapped
 from models.base import Inputs
 from records.errors import BakeoffError, Unavailable, Unsupported
-from records.precision import Precision
+from records.precision import GROUP_WEIGHTS, Precision
+from records.schema import Cell
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +45,9 @@ MIN_INT8_ROWS = 17
 
 INT8_MULTIPLE, FP8_MULTIPLE = 8, 16
 """cuBLAS's int8 and float8 products need both sizes of a weight to be a multiple of this."""
+
+TILED = "tile_packed_to_4d"
+"""torchao's layout for the 4-bit kernel that torch itself has, tinygemm: bfloat16 on NVIDIA GPUs from 8.0 on."""
 
 MIN_RANGE = 1e-6
 """A layer whose inputs are all zeros still needs a scale over zero."""
@@ -146,8 +150,6 @@ def prepare(module: torch.nn.Module, inputs: Inputs, context: BuildContext, lowe
         if precision is Precision.FP8:
             return torch_fp8(module, inputs)
         if precision.is_weight_only:
-            from backends.weight_only import torchao_weights
-
             return torchao_weights(module, inputs, context.cell)
         if not context.calibration:
             raise BakeoffError("int8 needs the model's input sets for calibration, and got none")
@@ -260,6 +262,26 @@ def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
         )
         counted["fp8 fast accumulation"] = bool(config.mm_config.use_fast_accum)
     return Prepared(flat, Inputs(inputs.tensors()), counted)
+
+
+def torchao_weights(module: torch.nn.Module, inputs: Inputs, cell: Cell) -> Prepared:
+    """Round a copy of `module` with torchao. Raise Unsupported where it has no product with such weights."""
+    import torch
+    from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
+
+    precision = cell.precision
+    config: Any = Int8WeightOnlyConfig(set_inductor_config=False)
+    if precision.has_4_bit_weights:
+        if not cell.device.is_cuda:
+            raise Unsupported("torchao has no product with 4-bit weights for the CPU")
+        if precision is not Precision.W4A16:
+            raise Unsupported("torch's product with 4-bit weights takes bfloat16 alone: use w4a16")
+        config = Int4WeightOnlyConfig(group_size=GROUP_WEIGHTS, int4_packing_format=TILED, set_inductor_config=False)
+    with torch.inference_mode(False), torch.no_grad():
+        flat = flat_copy(module, inputs)
+        quantize_(flat, config, filter_fn=lambda part, _: is_linear(part))
+        layers = counted_layers(layers_of_module(flat), precision)
+    return Prepared(flat, Inputs(inputs.tensors()), layers, spares_inputs=True)
 
 
 @dataclass(frozen=True)

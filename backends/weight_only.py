@@ -4,57 +4,28 @@ Weights are symmetric. With 8 bits there is one scale per output channel or fine
 a channel. Inputs and all else stay in the type that the name says: 16 bits are bfloat16, 32 are float32. Products are
 computed in it, too. Tables of embeddings are not rounded.
 
-Each engine gets what its own library makes: torchao, ONNX Runtime's MatMulNBits, and NNCF for OpenVINO. The mode
-`int8-products` of the last two lets the engine round inputs to 8 bits inside a product, which is their own default.
+Each engine gets what its own library makes: ONNX Runtime's MatMulNBits, NNCF for OpenVINO, and for torch what torchao
+makes in `backends.quantising`. The mode `int8-products` lets an engine round inputs to 8 bits inside a product. That is
+OpenVINO's default where the CPU has instructions for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backends.base import Settings
 from backends.exporting import OnnxModel
 from backends.onnx_quantising import MAX_PROTOBUF_BYTES
-from backends.quantising import Layer, Prepared, counted_layers, flat_copy, is_linear, layers_of_module
-from models.base import Inputs
-from records.errors import Unavailable, Unsupported
+from backends.quantising import Layer, counted_layers
+from records.errors import Unavailable
 from records.precision import GROUP_WEIGHTS, Precision
-from records.schema import Cell
-
-if TYPE_CHECKING:
-    import torch
-
-BITS = {Precision.W8A16: 8, Precision.W8A32: 8, Precision.W4A16: 4, Precision.W4A32: 4}
-
-TILED = "tile_packed_to_4d"
-"""torchao's layout for the 4-bit kernel that torch itself has, tinygemm: bfloat16 on NVIDIA GPUs from 8.0 on."""
 
 IN_FLOAT32 = 1
 """MatMulNBits' accuracy_level for products in float32. It has no such level for the type of its inputs."""
 
 FEW_BITS = ("i4", "u4", "i8", "u8")
 """OpenVINO's types of rounded weights."""
-
-
-def torchao_weights(module: torch.nn.Module, inputs: Inputs, cell: Cell) -> Prepared:
-    """Round a copy of `module` with torchao. Raise Unsupported where it has no product with such weights."""
-    import torch
-    from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
-
-    precision = cell.precision
-    config: Any = Int8WeightOnlyConfig(set_inductor_config=False)
-    if BITS[precision] == 4:
-        if not cell.device.is_cuda:
-            raise Unsupported("torchao has no product with 4-bit weights for the CPU")
-        if precision is not Precision.W4A16:
-            raise Unsupported("torch's product with 4-bit weights takes bfloat16 alone: use w4a16")
-        config = Int4WeightOnlyConfig(group_size=GROUP_WEIGHTS, int4_packing_format=TILED, set_inductor_config=False)
-    with torch.inference_mode(False), torch.no_grad():
-        flat = flat_copy(module, inputs)
-        quantize_(flat, config, filter_fn=lambda part, _: is_linear(part))
-        layers = counted_layers(layers_of_module(flat), precision)
-    return Prepared(flat, Inputs(inputs.tensors()), layers, spares_inputs=True)
 
 
 def onnx_weights(exported: OnnxModel, precision: Precision, mode: Mapping[str, object]) -> None:
@@ -71,7 +42,7 @@ def onnx_weights(exported: OnnxModel, precision: Precision, mode: Mapping[str, o
     _split_gemms(model.graph)
     quantiser = MatMulNBitsQuantizer(
         model,
-        bits=BITS[precision],
+        bits=4 if precision.has_4_bit_weights else 8,
         block_size=GROUP_WEIGHTS,
         is_symmetric=True,
         accuracy_level=mode.get("accuracy_level", IN_FLOAT32 if precision.products is Precision.FP32 else None),
@@ -101,7 +72,7 @@ def openvino_weights(model: Any, precision: Precision) -> Any:
 
     groups: dict[str, Any] = {}
     mode = nncf.CompressWeightsMode.INT8_SYM
-    if BITS[precision] == 4:
+    if precision.has_4_bit_weights:
         mode = nncf.CompressWeightsMode.INT4_SYM
         # a layer with another number of inputs gets smaller groups
         adjusting = nncf.AdvancedCompressionParameters(group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST)

@@ -80,6 +80,10 @@ class Precision(StrEnum):
         return _TABLE[self].products is not None
 
     @property
+    def has_4_bit_weights(self) -> bool:
+        return self in (Precision.W4A16, Precision.W4A32)
+
+    @property
     def products(self) -> Precision:
         """The precision of matrix products. Rounded weights are widened to the type of what they are multiplied by."""
         return _TABLE[self].products or self

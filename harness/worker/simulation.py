@@ -53,7 +53,7 @@ def rounded(precision: Precision, module: torch.nn.Module, sets: Iterable[Inputs
                 yield
             return
         if precision.is_weight_only:
-            to_few_bits = _to_int4 if precision in (Precision.W4A16, Precision.W4A32) else _to_int8_per_channel
+            to_few_bits = _to_int4 if precision.has_4_bit_weights else _to_int8_per_channel
             with _replaced(to_few_bits, lambda fed, _: fed, convolutions=False):
                 yield
             return
