@@ -19,6 +19,8 @@ TABLE: dict[str, str] = {
     "aotinductor": "backends.aotinductor:AOTInductor",
     "hotpath": "backends.hotpath:HotPath",
     "openvino": "backends.openvino:OpenVINO",
+    "iree": "backends.iree:IREE",
+    "executorch": "backends.executorch:ExecuTorch",
     "tensorrt": "backends.tensorrt:TensorRT",
     "torch-tensorrt": "backends.torch_tensorrt:TorchTensorRT",
     "triton": "backends.triton:Triton",

@@ -1,0 +1,66 @@
+"""IREE, ExecuTorch and LiteRT: what is said where they are missing, and what they tell of themselves where they are."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import backends
+from backends.executorch import placement_of
+from records.device import CPU, Device
+from records.schema import Cell, Extent
+
+MODULES = {"iree": "iree.compiler", "executorch": "executorch.runtime"}
+"""What each backend imports first."""
+
+
+@pytest.mark.parametrize(("name", "module"), MODULES.items())
+def test_where_it_is_not_installed_the_reason_says_how_to_get_it(
+    name: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    answer = backends.create(name).available(CPU)
+    assert answer.reason.startswith(f"{name} is not installed (")
+    assert f"runner.py env add {name} " in answer.reason
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_it_is_for_the_cpu(name: str) -> None:
+    backend = backends.create(name)
+    assert "runs on the CPU" in backend.available(Device("cuda")).reason
+    assert not backend.supports(Cell(model="mlp", backend=name, device=Device("cuda")))
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("iree", "bf16"), ("iree", "tf32"), ("iree", "int8"), ("executorch", "tf32"), ("executorch", "int8")],
+)
+def test_precisions_that_it_lacks_are_refused_beforehand(name: str, precision: str) -> None:
+    refused = backends.create(name).supports(Cell(model="mlp", backend=name, precision=precision))
+    assert precision in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("account", "extent", "engines", "fallbacks"),
+    [
+        ({"aten_linear_default": (3, 0), "getitem": (0, 1)}, Extent.FULL, {"XNNPACK": 3}, []),
+        (
+            {"aten_linear_default": (3, 0), "aten_where_self": (1, 2), "alloc": (0, 7)},
+            Extent.PARTIAL,
+            {"XNNPACK": 4, "portable kernels": 2},
+            ["aten_where_self in portable kernels (2)"],
+        ),
+        (
+            {"aten_embedding_default": (0, 1)},
+            Extent.FALLBACK,
+            {"portable kernels": 1},
+            ["aten_embedding in portable kernels (1)"],
+        ),
+    ],
+)
+def test_executorch_says_of_each_operator_whether_xnnpack_took_it(
+    account: dict[str, tuple[int, int]], extent: Extent, engines: dict[str, int], fallbacks: list[str]
+) -> None:
+    found = placement_of(account)
+    assert (found.extent, found.engines, found.fallbacks) == (extent, engines, fallbacks)
