@@ -7,7 +7,6 @@ import functools
 import shlex
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,6 @@ try:
     import typer
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error.name} is not installed: run `make bench`, or `pip install -c constraints.txt '.[cpu]'`")
-from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -27,16 +25,14 @@ from harness.plan import Request
 from judging import compare as comparing
 from judging.bisection import Bisection, Step
 from judging.constraints import Requirements
-from judging.judgement import judge, judged_anew
-from records import report_file
-from records.atomic_file import write_atomically
+from judging.judgement import judged_anew
 from records.errors import BakeoffError, UsageError, unknown
 from records.schema import Report
 from records.store import Store
 from reports import sentences, writer
+from reports.console import print_markdown, say, stderr, stdout, tell, write, write_for_ci
 from reports.joined import join
-from reports.json_answer import answer_of
-from reports.terminal import LiveTable, print_answers, print_report
+from reports.terminal import LiveTable
 
 USAGE_ERROR = 2
 REGRESSION = 4
@@ -79,14 +75,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# reasons and paths are printed as they are: rich would take `[x]` for its markup and `:llama:` for an emoji
-stdout = Console(markup=False, emoji=False)
-stderr = Console(stderr=True, markup=False, emoji=False)
 
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        _say(listing.version())
+        say(listing.version())
         raise typer.Exit
 
 
@@ -132,11 +125,11 @@ def run(
         from harness.preview import preview
 
         for line in preview(request).lines():
-            _say(line)
+            say(line)
         return 0
     with _progress(request, options.quiet, as_json) as progress:
         report, store = runs.run(request, options.out, context.obj, progress)
-    _write_for_ci(report, junit, summary)
+    write_for_ci(report, junit, summary)
     return _conclude(report, store, options.quiet, as_json)
 
 
@@ -155,7 +148,7 @@ def resume(
         return _bisect(folder, quiet)
     with _progress(runs.request_of(Store.open(folder)), quiet, as_json) as progress:
         report, store = runs.resume(folder, progress)
-    _write_for_ci(report, junit, summary)
+    write_for_ci(report, junit, summary)
     return _conclude(report, store, quiet, as_json)
 
 
@@ -181,76 +174,20 @@ def report(
     """Render reports again from their JSON, or for the first time that of a run which was killed."""
     if figures:
         found_all = [judged_anew(runs.report_at(path), calls, require) for path in paths]
-        _say(f"Figures: {writer.draw_together(found_all, paths, out)}")
+        say(f"Figures: {writer.draw_together(found_all, paths, out)}")
         return 0
     if out:
         whole = join([judged_anew(runs.report_at(path), calls, require) for path in paths], out)
-        _write_for_ci(whole, junit, summary)
-        _tell(whole, out)
+        write_for_ci(whole, junit, summary)
+        tell(whole, out)
         return 0
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
     for path in paths:
         found = judged_anew(runs.report_at(path), calls, require)
-        _write_for_ci(found, junit, summary)
-        _tell(found, path if path.is_dir() else path.parent)
+        write_for_ci(found, junit, summary)
+        tell(found, path if path.is_dir() else path.parent)
     return 0
-
-
-def _tell(found: Report, folder: Path, quiet: bool = False, as_json: bool = False) -> None:
-    """Write the report into `folder`, say what came out, and say where it is.
-
-    The numbers are on disk before anything is said, and the figures are drawn after the verdict was said.
-    """
-    console = stderr if as_json else stdout
-    judgement = judge(found)
-    report_file.write_json(sentences.with_verdicts(judgement), folder)
-    try:
-        if quiet:
-            for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
-                _say(reason, console)
-        (print_answers if quiet else print_report)(judgement, console)
-        if kept := sentences.what_all_winners_ship(judgement, str(folder)):
-            _say(kept, console)
-    finally:  # `| head` may close the pipe before all is printed
-        written = writer.render(judgement, folder)
-    _say(f"Report: {written['report.md']}", console)
-    _say(f"Page: {written['report.html']}", console)
-    if as_json:
-        typer.echo(answer_of(judgement, folder).model_dump_json(indent=2))
-
-
-def _write_for_ci(found: Report, junit: Path | None, summary: Path | None) -> None:
-    if not (junit or summary):
-        return
-    from reports import junit as junits
-    from reports import summary as summaries
-
-    judgement = judge(found)
-    _write(junit, lambda: junits.of_run(judgement))
-    _write(summary, lambda: summaries.of_run(judgement))
-
-
-def _write(path: Path | None, text: Callable[[], str]) -> None:
-    """Write a file that was asked for, and its folder."""
-    if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text())
-
-
-def _print_markdown(text: str) -> None:
-    """Print Markdown, laid out where the output is a terminal."""
-    if stdout.is_terminal:
-        from rich.markdown import Markdown
-
-        stdout.print(Markdown(text))
-    else:
-        typer.echo(text, nl=False)
-
-
-def _say(text: str, console: Console | None = None) -> None:
-    """Print text from outside as it is, on one line."""
-    (console or stdout).print(text, soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -275,11 +212,11 @@ def compare(
     kinds = comparing.parse_fail_on(fail_on)
     share = comparing.parse_share(fail_above)
     found = comparing.compare(runs.report_at(base), runs.report_at(new), share)
-    _write(out, lambda: to_markdown(found))
-    _write(html, lambda: comparison_to_page(found))
-    _write(junit, lambda: junits.of_comparison(found, kinds))
-    _write(summary, lambda: summaries.of_comparison(found))
-    _print_markdown(to_markdown(found, folds=not stdout.is_terminal))
+    write(out, lambda: to_markdown(found))
+    write(html, lambda: comparison_to_page(found))
+    write(junit, lambda: junits.of_comparison(found, kinds))
+    write(summary, lambda: summaries.of_comparison(found))
+    print_markdown(to_markdown(found, folds=not stdout.is_terminal))
     return REGRESSION if found.failing(kinds) else 0
 
 
@@ -293,8 +230,8 @@ def history(
 
     found, page = histories.write(folder, out)
     for reason in found.skipped:
-        _say(f"left out: {reason}", stderr)
-    _say(f"History: {page}")
+        say(f"left out: {reason}", stderr)
+    say(f"History: {page}")
     return 0
 
 
@@ -313,8 +250,8 @@ def compare_machines(
     names = machines.names_of(paths)
     reports = {name: runs.report_at(path) for name, path in zip(names, paths, strict=True)}
     text = to_markdown(machines.machines_of(reports, machines.parse_prices(price or [])))
-    _write(out, lambda: text)
-    _print_markdown(text)
+    write(out, lambda: text)
+    print_markdown(text)
     return 0
 
 
@@ -348,15 +285,15 @@ def _bisect(folder: Path, quiet: bool) -> int:
     """Take the steps that are left, say what they come to, and return the exit status."""
     from reports.bisection import conclusion, step_line, steps_table, to_markdown
 
-    def tell(found: Bisection, step: Step) -> None:
+    def say_step(found: Bisection, step: Step) -> None:
         if not quiet:
-            _say(step_line(found, step))
+            say(step_line(found, step))
 
     take = functools.partial(bisection.measure_step, progress=lambda: LiveTable(stdout, quiet))
-    found = bisection.go_on(folder, take, tell)
-    _write(folder / "bisection.md", lambda: to_markdown(found))
-    _print_markdown(steps_table(found))
-    _say(conclusion(found))
+    found = bisection.go_on(folder, take, say_step)
+    write(folder / "bisection.md", lambda: to_markdown(found))
+    print_markdown(steps_table(found))
+    say(conclusion(found))
     if found.next_version is not None:
         return _interrupted(folder)
     return 0 if found.first_slow else 1
@@ -374,7 +311,7 @@ def add_environment(
     """Make an environment that has these packages, and else all that this one has."""
     from harness import environments
 
-    _say(f"{name}: {environments.add(name, packages)}")
+    say(f"{name}: {environments.add(name, packages)}")
     return 0
 
 
@@ -385,7 +322,7 @@ def list_environments() -> int:
 
     for name in environments.names():
         installed = ", ".join(f"{package} {version}" for package, version in environments.contents(name).items())
-        _say(f"{name}: {installed}")
+        say(f"{name}: {installed}")
     return 0
 
 
@@ -498,20 +435,20 @@ def export_artifact(
     from harness import export
 
     record, script = export.export(run, label, out)
-    _say(f"Exported {record.cell.label}. To check and to measure it: python {shlex.quote(str(script))}")
+    say(f"Exported {record.cell.label}. To check and to measure it: python {shlex.quote(str(script))}")
     return 0
 
 
 def _conclude(found: Report, store: Store, quiet: bool, as_json: bool) -> int:
     """Tell what came out, and return the exit status."""
-    _tell(found, store.root, quiet, as_json)
+    tell(found, store.root, quiet, as_json)
     if not found.complete:
         return _interrupted(store.root)
     return runs.exit_status(found)
 
 
 def _interrupted(folder: Path) -> int:
-    _say(f"Interrupted. To measure the rest: python runner.py resume {shlex.quote(str(folder))}", stderr)
+    say(f"Interrupted. To measure the rest: python runner.py resume {shlex.quote(str(folder))}", stderr)
     return INTERRUPTED
 
 
@@ -543,7 +480,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _complain(text: str) -> None:
-    _say(f"error: {' '.join(text.splitlines())}", stderr)
+    say(f"error: {' '.join(text.splitlines())}", stderr)
 
 
 if __name__ == "__main__":
