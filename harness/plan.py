@@ -149,6 +149,9 @@ class Request(Frozen):
             says_how=True,
         ),
     ] = ()
+    cluster: Annotated[
+        str, Option(("--cluster",), "auto, or the address of a Ray cluster: contests run on its nodes")
+    ] = ""
     shard: Annotated[
         str, Option(("--shard",), "I/N, such as 2/8: only every N-th contest, from the I-th on, for one of N machines")
     ] = ""

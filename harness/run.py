@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 import backends
 import models
+from harness.cluster import Cluster
 from harness.controller import environment
 from harness.controller.launcher import Launchers
 from harness.controller.open_axes import with_open_axes
@@ -48,6 +49,8 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     if folder is not None:
         Store.check(folder)
     request = with_models_ready(request)
+    if request.cluster:
+        return _run_on_cluster(request, folder, command, progress)
     with launchers_for(request) as launchers:
         if not is_pool(request.devices):
             launchers.prepare(sampling_of(request).processes)
@@ -80,6 +83,10 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
     request = request_of(store)
     contests = plan(request)
     store.forget_not_reached()
+    if request.cluster:
+        with Cluster(request.cluster) as cluster:
+            cluster.measure(request, _with_open_axes(request), store, progress)
+        return report_of(store), store
     with launchers_for(request) as launchers:
         if not is_pool(request.devices):
             launchers.prepare(sampling_of(request).processes)
@@ -97,6 +104,21 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
         _note_pool(request, differing, store, progress)
         pool.measure(store, progress)
     return report_of(store), store
+
+
+def _run_on_cluster(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
+    with Cluster(request.cluster) as cluster:
+        request = cluster.request_for(request)
+        contests = _with_open_axes(request)
+        planned = [cell.id for cell in cells_of(contests)]
+        store = Store.create(folder or _default_folder(request), request, planned, command)
+        cluster.measure(request, contests, store, progress)
+    return report_of(store), store
+
+
+def _with_open_axes(request: Request) -> list[Contest]:
+    with launchers_for(request) as launchers:
+        return with_open_axes(plan(request), launchers.first)
 
 
 def _go_on_in(captured: Environment, contests: Sequence[Contest], store: Store) -> None:
