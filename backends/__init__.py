@@ -21,6 +21,7 @@ TABLE: dict[str, str] = {
     "openvino": "backends.openvino:OpenVINO",
     "iree": "backends.iree:IREE",
     "executorch": "backends.executorch:ExecuTorch",
+    "litert": "backends.litert:LiteRT",
     "tensorrt": "backends.tensorrt:TensorRT",
     "torch-tensorrt": "backends.torch_tensorrt:TorchTensorRT",
     "triton": "backends.triton:Triton",

@@ -11,7 +11,7 @@ from backends.executorch import placement_of
 from records.device import CPU, Device
 from records.schema import Cell, Extent
 
-MODULES = {"iree": "iree.compiler", "executorch": "executorch.runtime"}
+MODULES = {"iree": "iree.compiler", "executorch": "executorch.runtime", "litert": "ai_edge_litert.interpreter"}
 """What each backend imports first."""
 
 
@@ -34,7 +34,15 @@ def test_it_is_for_the_cpu(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [("iree", "bf16"), ("iree", "tf32"), ("iree", "int8"), ("executorch", "tf32"), ("executorch", "int8")],
+    [
+        ("iree", "bf16"),
+        ("iree", "tf32"),
+        ("iree", "int8"),
+        ("executorch", "tf32"),
+        ("executorch", "int8"),
+        ("litert", "fp16"),
+        ("litert", "int8"),
+    ],
 )
 def test_precisions_that_it_lacks_are_refused_beforehand(name: str, precision: str) -> None:
     refused = backends.create(name).supports(Cell(model="mlp", backend=name, precision=precision))

@@ -1,0 +1,123 @@
+"""LiteRT (TensorFlow Lite) on the CPU, converted from torch.export. What it loads needs no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from backends.base import YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
+from records.device import Device
+from records.precision import Precision
+from records.schema import Cell
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.base import Inputs
+
+MODEL = "model.tflite"
+TYPES = "types.json"
+"""The process that converts writes the types of the module's outputs here. LiteRT makes int32 of int64."""
+
+
+class LiteRT(AheadOfTime):
+    name = "litert"
+    description = "LiteRT from torch.export, with its XNNPACK delegate, loaded in a fresh process"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "litert-torch", "ai-edge-litert")
+
+    def available(self, device: Device) -> Availability:
+        if device.is_cuda:
+            return Availability(f"LiteRT runs on the CPU here, not on {device}")
+        try:
+            import ai_edge_litert.interpreter  # noqa: F401
+
+            # the process that is measured loads without the converter, which imports jax
+            if importlib.util.find_spec("litert_torch") is None:
+                raise ImportError("No module named 'litert_torch'")
+        except ImportError as error:
+            return Availability(
+                f"litert is not installed ({error}): runner.py env add litert litert-torch ai-edge-litert, "
+                "which brings jax and other versions of our packages"
+            )
+        return YES
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)):
+            return supported
+        if cell.device.is_cuda or cell.precision is not Precision.FP32:
+            return Availability(f"LiteRT's converter takes float32 modules on the CPU, not {cell.precision}")
+        return YES
+
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+        import litert_torch
+        import torch
+
+        from backends.calling import FlatModule
+
+        # it exports the module itself, which takes no inference tensors
+        with context.phase("export"), torch.inference_mode(False), torch.no_grad():
+            flat = FlatModule(module, inputs).eval()
+            example = tuple(tensor.clone() for tensor in inputs.tensors())
+            litert_torch.convert(flat, example).export(str(context.workspace / MODEL))
+            types = [str(output.dtype).removeprefix("torch.") for output in flat(*example)]
+        (context.workspace / TYPES).write_text(json.dumps(types))
+
+    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+        from ai_edge_litert.interpreter import Interpreter
+
+        types = json.loads((context.workspace / TYPES).read_text())
+        with context.phase("load"):
+            interpreter = Interpreter(str(context.workspace / MODEL), num_threads=context.threads)
+            interpreter.allocate_tensors()
+            loaded = Loaded(interpreter, types)
+            loaded.bind(inputs)
+            loaded.run()
+        return loaded
+
+
+class Loaded(Compiled):
+    """An interpreter of LiteRT. Inputs are copied into its tensors when they are bound."""
+
+    def __init__(self, interpreter: Any, types: Sequence[str]) -> None:
+        self._interpreter = interpreter
+        self._types = types
+        (signature,) = interpreter.get_signature_list()
+        # the runner must be gone before a call: LiteRT then refuses to run
+        runner = interpreter.get_signature_runner(signature)
+        self._inputs, self._outputs = _in_order(runner.get_input_details()), _in_order(runner.get_output_details())
+
+    def bind(self, inputs: Inputs) -> None:
+        wanted = {one["index"]: one["dtype"] for one in self._interpreter.get_input_details()}
+        for index, tensor in zip(self._inputs, inputs.tensors(), strict=True):
+            self._interpreter.set_tensor(index, tensor.contiguous().numpy().astype(wanted[index], copy=False))
+
+    def run(self) -> None:
+        self._interpreter.invoke()
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        import torch
+
+        return tuple(
+            torch.from_numpy(self._interpreter.get_tensor(index)).to(getattr(torch, name))
+            for index, name in zip(self._outputs, self._types, strict=True)
+        )
+
+    def precision(self) -> Settings:
+        details = self._interpreter.get_tensor_details()
+        counted = Counter(str(getattr(one["dtype"], "__name__", one["dtype"])) for one in details)
+        return {f"tensors in {name}": count for name, count in sorted(counted.items())}
+
+    def settings(self) -> Settings:
+        return {"delegate": "XNNPACK, LiteRT's default"}
+
+    def close(self) -> None:
+        self._interpreter = None
+
+
+def _in_order(details: Mapping[str, Mapping[str, Any]]) -> list[int]:
+    """Return the tensors of a signature in the module's order: it names them args_0, args_1 and output_0, output_1."""
+    return [details[name]["index"] for name in sorted(details, key=lambda name: int(name.rpartition("_")[2]))]
