@@ -160,6 +160,8 @@ class Pool:
                             schedule.ended(controller.place.name)
                             save_elapsed()
                         self._hand(controller, next_order(controller.place))
+            for contest in schedule.waiting:
+                end_all(contest, "no place is left where a controller starts", store, progress)
             store.forget_builds({cell.build_id for cell in cells})
 
     def _start(self, place: Place) -> None:
@@ -190,9 +192,15 @@ class Pool:
         return self._controllers.pop(controller.place.name).ending()
 
     def _replace(self, controller: Controller, schedule: Schedule, store: Store, progress: Progress) -> None:
-        """Start another controller where one has died. Its contest goes on, or ends where that was its last attempt."""
+        """Start another controller where one has died. Its contest goes on, or ends where that was its last attempt.
+
+        A controller that died before it began a contest would only die again, so its place takes none any more.
+        """
         place = controller.place
         cause = f"the process that directs its contest ended at {place.name} ({self._cause(controller)})"
+        if not schedule.has_begun_at(place.name):
+            store.note(f"{cause} before it began: that place measured nothing more")
+            return
         given_up = schedule.lost(place.name)
         if given_up is None:
             store.note(f"{cause}: the contest went on from its last epoch in another process")

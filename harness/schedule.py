@@ -35,6 +35,10 @@ class Schedule:
         """Go on from the contest that has come to its end at this place."""
         del self._under_way[place][0]
 
+    def has_begun_at(self, place: str) -> bool:
+        """Return True while a contest is being measured at this place."""
+        return bool(self._under_way.get(place))
+
     def lost(self, place: str) -> Contest | None:
         """Let the contest of this place be begun again. Return it instead where this was its last attempt."""
         chain = self._under_way.pop(place)
@@ -52,8 +56,13 @@ class Schedule:
     @property
     def waiting_s(self) -> float:
         """The time that all contests are expected to take that have not been begun."""
+        return sum(self._expected_s[contest.id] for contest in self.waiting)
+
+    @property
+    def waiting(self) -> list[Contest]:
+        """The contests that have not been begun, or that are to be begun again."""
         chains = [*self._waiting, *(chain[1:] for chain in self._under_way.values())]
-        return sum(self._expected_s[contest.id] for chain in chains for contest in chain)
+        return [contest for chain in chains for contest in chain]
 
 
 def chains_of(contests: Sequence[Contest]) -> list[list[Contest]]:

@@ -117,6 +117,17 @@ def test_cells_of_a_contest_that_was_given_up_end_with_the_reason(tmp_path: Path
     assert progress.ended_labels == ["null/again"]
 
 
+def test_contests_that_no_place_is_left_for_end_with_that_reason(tmp_path: Path) -> None:
+    request = Request(models=("mlp",), devices=("cpu:0",), backends=("null",))
+    contests = plan(request)
+    store = Store.create(tmp_path / "run", request, [cell.id for cell in cells_of(contests)], "test")
+    with Pool([], request, contests) as pool:
+        pool.measure(store, Silent())
+    assert [(each.status, each.reason) for each in store.records()] == [
+        (Status.CRASH, "no place is left where a controller starts")
+    ]
+
+
 def test_a_slower_place_is_named_with_the_work_that_it_is_slower_at() -> None:
     rates = {
         "cuda:0": {"one core": 100.0, "memory": 3.0e12},

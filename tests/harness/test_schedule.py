@@ -20,8 +20,10 @@ def test_the_longest_contest_comes_first_and_each_goes_to_the_place_that_is_free
     schedule = Schedule(found, lasting(found, 1, 9, 4))
     assert schedule.next_for("a") is long
     assert schedule.next_for("b") is middle
+    assert schedule.has_begun_at("b")
     schedule.ended("b")
-    assert schedule.waiting_s == 1
+    assert not schedule.has_begun_at("b") and not schedule.has_begun_at("c")
+    assert schedule.waiting == [short] and schedule.waiting_s == 1
     assert schedule.next_for("b") is short
     schedule.ended("b")
     assert schedule.next_for("b") is None
