@@ -104,9 +104,9 @@ class Onnx(Backend):
             return Availability(f"mode {cell.mode} is for the CPU, not {cell.device}")
         if cell.mode in ("cuda", "tensorrt-ep") and not cell.device.is_cuda:
             return Availability(f"mode {cell.mode} needs a CUDA device, not {cell.device}")
-        has_16_bit = cell.precision.products.is_16_bit
-        if has_16_bit and not cell.device.is_cuda:
-            return Availability(f"ONNX Runtime's CPU provider has no {cell.precision} kernels for most operators")
+        products = cell.precision.products
+        if products.is_16_bit and not cell.device.is_cuda:
+            return Availability(f"ONNX Runtime's CPU provider has no {products} kernels for most operators")
         if cell.precision.is_weight_only and _provider(cell) not in ("cpu", "cuda"):
             return Availability(f"mode {cell.mode} has no MatMulNBits, which multiplies weights of few bits: use onnx")
         if cell.precision is Precision.INT8 and _provider(cell) == "cuda":

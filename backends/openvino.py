@@ -83,7 +83,9 @@ class OpenVINO(Backend):
         # asked for f16 on a CPU without it, OpenVINO takes bf16 silently
         capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if precision.products.upper() not in capabilities:
-            raise Unavailable(f"this CPU computes in {', '.join(capabilities)}, says OpenVINO: not in {precision}")
+            raise Unavailable(
+                f"this CPU computes in {', '.join(capabilities)}, says OpenVINO: not in {precision.products}"
+            )
         if precision is Precision.INT8:
             onnx_quantising.require_onnx_quantiser()
         if precision.is_weight_only:
