@@ -35,6 +35,7 @@ from records.schema import Environment, Record
 from records.store import Store
 
 NODE_ID = "ray.io/node-id"
+LAST_DIED = "the last node died that is {}"
 POLL_S = 0.5
 MAX_CONNECT_S = 10.0
 SENT_HOME = ("logs", "reference")
@@ -125,30 +126,36 @@ class Cluster:
                     getattr(progress, told.method)(*told.arguments)
                 for ref in done:
                     contest, kind = under_way.pop(ref)
-                    self._conclude(ref, contest, kind, store, progress)
+                    self._conclude(ref, contest, kind, nodes, store, progress)
                     save_elapsed()
                 self._give_up_where_no_node_is_left(nodes, under_way, store, progress)
 
-    def _conclude(self, ref: Any, contest: Contest, kind: str, store: Store, progress: Progress) -> None:
+    def _conclude(
+        self, ref: Any, contest: Contest, kind: str, nodes: Sequence[Node], store: Store, progress: Progress
+    ) -> None:
         """Take home what a contest has left, or end its cells with the reason why no attempt came to its end."""
         try:
             unpack(self._ray.get(ref), store)
         except (self._ray.exceptions.RayError, ControllerDied) as error:
             cause = getattr(error, "cause", None) or error
             said = " ".join(str(cause).split())[:300]
-            end_all(contest, f"none of {MAX_ATTEMPTS} attempts on {kind} came to its end: {said}", store, progress)
+            reason = f"none of {MAX_ATTEMPTS} attempts on {kind} came to its end: {said}"
+            end_all(contest, reason if kind in self._kinds_left(nodes) else LAST_DIED.format(kind), store, progress)
 
     def _give_up_where_no_node_is_left(
         self, nodes: Sequence[Node], under_way: dict[Any, tuple[Contest, str]], store: Store, progress: Progress
     ) -> None:
         """End the contests of a kind of hardware of which the last node has died. Ray would wait for another one."""
-        alive = self._alive()
-        left = {node.kind for node in nodes if node.id in alive}
+        left = self._kinds_left(nodes)
         for ref, (contest, kind) in list(under_way.items()):
             if kind not in left:
                 del under_way[ref]
                 self._ray.cancel(ref, force=True)
-                end_all(contest, f"the last node died that is {kind}", store, progress)
+                end_all(contest, LAST_DIED.format(kind), store, progress)
+
+    def _kinds_left(self, nodes: Sequence[Node]) -> set[str]:
+        alive = self._alive()
+        return {node.kind for node in nodes if node.id in alive}
 
     def _home(self, store: Store) -> Any:
         """Start the actor that writes what comes home, beside this process."""
