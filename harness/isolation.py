@@ -65,15 +65,15 @@ def _hub_cache(given: Mapping[str, str]) -> str:
 def make_workspace(folder: Path) -> Path:
     """Create a worker's folder, with `tmp` and `cache` for itself and `artifact` for what it builds.
 
-    Its `tmp` leads to the machine's precompiled headers of torch.
+    Its `tmp` leads to the machine's precompiled headers of torch, where there are any.
     """
     for name in ("tmp", "cache", "artifact"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError):  # it is there already, or torch has to compile them for this worker alone
-        headers_of_torch().mkdir(parents=True, exist_ok=True)
-        own = headers_of_torch(folder / "tmp")
-        own.parent.mkdir(exist_ok=True)
-        own.symlink_to(headers_of_torch(), target_is_directory=True)
+    own = headers_of_torch(folder / "tmp")
+    if headers_of_torch().is_dir() and not own.exists():
+        own.parent.mkdir()
+        with contextlib.suppress(OSError):  # where links are forbidden, torch compiles them for this worker alone
+            own.symlink_to(headers_of_torch(), target_is_directory=True)
     return folder
 
 

@@ -376,9 +376,7 @@ def processes_of(folder: Path) -> Sequence[psutil.Process]:
 
 
 def nothing_is_left_of(folder: Path) -> bool:
-    """Return True if no process is left, and no file but torch's precompiled headers, which belong to the machine."""
-    left = [path for path in (folder / "temp").iterdir() if not path.name.startswith("torchinductor_")]
-    return not processes_of(folder) and not left
+    return not processes_of(folder) and not list((folder / "temp").iterdir())
 
 
 def processes_by_batch(report: Report) -> dict[object, list[int]]:

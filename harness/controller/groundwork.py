@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from harness import isolation
 from harness.controller.cell_record import cause_of_death, products_of
 from harness.controller.launcher import Launcher
 from harness.controller.progress import Progress
@@ -87,13 +88,14 @@ def prepare_machine(cell: Cell, launcher: Launcher, store: Store, progress: Prog
         progress.note(f"precompiling torch's C++ headers for {where}, once for this machine")
 
     try:
+        isolation.headers_of_torch().mkdir(parents=True, exist_ok=True)
         event = launcher.ask(
             PrepareMachine(backend=cell.backend, device=cell.device),
             store.log(f"prepare-{cell.backend}-{cell.device.slug}"),
             limit_s,
             on_phase,
         )
-    except (WorkerEnded, DeadlinePassed) as error:
+    except (WorkerEnded, DeadlinePassed, OSError) as error:
         event = Failed(status=Status.ERROR, reason=str(error))
     if isinstance(event, Failed):
         store.note(f"precompiling torch's C++ headers for {where} failed, so its first build does it: {event.reason}")

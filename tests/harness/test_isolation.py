@@ -70,12 +70,21 @@ def test_a_workspace_is_made_with_its_folders_empty(tmp_path: Path) -> None:
     assert all(list((workspace / name).iterdir()) == [] for name in ("cache", "artifact"))
 
 
+def test_where_torch_has_precompiled_nothing_a_worker_shares_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert list((isolation.make_workspace(tmp_path / "cell") / "tmp").iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["cell"]
+
+
 def test_a_worker_shares_only_the_headers_that_torch_has_precompiled_for_all_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "shared"))
+    isolation.headers_of_torch().mkdir(parents=True)
     workspace = isolation.make_workspace(tmp_path / "cell")
     assert isolation.make_workspace(tmp_path / "cell") == workspace, "a second worker may use it again"
     theirs = Path(default_cache_dir()) / "precompiled_headers"

@@ -109,7 +109,9 @@ def test_what_no_backend_can_do_is_refused_with_the_reason(name: str, device: st
 
 @pytest.mark.parametrize("name", Precision)
 def test_every_precision_has_a_type(name: Precision) -> None:
-    expected = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.bfloat16}.get(name, torch.float32)
+    expected = torch.float16 if name == "fp16" else torch.float32
+    if name in ("bf16", "fp8", "w8a16", "w4a16"):
+        expected = torch.bfloat16
     assert precision.dtype_of(name) == expected
 
 

@@ -108,7 +108,7 @@ def cell(backend: str, mode: str = "default") -> Cell:
 
 def test_only_backends_that_take_onnx_support_it_and_one_of_them_is_the_baseline() -> None:
     supported = [name for name in backends.TABLE if backends.create(name).supports(cell(name))]
-    assert {"onnx", "openvino"} <= set(supported) <= {"onnx", "openvino", "tensorrt"}
+    assert {"onnx", "openvino"} <= set(supported) <= {"onnx", "openvino", "iree", "tensorrt"}
     reason = backends.create("eager").supports(cell("eager")).reason
     assert reason == "eager takes torch modules, and onnx:some.onnx is an ONNX file"
     assert "opset of its own" in backends.create("onnx").supports(cell("onnx", "opset-23")).reason
