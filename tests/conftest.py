@@ -85,6 +85,14 @@ def shared_servers() -> Iterator[Callable[..., Launcher]]:
         yield start_new
 
 
+@pytest.fixture(autouse=True)
+def fast_path() -> Iterator[None]:
+    """A worker that begins in the tests' own process may have switched PyTorch's fast path off."""
+    yield
+    if torch := sys.modules.get("torch"):
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
 @pytest.fixture
 def own_servers(shared_servers: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs start fork servers of their own, and end them."""

@@ -71,6 +71,7 @@ def test_a_changed_setting_is_read_and_can_be_set_again(changes: dict[str, tuple
     assert changes[name] == [[name], True]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9 has no others")
 def test_torchs_newer_switches_are_carried_over() -> None:
     told = in_a_process(NEWER)

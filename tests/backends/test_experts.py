@@ -19,7 +19,7 @@ TINY_MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]
 
 
 @pytest.mark.usefixtures("torchvision_operators")
-@pytest.mark.parametrize("backend", ["onnx", "openvino"])
+@pytest.mark.parametrize("backend", ["onnx", pytest.param("openvino", marks=pytest.mark.slow)])
 def test_experts_are_computed_by_operators_that_the_engine_has(tmp_path: Path, backend: str) -> None:
     pytest.importorskip("transformers", minversion="5")
     (tmp_path / "config.json").write_text(json.dumps(TINY_MIXTRAL))

@@ -85,6 +85,7 @@ def test_int8_quantises_every_layer_tells_so_and_is_right(backend: str, model: s
         assert told["layers run in int8"] == sum(int(str(count)) for count in LAYERS[model].values())
 
 
+@pytest.mark.slow
 def test_inductor_multiplies_bytes_and_is_right(tmp_path: Path) -> None:
     from torch._dynamo.utils import counters
 
@@ -397,7 +398,7 @@ def test_a_layer_fed_with_zeros_stays_finite() -> None:
     assert torch.isfinite(output).all()
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_keywords_constants_and_nested_outputs_keep_their_places(backend: str, tmp_path: Path) -> None:
     model = f"{Path(__file__).parent / 'keywords.py'}:factory"
     cell = Cell(model=model, dimensions=models.find(model).resolve({}), backend=backend, precision="int8")

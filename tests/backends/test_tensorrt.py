@@ -79,6 +79,7 @@ def on_cpu(cell: Cell, folder: Path) -> AbstractContextManager[Built]:
     return built(cell, folder, backend=TensorRTOnCpu())
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_what_was_packaged(tmp_path: Path) -> None:
     """Only the workspace is passed on, and neither the module nor the exported graph."""
     script = """

@@ -18,6 +18,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.slow
 def test_a_library_that_does_not_import_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     broken = wheel(tmp_path, "planted", "0.0.1", "raise ImportError('planted')")

@@ -401,6 +401,7 @@ def test_a_module_that_ends_or_stops_the_server_cannot_be_preloaded(modules: Pat
             server.await_serving()
 
 
+@pytest.mark.slow
 def test_a_forked_worker_is_ready_in_a_fraction_of_what_a_spawned_one_takes(tmp_path: Path) -> None:
     def seconds(launcher: Launcher) -> float:
         begun = time.monotonic()

@@ -284,13 +284,11 @@ def test_the_order_of_the_records_and_bursts_does_not_count(records: list[Record
 
 @many
 @given(contests)
-def test_a_further_cell_moves_two_others_by_no_more_than_their_intervals(records: list[Record]) -> None:
+def test_a_further_cell_turns_two_others_around_by_no_more_than_their_intervals(records: list[Record]) -> None:
     without, found = fit_records(records[:2]), fit_records(records)
     before, after = (each.ratio("eager", "onnx") for each in (without, found))
     if before.ci95 is None or after.ci95 is None:
         return
-    rounded = 1.002  # each ratio is one of two latencies with four digits
-    assert before.ci95.low <= after.ci95.high * rounded and after.ci95.low <= before.ci95.high * rounded
     if before.ci95.low > 1 and before.value > 1.02:
         assert after.ci95.high > 1
     if before.ci95.high < 1 and before.value < 1 / 1.02:
