@@ -51,12 +51,11 @@ NO_FAST_PATH = "no-fast-path"
 CHANNELS_LAST = "channels-last"
 """The mode with weights and images in channels_last memory: `backends.memory_format`."""
 
-
 INT8_PRODUCTS = "int8-products"
 """The mode of precisions that round weights alone in which an engine rounds the inputs of products, too."""
 
-
 ROUNDS_INPUTS = "inputs of products are rounded to 8 bits, too"
+"""The caveat of that mode."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +260,7 @@ class Backend(ABC):
     """True if `build` takes a decode step that writes into the caches that it is given. Others get one that returns new
     caches, unless they bind those to the same memory themselves."""
     precompiles: ClassVar[bool] = False
-    """True if its library compiles something once for all programs of a machine. `precompile` has it done."""
+    """True if its builds include torch's C++ headers. Torch precompiles those once for a machine: see `precompile`."""
     fast_path: ClassVar[tuple[str, ...]] = ()
     """Modes that call PyTorch's fused kernels for transformer layers (`backends.fast_path`). All others compile what is
     inside of these layers."""
@@ -276,8 +275,8 @@ class Backend(ABC):
     def available(self, device: Device) -> Availability:
         """Can this machine run the backend on `device`? This may import the library and use the device."""
 
-    def precompile(self, device: Device) -> None:  # noqa: B027 - most libraries keep nothing for other programs
-        """Have the library compile what it keeps for all programs of this machine, such as torch's C++ headers."""
+    def precompile(self, device: Device) -> None:  # noqa: B027 - only torch's compilers have such headers
+        """Have torch precompile the C++ headers that builds for `device` include, by building something small."""
 
     def supports(self, cell: Cell) -> Availability:
         """Do this precision, task and mode make sense? This is pure: it imports nothing and touches nothing."""

@@ -53,7 +53,7 @@ class IREE(Backend):
         if not (supported := super().supports(cell)):
             return supported
         if cell.device.is_cuda:
-            return Availability("its calls from Python wait for the GPU, and would not be measured as the others' are")
+            return Availability("Bakeoff builds IREE's programs for the CPU only")
         if cell.precision.input_type == "bfloat16" or cell.precision.allows_tf32:
             return Availability(f"IREE's buffers in Python have no {cell.precision}")
         return YES

@@ -212,8 +212,8 @@ def torch_int8_cuda(
     from torchao.quantization import Int8StaticActivationInt8WeightConfig, PerRow, PerTensor, quantize_
 
     with torch.inference_mode(False), torch.no_grad():
-        flat = flat_copy(module, inputs)
-        fed = _observe(flat, [part for part in flat.modules() if is_linear(part)], calibration)
+        flat = _flat_copy(module, inputs)
+        fed = _observe(flat, [part for part in flat.modules() if _is_linear(part)], calibration)
         for part, seen in fed.items():
             if seen.rows < MIN_INT8_ROWS or any(size % INT8_MULTIPLE for size in part.weight.shape):
                 continue
@@ -226,7 +226,7 @@ def torch_int8_cuda(
             )
             quantize_(part, config, filter_fn=lambda _, name: name == "")
         counted = counted_layers(
-            layers_of_module(flat), Precision.INT8, hint=f"cuBLAS needs {MIN_INT8_ROWS} rows or more per call"
+            _layers_of_module(flat), Precision.INT8, hint=f"cuBLAS needs {MIN_INT8_ROWS} rows or more per call"
         )
         if lower:
             flat = _on_int_mm(flat)
@@ -251,14 +251,14 @@ def torch_fp8(module: torch.nn.Module, inputs: Inputs) -> Prepared:
 
     config = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
     with torch.inference_mode(False), torch.no_grad():
-        flat = flat_copy(module, inputs)
+        flat = _flat_copy(module, inputs)
         quantize_(
             flat,
             config,
-            filter_fn=lambda part, _: is_linear(part) and not any(size % FP8_MULTIPLE for size in part.weight.shape),
+            filter_fn=lambda part, _: _is_linear(part) and not any(size % FP8_MULTIPLE for size in part.weight.shape),
         )
         counted = counted_layers(
-            layers_of_module(flat), Precision.FP8, hint=f"sizes must be multiples of {FP8_MULTIPLE}"
+            _layers_of_module(flat), Precision.FP8, hint=f"sizes must be multiples of {FP8_MULTIPLE}"
         )
         counted["fp8 fast accumulation"] = bool(config.mm_config.use_fast_accum)
     return Prepared(flat, Inputs(inputs.tensors()), counted)
@@ -278,9 +278,9 @@ def torchao_weights(module: torch.nn.Module, inputs: Inputs, cell: Cell) -> Prep
             raise Unsupported("torch's product with 4-bit weights takes bfloat16 alone: use w4a16")
         config = Int4WeightOnlyConfig(group_size=GROUP_WEIGHTS, int4_packing_format=TILED, set_inductor_config=False)
     with torch.inference_mode(False), torch.no_grad():
-        flat = flat_copy(module, inputs)
-        quantize_(flat, config, filter_fn=lambda part, _: is_linear(part))
-        layers = counted_layers(layers_of_module(flat), precision)
+        flat = _flat_copy(module, inputs)
+        quantize_(flat, config, filter_fn=lambda part, _: _is_linear(part))
+        layers = counted_layers(_layers_of_module(flat), precision)
     return Prepared(flat, Inputs(inputs.tensors()), layers, spares_inputs=True)
 
 
@@ -361,7 +361,7 @@ def _is_dequantised(node: Any) -> bool:
     return node.op == "call_function" and "dequantize" in str(node.target)
 
 
-def layers_of_module(module: torch.nn.Module) -> Iterator[Layer]:
+def _layers_of_module(module: torch.nn.Module) -> Iterator[Layer]:
     """Yield the parts that own a weight of two or more dimensions, except embeddings and normalisations."""
     from torch import nn
     from torchao.utils import TorchAOBaseTensor
@@ -381,14 +381,14 @@ def _on_int_mm(module: torch.nn.Module) -> torch.nn.Module:
 
     from backends.int8_linear import Int8Linear
 
-    if is_linear(module) and isinstance(module.weight, Int8Tensor):
-        return Int8Linear(module)  # type: ignore[arg-type]  # is_linear said so
+    if _is_linear(module) and isinstance(module.weight, Int8Tensor):
+        return Int8Linear(module)  # type: ignore[arg-type]  # _is_linear said so
     for name, part in module.named_children():
         setattr(module, name, _on_int_mm(part))
     return module
 
 
-def flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
+def _flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
     """Return a copy of `module` that takes the tensors of `inputs` by position."""
     import torch
 
@@ -400,7 +400,7 @@ def flat_copy(module: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
     return FlatModule(duplicate, inputs)
 
 
-def is_linear(part: torch.nn.Module) -> bool:
+def _is_linear(part: torch.nn.Module) -> bool:
     """Return whether torchao quantises the part. It leaves out the last layer of nn.MultiheadAttention."""
     from torch import nn
 

@@ -11,6 +11,7 @@ OpenVINO's default where the CPU has instructions for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -131,10 +132,8 @@ def _layers_of_onnx(graph: Any) -> Iterator[Layer]:
             told = _attributes(node)
             yield Layer("linear", told["K"] * told["N"], True)
         elif node.op_type in ("MatMul", "Gemm", "Conv") and node.input[1] in sizes:
-            elements = 1
-            for size in sizes[node.input[1]]:
-                elements *= size
-            yield Layer("convolution" if node.op_type == "Conv" else "linear", elements, False)
+            kind = "convolution" if node.op_type == "Conv" else "linear"
+            yield Layer(kind, math.prod(sizes[node.input[1]]), False)
 
 
 def _layers_of_openvino(model: Any) -> Iterator[Layer]:
@@ -146,11 +145,8 @@ def _layers_of_openvino(model: Any) -> Iterator[Layer]:
         while weight.get_type_name() in ("Convert", "Multiply", "Subtract", "Reshape", "Transpose"):
             weight = weight.input_value(0).get_node()
         if weight.get_type_name() == "Constant":
-            elements = 1
-            for size in weight.shape:
-                elements *= size
             is_rounded = weight.get_element_type().get_type_name() in FEW_BITS
-            yield Layer("linear" if kind == "MatMul" else "convolution", elements, is_rounded)
+            yield Layer("linear" if kind == "MatMul" else "convolution", math.prod(weight.shape), is_rounded)
 
 
 def _attributes(node: Any) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def make_workspace(folder: Path) -> Path:
         (folder / name).mkdir(parents=True, exist_ok=True)
     own = headers_of_torch(folder / "tmp")
     if headers_of_torch().is_dir() and not own.exists():
-        own.parent.mkdir()
+        own.parent.mkdir(exist_ok=True)
         with contextlib.suppress(OSError):  # where links are forbidden, torch compiles them for this worker alone
             own.symlink_to(headers_of_torch(), target_is_directory=True)
     return folder

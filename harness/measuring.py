@@ -100,7 +100,7 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
 
 
 def prepare_machine(launchers: Launchers, cells: Sequence[Cell], store: Store, progress: Progress) -> None:
-    """Have the libraries of the backends compile what they keep for all programs of this machine."""
+    """Have torch precompile the C++ headers that builds of these cells include."""
     asked = [cell for cell in cells if backends.create(cell.backend).precompiles and not refusal(cell)[1]]
     for cell in {(cell.environment, cell.backend, cell.device): cell for cell in asked}.values():
         launcher = launchers.of_environment(cell.environment).first

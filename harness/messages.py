@@ -122,7 +122,7 @@ class TryBackend(Frozen):
 
 
 class PrepareMachine(Frozen):
-    """Have a backend's library compile what it keeps for all programs of this machine. It is answered by `Tried`."""
+    """Have torch precompile the C++ headers that a backend's builds include. It is answered by `Tried`."""
 
     kind: Literal["prepare_machine"] = "prepare_machine"
     backend: str

@@ -80,7 +80,7 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
 
 
 def prepare_machine(cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> None:
-    """Have the library of the cell's backend compile what it keeps for all programs, so that no build has to."""
+    """Have torch precompile the C++ headers that the cell's build includes, so that no build is timed with them."""
     where = f"{cell.backend} on {cell.device}"
     begun_s = time.monotonic()
 

@@ -181,7 +181,7 @@ def probe() -> TorchFacts:
 
 
 def prepare_machine(connection: Connection, job: PrepareMachine) -> str:
-    """Have a backend's library compile what it keeps for all programs, unless it has. Return why it cannot, if so."""
+    """Have torch precompile the headers that the backend's builds include, once. Return why it cannot, if so."""
     import torch
 
     backend = backends.create(job.backend)

@@ -109,7 +109,7 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
     assert store.ceilings(cell.device, cell.precision) is not None
 
 
-# --- what a library keeps for all programs
+# --- torch's precompiled headers
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
     ],
     ids=["was there", "made", "failed", "died"],
 )
-def test_what_a_library_keeps_for_all_programs_is_compiled_before_any_build(
+def test_headers_are_precompiled_before_any_build(
     launcher: ScriptedLauncher,
     store: Store,
     monkeypatch: pytest.MonkeyPatch,

@@ -87,6 +87,9 @@ def test_a_worker_shares_only_the_headers_that_torch_has_precompiled_for_all_pro
     isolation.headers_of_torch().mkdir(parents=True)
     workspace = isolation.make_workspace(tmp_path / "cell")
     assert isolation.make_workspace(tmp_path / "cell") == workspace, "a second worker may use it again"
+    isolation.headers_of_torch(tmp_path / "used" / "tmp").parent.mkdir(parents=True)
+    isolation.make_workspace(tmp_path / "used")  # torch has kept something else beside it
+    assert isolation.headers_of_torch(tmp_path / "used" / "tmp").is_symlink()
     theirs = Path(default_cache_dir()) / "precompiled_headers"
     assert isolation.headers_of_torch() == theirs and theirs.is_dir()
     monkeypatch.setattr(tempfile, "tempdir", str(workspace / "tmp"))
