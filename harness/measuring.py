@@ -102,9 +102,9 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
 def prepare_machine(launchers: Launchers, cells: Sequence[Cell], store: Store, progress: Progress) -> None:
     """Have torch precompile the C++ headers that builds of these cells include."""
     asked = [cell for cell in cells if backends.create(cell.backend).precompiles and not refusal(cell)[1]]
-    for cell in {(cell.environment, cell.backend, cell.device): cell for cell in asked}.values():
-        launcher = launchers.of_environment(cell.environment).first
-        groundwork.prepare_machine(cell, launcher, store, progress, PROBE_LIMIT_S)
+    different = {(cell.environment, cell.backend, cell.device): cell for cell in asked}.values()
+    servers = [(cell, launchers.of_environment(cell.environment).first) for cell in different]
+    groundwork.prepare_machine(servers, store, progress, PROBE_LIMIT_S)
 
 
 def measurement_of(

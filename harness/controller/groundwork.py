@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness import isolation
 from harness.controller.cell_record import cause_of_death, products_of
 from harness.controller.launcher import Launcher
 from harness.controller.progress import Progress
-from harness.controller.worker_process import DeadlinePassed, WorkerEnded
+from harness.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from harness.messages import (
     CeilingsMeasured,
     ComputeReference,
@@ -79,28 +80,38 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
     return path
 
 
-def prepare_machine(cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> None:
-    """Have torch precompile the C++ headers that the cell's build includes, so that no build is timed with them."""
-    where = f"{cell.backend} on {cell.device}"
-    begun_s = time.monotonic()
+def prepare_machine(cells: Sequence[tuple[Cell, Launcher]], store: Store, progress: Progress, limit_s: float) -> None:
+    """Have torch precompile the C++ headers that the builds of `cells` include, so that no build is timed with them.
+
+    Each cell has a worker of its own, and all of them work at the same time: nothing of this is measured.
+    """
+    begun_s, workers, phases = time.monotonic(), dict[str, Worker](), list[str]()
 
     def on_phase(name: str) -> None:
-        progress.note(f"precompiling torch's C++ headers for {where}, once for this machine")
+        if not phases:
+            progress.note(f"precompiling torch's C++ headers for {', '.join(workers)}, once for this machine")
+        phases.append(name)
 
     try:
-        isolation.headers_of_torch().mkdir(parents=True, exist_ok=True)
-        event = launcher.ask(
-            PrepareMachine(backend=cell.backend, device=cell.device),
-            store.log(f"prepare-{cell.backend}-{cell.device.slug}"),
-            limit_s,
-            on_phase,
-        )
-    except (WorkerEnded, DeadlinePassed, OSError) as error:
-        event = Failed(status=Status.ERROR, reason=str(error))
-    if isinstance(event, Failed):
-        store.note(f"precompiling torch's C++ headers for {where} failed, so its first build does it: {event.reason}")
-    elif (seconds := time.monotonic() - begun_s) > NOTEWORTHY_S:
-        store.note(f"torch's C++ headers were precompiled for {where} in {seconds:.0f} s: no build time contains that")
+        isolation.headers_of_torch().mkdir(parents=True, exist_ok=True)  # workspaces are linked to it
+    except OSError as error:
+        store.note(f"torch's precompiled C++ headers cannot be kept, so that each build compiles them: {error}")
+        return
+    for cell, launcher in cells:
+        job = PrepareMachine(backend=cell.backend, device=cell.device)
+        log = store.log(f"prepare-{cell.backend}-{cell.device.slug}")
+        workers[f"{cell.backend} on {cell.device}"] = launcher.start(job, log)
+    for where, worker in workers.items():
+        try:
+            event = worker.answer(limit_s, on_phase)
+        except (WorkerEnded, DeadlinePassed) as error:
+            event = Failed(status=Status.ERROR, reason=str(error))
+        if isinstance(event, Failed):
+            store.note(
+                f"torch's C++ headers for {where} were not precompiled, so its first build does it: {event.reason}"
+            )
+    if (seconds := time.monotonic() - begun_s) > NOTEWORTHY_S:
+        store.note(f"torch's C++ headers were precompiled in {seconds:.0f} s: no build time contains that")
 
 
 def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> None:

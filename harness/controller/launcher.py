@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import Self
 
 from harness import isolation, messages, server_messages
 from harness.controller.worker_process import Worker
-from harness.messages import Assignment, Event, Job, PhaseBegun
+from harness.messages import Assignment, Event, Job
 from harness.plan import StartMethod
 from harness.server_messages import Exited, Forked, Notice, Order, Preload, Preloaded, Serving
 from records.errors import BakeoffError
@@ -86,15 +85,8 @@ class Launcher(ABC):
         return worker
 
     def ask(self, job: Job, log: Path, limit_s: float, on_phase: Callable[[str], None] = lambda phase: None) -> Event:
-        """Start a worker for a short job, return its answer, and end it. Raises what `Worker.receive` raises."""
-        worker = self.start(job, log)
-        deadline = time.monotonic() + limit_s
-        try:
-            while isinstance(event := worker.receive(deadline), PhaseBegun):
-                on_phase(event.name)
-            return event
-        finally:
-            worker.end()
+        """Start a worker for a short job, return its answer, and end it. Raises what `Worker.answer` raises."""
+        return self.start(job, log).answer(limit_s, on_phase)
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from harness import isolation, messages
-from harness.messages import Assignment, Command, Event
+from harness.messages import Assignment, Command, Event, PhaseBegun
 
 LIVENESS_CHECK_S = 1.0
 """A blocking wait looks this often whether the worker is still there. Usually the end of its pipe tells first."""
@@ -74,6 +74,16 @@ class Worker:
                 raise WorkerEnded(status)
             if remaining <= 0:
                 raise DeadlinePassed
+
+    def answer(self, limit_s: float, on_phase: Callable[[str], None] = lambda phase: None) -> Event:
+        """Wait for the answer to a short job, and end the worker. Raises WorkerEnded or DeadlinePassed."""
+        deadline = time.monotonic() + limit_s
+        try:
+            while isinstance(event := self.receive(deadline), PhaseBegun):
+                on_phase(event.name)
+            return event
+        finally:
+            self.end()
 
     def pause(self) -> None:
         """Stop the worker's whole process group, with all its threads."""

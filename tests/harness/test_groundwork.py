@@ -116,9 +116,13 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
     ("answer", "noteworthy_s", "note"),
     [
         (Tried(reason=""), 60.0, ""),
-        (Tried(reason=""), 0.0, "torch's C++ headers were precompiled for eager on cpu in 0 s"),
-        (Failed(status=Status.ERROR, reason="no g++"), 60.0, "failed, so its first build does it: no g++"),
-        (WorkerEnded(-11), 60.0, "failed, so its first build does it: "),
+        (Tried(reason=""), 0.0, "torch's C++ headers were precompiled in 0 s"),
+        (
+            Failed(status=Status.ERROR, reason="no g++"),
+            60.0,
+            "were not precompiled, so its first build does it: no g++",
+        ),
+        (WorkerEnded(-11), 60.0, "were not precompiled, so its first build does it: "),
     ],
     ids=["was there", "made", "failed", "died"],
 )
@@ -132,8 +136,17 @@ def test_headers_are_precompiled_before_any_build(
 ) -> None:
     launcher.answers[PrepareMachine] = answer
     monkeypatch.setattr(groundwork, "NOTEWORTHY_S", noteworthy_s)
-    groundwork.prepare_machine(CONTEST.cells[0].cell, launcher, store, Silent(), 30.0)
+    groundwork.prepare_machine([(CONTEST.cells[0].cell, launcher)], store, Silent(), 30.0)
     assert [note in told for told in store.notes()] == [True] * bool(note)
+
+
+def test_headers_that_cannot_be_kept_stop_nothing(
+    launcher: ScriptedLauncher, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    groundwork.prepare_machine([(CONTEST.cells[0].cell, launcher)], store, Silent(), 30.0)
+    assert "cannot be kept, so that each build compiles them" in store.notes()[0]
 
 
 @pytest.mark.slow
