@@ -53,8 +53,8 @@ class AOTInductor(AheadOfTime):
     def available(self, device: Device) -> Availability:
         return Inductor().available(device) and compiler_available()  # the wrapper is C++ on CUDA, too
 
-    def precompile(self, device: Device) -> None:
-        """Package an addition. The wrapper includes torch's C++ headers, on CUDA too."""
+    def precompile(self) -> None:
+        """Package an addition."""
         import torch
         import torch._inductor
 
@@ -63,7 +63,7 @@ class AOTInductor(AheadOfTime):
                 return x + 1
 
         with torch.no_grad(), TemporaryDirectory() as folder:
-            program = torch.export.export(AddOne(), (torch.ones(8, device=torch.device(device)),))
+            program = torch.export.export(AddOne(), (torch.ones(8),))
             torch._inductor.aoti_compile_and_package(
                 program, package_path=f"{folder}/{PACKAGE}", inductor_configs=linker_options()
             )

@@ -260,7 +260,7 @@ class Backend(ABC):
     """True if `build` takes a decode step that writes into the caches that it is given. Others get one that returns new
     caches, unless they bind those to the same memory themselves."""
     precompiles: ClassVar[bool] = False
-    """True if its builds include torch's C++ headers. Torch precompiles those once for a machine: see `precompile`."""
+    """True if its builds for the CPU include torch's C++ headers, which torch precompiles once for a machine."""
     fast_path: ClassVar[tuple[str, ...]] = ()
     """Modes that call PyTorch's fused kernels for transformer layers (`backends.fast_path`). All others compile what is
     inside of these layers."""
@@ -275,8 +275,8 @@ class Backend(ABC):
     def available(self, device: Device) -> Availability:
         """Can this machine run the backend on `device`? This may import the library and use the device."""
 
-    def precompile(self, device: Device) -> None:  # noqa: B027 - only torch's compilers have such headers
-        """Have torch precompile the C++ headers that builds for `device` include, by building something small."""
+    def precompile(self) -> None:  # noqa: B027 - only torch's compilers have such headers
+        """Have torch precompile the C++ headers that builds for the CPU include, by building something small."""
 
     def supports(self, cell: Cell) -> Availability:
         """Do this precision, task and mode make sense? This is pure: it imports nothing and touches nothing."""

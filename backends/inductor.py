@@ -100,12 +100,11 @@ class Inductor(Backend):
             return _triton_available()
         return compiler_available()
 
-    def precompile(self, device: Device) -> None:
-        """Compile an addition. Only kernels for the CPU include torch's C++ headers."""
+    def precompile(self) -> None:
+        """Compile an addition."""
         import torch
 
-        if not device.is_cuda:
-            torch.compile(lambda x: x + 1)(torch.ones(8))
+        torch.compile(lambda x: x + 1)(torch.ones(8))
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):

@@ -101,8 +101,9 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
 
 def prepare_machine(launchers: Launchers, cells: Sequence[Cell], store: Store, progress: Progress) -> None:
     """Have torch precompile the C++ headers that builds of these cells include."""
-    asked = [cell for cell in cells if backends.create(cell.backend).precompiles and not refusal(cell)[1]]
-    different = {(cell.environment, cell.backend, cell.device): cell for cell in asked}.values()
+    built = [cell for cell in cells if not cell.device.is_cuda and not refusal(cell)[1]]
+    asked = [cell for cell in built if backends.create(cell.backend).precompiles]
+    different = {(cell.environment, cell.backend): cell for cell in asked}.values()
     servers = [(cell, launchers.of_environment(cell.environment).first) for cell in different]
     groundwork.prepare_machine(servers, store, progress, PROBE_LIMIT_S)
 

@@ -122,11 +122,10 @@ class TryBackend(Frozen):
 
 
 class PrepareMachine(Frozen):
-    """Have torch precompile the C++ headers that a backend's builds include. It is answered by `Tried`."""
+    """Have torch precompile the C++ headers that a backend's builds for the CPU include. It is answered by `Tried`."""
 
     kind: Literal["prepare_machine"] = "prepare_machine"
     backend: str
-    device: Device
 
 
 class TryImport(Frozen):

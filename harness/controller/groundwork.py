@@ -98,9 +98,10 @@ def prepare_machine(cells: Sequence[tuple[Cell, Launcher]], store: Store, progre
         store.note(f"torch's precompiled C++ headers cannot be kept, so that each build compiles them: {error}")
         return
     for cell, launcher in cells:
-        job = PrepareMachine(backend=cell.backend, device=cell.device)
-        log = store.log(f"prepare-{cell.backend}-{cell.device.slug}")
-        workers[f"{cell.backend} on {cell.device}"] = launcher.start(job, log)
+        log = store.log(f"prepare-{cell.backend}")
+        workers[f"{cell.backend}@{cell.environment}".rstrip("@")] = launcher.start(
+            PrepareMachine(backend=cell.backend), log
+        )
     for where, worker in workers.items():
         try:
             event = worker.answer(limit_s, on_phase)

@@ -44,6 +44,7 @@ from harness.worker import ceilings, open_axes, precision, program, reference
 from harness.worker.bench import Bench, explain, last_frame_beside
 from harness.worker.loading import save_inputs, saved_inputs
 from harness.worker.serving import serve
+from records.device import CPU
 from records.errors import first_line
 
 
@@ -185,11 +186,11 @@ def prepare_machine(connection: Connection, job: PrepareMachine) -> str:
     import torch
 
     backend = backends.create(job.backend)
-    done = isolation.headers_of_torch() / f"bakeoff-{torch.__version__}-{job.backend}-{torch.device(job.device).type}"
-    if done.exists() or not (available := backend.available(job.device)):
+    done = isolation.headers_of_torch() / f"bakeoff-{torch.__version__}-{job.backend}"
+    if done.exists() or not (available := backend.available(CPU)):
         return "" if done.exists() else available.reason
     messages.send(connection, PhaseBegun(name="precompile"))
-    backend.precompile(job.device)
+    backend.precompile()
     done.touch()
     return ""
 
