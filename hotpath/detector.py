@@ -16,6 +16,11 @@ class HotPathDetector:
 
     A path is hot once `hot_threshold` iterations have taken it. Any number of threads may use one detector. Each thread
     has an iteration of its own, and the counts are common.
+
+        detector = HotPathDetector(hot_threshold=10)
+        detector.begin_iteration()
+        detector.record_operation("linear", input_shape=(32, 256))
+        just_became_hot = detector.end_iteration()  # True once for each path
     """
 
     def __init__(self, hot_threshold: int = 10, shapes: Shapes = "exact") -> None:
