@@ -96,16 +96,16 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
             "the machine's drift is in every ratio"
         )
     if not request.budget:  # it would take the time of a short run
-        prepare_machine(launchers, missing, store, progress)
+        precompile_headers(launchers, missing, store, progress)
 
 
-def prepare_machine(launchers: Launchers, cells: Sequence[Cell], store: Store, progress: Progress) -> None:
+def precompile_headers(launchers: Launchers, cells: Sequence[Cell], store: Store, progress: Progress) -> None:
     """Have torch precompile the C++ headers that builds of these cells include."""
     built = [cell for cell in cells if not cell.device.is_cuda and not refusal(cell)[1]]
     asked = [cell for cell in built if backends.create(cell.backend).precompiles]
     different = {(cell.environment, cell.backend): cell for cell in asked}.values()
     servers = [(cell, launchers.of_environment(cell.environment).first) for cell in different]
-    groundwork.prepare_machine(servers, store, progress, PROBE_LIMIT_S)
+    groundwork.precompile_headers(servers, store, progress, PROBE_LIMIT_S)
 
 
 def measurement_of(

@@ -121,10 +121,10 @@ class TryBackend(Frozen):
     device: Device
 
 
-class PrepareMachine(Frozen):
+class PrecompileHeaders(Frozen):
     """Have torch precompile the C++ headers that a backend's builds for the CPU include. It is answered by `Tried`."""
 
-    kind: Literal["prepare_machine"] = "prepare_machine"
+    kind: Literal["precompile_headers"] = "precompile_headers"
     backend: str
 
 
@@ -145,7 +145,7 @@ Job = Annotated[
     | MeasureCeilings
     | ProbeTorch
     | TryBackend
-    | PrepareMachine
+    | PrecompileHeaders
     | TryImport,
     Field(discriminator="kind"),
 ]

@@ -16,7 +16,7 @@ from harness.messages import (
     ComputeReference,
     Failed,
     MeasureCeilings,
-    PrepareMachine,
+    PrecompileHeaders,
     ReferenceComputed,
 )
 from harness.plan import Contest
@@ -80,7 +80,9 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
     return path
 
 
-def prepare_machine(cells: Sequence[tuple[Cell, Launcher]], store: Store, progress: Progress, limit_s: float) -> None:
+def precompile_headers(
+    cells: Sequence[tuple[Cell, Launcher]], store: Store, progress: Progress, limit_s: float
+) -> None:
     """Have torch precompile the C++ headers that the builds of `cells` include, so that no build is timed with them.
 
     Each cell has a worker of its own, and all of them work at the same time: nothing of this is measured.
@@ -98,9 +100,9 @@ def prepare_machine(cells: Sequence[tuple[Cell, Launcher]], store: Store, progre
         store.note(f"torch's precompiled C++ headers cannot be kept, so that each build compiles them: {error}")
         return
     for cell, launcher in cells:
-        log = store.log(f"prepare-{cell.backend}")
+        log = store.log(f"headers-{cell.backend}")
         workers[f"{cell.backend}@{cell.environment}".rstrip("@")] = launcher.start(
-            PrepareMachine(backend=cell.backend), log
+            PrecompileHeaders(backend=cell.backend), log
         )
     for where, worker in workers.items():
         try:

@@ -32,7 +32,7 @@ from harness.messages import (
     PackageCell,
     Packaged,
     PhaseBegun,
-    PrepareMachine,
+    PrecompileHeaders,
     ProbeTorch,
     TorchFacts,
     Tried,
@@ -122,8 +122,8 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
         case TryBackend():
             available = backends.create(job.backend).available(job.device)
             messages.send(connection, Tried(reason=available.reason))
-        case PrepareMachine():
-            messages.send(connection, Tried(reason=prepare_machine(connection, job)))
+        case PrecompileHeaders():
+            messages.send(connection, Tried(reason=precompile_headers(connection, job)))
         case TryImport():
             messages.send(connection, Tried(reason=import_error(job.module)))
 
@@ -181,7 +181,7 @@ def probe() -> TorchFacts:
     )
 
 
-def prepare_machine(connection: Connection, job: PrepareMachine) -> str:
+def precompile_headers(connection: Connection, job: PrecompileHeaders) -> str:
     """Have torch precompile the headers that the backend's builds include, once. Return why it cannot, if so."""
     import torch
 

@@ -10,7 +10,7 @@ import pytest
 from harness import isolation
 from harness.controller import groundwork
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
-from harness.messages import ComputeReference, Failed, MeasureCeilings, PrepareMachine, ReferenceComputed, Tried
+from harness.messages import ComputeReference, Failed, MeasureCeilings, PrecompileHeaders, ReferenceComputed, Tried
 from harness.plan import Request
 from records.schema import Status
 from records.store import Store
@@ -134,9 +134,9 @@ def test_headers_are_precompiled_before_any_build(
     noteworthy_s: float,
     note: str,
 ) -> None:
-    launcher.answers[PrepareMachine] = answer
+    launcher.answers[PrecompileHeaders] = answer
     monkeypatch.setattr(groundwork, "NOTEWORTHY_S", noteworthy_s)
-    groundwork.prepare_machine([(CONTEST.cells[0].cell, launcher)], store, Silent(), 30.0)
+    groundwork.precompile_headers([(CONTEST.cells[0].cell, launcher)], store, Silent(), 30.0)
     assert [note in told for told in store.notes()] == [True] * bool(note)
 
 
@@ -145,7 +145,7 @@ def test_headers_that_cannot_be_kept_stop_nothing(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
-    groundwork.prepare_machine([(CONTEST.cells[0].cell, launcher)], store, Silent(), 30.0)
+    groundwork.precompile_headers([(CONTEST.cells[0].cell, launcher)], store, Silent(), 30.0)
     assert "cannot be kept, so that each build compiles them" in store.notes()[0]
 
 
