@@ -105,7 +105,8 @@ def precompile_headers(launchers: Launchers, cells: Sequence[Cell], store: Store
     asked = [cell for cell in built if backends.create(cell.backend).precompiles]
     different = {(cell.environment, cell.backend): cell for cell in asked}.values()
     servers = [(cell, launchers.of_environment(cell.environment).first) for cell in different]
-    groundwork.precompile_headers(servers, store, progress, PROBE_LIMIT_S)
+    if servers:
+        groundwork.precompile_headers(servers, store, progress, PROBE_LIMIT_S)
 
 
 def measurement_of(
