@@ -105,20 +105,20 @@ def measured_ceilings(known_ceilings: Callable[..., None], monkeypatch: pytest.M
     monkeypatch.setattr(groundwork, "measure_ceilings", known_ceilings)
 
 
-@pytest.fixture(scope="session")
-def torchvision_operators() -> object:
-    """Let torchvision import where it is installed, and with it transformers.
+@pytest.fixture(scope="session", autouse=True)
+def torchvision_operators() -> object | None:
+    """Let torchvision import where it is installed, and with it transformers, whichever test comes first.
 
     PyPI's torchvision is compiled against torch with CUDA. Beside the CPU's torch two operators are missing, and no
     model here calls them. They live as long as the library that is returned.
     """
+    if find_spec("torchvision") is None:
+        return None
     import torch
 
     library = torch.library.Library("torchvision", "FRAGMENT")
     try:
         import torchvision  # noqa: F401
-    except ModuleNotFoundError:
-        return library
     except RuntimeError:
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -126,7 +126,7 @@ def torchvision_operators() -> object:
 
 
 @pytest.fixture(scope="session")
-def vision(torchvision_operators: object) -> None:
+def vision() -> None:
     """Skip the test where timm or torchvision is missing."""
     if find_spec("timm") is None or find_spec("torchvision") is None:
         pytest.skip("timm and torchvision are not installed")

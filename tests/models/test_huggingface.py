@@ -17,7 +17,6 @@ from models.base import INPUT_SETS, LoadedModel
 from records.errors import UsageError
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.usefixtures("torchvision_operators")
 ROOT = Path(__file__).parents[2]
 TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
