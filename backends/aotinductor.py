@@ -70,7 +70,7 @@ class AOTInductor(AheadOfTime):
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import torch
-        import torch._inductor
+        import torch._inductor.compile_fx  # before the phases, which do not time imports
 
         prepared = quantising.prepare(module, inputs, context, lower=False)
         # functionalisation takes no inference tensors, so export in no_grad, as a user's script would

@@ -261,6 +261,8 @@ class Backend(ABC):
     caches, unless they bind those to the same memory themselves."""
     precompiles: ClassVar[bool] = False
     """True if its builds for the CPU include torch's C++ headers, which torch precompiles once for a machine."""
+    imports: ClassVar[tuple[str, ...]] = ()
+    """Modules that `build` needs and that take seconds to import. No phase is timed with them."""
     fast_path: ClassVar[tuple[str, ...]] = ()
     """Modes that call PyTorch's fused kernels for transformer layers (`backends.fast_path`). All others compile what is
     inside of these layers."""

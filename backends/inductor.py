@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from backends import cuda_graph, memory_format, quantising, surgical
@@ -44,6 +46,9 @@ OPTIMIZER_INSIDE = "optimizer-inside"
 
 BUCKETS = "buckets"
 """The mode that pads inputs to the next power of two, so that a stream of lengths has only a few shapes."""
+
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment variable that names the folder in which Inductor keeps what it compiles."""
 
 ATTENTION = "aten._scaled_dot_product"
 """Inductor leaves fused attention to PyTorch by design. It is counted, and is not a fallback."""
@@ -84,6 +89,7 @@ class Inductor(Backend):
     takes_streams = True
     takes_ranges = True
     precompiles = True
+    imports: ClassVar[tuple[str, ...]] = ("torch._dynamo", "torch._inductor.compile_fx")
     one_size: ClassVar[Mapping[str, str]] = {
         **Backend.one_size,
         SURGICAL: "parts that are compiled alone have no inputs of the model, which a range is of",
@@ -128,8 +134,6 @@ class Inductor(Backend):
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
-
-        # torch.compile would import these inside the phase, which does not time imports
         import torch._dynamo
         import torch._inductor.config
 
@@ -375,6 +379,18 @@ def _triton_available() -> Availability:
     except ImportError as error:
         return Availability(f"Inductor needs Triton on CUDA: {error}")
     return YES
+
+
+def find_vector_instructions(cache: Path) -> None:
+    """Have torch compile small programs that show which vector instructions it can use, and keep them in `cache`."""
+    from torch._inductor import cpu_vec_isa
+
+    own_cache = os.environ.pop(CACHE_VARIABLE, None)
+    os.environ[CACHE_VARIABLE] = str(cache)
+    cpu_vec_isa.pick_vec_isa()
+    os.environ.pop(CACHE_VARIABLE)
+    if own_cache is not None:
+        os.environ[CACHE_VARIABLE] = own_cache
 
 
 def compiler_available() -> Availability:

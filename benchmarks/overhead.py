@@ -46,6 +46,7 @@ BEGUN = time.monotonic() - time.process_time()
 
 KINDS = {
     "probe": "building",
+    "import": "building",
     "model": "building",
     "inputs": "building",
     "export": "building",

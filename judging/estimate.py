@@ -124,43 +124,42 @@ def _medians(values: Array) -> Array:
     return medians
 
 
-def undisturbed_rounds(cells: Sequence[Sequence[Burst]]) -> int:
-    """Return how many rounds were undisturbed for the cell that was disturbed most. `cells` holds the bursts of each.
-
-    Rounds that were undisturbed for all cells do not matter: a pair of cells needs only its own two bursts.
-    """
-    return min(
-        (
-            sum(not turn.disturbed for turns in series_of(bursts).values() for turn in turns.values())
-            for bursts in cells
-        ),
-        default=0,
-    )
+def undisturbed_rounds(bursts: Sequence[Burst]) -> int:
+    """Return how many of a cell's bursts were undisturbed."""
+    return sum(not turn.disturbed for turns in series_of(bursts).values() for turn in turns.values())
 
 
-def are_precise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> bool:
-    """Return True if the rounds so far tell how each cell compares with the fastest. Each has bursts of one process.
+def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> set[int]:
+    """Return the places of the cells for which the rounds so far do not tell how they compare with the fastest.
 
-    The standard error of the median over rounds must be at most `MAX_STANDARD_ERROR`, or an eighth of the difference.
+    The fastest cell is one of them, since a ratio takes two. Each cell has bursts of one process. The standard error
+    of the median over rounds must be at most `MAX_STANDARD_ERROR`, or an eighth of the difference.
     What processes differ by comes on top, and no number of rounds shows it. With `bridge`, each cell is compared with
     the cell at that place instead, and a large difference does not help: the error is in other ratios, too.
 
     Looking after each round stops a little early, at errors about a fifth larger than these.
     """
     turns = [next(iter(series.values()), {}) for series in map(series_of, cells)]
-    filled = [each for each in turns if each]
+    filled = [place for place, each in enumerate(turns) if each]
     if not filled or (bridge is not None and not turns[bridge]):
-        return True
-    fastest = min(filled, key=lambda each: float(np.median([turn.ms for turn in each.values()])))
-    against = fastest if bridge is None else turns[bridge]
+        return set()
+    against = fastest(cells) if bridge is None else bridge
+    found = set()
     for other in filled:
-        logs = shared_logs(against, other)
-        if other is against or not logs:
+        logs = shared_logs(turns[against], turns[other])
+        if other == against or not logs:
             continue
         (middle,), (error,) = medians_and_errors(np.array([logs]))
         if error > max(MAX_STANDARD_ERROR, 0.0 if bridge is not None else abs(middle) * MAX_STANDARD_ERROR_SHARE):
-            return False
-    return True
+            found |= {against, other}
+    return found
+
+
+def fastest(cells: Sequence[Sequence[Burst]]) -> int:
+    """Return the place of the cell whose median burst is the shortest. Raises ValueError if no cell has samples."""
+    taken = {place: [burst for burst in bursts if burst.samples_ns] for place, bursts in enumerate(cells)}
+    medians_ms = {place: float(np.median(burst_medians_ms(bursts))) for place, bursts in taken.items() if bursts}
+    return min(medians_ms, key=lambda place: medians_ms[place])
 
 
 def shared_logs(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> list[float]:

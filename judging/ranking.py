@@ -49,8 +49,27 @@ def undecided(records: Sequence[Record], requirements: Requirements | None = Non
 
 
 def beaten(records: Sequence[Record], requirements: Requirements | None = None) -> dict[str, LeftEarly]:
-    """Return the cells that are surely beaten by one that meets the requirements, by label."""
-    return _beaten(Ranking(records, requirements))
+    """Return the cells that are surely beaten by one that meets the requirements, by label.
+
+    Another one was much faster in every round, or the best one is called faster. The baseline is never among them.
+    """
+    ranking = Ranking(records, requirements)
+    return _called_slower(ranking) | _beaten(ranking)
+
+
+def _called_slower(ranking: Ranking) -> dict[str, LeftEarly]:
+    """Return the cells that the best one is called faster than, by an interval over processes."""
+    return {
+        other.cell.label: LeftEarly(
+            after_process=len(other.processes),
+            ratio=lead.ci95.low,
+            than=ranking.ranked[0].cell.label,
+            seen_in="interval",
+        )
+        for other, lead in ranking.leads()
+        if lead.ci95 and lead.ci95.low > 1 and is_decided(lead) and relation(lead) is Relation.FASTER
+        if other is not ranking.baseline
+    }
 
 
 def _beaten(ranking: Ranking) -> dict[str, LeftEarly]:

@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -414,8 +414,9 @@ class LeftEarly(Frozen):
     """Why a cell was measured in fewer processes than others: it was surely beaten."""
 
     after_process: int  # so many processes it had
-    ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)]  # so many times slower it was at least, in every round
+    ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)]  # so many times slower it was at least
     than: str  # label of the cell that was faster
+    seen_in: Literal["rounds", "interval"] = "rounds"  # the least ratio is that of every round, or the interval's end
 
 
 class Record(Frozen):

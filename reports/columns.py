@@ -213,7 +213,8 @@ def _energy(row: CellJudgement) -> str:
     """Say where the energy was read, or why it was not, if that is known."""
     if row.record.energy:
         return row.record.energy.source
-    return "not measured: it was beaten in its first process" if row.record.left else ""
+    left = row.record.left
+    return "not measured: it was beaten in its first process" if left and left.after_process == 1 else ""
 
 
 def _beside() -> list[Column[CellJudgement]]:

@@ -206,10 +206,10 @@ def what_more_time_would_settle(judgement: Judgement) -> str:
 
 def left_early(contest: ContestJudgement) -> str:
     """Say which cells got no further process because they were surely beaten, and by whom, or nothing."""
-    groups: dict[tuple[int, str], list[CellJudgement]] = {}
+    groups: dict[tuple[int, str, str], list[CellJudgement]] = {}
     for cell in contest.cells:
         if left := cell.record.left:
-            groups.setdefault((left.after_process, left.than), []).append(cell)
+            groups.setdefault((left.after_process, left.than, left.seen_in), []).append(cell)
     return "; ".join(_left_early(cells) for cells in groups.values())
 
 
@@ -219,9 +219,12 @@ def _left_early(cells: Sequence[CellJudgement]) -> str:
     processes = f"{'its' if len(cells) == 1 else 'their'} first"
     processes += " process" if reasons[0].after_process == 1 else f" {reasons[0].after_process} processes"
     least = min(left.ratio for left in reasons)
+    names = listed([cell.label for cell in cells])
+    if reasons[0].seen_in == "interval":
+        return f"{names} left after {processes}: surely slower than {reasons[0].than}, at least {least:.2f} times"
     return (
-        f"{listed([cell.label for cell in cells])} left after {processes}: at least {least:.1f} times slower than "
-        f"{reasons[0].than} in every undisturbed round"
+        f"{names} left after {processes}: at least {least:.1f} times slower than {reasons[0].than} "
+        "in every undisturbed round"
     )
 
 

@@ -283,10 +283,11 @@ class ContestRun:
         begun_s = self._machine.now_s()
         while alive and (done < MIN_ROUNDS or self._machine.now_s() < self._time_plan.contest_ends_s):
             seen = self._rounds_so_far(epoch, group, alive, done, planned_done_s)
-            if not any(rule.wants_another(seen) for rule in rules):
+            takers = [alive[place] for place in sorted(set().union(*(rule.takers(seen) for rule in rules)))]
+            if not takers:
                 break
             around = self._conditions_of_round(group, done, alive)
-            for cell_run in order_of_round(group, done, alive):
+            for cell_run in order_of_round(group, done, takers):
                 try:
                     self._resume(cell_run)
                     cell_run.take_burst(group, done, self._machine.now_s() - self._run.begun_s, around)

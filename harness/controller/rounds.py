@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from harness.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
-from judging.estimate import are_precise, undisturbed_rounds
+from judging.estimate import fastest, imprecise, undisturbed_rounds
 from records.schema import Burst, LeftEarly, Record
 
 Pairs = Sequence[tuple[str, str]]
@@ -39,47 +39,58 @@ class RoundsSoFar:
 
 
 class RoundRule(Protocol):
-    def wants_another(self, seen: RoundsSoFar) -> bool:
-        """Return True when one more round is worth its time."""
+    def takers(self, seen: RoundsSoFar) -> set[int]:
+        """Return the places of the cells for which one more round is worth its time."""
 
 
 @dataclass(frozen=True)
 class PlannedRounds:
     rounds: int
 
-    def wants_another(self, seen: RoundsSoFar) -> bool:
-        return seen.done < self.rounds
+    def takers(self, seen: RoundsSoFar) -> set[int]:
+        return set(range(len(seen.bursts))) if seen.done < self.rounds else set()
 
 
 @dataclass(frozen=True)
 class RepeatDisturbedRounds:
-    """Rounds that were disturbed are made up for, by as many again as were planned at most."""
+    """Rounds that were disturbed are made up for, by as many again as were planned at most.
+
+    They are for the cells that lack undisturbed ones, and for the one that ratios are taken to.
+    """
 
     planned: int
 
-    def wants_another(self, seen: RoundsSoFar) -> bool:
+    def takers(self, seen: RoundsSoFar) -> set[int]:
+        if seen.done >= 2 * self.planned or not any(seen.bursts):
+            return set()
         enough = MIN_UNDISTURBED_SHARE * self.planned
-        return seen.done < 2 * self.planned and undisturbed_rounds(seen.bursts) < enough
+        lacking = {place for place, bursts in enumerate(seen.bursts) if undisturbed_rounds(bursts) < enough}
+        return lacking | {fastest(seen.bursts) if seen.bridge is None else seen.bridge} if lacking else set()
 
 
 @dataclass(frozen=True)
 class RefineImpreciseRounds:
     """Where rounds differ so much that their median says little, more rounds save further processes.
 
-    The question is asked once in as many rounds as were planned. Asked after every round, it would stop where some
-    agree by chance.
+    They are for the cells whose ratio is imprecise. The question is asked once in as many rounds as were planned. Asked
+    after every round, it would stop where some agree by chance.
     """
 
     planned: int
 
-    def wants_another(self, seen: RoundsSoFar) -> bool:
+    def takers(self, seen: RoundsSoFar) -> set[int]:
         if seen.done >= MAX_ROUNDS_PER_EPOCH or seen.further_s >= MAX_FURTHER_ROUNDS_S or not seen.has_time_to_spare:
-            return False
-        return seen.done % self.planned != 0 or not are_precise(seen.bursts, seen.bridge)
+            return set()
+        asked_after = seen.done - seen.done % self.planned
+        return imprecise([_before(asked_after, bursts) for bursts in seen.bursts], seen.bridge)
+
+
+def _before(round_number: int, bursts: Sequence[Burst]) -> list[Burst]:
+    return [burst for burst in bursts if burst.round < round_number]
 
 
 def round_rules(plan: SamplingPlan) -> tuple[RoundRule, ...]:
-    """Return the rules of an epoch. It goes on while one of them wants another round."""
+    """Return the rules of an epoch. It goes on while one of them finds a cell that another round is for."""
     rules = (PlannedRounds(plan.rounds), RepeatDisturbedRounds(plan.rounds))
     may_save_processes = plan.most_processes > plan.processes
     return (*rules, RefineImpreciseRounds(plan.rounds)) if may_save_processes else rules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import traceback
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import backends
 from backends import fast_path
 from backends.base import Backend, BuildContext, Settings
 from backends.reasons import reason_of
-from harness import messages
+from harness import isolation, messages
 from harness.messages import CellJob, Loaded, PhaseBegun, PhaseEnded
 from harness.worker import memory, precision
 from harness.worker.clock import Clock
@@ -65,6 +66,11 @@ class Bench:
             available = backend.available(cell.device)
         if not available:
             raise Unavailable(available.reason)
+        if backend.precompiles and not cell.device.is_cuda:
+            isolation.share_answers(workspace, isolation.mark_of_answers(torch.__version__, cell.backend))
+        with phases.announced("import"):
+            for name in backend.imports:
+                importlib.import_module(name)
         precision.apply(cell.precision)
         fast_path.apply(backend, cell)
         device_memory = memory.DeviceMemory(cell.device.cuda_index)

@@ -17,6 +17,7 @@ from pathlib import Path
 import backends
 from backends import fast_path
 from backends.base import AheadOfTime
+from backends.inductor import find_vector_instructions
 from harness import isolation, messages
 from harness.messages import (
     Assignment,
@@ -186,10 +187,11 @@ def precompile_headers(connection: Connection, job: PrecompileHeaders) -> str:
     import torch
 
     backend = backends.create(job.backend)
-    done = isolation.headers_of_torch() / f"bakeoff-{torch.__version__}-{job.backend}"
+    done = isolation.mark_of_answers(torch.__version__, job.backend)
     if done.exists() or not (available := backend.available(CPU)):
         return "" if done.exists() else available.reason
     messages.send(connection, PhaseBegun(name="precompile"))
+    find_vector_instructions(done.parent)
     backend.precompile()
     done.touch()
     return ""

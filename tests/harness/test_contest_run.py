@@ -65,7 +65,7 @@ def test_rounds_beyond_the_planned_ones_leave_time_for_further_processes(tmp_pat
 
 def test_disturbed_rounds_are_made_up_for(tmp_path: Path) -> None:
     run = run_contest(tmp_path, {"eager": Script(), "null": Script(disturbed_of_ten=5)})
-    assert rounds_of(run.records["eager"]) == 19
+    assert rounds_of(run.records["null"]) == 19
 
 
 def test_more_processes_are_started_while_pairs_are_undecided(tmp_path: Path) -> None:

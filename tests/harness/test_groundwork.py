@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness import isolation
 from harness.controller import groundwork
@@ -154,5 +155,6 @@ def test_no_build_compiles_headers_that_the_machine_has(tmp_path: Path, monkeypa
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     measure(tmp_path / "one", "inductor", "aotinductor")
     made = {file.name for file in isolation.headers_of_torch().glob("*.gch")}
+    assert all(isolation.mark_of_answers(torch.__version__, name).exists() for name in ("inductor", "aotinductor"))
     measure(tmp_path / "two", "inductor", "aotinductor", models=["conv"])
     assert made and made == {file.name for file in isolation.headers_of_torch().glob("*.gch")}

@@ -98,6 +98,22 @@ def test_a_worker_shares_only_the_headers_that_torch_has_precompiled_for_all_pro
     assert [path.name for path in (workspace / "tmp").rglob("*") if not path.is_symlink()] == [theirs.parent.name]
 
 
+def test_answers_of_the_compiler_are_shared_once_they_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "machine"))
+    mark = isolation.mark_of_answers("2.13.0", "inductor")
+    for name in ("nl/probe.so", "locks/probe.lock"):
+        (mark.parent / name).parent.mkdir(parents=True)
+        (mark.parent / name).touch()
+    workspace = isolation.make_workspace(tmp_path / "cell")
+    isolation.share_answers(workspace, mark)
+    assert not list((workspace / "cache").iterdir()), "torch is still compiling them"
+    mark.touch()
+    isolation.share_answers(workspace, mark)
+    assert [file.name for file in (workspace / "cache").rglob("*") if file.is_file()] == ["probe.so"]
+
+
 def test_a_marked_process_that_left_both_group_and_tree_is_killed() -> None:
     quiet = "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
     starter = f"import subprocess; print(subprocess.Popen({SLEEP!r}, start_new_session=True, {quiet}).pid)"

@@ -40,8 +40,8 @@ IMPRECISE = RoundsSoFar(12, [bursts(1.0, 0.3), bursts(1.01, 0.3)])
 
 
 def test_planned_rounds_are_taken() -> None:
-    assert PlannedRounds(12).wants_another(RoundsSoFar(11, []))
-    assert not PlannedRounds(12).wants_another(RoundsSoFar(12, []))
+    assert PlannedRounds(12).takers(RoundsSoFar(11, [[], []])) == {0, 1}
+    assert not PlannedRounds(12).takers(RoundsSoFar(12, [[], []]))
 
 
 @pytest.mark.parametrize(
@@ -51,19 +51,34 @@ def test_disturbed_rounds_are_made_up_for_by_as_many_again_at_most(done: int, di
     seen = RoundsSoFar(done, [bursts(1.0, 0.001, done), bursts(1.01, 0.001, done, disturbed)])
     # the quietest quarter of the rounds says what is usual for a cell
     seen = replace(seen, bursts=[*seen.bursts[:1], seen.bursts[1][::-1]]) if disturbed < done else seen
-    assert RepeatDisturbedRounds(12).wants_another(seen) == (wanted and disturbed < done)
+    assert bool(RepeatDisturbedRounds(12).takers(seen)) == (wanted and disturbed < done)
+
+
+def test_disturbed_rounds_are_repeated_by_those_that_lack_them_beside_the_fastest() -> None:
+    seen = RoundsSoFar(12, [bursts(2.0, 0.001), bursts(1.0, 0.001), bursts(3.0, 0.001, 12, 4)[::-1]])
+    assert RepeatDisturbedRounds(12).takers(seen) == {1, 2}
+    assert RepeatDisturbedRounds(12).takers(replace(seen, bridge=0)) == {0, 2}
 
 
 def test_rounds_that_differ_much_are_refined_and_rounds_that_agree_are_not() -> None:
     rule = RefineImpreciseRounds(12)
-    assert rule.wants_another(IMPRECISE)
-    assert not rule.wants_another(PRECISE)
-    assert not rule.wants_another(RoundsSoFar(12, [bursts(1.0, 0.3)])), "a cell by itself"
+    assert rule.takers(IMPRECISE) == {0, 1}
+    assert not rule.takers(PRECISE)
+    assert not rule.takers(RoundsSoFar(12, [bursts(1.0, 0.3)])), "a cell by itself"
+
+
+def test_only_imprecise_cells_and_the_fastest_take_further_rounds() -> None:
+    seen = RoundsSoFar(12, [bursts(1.5, 0.005), bursts(1.0, 0.005), bursts(1.01, 0.3)])
+    assert RefineImpreciseRounds(12).takers(seen) == {1, 2}
 
 
 def test_refining_asks_once_in_as_many_rounds_as_were_planned() -> None:
-    assert RefineImpreciseRounds(12).wants_another(replace(PRECISE, done=13))
-    assert not RefineImpreciseRounds(12).wants_another(replace(PRECISE, done=24))
+    loud_and_then_calm = bursts(1.0, 0.3) + [
+        burst.model_copy(update={"round": 12 + burst.round}) for burst in bursts(1.0, 0.0, 36)
+    ]
+    seen = RoundsSoFar(23, [loud_and_then_calm, bursts(1.01, 0.0, 48)])
+    assert RefineImpreciseRounds(12).takers(seen) == {0, 1}
+    assert not RefineImpreciseRounds(12).takers(replace(seen, done=36))
 
 
 @pytest.mark.parametrize(
@@ -72,13 +87,13 @@ def test_refining_asks_once_in_as_many_rounds_as_were_planned() -> None:
     ids=lambda limit: next(iter(limit)),
 )
 def test_refining_has_limits(limit: dict[str, float]) -> None:
-    assert not RefineImpreciseRounds(12).wants_another(replace(IMPRECISE, **limit))
+    assert not RefineImpreciseRounds(12).takers(replace(IMPRECISE, **limit))
 
 
 def test_in_groups_each_cell_is_compared_with_the_one_that_all_groups_hold() -> None:
     far_apart = RoundsSoFar(12, [bursts(1.0, 0.005), bursts(3.0, 0.2)])
-    assert not RefineImpreciseRounds(12).wants_another(far_apart)
-    assert RefineImpreciseRounds(12).wants_another(replace(far_apart, bridge=0))
+    assert not RefineImpreciseRounds(12).takers(far_apart)
+    assert RefineImpreciseRounds(12).takers(replace(far_apart, bridge=0))
 
 
 def test_rounds_are_refined_only_where_that_can_save_processes() -> None:

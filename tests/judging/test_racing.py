@@ -53,7 +53,8 @@ def test_a_few_rounds_prove_nothing() -> None:
 
 def test_a_close_process_saves_it_and_the_slow_ones_count() -> None:
     assert found(lived(1.0, "onnx"), lived(2.0, "inductor"))["inductor"].after_process == 5
-    assert not found(lived(1.0, "onnx"), lived(2.0, "inductor", [1.0, 1.0, 0.6, 1.0, 1.0]))
+    close_once = found(lived(1.0, "onnx"), lived(2.0, "inductor", [1.0, 1.0, 0.6, 1.0, 1.0]))
+    assert close_once["inductor"].seen_in == "interval", "it was not slower in every round"
 
 
 def test_the_baseline_is_never_beaten() -> None:
@@ -76,3 +77,12 @@ def test_a_beaten_cell_asks_for_no_further_process() -> None:
     eager, fast = lived(3.0, "eager"), lived(1.0, "onnx")
     assert undecided([eager, fast, once(2.0, "inductor")]) == []
     assert undecided([eager, fast, once(1.1, "inductor")]) == [("onnx", "inductor")]
+
+
+def test_a_cell_that_the_best_one_is_called_faster_than_is_beaten_by_the_interval() -> None:
+    eager, fast = lived(3.0, "eager"), lived(1.0, "onnx")
+    slower = lived(1.2, "inductor", [1.0, 1.01, 0.99, 1.0, 1.01])
+    left = found(eager, fast, slower)["inductor"]
+    assert (left.seen_in, left.than, left.after_process) == ("interval", "onnx", 5)
+    assert 1.1 < left.ratio < 1.2
+    assert "inductor" not in found(eager, fast, lived(1.01, "inductor"))

@@ -83,6 +83,14 @@ def test_what_left_early_is_told_in_one_line(left: dict[str, tuple[int, float]],
     assert not [doubt for doubt in contest.doubts if "left" in doubt.kind.value]
 
 
+def test_a_cell_that_left_by_its_interval_is_told_so() -> None:
+    left = LeftEarly(after_process=4, ratio=1.052, than="openvino", seen_in="interval")
+    contest = judged(once(3.0, "openvino"), once(3.3, "onnx").model_copy(update={"left": left}))
+    assert sentences.left_early(contest) == (
+        "onnx left after its first 4 processes: surely slower than openvino, at least 1.05 times"
+    )
+
+
 def test_the_winners_artefact_is_told_with_the_command_that_exports_it() -> None:
     won = once(1.0, "onnx", artifact="artifacts/x")
     for folder, said in (
