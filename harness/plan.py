@@ -23,6 +23,7 @@ from harness.places import devices_of_cells
 from judging.constraints import Requirements, parse_bytes
 from judging.load import parse_price
 from judging.ranking import BASELINE
+from models.base import ends_of_stream
 from records.errors import BakeoffError, UsageError, unknown
 from records.precision import Precision
 from records.schema import GENERATE, GENERATION, INFERENCE, TASKS, Cell, Frozen, Status
@@ -400,6 +401,9 @@ def _check_names(request: Request) -> None:
     for kind, names in named:
         if not names or not all(names):
             raise UsageError(f"no {kind} named: write --{kind} NAME[,NAME...]")
+    streams = [value for values in request.set.values() for value in values if ends_of_stream(value)]
+    if request.load and streams:
+        raise UsageError(f"--load sends requests of one size, and {streams[0]} is several")
     for key, values in request.set.items():
         if not values or not all(values):
             raise UsageError(f"--set {key}= has no value: write --set {key}=VALUE[,VALUE...]")

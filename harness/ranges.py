@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from models.base import Family
+from models.base import Family, ends_of_stream
 from records.errors import UsageError
 from records.schema import Range
 
@@ -56,7 +56,7 @@ def ranges_of(family: Family, asked: Mapping[str, tuple[str, ...]], spans: Mappi
                 raise UsageError(f"{written}: {error}") from None
             if not isinstance(parsed[name], int):
                 raise UsageError(f"{written}: {family.name}'s {name} is no size")
-        sizes = sorted(int(value) for value in asked[name])
+        sizes = sorted(size for value in asked[name] for size in ends_of_stream(value) or (int(value),))
         if outside := [size for size in sizes if not low <= size <= high]:
             raise UsageError(f"{written}: --set {name}={outside[0]} is outside of this range")
         # torch takes 0 and 1 for constants, and two axes of one size for the same

@@ -16,6 +16,7 @@ from pathlib import Path
 import backends
 import models
 from harness import script_models, script_parts
+from models.base import ends_of_stream
 from records.atomic_file import write_atomically
 from records.errors import UsageError
 from records.schema import INFERENCE, Record, Report
@@ -129,6 +130,8 @@ def _check_covered(record: Record) -> None:
         reason = f"model {cell.model}: there is one for each of {script_models.COVERED}"
     elif cell.task != INFERENCE:
         reason = f"task {cell.task}: there is one for {INFERENCE} only"
+    elif any(map(ends_of_stream, cell.dimensions.values())):
+        reason = f"{cell.id}: a stream of sizes takes more than a page"
     elif cell.dynamic:
         reason = f"{cell.label}: a build for a range of sizes takes more than a page"
     elif cell.precision.is_quantised:

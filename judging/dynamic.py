@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -94,8 +95,13 @@ def dynamic_ranges_of(contests: Sequence[ContestJudgement]) -> list[DynamicRange
 
 def _range(contests: Sequence[ContestJudgement]) -> DynamicRange:
     ranges = next(each.cell.dynamic for each in contests[0].cells if each.cell.dynamic)
-    by_size = sorted(contests, key=lambda contest: [int(contest.cell.dimensions[name]) for name in ranges])
-    return DynamicRange(ranges, tuple(by_size))
+    return DynamicRange(ranges, tuple(sorted(contests, key=lambda contest: _sizes(contest, ranges))))
+
+
+def _sizes(contest: ContestJudgement, names: Iterable[str]) -> list[float]:
+    """Return the sizes of a contest. A stream of several sizes comes after them."""
+    sizes = [contest.cell.dimensions[name] for name in names]
+    return [size if isinstance(size, int) else math.inf for size in sizes]
 
 
 def _point(contest: ContestJudgement, configuration: str) -> DynamicPoint:

@@ -120,7 +120,8 @@ def sweeps_of(contests: Sequence[ContestJudgement]) -> list[Sweep]:
     families: dict[tuple[object, ...], list[ContestJudgement]] = defaultdict(list)
     for contest in contests:
         cell = contest.cell
-        family = (cell.model, cell.task, cell.device, cell.precision, cell.seed, *sorted(cell.dimensions))
+        kinds = sorted((name, isinstance(value, int)) for name, value in cell.dimensions.items())  # a stream is no size
+        family = (cell.model, cell.task, cell.device, cell.precision, cell.seed, *kinds)
         families[family].append(contest)
     return [sweep for members in families.values() for sweep in _sweeps_of_family(members)]
 

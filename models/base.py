@@ -5,6 +5,7 @@ This file and the families import torch only inside functions, because the contr
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +25,19 @@ INPUT_SETS = 4
 """Calls rotate over this many sets of inputs, so that no cell gains from one set that stays in a cache or a graph."""
 
 
+_STREAM = re.compile(r"stream:(\d+):(\d+)", re.ASCII)
+
+
+def ends_of_stream(value: str | int) -> tuple[int, int] | None:
+    """Return the lowest and the highest size of a stream such as `stream:16:512`, or None for any other value."""
+    found = _STREAM.fullmatch(str(value))
+    return (int(found[1]), int(found[2])) if found else None
+
+
 @dataclass(frozen=True)
 class Dimension:
     """A size that a user sets with `--set NAME=VALUE`: a whole number, one of `choices`, or text if the default is
-    text."""
+    text. In place of a whole number, `stream:LOW:HIGH` stands for several sizes that take turns (`models.streams`)."""
 
     default: int | str
     help: str
@@ -42,6 +52,10 @@ class Dimension:
             raise unknown(f"value for {model}'s dimension '{name}'", str(text), self.choices)
         if isinstance(self.default, str):
             return str(text)
+        if ends := ends_of_stream(text):
+            if not self.minimum <= ends[0] < ends[1]:
+                raise UsageError(f"{model}: {name}={text}: the sizes of a stream rise, from {self.minimum} or more")
+            return "stream:{}:{}".format(*ends)
         try:
             value = int(text)
         except ValueError:
@@ -157,7 +171,9 @@ class Family(ABC):
             name: dimension.parse(self.name, name, given.get(name, dimension.default))
             for name, dimension in self.dimensions.items()
         }
-        self.check(values)
+        streams = {name: ends for name, value in values.items() if (ends := ends_of_stream(value))}
+        for end in range(2):
+            self.check({**values, **{name: ends[end] for name, ends in streams.items()}})
         return values
 
     def check(self, dimensions: Sizes) -> None:  # noqa: B027 - most families have nothing to check

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from models.base import INPUT_SETS, Decoder, Dimension, Family, Inputs, LoadedModel, Sizes
+from models.base import INPUT_SETS, Decoder, Dimension, Family, Inputs, LoadedModel, Sizes, ends_of_stream
 from records.device import Device
 from records.errors import UsageError
 from records.precision import Precision
@@ -44,6 +44,12 @@ class Generating(Family):
 
     def precision_reason(self, precision: Precision) -> str:
         return self._family.precision_reason(precision)
+
+    def resolve(self, given: Mapping[str, str | int]) -> dict[str, int | str]:
+        values = super().resolve(given)
+        if streams := [f"{name}={value}" for name, value in values.items() if ends_of_stream(value)]:
+            raise UsageError(f"{self.name}: --task generate has one size for each graph, and {streams[0]} is several")
+        return values
 
     def check(self, dimensions: Sizes) -> None:
         limit, length = self._family.max_positions(), context_of(dimensions)

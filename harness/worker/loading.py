@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import models
 from harness.worker import precision
+from models import streams
 from models.base import Inputs, LoadedModel
 from models.generation import Generating
 from records.device import Device
@@ -36,6 +37,13 @@ def load(cell: Cell, cwd: Path | None = None, weights_at: Mapping[str, int] | No
 
 
 def _load(cell: Cell) -> LoadedModel:
+    sizes = streams.each_size(cell.dimensions)
+    if len(sizes) == 1:
+        return _load_one_size(cell)
+    return streams.joined((_load_one_size(cell.model_copy(update={"dimensions": each})) for each in sizes), cell.model)
+
+
+def _load_one_size(cell: Cell) -> LoadedModel:
     family, dtype = models.find(cell.model), precision.dtype_of(cell.precision)
     if cell.task in GENERATION:
         drawn: LoadedModel | None = Generating(family).load_graph(

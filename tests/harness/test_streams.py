@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import models
 from backends.base import Compiled
 from backends.inductor import padded_to_buckets
+from harness.plan import Request, plan
 from harness.worker import reference
+from harness.worker.loading import load
 from harness.worker.serving import Stream
+from judging.dynamic import dynamic_ranges_of
+from judging.judgement import judge
+from judging.sweeps import sweeps_of
 from models.base import Inputs, LoadedModel, of_each_shape
 from models.transformer_lm import STREAM
-from records.errors import Unsupported
+from records.errors import Unsupported, UsageError
 from records.precision import Precision
-from records.schema import DoubtKind, Record, Status, Work
+from records.schema import Cell, DoubtKind, Record, Status, Work
 from tests.harness.measuring import by_label, measure
 
 LM = {"size": ("tiny",), "batch": ("1",), "context": ("32",), "lengths": ("stream",)}
@@ -24,6 +32,86 @@ LM = {"size": ("tiny",), "batch": ("1",), "context": ("32",), "lengths": ("strea
 def graphs(record: Record) -> int:
     assert record.placement is not None
     return record.placement.engines["inductor graphs"]
+
+
+FACTORY = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, width)
+
+    def forward(self, tokens):
+        return self.linear(tokens)
+
+def plain(batch: int = 2, seq: int = 8, unused: int = 3):
+    return Net(4), (torch.randn(batch, seq, 4),)
+
+def wide(batch: int = 2, width: int = 8):
+    return Net(width), (torch.randn(batch, 4),)
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Callable[..., Cell]:
+    (tmp_path / "net.py").write_text(FACTORY)
+
+    def of(factory: str, **dimensions: int | str) -> Cell:
+        name = f"{tmp_path}/net.py:{factory}"
+        return Cell(model=name, dimensions=models.find(name).resolve(dimensions), backend="eager")
+
+    return of
+
+
+def test_every_model_takes_a_stream_of_sizes(net: Callable[..., Cell]) -> None:
+    cell = net("plain", seq="stream:3:40")
+    assert cell.dimensions == {"batch": 2, "seq": "stream:3:40", "unused": 3}
+    found = [one.args[0].shape[1] for one in load(cell).inputs]
+    assert len(set(found)) == STREAM and (min(found), max(found)) == (3, 40) and found != sorted(found)
+    both = load(net("plain", seq="stream:3:40", batch="stream:1:16"))
+    assert {tuple(one.args[0].shape[:2]) for one in both.inputs} >= {(1, 3), (16, 40)}
+
+
+@pytest.mark.parametrize(
+    ("factory", "dimension", "value", "reason"),
+    [
+        ("wide", "width", "stream:2:8", "the weights of .* change with the size of a stream"),
+        ("plain", "unused", "stream:2:8", "no input of .* changes its shape with the size of a stream"),
+        ("plain", "seq", "stream:8:8", "the sizes of a stream rise"),
+        ("plain", "seq", "stream:8", "'seq' takes a whole number, not 'stream:8'"),
+    ],
+)
+def test_a_stream_that_no_model_can_have_is_refused(
+    net: Callable[..., Cell], factory: str, dimension: str, value: str, reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        load(net(factory, **{dimension: value}))
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "reason"),
+    [
+        ({"models": ["mlp"], "set": {"batch": ["stream:1:8"]}, "load": "offline"}, "--load sends requests of one size"),
+        ({"models": ["transformer_lm"], "set": {"prompt": ["stream:1:8"]}, "task": "generate"}, "one size for each"),
+    ],
+)
+def test_what_takes_one_size_refuses_a_stream(request_fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        plan(Request.model_validate({"devices": ["cpu"], "backends": ["eager"], **request_fields}))
+
+
+def test_one_build_for_a_range_serves_a_stream_beside_its_sizes(tmp_path: Path) -> None:
+    sizes = {"seq": ("8", "stream:4:16"), "dim": ("32",), "layers": ("1",), "heads": ("2",), "ffn": ("32",)}
+    report = measure(tmp_path / "run", "eager", "onnx", models=["transformer"], set=sizes, dynamic=["seq=4:16"])
+    found = {(one.cell.dimensions["seq"], one.cell.label): one for one in report.records}
+    assert found[8, "onnx[dynamic]"].status is found["stream:4:16", "onnx[dynamic]"].status is Status.OK
+    assert found["stream:4:16", "onnx[dynamic]"].settings["inputs of one call"] == STREAM
+    assert found["stream:4:16", "onnx"].reason == "onnx builds for one shape, and these inputs have several"
+    judged = judge(report)
+    (range_,) = dynamic_ranges_of(judged.contests)
+    assert range_.names == ["seq 8", "seq stream:4:16"]
+    assert sweeps_of(judged.contests) == []
 
 
 @pytest.mark.slow
