@@ -75,7 +75,9 @@ def test_a_killed_controller_is_replaced_and_its_contest_goes_on(pooled: Pooled)
 
 def test_an_interruption_ends_all_controllers_and_keeps_what_has_ended(pooled: Pooled) -> None:
     assert pooled.controllers_after == 0
-    assert not pooled.interrupted.complete and pooled.interrupted.planned == 4
+    ended = [record for record in pooled.interrupted.records if record.place]
+    assert pooled.interrupted.planned == 4 and len(ended) >= 2
+    assert pooled.interrupted.complete is (len(ended) == 4), "both contests may end at the same moment"
     assert pooled.interrupted.elapsed_s > 0
 
 
