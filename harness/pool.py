@@ -139,7 +139,9 @@ class Pool:
         """Bring every cell to its record in the store. Each contest is measured at the place that is free first."""
         left = [contest for contest in self._contests if pending(contest, store)]
         time_plan = time_plan_of(left, self._request, store, math.inf)
-        schedule = Schedule(left, expected_seconds(left, time_plan))
+        names = [place.name for place in self._places]
+        begun_at = {one.contest_id: one.place for one in store.all_unfinished() if one.place in names}
+        schedule = Schedule(left, expected_seconds(left, time_plan), begun_at)
         cells = cells_of(self._contests)
         progress.planned(cells)
         next_order = functools.partial(self._next_order, schedule, store, budget_ends_s)
@@ -200,6 +202,7 @@ class Pool:
         cause = f"the process that directs its contest ended at {place.name} ({self._cause(controller)})"
         if not schedule.has_begun_at(place.name):
             store.note(f"{cause} before it began: that place measured nothing more")
+            schedule.is_gone(place.name)
             return
         given_up = schedule.lost(place.name)
         if given_up is None:

@@ -11,23 +11,33 @@ MAX_ATTEMPTS = 3
 
 
 class Schedule:
-    """Hands out contests, the longest first. Contests that share a build follow one another at one place."""
+    """Hands out contests, the longest first. Contests that share a build follow one another at one place.
 
-    def __init__(self, contests: Sequence[Contest], expected_s: Mapping[str, float]) -> None:
-        """`expected_s` is how long each contest is expected to take, by its id."""
+    A contest stays where it has begun, also when it is begun again, because places may differ a little.
+    """
+
+    def __init__(
+        self, contests: Sequence[Contest], expected_s: Mapping[str, float], begun_at: Mapping[str, str] | None = None
+    ) -> None:
+        """`expected_s` is how long each contest is expected to take, by its id. `begun_at` is the place of each one
+        that has begun before."""
         self._expected_s = expected_s
         chains = chains_of(contests)
         self._waiting = sorted(chains, key=lambda chain: -sum(expected_s[one.id] for one in chain))
         self._under_way: dict[str, list[Contest]] = {}  # by place; the first one is being measured
         self._attempts: dict[str, int] = {}
+        self._begun_at = dict(begun_at or {})
 
     def next_for(self, place: str) -> Contest | None:
         """Return the contest to measure at this place now, or None where nothing is left for it."""
         if not self._under_way.get(place):
-            if not self._waiting:
+            chain = next((chain for chain in self._waiting if self._may_go_to(place, chain)), None)
+            if chain is None:
                 return None
-            self._under_way[place] = self._waiting.pop(0)
+            self._waiting.remove(chain)
+            self._under_way[place] = chain
         contest = self._under_way[place][0]
+        self._begun_at[contest.id] = place
         self._attempts[contest.id] = self._attempts.get(contest.id, 0) + 1
         return contest
 
@@ -46,6 +56,13 @@ class Schedule:
         if chain:
             self._waiting.insert(0, chain)
         return given_up
+
+    def is_gone(self, place: str) -> None:
+        """Let other places go on with what has begun at this place, which measures nothing more."""
+        self._begun_at = {contest: where for contest, where in self._begun_at.items() if where != place}
+
+    def _may_go_to(self, place: str, chain: Sequence[Contest]) -> bool:
+        return {self._begun_at[one.id] for one in chain if one.id in self._begun_at} <= {place}
 
     def share_of_waiting(self, contest: Contest) -> float:
         """Return the contest's share of the time that it and all that wait are expected to take."""

@@ -50,6 +50,7 @@ class UnfinishedContest(Frozen):
     epochs: int  # that have ended
     held_all: bool  # memory held all cells at once in the last one
     cells: list[UnfinishedCell]
+    place: str = ""  # of a pool
 
 
 class Store:
@@ -129,6 +130,10 @@ class Store:
         path = self._unfinished(contest_id)
         return UnfinishedContest.model_validate_json(path.read_text()) if path.exists() else None
 
+    def all_unfinished(self) -> list[UnfinishedContest]:
+        """Return how far each contest has come that has begun and not ended."""
+        return [UnfinishedContest.model_validate_json(path.read_text()) for path in self.root.glob("unfinished/*.json")]
+
     def forget(self, contest_id: str, cell_ids: Sequence[str]) -> None:
         """Remove what was kept of an unfinished contest, and what its cells have built."""
         self._unfinished(contest_id).unlink(missing_ok=True)
@@ -165,8 +170,7 @@ class Store:
 
         A cell that has not ended has the record that was kept.
         """
-        kept = [UnfinishedContest.model_validate_json(path.read_text()) for path in self.root.glob("unfinished/*.json")]
-        found = {cell.record.cell.id: cell.record for contest in kept for cell in contest.cells}
+        found = {cell.record.cell.id: cell.record for contest in self.all_unfinished() for cell in contest.cells}
         wanted = self.planned if cell_ids is None else cell_ids
         for cell_id in wanted:
             if self.has(cell_id):

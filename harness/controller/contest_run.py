@@ -110,6 +110,7 @@ class ContestRun:
                 epochs=self._epochs_done,
                 held_all=self._held_all,
                 cells=[cell_run.unfinished() for cell_run in self._cells],
+                place=self._run.place,
             )
         )
 

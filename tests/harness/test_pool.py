@@ -20,8 +20,8 @@ from records.schema import Cell, Record, Report, Status
 from records.store import Store
 from tests.harness.measuring import Silent, measure
 
-SIZES = {"batch": ("1", "2")}
-"""Two contests of two cells each."""
+SIZES = {"batch": ("1", "2", "3")}
+"""Three contests of two cells each for two places: when the first one is decided, the third one cannot have ended."""
 
 
 def controllers() -> list[psutil.Process]:
@@ -76,8 +76,8 @@ def test_a_killed_controller_is_replaced_and_its_contest_goes_on(pooled: Pooled)
 def test_an_interruption_ends_all_controllers_and_keeps_what_has_ended(pooled: Pooled) -> None:
     assert pooled.controllers_after == 0
     ended = [record for record in pooled.interrupted.records if record.place]
-    assert pooled.interrupted.planned == 4 and len(ended) >= 2
-    assert pooled.interrupted.complete is (len(ended) == 4), "both contests may end at the same moment"
+    assert not pooled.interrupted.complete
+    assert pooled.interrupted.planned == 6 and len(ended) >= 2
     assert pooled.interrupted.elapsed_s > 0
 
 
@@ -87,13 +87,14 @@ def test_what_is_left_is_measured_later_and_every_cell_has_one_record(pooled: Po
     assert [record.cell for record in pooled.resumed.records] == cells_of(plan(request))
     assert {record.status for record in pooled.resumed.records} == {Status.OK}
     measured_before = {record.cell.id for record in pooled.interrupted.records if record.place}
-    assert len(measured_before) + len(pooled.progress.ended_labels) == 4
+    assert len(measured_before) + len(pooled.progress.ended_labels) == 6
     assert pooled.resumed.elapsed_s > pooled.interrupted.elapsed_s
 
 
 def test_each_contest_stays_at_one_place_with_one_core(pooled: Pooled) -> None:
     places = {(record.cell.contest_id, record.place) for record in pooled.resumed.records}
-    assert len(places) == 2 and all(place.startswith("cpu:") for _, place in places)
+    assert len(places) == 3 and len({place for _, place in places}) == 2
+    assert all(place.startswith("cpu:") for _, place in places)
     assert pooled.resumed.environment.usable_cores == pooled.resumed.environment.torch_threads == 1
     cores = {
         (record.place, burst.conditions.core)

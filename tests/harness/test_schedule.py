@@ -31,14 +31,13 @@ def test_the_longest_contest_comes_first_and_each_goes_to_the_place_that_is_free
     assert schedule.next_for("a") is None
 
 
-def test_a_contest_that_lost_its_place_is_begun_again_where_one_is_free_and_given_up_in_the_end() -> None:
+def test_a_contest_whose_controller_died_is_begun_again_at_its_place_and_given_up_in_the_end() -> None:
     first, second = found = contests("mlp", "conv")
     schedule = Schedule(found, lasting(found, 9, 1))
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        place = "ab"[attempt % 2]
-        assert schedule.next_for(place) is first
-        assert schedule.lost(place) is (first if attempt == MAX_ATTEMPTS else None)
-    assert schedule.next_for("b") is second
+        assert schedule.next_for("a") is first
+        assert schedule.lost("a") is (first if attempt == MAX_ATTEMPTS else None)
+        assert schedule.next_for("b") is second, "the first one waits for its own place"
     schedule.ended("b")
     assert schedule.next_for("a") is schedule.next_for("b") is None
 
@@ -53,7 +52,16 @@ def test_contests_that_share_a_build_stay_at_one_place_one_after_the_other() -> 
     schedule.ended("b")
     assert schedule.next_for("b") is None
     assert schedule.lost("a") is None
+    assert schedule.next_for("b") is None
+    schedule.is_gone("a")
     assert [schedule.next_for("b"), schedule.ended("b"), schedule.next_for("b")] == [found[0], None, found[1]]
+
+
+def test_a_contest_that_was_interrupted_goes_on_where_it_has_begun() -> None:
+    first, second = found = contests("mlp", "conv")
+    schedule = Schedule(found, lasting(found, 9, 1), {first.id: "b"})
+    assert schedule.next_for("a") is second
+    assert schedule.next_for("b") is first
 
 
 def test_a_contest_gets_its_share_of_the_time_that_is_left() -> None:
