@@ -37,6 +37,7 @@ class AOTInductor(AheadOfTime):
     writes_caches = True
     takes_ranges = True
     precompiles = True
+    imports: ClassVar[tuple[str, ...]] = ("torch._inductor.compile_fx",)
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="runner")
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
@@ -70,7 +71,7 @@ class AOTInductor(AheadOfTime):
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import torch
-        import torch._inductor.compile_fx  # before the phases, which do not time imports
+        import torch._inductor
 
         prepared = quantising.prepare(module, inputs, context, lower=False)
         # functionalisation takes no inference tensors, so export in no_grad, as a user's script would

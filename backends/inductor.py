@@ -382,14 +382,17 @@ def _triton_available() -> Availability:
 
 
 def find_vector_instructions(cache: Path) -> None:
-    """Have torch compile small programs that show which vector instructions it can use, and keep them in `cache`."""
+    """Have torch compile small programs that show which vector instructions it can use, and keep them in `cache`.
+
+    This is for a worker, which has an own cache.
+    """
     from torch._inductor import cpu_vec_isa
 
-    own_cache = os.environ.pop(CACHE_VARIABLE, None)
+    own_cache = os.environ[CACHE_VARIABLE]
     os.environ[CACHE_VARIABLE] = str(cache)
-    cpu_vec_isa.pick_vec_isa()
-    os.environ.pop(CACHE_VARIABLE)
-    if own_cache is not None:
+    try:
+        cpu_vec_isa.pick_vec_isa()
+    finally:
         os.environ[CACHE_VARIABLE] = own_cache
 
 

@@ -93,25 +93,24 @@ def headers_of_torch(temporary: Path | None = None) -> Path:
     return Path(temporary or tempfile.gettempdir(), name, "precompiled_headers")
 
 
-def answers_of_the_compiler() -> Path:
-    """Return the folder in which this machine keeps what torch found out by compiling small test programs."""
-    return headers_of_torch().with_name("bakeoff_compiler_answers")
+def compiler_checks_done(torch_version: str, backend: str) -> Path:
+    """Return the file that exists once torch has checked what the C++ compiler can do for the backend's builds.
+
+    Its folder holds the small programs that torch compiles for these checks. It lies beside the headers, where all
+    workers see it.
+    """
+    return headers_of_torch() / "bakeoff_compiler_checks" / f"complete-{torch_version}-{backend}"
 
 
-def mark_of_answers(torch_version: str, backend: str) -> Path:
-    """Return the file that exists when everything that the backend's builds ask is answered."""
-    return answers_of_the_compiler() / f"complete-{torch_version}-{backend}"
+def share_compiler_checks(workspace: Path, done: Path) -> None:
+    """Copy the programs beside `done` into a worker's empty cache of Inductor, if that file exists.
 
-
-def share_answers(workspace: Path, mark: Path) -> None:
-    """Copy the machine's answers into a worker's empty cache of Inductor, if `mark` says that they are complete.
-
-    Torch looks for its test programs there before it compiles them, which takes seconds. Their names tell the versions
-    of the compiler and of torch, and the flags. Source: torch/_inductor/cpu_vec_isa.py.
+    Torch looks for them there before it compiles them, which takes seconds. Their names tell the versions of the
+    compiler and of torch, and the flags. Source: torch/_inductor/cpu_vec_isa.py.
     """
     cache = workspace / "cache" / "inductor"
-    if mark.exists() and not cache.exists():
-        shutil.copytree(mark.parent, cache, ignore=shutil.ignore_patterns("locks", "complete-*"))
+    if done.exists() and not cache.exists():
+        shutil.copytree(done.parent, cache, ignore=shutil.ignore_patterns("locks", "complete-*"))
 
 
 def die_with_parent() -> None:

@@ -118,7 +118,7 @@ class LoadedModel:
     by part, beside its own weights."""
     padded_axis: int | None = None
     """A dimension of every input and output. Zeros put behind an input along it do not change the outputs before them,
-    as in a causal model. Such a model may have a stream: sets of inputs of different lengths."""
+    as in a causal model. Inductor's mode `buckets` pads inputs along it."""
     surgical_targets: tuple[str, ...] = ()
     """Patterns of module names, such as `layers.*.rope`, that the mode `surgical` compiles."""
     spared_bytes: int = 0
@@ -172,7 +172,7 @@ class Family(ABC):
             for name, dimension in self.dimensions.items()
         }
         streams = {name: ends for name, value in values.items() if (ends := ends_of_stream(value))}
-        for end in range(2):
+        for end in (0, 1) if streams else (0,):
             self.check({**values, **{name: ends[end] for name, ends in streams.items()}})
         return values
 

@@ -18,22 +18,22 @@ SIZES = 8
 def each_size(dimensions: Sizes) -> list[dict[str, int | str]]:
     """Return the dimensions of each call of a stream, or those given where none of them is a stream.
 
-    Several streams go through their sizes together. The sizes are unordered, and few are multiples of a power of two.
+    Several streams go through their sizes together.
     """
     spans = {name: found for name, value in dimensions.items() if (found := ends_of_stream(value))}
     if not spans:
         return [dict(dimensions)]
     return [
-        {**dimensions, **{name: _size(*span, (3 * place) % SIZES) for name, span in spans.items()}}
-        for place in range(SIZES)
+        {**dimensions, **dict(zip(spans, sizes, strict=True))}
+        for sizes in zip(*(sizes_between(*span) for span in spans.values()), strict=True)
     ]
 
 
-def _size(low: int, high: int, place: int) -> int:
-    """Return the size at a place between 0, the lowest one, and 7, the highest one."""
-    if place in (0, SIZES - 1):
-        return low if place == 0 else high
-    return max(low, low + (high - low) * place // (SIZES - 1) - (place * 5) % 3)
+def sizes_between(low: int, high: int) -> list[int]:
+    """Return eight sizes from `low` to `high`. They are unordered, and few are multiples of a power of two."""
+    between = [low + (high - low) * place // (SIZES - 1) - (place * 5) % 3 for place in range(1, SIZES - 1)]
+    rising = [low, *(max(low, size) for size in between), high]
+    return [rising[(3 * place) % SIZES] for place in range(SIZES)]
 
 
 def joined(models: Iterable[LoadedModel], name: str) -> LoadedModel:

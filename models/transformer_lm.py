@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from models import streams
 from models.base import INPUT_SETS, Decoder, Dimension, Drawn, Inputs, LoadedModel, Sizes
 from models.generation import context_of
 from records.device import Device
@@ -47,9 +48,6 @@ SIZES = {
 }
 """`tiny` is for tests. The sizes named by their parameters have 3.41, 1.07, 10.06 and 39.83 billion. "2.7B" is the name
 that size is known by, and its gated block has more."""
-
-STREAM = 8
-"""Number of lengths in a stream, from an eighth of the context to all of it."""
 
 
 class TransformerLM(Drawn):
@@ -116,9 +114,7 @@ def _drawn(dimensions: Sizes, generator: torch.Generator, dtype: torch.dtype, co
 
 
 def lengths(context: int, kind: str) -> list[int]:
-    """Return the length of each input set. A stream's lengths are unordered, and not multiples of a power of two."""
+    """Return the length of each input set. A stream has lengths from an eighth of the context to all of it."""
     if kind == "fixed":
         return [context] * INPUT_SETS
-    step = max(1, context // STREAM)
-    up = [max(2, step * number - (number * 5) % 7) for number in range(1, STREAM)] + [context]
-    return [up[(3 * place) % STREAM] for place in range(STREAM)]
+    return streams.sizes_between(min(context, max(2, context // streams.SIZES)), context)

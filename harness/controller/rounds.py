@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from harness.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
@@ -61,28 +61,32 @@ class RepeatDisturbedRounds:
     planned: int
 
     def takers(self, seen: RoundsSoFar) -> set[int]:
-        if seen.done >= 2 * self.planned or not any(seen.bursts):
+        if not self.planned <= seen.done < 2 * self.planned or not any(seen.bursts):
             return set()
         enough = MIN_UNDISTURBED_SHARE * self.planned
         lacking = {place for place, bursts in enumerate(seen.bursts) if undisturbed_rounds(bursts) < enough}
         return lacking | {fastest(seen.bursts) if seen.bridge is None else seen.bridge} if lacking else set()
 
 
-@dataclass(frozen=True)
+@dataclass
 class RefineImpreciseRounds:
     """Where rounds differ so much that their median says little, more rounds save further processes.
 
     They are for the cells whose ratio is imprecise. The question is asked once in as many rounds as were planned. Asked
-    after every round, it would stop where some agree by chance.
+    after every round, it would stop where some agree by chance. An object is for one group of cells in one epoch.
     """
 
     planned: int
+    _imprecise: dict[tuple[int, int], set[int]] = field(default_factory=dict)  # by rounds done and cells alive
 
     def takers(self, seen: RoundsSoFar) -> set[int]:
         if seen.done >= MAX_ROUNDS_PER_EPOCH or seen.further_s >= MAX_FURTHER_ROUNDS_S or not seen.has_time_to_spare:
             return set()
         asked_after = seen.done - seen.done % self.planned
-        return imprecise([_before(asked_after, bursts) for bursts in seen.bursts], seen.bridge)
+        key = (asked_after, len(seen.bursts))
+        if key not in self._imprecise:
+            self._imprecise[key] = imprecise([_before(asked_after, bursts) for bursts in seen.bursts], seen.bridge)
+        return self._imprecise[key]
 
 
 def _before(round_number: int, bursts: Sequence[Burst]) -> list[Burst]:

@@ -17,7 +17,7 @@ from backends import fast_path
 from backends.base import Backend, BuildContext, Settings
 from backends.reasons import reason_of
 from harness import isolation, messages
-from harness.messages import CellJob, Loaded, PhaseBegun, PhaseEnded
+from harness.messages import CellJob, Loaded, MeasurePackagedCell, PhaseBegun, PhaseEnded
 from harness.worker import memory, precision
 from harness.worker.clock import Clock
 from harness.worker.loading import gradients, load, place, saved_inputs, training_of
@@ -66,11 +66,13 @@ class Bench:
             available = backend.available(cell.device)
         if not available:
             raise Unavailable(available.reason)
-        if backend.precompiles and not cell.device.is_cuda:
-            isolation.share_answers(workspace, isolation.mark_of_answers(torch.__version__, cell.backend))
-        with phases.announced("import"):
-            for name in backend.imports:
-                importlib.import_module(name)
+        if not isinstance(job, MeasurePackagedCell):  # which builds nothing
+            if backend.precompiles and not cell.device.is_cuda:
+                done = isolation.compiler_checks_done(torch.__version__, cell.backend)
+                isolation.share_compiler_checks(workspace, done)
+            with phases.announced("import"):
+                for name in backend.imports:
+                    importlib.import_module(name)
         precision.apply(cell.precision)
         fast_path.apply(backend, cell)
         device_memory = memory.DeviceMemory(cell.device.cuda_index)

@@ -187,10 +187,11 @@ def precompile_headers(connection: Connection, job: PrecompileHeaders) -> str:
     import torch
 
     backend = backends.create(job.backend)
-    done = isolation.mark_of_answers(torch.__version__, job.backend)
+    done = isolation.compiler_checks_done(torch.__version__, job.backend)
     if done.exists() or not (available := backend.available(CPU)):
         return "" if done.exists() else available.reason
     messages.send(connection, PhaseBegun(name="precompile"))
+    done.parent.mkdir(parents=True, exist_ok=True)
     find_vector_instructions(done.parent)
     backend.precompile()
     done.touch()

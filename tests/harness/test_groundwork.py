@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -155,6 +158,34 @@ def test_no_build_compiles_headers_that_the_machine_has(tmp_path: Path, monkeypa
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     measure(tmp_path / "one", "inductor", "aotinductor")
     made = {file.name for file in isolation.headers_of_torch().glob("*.gch")}
-    assert all(isolation.mark_of_answers(torch.__version__, name).exists() for name in ("inductor", "aotinductor"))
+    assert all(isolation.compiler_checks_done(torch.__version__, name).exists() for name in ("inductor", "aotinductor"))
     measure(tmp_path / "two", "inductor", "aotinductor", models=["conv"])
     assert made and made == {file.name for file in isolation.headers_of_torch().glob("*.gch")}
+
+
+COUNTS_COMPILATIONS = """
+from torch._inductor import cpp_builder, cpu_vec_isa
+
+compiled, build = [], cpp_builder.CppBuilder.build
+cpp_builder.CppBuilder.build = lambda builder: (compiled.append(builder), build(builder))[1]
+cpu_vec_isa.pick_vec_isa()
+print(len(compiled))
+"""
+
+
+@pytest.mark.slow
+def test_a_build_repeats_no_check_of_the_compiler_that_the_machine_has_made(tmp_path: Path) -> None:
+    def run(script: str, cache: Path) -> str:
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+        command = [sys.executable, "-c", script]
+        return subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=300
+        ).stdout.strip()
+
+    done = tmp_path / "machine" / "complete"
+    keep = "from pathlib import Path; from backends.inductor import find_vector_instructions as find"
+    run(f"{keep}; find(Path({str(done.parent)!r}))", tmp_path / "own")
+    done.touch()
+    isolation.share_compiler_checks(tmp_path / "cell", done)
+    assert int(run(COUNTS_COMPILATIONS, tmp_path / "empty")) > 0
+    assert run(COUNTS_COMPILATIONS, tmp_path / "cell" / "cache" / "inductor") == "0"

@@ -98,19 +98,19 @@ def test_a_worker_shares_only_the_headers_that_torch_has_precompiled_for_all_pro
     assert [path.name for path in (workspace / "tmp").rglob("*") if not path.is_symlink()] == [theirs.parent.name]
 
 
-def test_answers_of_the_compiler_are_shared_once_they_are_complete(
+def test_checks_of_the_compiler_are_shared_once_they_are_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "machine"))
-    mark = isolation.mark_of_answers("2.13.0", "inductor")
+    done = isolation.compiler_checks_done("2.13.0", "inductor")
     for name in ("nl/probe.so", "locks/probe.lock"):
-        (mark.parent / name).parent.mkdir(parents=True)
-        (mark.parent / name).touch()
+        (done.parent / name).parent.mkdir(parents=True)
+        (done.parent / name).touch()
     workspace = isolation.make_workspace(tmp_path / "cell")
-    isolation.share_answers(workspace, mark)
+    isolation.share_compiler_checks(workspace, done)
     assert not list((workspace / "cache").iterdir()), "torch is still compiling them"
-    mark.touch()
-    isolation.share_answers(workspace, mark)
+    done.touch()
+    isolation.share_compiler_checks(workspace, done)
     assert [file.name for file in (workspace / "cache").rglob("*") if file.is_file()] == ["probe.so"]
 
 

@@ -61,10 +61,9 @@ def test_disturbed_rounds_are_repeated_by_those_that_lack_them_beside_the_fastes
 
 
 def test_rounds_that_differ_much_are_refined_and_rounds_that_agree_are_not() -> None:
-    rule = RefineImpreciseRounds(12)
-    assert rule.takers(IMPRECISE) == {0, 1}
-    assert not rule.takers(PRECISE)
-    assert not rule.takers(RoundsSoFar(12, [bursts(1.0, 0.3)])), "a cell by itself"
+    assert RefineImpreciseRounds(12).takers(IMPRECISE) == {0, 1}
+    assert not RefineImpreciseRounds(12).takers(PRECISE)
+    assert not RefineImpreciseRounds(12).takers(RoundsSoFar(12, [bursts(1.0, 0.3)])), "a cell by itself"
 
 
 def test_only_imprecise_cells_and_the_fastest_take_further_rounds() -> None:

@@ -20,7 +20,7 @@ from judging.dynamic import dynamic_ranges_of
 from judging.judgement import judge
 from judging.sweeps import sweeps_of
 from models.base import Inputs, LoadedModel, of_each_shape
-from models.transformer_lm import STREAM
+from models.streams import SIZES
 from records.errors import Unsupported, UsageError
 from records.precision import Precision
 from records.schema import Cell, DoubtKind, Record, Status, Work
@@ -68,7 +68,7 @@ def test_every_model_takes_a_stream_of_sizes(net: Callable[..., Cell]) -> None:
     cell = net("plain", seq="stream:3:40")
     assert cell.dimensions == {"batch": 2, "seq": "stream:3:40", "unused": 3}
     found = [one.args[0].shape[1] for one in load(cell).inputs]
-    assert len(set(found)) == STREAM and (min(found), max(found)) == (3, 40) and found != sorted(found)
+    assert len(set(found)) == SIZES and (min(found), max(found)) == (3, 40) and found != sorted(found)
     both = load(net("plain", seq="stream:3:40", batch="stream:1:16"))
     assert {tuple(one.args[0].shape[:2]) for one in both.inputs} >= {(1, 3), (16, 40)}
 
@@ -106,7 +106,7 @@ def test_one_build_for_a_range_serves_a_stream_beside_its_sizes(tmp_path: Path) 
     report = measure(tmp_path / "run", "eager", "onnx", models=["transformer"], set=sizes, dynamic=["seq=4:16"])
     found = {(one.cell.dimensions["seq"], one.cell.label): one for one in report.records}
     assert found[8, "onnx[dynamic]"].status is found["stream:4:16", "onnx[dynamic]"].status is Status.OK
-    assert found["stream:4:16", "onnx[dynamic]"].settings["inputs of one call"] == STREAM
+    assert found["stream:4:16", "onnx[dynamic]"].settings["inputs of one call"] == SIZES
     assert found["stream:4:16", "onnx"].reason == "onnx builds for one shape, and these inputs have several"
     judged = judge(report)
     (range_,) = dynamic_ranges_of(judged.contests)
@@ -120,7 +120,7 @@ def test_a_stream_is_checked_input_by_input_and_timed_as_one_call(tmp_path: Path
     records = by_label(report)
     eager = records["eager"]
     assert eager.status is Status.OK, eager.log_tail
-    assert eager.settings["inputs of one call"] == STREAM
+    assert eager.settings["inputs of one call"] == SIZES
     assert records["onnx"].status is Status.UNSUPPORTED
     assert records["onnx"].reason == "onnx builds for one shape, and these inputs have several"
 
@@ -130,10 +130,10 @@ def test_recompilations_of_a_stream_are_counted(tmp_path: Path) -> None:
     modes = [f"inductor/{mode}" for mode in ("default", "static", "dynamic", "buckets")]
     records = by_label(measure(tmp_path / "run", "eager", *modes, models=["transformer_lm"], set=LM))
     assert {record.status for record in records.values()} == {Status.OK}
-    assert graphs(records["inductor/static"]) == STREAM
+    assert graphs(records["inductor/static"]) == SIZES
     assert graphs(records["inductor/dynamic"]) == 1
     assert graphs(records["inductor"]) == 2  # one for the first length, one for all others
-    assert graphs(records["inductor/buckets"]) < STREAM
+    assert graphs(records["inductor/buckets"]) < SIZES
     assert all(DoubtKind.RECOMPILED not in [doubt.kind for doubt in record.doubts] for record in records.values())
 
 

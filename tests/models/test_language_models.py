@@ -8,8 +8,9 @@ from torch.nn import functional
 
 import models
 from harness.worker.reference import layer_by_layer
+from models import streams
 from models.base import INPUT_SETS, Inputs, LoadedModel
-from models.transformer_lm import SIZES, STREAM, VOCABULARY, lengths
+from models.transformer_lm import SIZES, VOCABULARY, lengths
 from records.device import CPU
 
 
@@ -66,7 +67,8 @@ def test_the_loss_is_the_cross_entropy_of_the_next_token() -> None:
 def test_a_stream_has_lengths_of_its_own_up_to_the_context() -> None:
     sets = tiny(context=64, lengths="stream").inputs
     found = [one.args[0].shape[1] for one in sets]
-    assert found == lengths(64, "stream") and len(set(found)) == STREAM and max(found) == 64
+    assert found == lengths(64, "stream") and len(set(found)) == streams.SIZES
+    assert (min(found), max(found)) == (8, 64) and found != sorted(found)
     assert lengths(64, "fixed") == [64] * INPUT_SETS
 
 
