@@ -3,7 +3,7 @@
 
     python benchmarks/coverage.py
 
-simulates contests and prints four tables in Markdown. docs/method.md has their main numbers. In the simulation, a
+simulates contests and prints five tables in Markdown. docs/method.md has their main numbers. In the simulation, a
 process is off by a bias for as long as it lives. A round's ratio adds noise to the biases of its two processes. In a
 disturbed round, one side is up to twice as slow. The decisions are those of judging/decision.py itself.
 """
@@ -41,6 +41,9 @@ RIVALS = 4
 RESAMPLES = 400
 RATIOS = (1.0, 1.03, 1.05, 1.24)
 EQUAL_CELLS = 6
+
+RACE = (1.25, 1.0, 1.0, 1.03, 1.05)
+"""The true latencies of the cells of a race. The first one is the baseline, and the next two are equal and best."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ def main() -> None:
     sections = [coverage_table(random, options.trials), fit_table(random, options.trials // 10)]
     sections.append(procedure_table(random, options.trials))
     sections.append(equals_table(random, options.trials // 5))
+    sections.append(race_table(random, options.trials // 20))
     print("\n\n".join("\n".join(lines) for lines in sections))  # noqa: T201
 
 
@@ -181,6 +185,57 @@ def equals_table(random: np.random.Generator, trials: int) -> list[str]:
         taken = np.mean([end[2] for end in ends])
         lines.append(_line(scenario.name, _percent(float(called)), _percent(float(open_ended)), f"{taken:.1f}"))
     return lines
+
+
+def race_table(random: np.random.Generator, trials: int) -> list[str]:
+    """Compare races, in which a cell leaves once the best one is called faster, with contests in which all stay."""
+    lines = _header(
+        "bias of a process",
+        "decided cells",
+        *(f"interval of {ratio:.2f} holds" for ratio in RACE[3:]),
+        "wrong",
+        "processes",
+    )
+    for scenario in PROCEDURES:
+        for leaves in (False, True):
+            ends = [_race(random, scenario, leaves) for _ in range(trials)]
+            held = [float(np.mean([end[0][place] for end in ends])) for place in range(2)]
+            wrong, processes = (float(np.mean([end[place] for end in ends])) for place in (1, 2))
+            how = "leave" if leaves else "stay"
+            lines.append(_line(scenario.name, how, *map(_percent, held), _percent(wrong), f"{processes:.1f}"))
+    return lines
+
+
+def _race(random: np.random.Generator, scenario: Scenario, leaves: bool) -> tuple[list[bool], bool, float]:
+    """Measure a race until it is decided.
+
+    Return whether the intervals of the two slower cells to the first equal one hold, whether an equal or a slower cell
+    was called a winner over it or the other equal one, and the mean number of processes of a cell.
+    """
+    cells = range(len(RACE))
+    logs = np.log(RACE)[:, np.newaxis] + _biases(random, scenario, (len(RACE), MAX_PROCESSES))
+    noise = random.normal(0, ROUND_NOISE / math.sqrt(2), (*logs.shape, ROUNDS))
+    drift = np.cumsum(random.normal(0, 0.02, (MAX_PROCESSES, ROUNDS)), axis=1)
+    latencies_ms = np.exp(logs[..., np.newaxis] + noise + drift).tolist()
+    taken: dict[str, dict[int, dict[tuple[int, int], Turn]]] = {str(cell): {} for cell in cells}
+    away: set[str] = set()
+    for process in range(MAX_PROCESSES):
+        for cell in cells:
+            if str(cell) not in away:
+                turns = enumerate(latencies_ms[cell][process])
+                taken[str(cell)][process] = {(process, number): Turn(ms, False) for number, ms in turns}
+        if process + 1 < FEWEST_PROCESSES:
+            continue
+        contest = fit(taken)
+        best = min(taken, key=lambda label: contest.latency_ms[label])
+        leads = {label: contest.ratio(best, label) for label in taken if label != best}
+        decided = {label for label, lead in leads.items() if is_decided(lead)}
+        if decided == set(leads):
+            break
+        away = {label for label in decided - {"0"} if relation(leads[label]) is Relation.FASTER} if leaves else set()
+    held = [_holds(contest.ratio("1", str(cell)), RACE[cell]) for cell in (3, 4)]
+    beaten = {label for label, lead in leads.items() if relation(lead) is Relation.FASTER}
+    return held, bool(beaten & {"1", "2"}), float(np.mean([len(of_cell) for of_cell in taken.values()]))
 
 
 def simulated_rounds(random: np.random.Generator, scenario: Scenario, trials: int, processes: int) -> Array:

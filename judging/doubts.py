@@ -18,6 +18,9 @@ CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
 MAX_PROCESS_SPREAD = 0.05
 """If equal processes of a cell are further apart than this, that is a doubt."""
 
+COARSE_CHECK = 10**-0.5
+"""An error of this share of the outputs (10 dB) passes only where eager's is of that size. Zeros have an error of 1."""
+
 FALLBACKS_NAMED = 5
 
 _WEIGHTS = list(DoubtKind)
@@ -26,7 +29,7 @@ _WEIGHTS = list(DoubtKind)
 def doubts_of(ranking: Ranking, records: Sequence[Record]) -> dict[Effect, tuple[Doubt, ...]]:
     """Return every doubt about the contest of these records by what it does to the answer, in order of weight."""
     found = [*_of_absence(records), *(doubt for doubts in ranking.unmet.values() for doubt in doubts)]
-    found += _of_records(ranking.ranked)
+    found += [*_of_records(ranking.ranked), *_of_checks(ranking.ranked)]
     if ranking.ranked:
         found += [*_of_baseline(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
         found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked), *_of_conditions(ranking)]
@@ -70,6 +73,15 @@ def _of_records(ranked: Sequence[Record]) -> list[Doubt]:
                 values = {"calls": phase.calls, "seconds": phase.seconds}
                 single.append(Doubt(kind=DoubtKind.SETTLED_LATE, labels=[record.cell.label], values=values))
     return [*(doubt.model_copy(update={"labels": labels}) for doubt, labels in about), *single]
+
+
+def _of_checks(ranked: Sequence[Record]) -> list[Doubt]:
+    """Return one doubt about all cells whose check would hardly have found a fault."""
+    checks = {record.cell.label: record.accuracy for record in ranked if record.accuracy}
+    errors = {label: check.relative_rmse for label, check in checks.items() if not check.allclose}
+    coarse = {label: error for label, error in errors.items() if error > COARSE_CHECK}
+    values = {"error": max(coarse.values(), default=0.0)}
+    return [Doubt(kind=DoubtKind.COARSE_CHECK, labels=list(coarse), values=values)] if coarse else []
 
 
 def _of_baseline(ranking: Ranking) -> list[Doubt]:

@@ -382,6 +382,7 @@ class DoubtKind(StrEnum):
     CAVEAT = "caveat"  # details: what is true of every number of this backend
     NOTED = "noted"  # details: a text, from a report of schema 1
     REFERENCE = "reference"  # not all float64; details: its type, then operators that ran in float32, or how it failed
+    COARSE_CHECK = "coarse check"  # eager is far from the reference, so it rejects little; values: largest error
     RECOMPILED = "recompiled"  # compiled again while it was measured; values: count
     WARM_UP = "warm-up"  # it did not become steady; values: seconds
     WARM_UP_NOISE = "warm-up noise"  # it did not become steady, but no trend was left

@@ -50,6 +50,7 @@ _SAID_OF_CELLS = {
     DoubtKind.CAVEAT,
     DoubtKind.NOTED,
     DoubtKind.REFERENCE,
+    DoubtKind.COARSE_CHECK,
     DoubtKind.RECOMPILED,
     DoubtKind.WARM_UP,
     DoubtKind.WARM_UP_NOISE,
@@ -214,6 +215,10 @@ _DOUBTS: dict[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.CAVEAT: lambda doubt: doubt.details[0],
     DoubtKind.NOTED: lambda doubt: doubt.details[0],
     DoubtKind.REFERENCE: _reference,
+    DoubtKind.COARSE_CHECK: lambda doubt: (
+        f"the error is up to {100 * doubt.values['error']:.0f} % of the outputs and passes, because eager's is as "
+        "large: this check finds only gross faults. Random weights often do this: check trained ones"
+    ),
     DoubtKind.RECOMPILED: lambda doubt: (
         f"compiled {_count(doubt, 'count')} more time(s) while it was measured: its latency may contain compiling. Fix "
         "the shapes of the inputs"

@@ -84,10 +84,19 @@ def sentences(contest: ContestJudgement) -> list[str]:
     if best.speedup and best.label != generation.baseline:
         told += f", {format.ratio(best.speedup.value)}x {generation.baseline}"
     differing = [cell for cell in generation.cells if cell.generated and cell.generated.margin is not None]
-    return [f"{told}.", *(_difference(cell.label, cell.generated) for cell in differing if cell.generated)]
+    return [
+        f"{told}.",
+        *(_difference(cell.label, generation.baseline, cell.generated) for cell in differing if cell.generated),
+    ]
 
 
-def _difference(label: str, found: Generated) -> str:
+def _difference(label: str, baseline: str | None, found: Generated) -> str:
+    if label == baseline:
+        return (
+            f"{label} does not repeat its own tokens: in another process one differs after {found.agreed} of "
+            f"{found.tokens}. Its two best logits were {found.margin:.2g} apart there, and {found.usual_margin:.2g} in "
+            "the median. So no backend can be expected to repeat them."
+        )
     return (
         f"{label} generates another token than eager after {found.agreed} of {found.tokens}: eager's two best logits "
         f"were {found.margin:.2g} apart there, and {found.usual_margin:.2g} in the median."

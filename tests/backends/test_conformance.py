@@ -263,6 +263,8 @@ def trained() -> Iterator[Any]:
             cell = cell_of(backend, mode, device, task=task)
             if task == INFERENCE or not backends.create(backend).supports(cell):
                 continue
+            if (backend, mode) == ("eager", "no-fast-path"):  # the trained model has no layer with a fast path
+                continue
             is_slow = not device.is_cuda and cell.label not in QUICK_TRAINING
             marks = [*marks_for(device), *([pytest.mark.slow] if is_slow else [])]
             yield pytest.param(cell, id=f"{cell.label}-{device}-{task}", marks=marks)

@@ -11,6 +11,7 @@ from judging.ranking import undecided
 from records.schema import Doubt, DoubtKind, Extent, Phase, Placement, Status
 from tests.reports.samples import (
     LAYOUTS,
+    accuracy,
     bursts,
     cell,
     constant,
@@ -273,6 +274,18 @@ def test_a_cell_that_does_not_meet_the_requirements_does_not_win() -> None:
 def test_processes_of_one_cell_that_are_far_apart_are_a_doubt() -> None:
     records = [lived(1.0, "onnx", [1.0, 1.08, 1.0, 1.0, 1.0]), lived(2.0, "eager")]
     assert doubt(judge_contest(records), DoubtKind.PROCESS_SPREAD).values == {"onnx": pytest.approx(0.08)}
+
+
+def test_a_check_that_allows_as_much_as_eager_errs_is_doubted() -> None:
+    far = {"relative_rmse": 0.42, "passed": True, "allclose": False}
+    found = [lived(1.0, "onnx"), lived(2.0, "eager")]
+    checked = [one.model_copy(update={"accuracy": accuracy().model_copy(update=far)}) for one in found]
+    doubts = judge_contest([*checked, lived(3.0, "openvino")]).doubts
+    assert [(doubt.kind, doubt.labels, doubt.values) for doubt in doubts] == [
+        (DoubtKind.COARSE_CHECK, ["onnx", "eager"], {"error": 0.42})
+    ]
+    near = accuracy().model_copy(update=far | {"relative_rmse": 0.3})
+    assert not judge_contest([one.model_copy(update={"accuracy": near}) for one in found]).doubts
 
 
 def test_what_disturbed_a_contest_is_one_doubt() -> None:

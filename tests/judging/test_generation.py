@@ -86,6 +86,15 @@ def test_the_report_names_the_fastest_and_the_first_token_that_differs() -> None
     assert table.rows[0][:3] == ["onnx", "in place", "4/10"]
 
 
+def test_eager_is_not_compared_with_itself_by_name() -> None:
+    ours = Generated(tokens=10, sequences=1, agreed=4, margin=0.01, usual_margin=0.5)
+    contest = judged(*both(100.0, 10.0, "eager", generated=ours), *both(50.0, 5.0, "onnx")).contests[1]
+    assert generation.sentences(contest)[1] == (
+        "eager does not repeat its own tokens: in another process one differs after 4 of 10. Its two best logits were "
+        "0.01 apart there, and 0.5 in the median. So no backend can be expected to repeat them."
+    )
+
+
 def test_memory_is_told_for_every_context_that_was_decoded() -> None:
     records = [
         one

@@ -229,6 +229,11 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
             "allocate 80 GiB): an error that eager makes too is not seen",
         ),
         (
+            Doubt(kind=DoubtKind.COARSE_CHECK, labels=["eager", "onnx"], values={"error": 0.416}),
+            "eager, onnx: the error is up to 42 % of the outputs and passes, because eager's is as large: this check "
+            "finds only gross faults. Random weights often do this: check trained ones",
+        ),
+        (
             Doubt(kind=DoubtKind.SETTLED_LATE, labels=["hotpath"], values={"calls": 71522, "seconds": 45.8}),
             "hotpath: this build was final only after 71,522 calls (45.8 s). They count as part of building it",
         ),
@@ -333,7 +338,7 @@ def test_what_a_time_budget_left_open_is_told_with_what_settles_it() -> None:
 
 
 def test_every_kind_of_doubt_has_a_sentence() -> None:
-    values = dict.fromkeys(("processes", "share", "seconds", "calls", "count", "lowest_mhz", "onnx"), 2.0)
+    values = dict.fromkeys(("processes", "share", "seconds", "calls", "count", "lowest_mhz", "error", "onnx"), 2.0)
     for kind in DoubtKind:
         details = ["p99_ms", "<", "5"] if kind is DoubtKind.REQUIREMENT else ["oom", "no memory"]
         made = Doubt(kind=kind, labels=["onnx", "eager"], values=values | {"eager": 1.0}, details=details)
