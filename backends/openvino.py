@@ -240,8 +240,19 @@ class Request(Compiled):
         return {"inference_precision_hint": hint, **nodes, **self._quantised, **ran}
 
     def int8_layers(self) -> int:
-        """Return how many layers multiply bytes in the model that runs."""
-        return sum(kind in MULTIPLYING and name in ("i8", "u8") for kind, name in self._kinds())
+        """Return how many layers multiply bytes in the model that runs.
+
+        On some CPUs OpenVINO makes one Subgraph of several layers. Each of its layers then has its weights as an input
+        in bytes. Where a CPU cannot multiply bytes, OpenVINO has changed these weights to float before.
+        """
+        found = 0
+        for node in self._runtime_nodes():
+            kind, name = _kind(node)
+            if kind in MULTIPLYING:
+                found += name in ("i8", "u8")
+            elif kind == "Subgraph":
+                found += sum(_is_byte_matrix(port.get_node()) for port in node.input_values())
+        return found
 
     def settings(self) -> Settings:
         names = ("EXECUTION_DEVICES", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT")
@@ -249,17 +260,26 @@ class Request(Compiled):
 
     def _nodes(self) -> Counter[str]:
         """Count the nodes that compute something, by precision."""
-        return Counter(name for kind, name in self._kinds() if kind not in ("Const", "Input", "Output"))
+        kinds = [_kind(node) for node in self._runtime_nodes()]
+        return Counter(name for kind, name in kinds if kind not in ("Const", "Input", "Output"))
 
-    def _kinds(self) -> list[tuple[str, str]]:
-        """Return the layer type and precision of every node of the model that runs."""
-        told = [node.get_rt_info() for node in self._compiled.get_runtime_model().get_ops()]
-        return [(info["layerType"].astype(str), info["runtimePrecision"].astype(str)) for info in told]
+    def _runtime_nodes(self) -> list[Any]:
+        return list(self._compiled.get_runtime_model().get_ops())
 
     def close(self) -> None:
         self._bound = ()
         self._request = None
         self._compiled = None
+
+
+def _kind(node: Any) -> tuple[str, str]:
+    """Return the layer type and precision of a node of the model that runs."""
+    info = node.get_rt_info()
+    return info["layerType"].astype(str), info["runtimePrecision"].astype(str)
+
+
+def _is_byte_matrix(node: Any) -> bool:
+    return _kind(node) in (("Const", "i8"), ("Const", "u8")) and len(node.get_output_shape(0)) >= 2
 
 
 def _plain(value: Any) -> str | int:

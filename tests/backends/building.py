@@ -19,9 +19,10 @@ from backends import fast_path
 from backends.base import Backend, BuildContext, Compiled
 from backends.calling import flatten_outputs
 from backends.ranges import OpenAxis
-from harness.worker import precision
+from harness.worker import accuracy, precision, simulation
 from harness.worker.clock import Clock
 from harness.worker.loading import gradients, load, place, training_of
+from harness.worker.reference import run_eager
 from models.base import Inputs, LoadedModel
 from records.schema import Cell
 
@@ -66,11 +67,12 @@ def built(
     model: LoadedModel | None = None,
     backend: Backend | None = None,
     open_axes: tuple[OpenAxis, ...] = (),
+    threads: int | None = None,
 ) -> Iterator[Built]:
     """Build `cell`, or `model` in its place, bind the first input set, and close twice at the end.
 
-    `backend` builds it, or else the cell's own one. Skip the test, with the reason, if the backend does not support the
-    cell or this machine lacks the backend.
+    `backend` builds it, or else the cell's own one, for `threads` or for torch's number of them. Skip the test, with
+    the reason, if the backend does not support the cell or this machine lacks the backend.
     """
     backend = backend or backends.create(cell.backend)
     for answer in (backend.supports(cell), backend.available(cell.device)):
@@ -87,7 +89,7 @@ def built(
                 cell,
                 phases,
                 workspace,
-                torch.get_num_threads(),
+                threads or torch.get_num_threads(),
                 sets,
                 training=training,
                 targets=model.surgical_targets,
@@ -114,6 +116,17 @@ class RecordingPhases:
         self._open = name
         yield
         self._open = ""
+
+
+def reference_of(cell: Cell) -> accuracy.Reference:
+    """Compute the reference as the harness does."""
+    with torch.inference_mode():
+        module, sets = place(load(cell), cell, torch.float64)
+        exact = run_eager(module, sets)
+        module, sets = place(load(cell), cell)
+        with simulation.rounded(cell.precision, module, sets):
+            eager = run_eager(module, sets)
+    return accuracy.Reference(exact, accuracy.rmse_per_output(eager, exact))
 
 
 def tensors_of(module: torch.nn.Module, inputs: Inputs) -> tuple[torch.Tensor, ...]:

@@ -8,9 +8,12 @@ import pytest
 import torch
 
 import backends
+from backends.openvino import PRECISION_HINTS
+from harness.worker import accuracy
 from records.errors import Unavailable
+from records.precision import Precision
 from records.schema import Cell
-from tests.backends.building import built
+from tests.backends.building import built, reference_of
 
 openvino = pytest.importorskip("openvino")
 
@@ -24,7 +27,7 @@ def cell_of(precision: str) -> Cell:
 
 @pytest.mark.skipif("BF16" not in CAPABILITIES, reason="this CPU has no bfloat16, so nothing tempts OpenVINO")
 def test_float32_is_float32_where_openvino_would_rather_compute_in_bfloat16(tmp_path: Path) -> None:
-    with built(cell_of("fp32"), tmp_path) as one:
+    with built(cell_of("fp32"), tmp_path, threads=2) as one:
         torch.testing.assert_close(one.call(one.sets[0]), one.eager(one.sets[0]))
         told = one.compiled.precision()
         model = openvino.Core().read_model(tmp_path / "model.xml")
@@ -35,7 +38,7 @@ def test_float32_is_float32_where_openvino_would_rather_compute_in_bfloat16(tmp_
 
 @pytest.mark.skipif("BF16" not in CAPABILITIES, reason="this CPU has no bfloat16")
 def test_bfloat16_is_what_its_layers_run_in_and_what_it_hands_out(tmp_path: Path) -> None:
-    with built(cell_of("bf16"), tmp_path) as one:
+    with built(cell_of("bf16"), tmp_path, threads=2) as one:
         outputs = one.call(one.sets[1])
         told = one.compiled.precision()
         placement = one.compiled.placement()
@@ -44,6 +47,19 @@ def test_bfloat16_is_what_its_layers_run_in_and_what_it_hands_out(tmp_path: Path
     torch.testing.assert_close(outputs, expected)
     assert told == {"inference_precision_hint": "bf16", "nodes in bf16": 3}
     assert placement is not None and placement.engines == {"CPU bf16": 3}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_layers_that_openvino_fuses_keep_their_precision(precision: str, tmp_path: Path) -> None:
+    """With one thread, OpenVINO makes one node of several layers on some CPUs."""
+    hint = PRECISION_HINTS[Precision(precision)]
+    if hint.upper() not in {"F32", *CAPABILITIES}:
+        pytest.skip(f"this CPU has no {precision}")
+    with built(cell_of(precision), tmp_path, threads=1) as one:
+        told = one.compiled.precision()
+        found = accuracy.check([one.call(inputs) for inputs in one.sets], reference_of(one.cell), one.cell.precision)
+    assert found.passed, found.rule
+    assert told.keys() == {"inference_precision_hint", f"nodes in {hint}"}
 
 
 @pytest.mark.skipif("FP16" in CAPABILITIES, reason="this CPU has float16")
@@ -62,6 +78,7 @@ def test_a_precision_that_openvino_did_not_take_is_refused(tmp_path: Path, monke
 
         def __init__(self) -> None:
             self.compile_model, self.read_model = real().compile_model, real().read_model
+            self.available_devices = real().available_devices
 
         def get_property(self, *_: str) -> list[str]:
             return [*CAPABILITIES, "FP16"]
@@ -71,9 +88,11 @@ def test_a_precision_that_openvino_did_not_take_is_refused(tmp_path: Path, monke
         pass
 
 
-def test_int8_leaves_only_the_quantised_model_as_its_artefact(tmp_path: Path) -> None:
-    with built(cell_of("int8"), tmp_path):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_int8_leaves_only_the_quantised_model_as_its_artefact(threads: int, tmp_path: Path) -> None:
+    with built(cell_of("int8"), tmp_path, threads=threads) as one:
         assert [file.name for file in tmp_path.iterdir()] == ["int8.onnx"]
+        assert one.compiled.precision()["layers run in int8"] == 3
 
 
 @pytest.mark.parametrize("precision", ["fp8", "tf32"])

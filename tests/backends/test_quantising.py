@@ -19,14 +19,13 @@ from backends.calling import flatten_outputs
 from backends.exporting import OnnxModel, export_onnx
 from backends.onnx_quantising import onnx_layers, static_onnx
 from backends.quantising import torch_int8_cpu, torch_int8_cuda
-from harness.worker import accuracy, precision, simulation
+from harness.worker import accuracy, precision
 from harness.worker.loading import load, place
-from harness.worker.reference import run_eager
 from models.base import Inputs, LoadedModel
 from records.errors import BakeoffError, Unavailable, Unsupported
 from records.precision import Precision
 from records.schema import Cell
-from tests.backends.building import Built, RecordingPhases, built
+from tests.backends.building import Built, RecordingPhases, built, reference_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*To copy construct from a tensor.*:UserWarning")
 
@@ -45,17 +44,6 @@ SMALL: dict[str, dict[str, str | int]] = {
 def cell_of(model: str, backend: str = "eager", precision: str = "int8", mode: str = "default") -> Cell:
     dimensions = models.find(model).resolve(SMALL[model])
     return Cell(model=model, dimensions=dimensions, backend=backend, mode=mode, precision=precision)
-
-
-def reference_of(cell: Cell) -> accuracy.Reference:
-    """Compute the reference as the harness does."""
-    with torch.inference_mode():
-        module, sets = place(load(cell), cell, torch.float64)
-        exact = run_eager(module, sets)
-        module, sets = place(load(cell), cell)
-        with simulation.rounded(cell.precision, module, sets):
-            eager = run_eager(module, sets)
-    return accuracy.Reference(exact, accuracy.rmse_per_output(eager, exact))
 
 
 def relative_rmse(one: Built) -> float:
