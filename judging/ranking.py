@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import cached_property
 
 from judging import racing
 from judging.constraints import Requirements
@@ -39,13 +40,7 @@ def undecided(records: Sequence[Record], requirements: Requirements | None = Non
     faster, or when they tie for good. With fewer than three processes no pair is decided, unless one is surely beaten.
     """
     ranking = Ranking(records, requirements)
-    open_leads = ranking.undecided()
-    lost = _beaten(ranking) if open_leads else {}
-    return [
-        (ranking.ranked[0].cell.label, other.cell.label)
-        for other, lead in open_leads
-        if other.cell.label not in lost or relation(lead) is not Relation.FASTER
-    ]
+    return [(ranking.ranked[0].cell.label, other.cell.label) for other, _ in ranking.undecided()]
 
 
 def beaten(records: Sequence[Record], requirements: Requirements | None = None) -> dict[str, LeftEarly]:
@@ -54,7 +49,7 @@ def beaten(records: Sequence[Record], requirements: Requirements | None = None) 
     Another one was much faster in every round, or the best one is called faster. The baseline is never among them.
     """
     ranking = Ranking(records, requirements)
-    return _called_slower(ranking) | _beaten(ranking)
+    return _called_slower(ranking) | ranking.beaten_in_rounds
 
 
 def _called_slower(ranking: Ranking) -> dict[str, LeftEarly]:
@@ -70,11 +65,6 @@ def _called_slower(ranking: Ranking) -> dict[str, LeftEarly]:
         if lead.ci95 and lead.ci95.low > 1 and is_decided(lead) and relation(lead) is Relation.FASTER
         if other is not ranking.baseline
     }
-
-
-def _beaten(ranking: Ranking) -> dict[str, LeftEarly]:
-    series = {record.cell.label: series_of(record.bursts) for record in ranking.measured}
-    return racing.beaten(series, [record.cell.label for record in ranking.ranked], ranking.baseline_label)
 
 
 class Ranking:
@@ -116,9 +106,24 @@ class Ranking:
         tied = itertools.takewhile(lambda pair: relation(pair[1]) is not Relation.FASTER, self.leads())
         return [self.ranked[0], *(other for other, _ in tied)]
 
+    @cached_property
+    def beaten_in_rounds(self) -> dict[str, LeftEarly]:
+        """The cells that a ranked one was much faster than in every round, by label."""
+        series = {record.cell.label: series_of(record.bursts) for record in self.measured}
+        return racing.beaten(series, [record.cell.label for record in self.ranked], self.baseline_label)
+
     def undecided(self) -> list[tuple[Record, Ratio]]:
-        """Return the leads that further processes may still prove, or disprove."""
-        return [(other, lead) for other, lead in self.leads() if not is_decided(lead)]
+        """Return the leads that further processes may still prove, or disprove.
+
+        A cell that was beaten in every round is among them only if the verdict depends on it: if it may share the first
+        place. One cell whose processes differ much widens the intervals of all cells with a single process.
+        """
+        first = {record.cell.label for record in self.sharing_first_place()}
+        return [
+            (other, lead)
+            for other, lead in self.leads()
+            if not is_decided(lead) and (other.cell.label in first or other.cell.label not in self.beaten_in_rounds)
+        ]
 
     def open_pairs(self) -> list[tuple[Record, Ratio]]:
         """Return the undecided leads that leave the verdict open.

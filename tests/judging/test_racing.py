@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from judging.constraints import Requirements
-from judging.ranking import beaten, undecided
+from judging.decision import Relation, relation
+from judging.ranking import Ranking, beaten, undecided
 from records.schema import LeftEarly, Record, Status
 from tests.reports.samples import cell, constant, failed, lived, ok, once, under
 
@@ -77,6 +78,14 @@ def test_a_beaten_cell_asks_for_no_further_process() -> None:
     eager, fast = lived(3.0, "eager"), lived(1.0, "onnx")
     assert undecided([eager, fast, once(2.0, "inductor")]) == []
     assert undecided([eager, fast, once(1.1, "inductor")]) == [("onnx", "inductor")]
+
+
+def test_an_unsteady_cell_calls_no_beaten_one_back_unless_the_verdict_depends_on_it() -> None:
+    unsteady, fast, second = lived(9.0, "eager", [1.0, 2.0, 1.0, 2.0, 1.0]), lived(1.0, "onnx"), lived(1.2, "openvino")
+    slow = once(2.0, "inductor")
+    assert relation(Ranking([unsteady, fast, second, slow]).ratio(fast, slow)) is not Relation.FASTER
+    assert undecided([unsteady, fast, second, slow]) == []
+    assert undecided([unsteady, fast, slow]) == [("onnx", "inductor")], "here it may share the first place"
 
 
 def test_a_cell_that_the_best_one_is_called_faster_than_is_beaten_by_the_interval() -> None:
