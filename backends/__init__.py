@@ -22,6 +22,7 @@ TABLE: dict[str, str] = {
     "iree": "backends.iree:IREE",
     "executorch": "backends.executorch:ExecuTorch",
     "litert": "backends.litert:LiteRT",
+    "onnxruntime-genai": "backends.onnxruntime_genai:OnnxRuntimeGenAI",
     "tensorrt": "backends.tensorrt:TensorRT",
     "torch-tensorrt": "backends.torch_tensorrt:TorchTensorRT",
     "triton": "backends.triton:Triton",
@@ -38,8 +39,9 @@ ALIASES: dict[str, str] = {
     "torch_compile": "inductor",
     "onnxruntime": "onnx",
 }
-ONLY_BY_NAME = frozenset({"hotpath"})
-"""Backends in every list but `all`. `hotpath` answers calls for a minute before it has chosen what to run."""
+ONLY_BY_NAME = frozenset({"hotpath", "onnxruntime-genai"})
+"""Backends in every list but `all`. `hotpath` answers calls for a minute before it has chosen what to run, and
+`onnxruntime-genai` does nothing but `--task generate`."""
 
 ENTRY_POINTS = "bakeoff.backends"
 """Other distributions add a backend through this entry-point group, as NAME = "module:Class"."""

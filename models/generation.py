@@ -79,6 +79,8 @@ class Generating(Family):
                 caches = [] if decoder.is_recurrent else decoder.prefill(*sets[0].args)[1:]
             return LoadedModel(decoder.prefill, sets, spared_bytes=_bytes(caches) * (context - prompt) // context)
         tokens, positions = drawn(context), positions_of(dimensions)
+        step: Any = decoder.step
+        step.sequence = tokens[0].tolist()  # an engine that takes no caches makes its own of these
         sets = _sets_of_steps(decoder, tokens, positions)
         if decoder.is_recurrent:
             return LoadedModel(decoder.step, sets)

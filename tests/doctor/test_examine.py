@@ -79,7 +79,11 @@ def test_every_backend_is_tried_with_a_model_that_it_can_build(name: str) -> Non
         Cell(model=model, dimensions=models.find(model).resolve(sizes), backend=name, device=device)
         for device in ("cpu", "cuda")
     ]
-    assert any(backend.supports(cell) for cell in cells)
+    answers = [backend.supports(cell) for cell in cells]
+    if not backend.tasks:  # its models are no family of Bakeoff's own, so it is only asked whether it is there
+        assert all("nothing but the models of --task generate" in answer.reason for answer in answers)
+        return
+    assert any(answers)
 
 
 def trial(label: str, device: str, outcome: Outcome) -> Trial:
