@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends import onnx_quantising, weight_only
+from backends import onnx_quantising, onnx_tensorrt_rtx, weight_only
 from backends.base import (
     CUDA_GRAPH,
     INT8_PRODUCTS,
@@ -42,6 +42,7 @@ PROVIDERS = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
+    onnx_tensorrt_rtx.MODE: onnx_tensorrt_rtx.PROVIDER,
     "openvino": "OpenVINOExecutionProvider",
 }
 PACKAGES = {"cuda": "onnxruntime-gpu", "tensorrt": "onnxruntime-gpu", "openvino": "onnxruntime-openvino"}
@@ -71,6 +72,7 @@ class Onnx(Backend):
         "opset-23": {"opset": 23},
         INT8_PRODUCTS: {"accuracy_level": 4},
         "tensorrt-ep": {"provider": "tensorrt"},
+        onnx_tensorrt_rtx.MODE: {"provider": onnx_tensorrt_rtx.MODE},
         "openvino-ep": {"provider": "openvino"},
     }
     best: ClassVar[Mapping[str, Suits]] = {"default": Suits(), CUDA_GRAPH: Suits("cuda")}
@@ -85,6 +87,7 @@ class Onnx(Backend):
         "onnxruntime",
         "onnxruntime-gpu",
         "onnxruntime-openvino",
+        onnx_tensorrt_rtx.PACKAGE,
     )
 
     def available(self, device: Device) -> Availability:
@@ -102,7 +105,7 @@ class Onnx(Backend):
             return Availability(f"{cell.model} has an opset of its own")
         if cell.mode in ("cpu", "openvino-ep") and cell.device.is_cuda:
             return Availability(f"mode {cell.mode} is for the CPU, not {cell.device}")
-        if cell.mode in ("cuda", "tensorrt-ep") and not cell.device.is_cuda:
+        if cell.mode in ("cuda", *NEVER_RUN) and not cell.device.is_cuda:
             return Availability(f"mode {cell.mode} needs a CUDA device, not {cell.device}")
         products = cell.precision.products
         if products.is_16_bit and not cell.device.is_cuda:
@@ -118,12 +121,14 @@ class Onnx(Backend):
         return YES
 
     def caveat_of(self, mode: str) -> str:
-        return NEVER_RUN if mode == "tensorrt-ep" else super().caveat_of(mode)
+        return NEVER_RUN.get(mode) or super().caveat_of(mode)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         cell = context.cell
         provider = _provider(cell)
-        if not (available := _provider_available(provider)):
+        if provider == onnx_tensorrt_rtx.MODE:
+            onnx_tensorrt_rtx.find(cell.device)
+        elif not (available := _provider_available(provider)):
             raise Unavailable(available.reason)
         if cell.device.is_cuda:
             _load_cuda_libraries()
@@ -136,7 +141,7 @@ class Onnx(Backend):
                 exported = export_onnx(module, inputs, context.workspace, _opset(cell), context.open_axes)
                 if cell.precision is Precision.INT8:
                     exported = onnx_quantising.static_onnx(
-                        exported, context.calibration, context.workspace, symmetric=provider == "tensorrt"
+                        exported, context.calibration, context.workspace, symmetric=provider.startswith("tensorrt")
                     )
                 elif cell.precision.is_weight_only:
                     weight_only.onnx_weights(exported, cell.precision, self.modes[cell.mode])
@@ -163,7 +168,11 @@ class Onnx(Backend):
         return bound
 
 
-NEVER_RUN = "ONNX Runtime's TensorRT provider was never run by us: its libraries are out of our machines' reach"
+NEVER_RUN = {
+    "tensorrt-ep": "ONNX Runtime's TensorRT provider was never run by us: its libraries are out of our machines' reach",
+    onnx_tensorrt_rtx.MODE: onnx_tensorrt_rtx.NEVER_RUN,
+}
+"""The caveats of modes that no machine of ours can run."""
 
 
 def _provider(cell: Cell) -> str:
@@ -259,6 +268,8 @@ class Sessions:
             # ONNX Runtime adds its CPU provider itself, and naming it contradicts the option
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
             providers = [one for one in providers if one[0] != PROVIDERS["cpu"]]
+        if self._asked == onnx_tensorrt_rtx.MODE:
+            onnx_tensorrt_rtx.session_options(options, self._context, self._profile("nv"))
         # without `enable_fallback=0` its Python side tries other providers when a session fails
         session = onnxruntime.InferenceSession(
             str(self._exported.path), options, providers=providers, enable_fallback=0
@@ -282,7 +293,7 @@ class Sessions:
         return "accepted"
 
     def _with_fallbacks(self, provider: str) -> list[tuple[str, dict[str, str]]]:
-        """Return the asked provider first, then those that take the nodes it leaves."""
+        """Return the asked provider first, then those that take the nodes it leaves. A plug-in is not named here."""
         cpu: tuple[str, dict[str, str]] = (PROVIDERS["cpu"], {})
         if provider == "cuda":
             return [(PROVIDERS["cuda"], self._cuda_options()), cpu]
@@ -290,6 +301,8 @@ class Sessions:
             return [(PROVIDERS["tensorrt"], self._tensorrt_options()), (PROVIDERS["cuda"], self._cuda_options()), cpu]
         if provider == "openvino":
             return [(PROVIDERS["openvino"], self._openvino_options()), cpu]
+        if provider == onnx_tensorrt_rtx.MODE:
+            return []
         return [cpu]
 
     def _cuda_options(self) -> dict[str, str]:
@@ -313,19 +326,19 @@ class Sessions:
             "trt_engine_cache_path": folder,
             "trt_timing_cache_enable": "1",
             "trt_timing_cache_path": folder,
-            **self._tensorrt_profile(),
+            **self._profile("trt"),
         }
 
-    def _tensorrt_profile(self) -> dict[str, str]:
-        """Return the shapes that one engine serves, as `name:2x16x256,other:2x16`, or nothing for one size."""
+    def _profile(self, prefix: str) -> dict[str, str]:
+        """Return the shapes that one TensorRT engine serves, as `name:2x16x256,other:2x16`; nothing for one size."""
         axes = self._context.open_axes
         if not axes or self._example is None:
             return {}
         shapes = [tuple(tensor.shape) for tensor in self._example.tensors()]
         ends = {
-            "trt_profile_min_shapes": [lowest(axes, place, shape) for place, shape in enumerate(shapes)],
-            "trt_profile_opt_shapes": shapes,
-            "trt_profile_max_shapes": [highest(axes, place, shape) for place, shape in enumerate(shapes)],
+            f"{prefix}_profile_min_shapes": [lowest(axes, place, shape) for place, shape in enumerate(shapes)],
+            f"{prefix}_profile_opt_shapes": shapes,
+            f"{prefix}_profile_max_shapes": [highest(axes, place, shape) for place, shape in enumerate(shapes)],
         }
         names = self._exported.input_names
         return {
@@ -445,7 +458,9 @@ class Bound(Compiled):
         return self._placement
 
     def precision(self) -> Settings:
-        kept = {key: value for key, value in self._options().items() if key == "use_tf32"}
+        kept: Settings = {key: value for key, value in self._options().items() if key == "use_tf32"}
+        if self._sessions.provider == onnx_tensorrt_rtx.PROVIDER:
+            kept["NVIDIA_TF32_OVERRIDE"] = os.environ.get("NVIDIA_TF32_OVERRIDE")
         types = {_element(value.type) for value in (*self._session.get_inputs(), *self._session.get_outputs())}
         return {**kept, "graph_input_and_output_types": ", ".join(sorted(types)), **self._layers}
 
@@ -470,6 +485,8 @@ class Bound(Compiled):
         if provider in (PROVIDERS["cuda"], PROVIDERS["openvino"]):
             verdict = self._sessions.accepted_without_cpu()
             evidence.append(f"a second session with CPU fallback disabled: {verdict}")
+        if provider == onnx_tensorrt_rtx.PROVIDER:
+            evidence.append("the session itself, which may not fall back to the CPU")
         time_share = self._profiled_share() if len(placement.engines) > 1 else {}
         if time_share:
             evidence.append("ONNX Runtime's profile of further calls")

@@ -34,6 +34,7 @@ from records.errors import BakeoffError
 MODULES = {
     "onnxruntime-gpu": "onnxruntime",
     "onnxruntime-openvino": "onnxruntime",
+    "onnxruntime-ep-nv-tensorrt-rtx-cu13": "onnxruntime_ep_nv_tensorrt_rtx",
     "torch-tensorrt": "torch_tensorrt",
 }
 """The module of a package, where it has another name than the package."""

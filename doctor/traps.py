@@ -319,7 +319,9 @@ def _unmet(asking: str, name: str, specifier: str, found: str, backends: list[st
 
 
 def _onnxruntimes(facts: Facts) -> list[str]:
-    return [name for name, one in facts.libraries.items() if name.startswith("onnxruntime") and one.version]
+    beside = ("onnxruntime-genai", "onnxruntime-ep-")  # these are no builds of it
+    names = [name for name in facts.libraries if name.startswith("onnxruntime") and not name.startswith(beside)]
+    return [name for name in names if facts.libraries[name].version]
 
 
 def _lacks_operators(library: Library) -> bool:

@@ -216,6 +216,8 @@ def test_what_a_cpu_cannot_do_is_unsupported() -> None:
         ("cuda", "cpu", False),
         ("tensorrt-ep", "cuda", True),
         ("tensorrt-ep", "cpu", False),
+        ("tensorrt-rtx", "cuda", True),
+        ("tensorrt-rtx", "cpu", False),
         ("openvino-ep", "cpu", True),
         ("openvino-ep", "cuda", False),
     ],
@@ -245,9 +247,9 @@ def test_from_opset_23_attention_is_one_operator(mode: str, operators: int, tmp_
     assert sum(node.op_type == "Attention" for node in graph.node) == operators
 
 
-def test_the_provider_nobody_ran_and_what_rounds_its_inputs_carry_a_caveat() -> None:
+def test_providers_nobody_ran_and_what_rounds_its_inputs_carry_a_caveat() -> None:
     onnx = backends.create("onnx")
-    assert {mode for mode in onnx.modes if onnx.caveat_of(mode)} == {"tensorrt-ep", "int8-products"}
+    assert {mode for mode in onnx.modes if onnx.caveat_of(mode)} == {"tensorrt-ep", "tensorrt-rtx", "int8-products"}
 
 
 def test_shares_of_the_time_need_the_kernels_own_times() -> None:

@@ -65,6 +65,12 @@ def test_several_onnxruntimes_lie_over_one_another() -> None:
     assert found.remedy == "pip uninstall -y onnxruntime onnxruntime-openvino && pip install onnxruntime"
 
 
+def test_what_is_beside_onnxruntime_is_no_second_one() -> None:
+    plugins = ("onnxruntime-genai==0.18.0", "onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0")
+    found = findings(machine("onnxruntime-gpu==1.31.1", *plugins, gpu=H200))
+    assert "several-onnxruntimes" not in [each.trap for each in found]
+
+
 def test_of_several_onnxruntimes_a_gpu_wants_its_own() -> None:
     found = only(machine("onnxruntime==1.31.1", "onnxruntime-gpu==1.31.1", gpu=H200), "several-onnxruntimes")
     assert found.remedy.endswith("pip install onnxruntime-gpu")

@@ -64,7 +64,7 @@ def test_all_is_the_default_mode_of_every_backend_but_those_for_tests() -> None:
 def test_a_mode_that_spells_out_the_default_can_be_named_and_is_not_measured_twice() -> None:
     assert expand_backends(["onnx/cpu"]) == [("onnx", "cpu", True)]
     modes = [mode for _, mode, _ in expand_backends(["onnx/all"])]
-    assert modes == ["default", "cuda-graph", "opset-23", "int8-products", "tensorrt-ep", "openvino-ep"]
+    assert modes == ["default", "cuda-graph", "opset-23", "int8-products", "tensorrt-ep", "tensorrt-rtx", "openvino-ep"]
 
 
 def test_all_slash_all_is_every_mode_of_every_backend() -> None:
