@@ -240,6 +240,8 @@ class Backend(ABC):
     """The modes worth trying, and where. `NAME/best` stands for them. What is here has won somewhere."""
     channels_last: ClassVar[Mapping[str, str]] = {}
     """The modes with images and weights in channels_last memory, and the mode that each of them otherwise is."""
+    captures: ClassVar[frozenset[str]] = frozenset({CUDA_GRAPH})
+    """The modes whose calls are captured in a CUDA graph of ours."""
     spelled_out: ClassVar[frozenset[str]] = frozenset()
     """Modes that do what `default` does on one kind of device or model. `NAME/all` leaves them out."""
     tasks: ClassVar[tuple[str, ...]] = (INFERENCE,)
@@ -296,7 +298,7 @@ class Backend(ABC):
             return Availability(f"mode {cell.mode} is for precisions that round weights alone: use {self.name}")
         if cell.mode in self.channels_last and (cell.task != INFERENCE or cell.precision.is_quantised):
             return Availability(f"{CHANNELS_LAST} is for inference in a precision that casting gives: use {self.name}")
-        if self.plain_mode(cell) == CUDA_GRAPH and not cell.device.is_cuda:
+        if self.plain_mode(cell) in self.captures and not cell.device.is_cuda:
             return Availability(f"CUDA graphs need a CUDA device, not {cell.device}")
         return Availability(self._reason_against_range(cell)) if cell.dynamic else YES
 

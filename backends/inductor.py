@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -44,6 +46,10 @@ TRIGGERING_CALLS = 3
 OPTIMIZER_INSIDE = "optimizer-inside"
 """The mode that compiles the optimiser of a training step, too."""
 
+COORDINATE_DESCENT = "coordinate-descent"
+"""The mode for decode steps of one sequence. Its options make products with one row reductions that Inductor generates
+and tunes, and attention is generated, too. Source: gpt-fast (https://github.com/pytorch-labs/gpt-fast)."""
+
 BUCKETS = "buckets"
 """The mode that pads inputs to the next power of two, so that a stream of lengths has only a few shapes."""
 
@@ -66,6 +72,7 @@ class Inductor(Backend):
         "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
         "freezing": {"options": {"freezing": True}},
         CUDA_GRAPH: {},
+        COORDINATE_DESCENT: {"options": {"coordinate_descent_tuning": True}},
         OPTIMIZER_INSIDE: {},
         SURGICAL: {},
         "static": {"dynamic": False},
@@ -76,6 +83,7 @@ class Inductor(Backend):
         f"{CUDA_GRAPH}-{CHANNELS_LAST}": {},
     }
     channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", "reduce-overhead", CUDA_GRAPH)
+    captures = frozenset({CUDA_GRAPH, COORDINATE_DESCENT})
     best: ClassVar[Mapping[str, Suits]] = {
         "default": Suits(),
         CHANNELS_LAST: Suits("cpu", convolutions=True),
@@ -92,6 +100,7 @@ class Inductor(Backend):
     imports: ClassVar[tuple[str, ...]] = ("torch._dynamo", "torch._inductor.compile_fx")
     one_size: ClassVar[Mapping[str, str]] = {
         **Backend.one_size,
+        COORDINATE_DESCENT: "a CUDA graph replays calls of one size",
         SURGICAL: "parts that are compiled alone have no inputs of the model, which a range is of",
         "static": "this mode builds for one size",
         BUCKETS: "this mode builds for each power of two",
@@ -122,6 +131,8 @@ class Inductor(Backend):
             return Availability(f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune")
         if not cell.device.is_cuda and cell.precision is Precision.INT8 and mode == "freezing":
             return Availability(f"on {cell.device}, int8 is always frozen: use inductor")
+        if cell.mode == COORDINATE_DESCENT and cell.is_trained:
+            return Availability(f"mode {cell.mode} is for inference: use inductor/{CUDA_GRAPH}")
         if cell.mode == OPTIMIZER_INSIDE and cell.task != TRAIN_STEP:
             return Availability(f"task {cell.task} has no optimiser to compile: use inductor")
         if mode == "freezing" and cell.is_trained:
@@ -159,15 +170,16 @@ class Inductor(Backend):
             others = of_each_shape([inputs, *context.calibration])[1:]
             if others and prepared.layers:
                 raise Unsupported("what is quantised here has one shape, and these inputs have several")
-            for example in [prepared.example(), *others]:
-                for _ in range(TRIGGERING_CALLS):
-                    compiled(*example.args, **example.kwargs)
+            with attention_as_products(context.cell):
+                for example in [prepared.example(), *others]:
+                    for _ in range(TRIGGERING_CALLS):
+                        compiled(*example.args, **example.kwargs)
             raw = Optimised(prepared.sparing(compiled), context.cell.device, log)
             raw.note_built()
             optimised = prepared.adapt(raw)
             return (
                 cuda_graph.capture(optimised, inputs, context.calibration)
-                if context.cell.mode == CUDA_GRAPH
+                if context.cell.mode in self.captures
                 else optimised
             )
 
@@ -202,6 +214,17 @@ class Inductor(Backend):
             for _ in range(TRIGGERING_CALLS - 1):
                 steps.run()
             return cuda_graph.capture(steps, inputs, context.calibration) if mode == CUDA_GRAPH else steps
+
+
+def attention_as_products(cell: Cell) -> AbstractContextManager[object]:
+    """In a decode step of mode `coordinate-descent`, have Inductor see the products and the softmax of attention.
+
+    PyTorch's fused kernels share their work out over queries, and a step has one.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    applies = cell.task == DECODE and cell.mode == COORDINATE_DESCENT
+    return sdpa_kernel(SDPBackend.MATH) if applies else contextlib.nullcontext()
 
 
 def padded_to_buckets(function: Callable[..., torch.Tensor], axis: int | None) -> Callable[..., torch.Tensor]:

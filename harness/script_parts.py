@@ -16,7 +16,6 @@ import jinja2
 
 import backends
 import models
-from backends.base import CUDA_GRAPH
 from backends.openvino import INPUTS_PER_SCALE
 from models.base import INPUT_SETS
 from records.errors import UsageError, unknown
@@ -89,7 +88,7 @@ def common_settings(report: Report, record: Record) -> dict[str, Any]:
         "backend": f"backends/{cell.backend}.py.jinja",
         "as_list": cell.backend == "aotinductor",
         "lazy": cell.backend in ("torchscript", "inductor"),
-        "graph": backend.plain_mode(cell) == CUDA_GRAPH,
+        "graph": backend.plain_mode(cell) in backend.captures,
         "channels_last": cell.mode in backend.channels_last,
         "bfloat16": cell.precision is Precision.BF16,
         **_options(cell),

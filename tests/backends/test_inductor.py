@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 
 import backends
-from backends.inductor import InductorLog
+from backends.inductor import InductorLog, attention_as_products
 from models.base import Inputs, LoadedModel
 from records.device import Device
-from records.schema import Cell, Extent
+from records.schema import DECODE, INFERENCE, Cell, Extent
 from tests.backends.building import built
 
 
@@ -163,6 +164,34 @@ def test_modes_that_make_no_sense_on_a_cpu_say_what_to_use(mode: str, instead: s
     refused = backends.create("inductor").supports(Cell(model="mlp", backend="inductor", mode=mode))
     assert not refused and refused.reason.endswith(instead)
     assert backends.create("inductor").supports(Cell(model="mlp", backend="inductor", mode=mode, device="cuda"))
+
+
+def test_coordinate_descent_is_a_graph_for_inference_on_cuda() -> None:
+    inductor, asked = backends.create("inductor"), Cell(model="mlp", backend="inductor", mode="coordinate-descent")
+    on_cuda = asked.model_copy(update={"device": Device("cuda")})
+    assert "need a CUDA device" in inductor.supports(asked).reason
+    assert inductor.supports(on_cuda)
+    assert "is for inference" in inductor.supports(on_cuda.model_copy(update={"task": "train_step"})).reason
+
+
+@pytest.mark.parametrize(
+    ("mode", "task", "is_fused"),
+    [("coordinate-descent", DECODE, False), ("coordinate-descent", INFERENCE, True), ("cuda-graph", DECODE, True)],
+)
+def test_only_in_its_decode_steps_attention_is_products(mode: str, task: str, is_fused: bool) -> None:
+    seen: list[str] = []
+
+    def compiler(graph: torch.fx.GraphModule, _: object) -> object:
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    torch._dynamo.reset()
+    x = torch.randn(1, 2, 4, 8)
+    attend = torch.compile(nn.functional.scaled_dot_product_attention, backend=aot_autograd(fw_compiler=compiler))
+    with torch.inference_mode(), attention_as_products(Cell(model="mlp", backend="inductor", mode=mode, task=task)):
+        attend(x, x, x)
+    assert any("scaled_dot_product" in name for name in seen) is is_fused
+    assert any("bmm" in name for name in seen) is not is_fused
 
 
 def test_without_a_compiler_it_is_unavailable_on_the_cpu() -> None:
