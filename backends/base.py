@@ -97,7 +97,6 @@ class BuildContext:
     Later processes find what the first one left, and a backend starts from that if it can."""
     threads: int  # intra-operator threads, the same for every backend of a contest
     calibration: tuple[Inputs, ...] = ()  # the model's input sets, for precisions that need their ranges
-    padded_axis: int | None = None  # inputs may be padded along this axis; see `models.base.LoadedModel`
     training: Training | None = None
     """None for inference. For a training task it holds the call, `step(*args, **kwargs)`, to run or compile as a whole
     or in parts (`backends.eager.Steps`). Its `module` is the one given to `build`; `restore` resets everything."""

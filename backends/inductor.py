@@ -26,6 +26,7 @@ from backends.base import (
     Suits,
     Wrapped,
 )
+from backends.buckets import Buckets
 from backends.eager import Callables, Steps, torch_available
 from backends.ranges import mark, refusing_guards
 from models.base import of_each_shape
@@ -51,7 +52,7 @@ COORDINATE_DESCENT = "coordinate-descent"
 and tunes, and attention is generated, too. Source: gpt-fast (https://github.com/pytorch-labs/gpt-fast)."""
 
 BUCKETS = "buckets"
-"""The mode that pads inputs to the next power of two, so that a stream of lengths has only a few shapes."""
+"""The mode that pads inputs to the next power of two, so that a stream of sizes has only a few shapes."""
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 """The environment variable that names the folder in which Inductor keeps what it compiles."""
@@ -166,7 +167,7 @@ class Inductor(Backend):
             # any `dynamic` but the default is entered and left as a context in every call (5 µs)
             compiled = torch.compile(prepared.module, backend="inductor", **options)  # type: ignore[call-overload]
             if context.cell.mode == BUCKETS:
-                compiled = padded_to_buckets(compiled, context.padded_axis)
+                compiled = Buckets(prepared.module, [inputs, *context.calibration]).around(compiled)
             others = of_each_shape([inputs, *context.calibration])[1:]
             if others and prepared.layers:
                 raise Unsupported("what is quantised here has one shape, and these inputs have several")
@@ -225,23 +226,6 @@ def attention_as_products(cell: Cell) -> AbstractContextManager[object]:
 
     applies = cell.task == DECODE and cell.mode == COORDINATE_DESCENT
     return sdpa_kernel(SDPBackend.MATH) if applies else contextlib.nullcontext()
-
-
-def padded_to_buckets(function: Callable[..., torch.Tensor], axis: int | None) -> Callable[..., torch.Tensor]:
-    """Pad the tensor that `function` takes with zeros along `axis` to the next power of two, and cut them off its
-    result. Raise Unsupported if the model has no such axis."""
-    import torch
-
-    if axis is None:
-        raise Unsupported("this model names no dimension that its inputs may be padded along: use inductor/dynamic")
-
-    def on_padded(tensor: torch.Tensor) -> torch.Tensor:
-        length = tensor.shape[axis]
-        missing = (1 << (length - 1).bit_length()) - length
-        padding = [0, 0] * (tensor.dim() - 1 - axis) + [0, missing]
-        return function(torch.nn.functional.pad(tensor, padding)).narrow(axis, 0, length)
-
-    return on_padded
 
 
 class FromCounters(Compiled):

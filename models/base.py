@@ -116,9 +116,6 @@ class LoadedModel:
     is_layerwise: bool = False
     """True if each weight is used only by the part of the module that owns it. Such a model is computed in float64 part
     by part, beside its own weights."""
-    padded_axis: int | None = None
-    """A dimension of every input and output. Zeros put behind an input along it do not change the outputs before them,
-    as in a causal model. Inductor's mode `buckets` pads inputs along it."""
     surgical_targets: tuple[str, ...] = ()
     """Patterns of module names, such as `layers.*.rope`, that the mode `surgical` compiles."""
     spared_bytes: int = 0

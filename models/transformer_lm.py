@@ -84,7 +84,7 @@ class TransformerLM(Drawn):
             Inputs((torch.randint(VOCABULARY, (int(dimensions["batch"]), length), generator=generator, device=device),))
             for length in lengths(context, str(dimensions["lengths"]))
         )
-        return LoadedModel(module, sets, next_token_loss, is_layerwise=True, padded_axis=1)
+        return LoadedModel(module, sets, next_token_loss, is_layerwise=True)
 
     def decoder_dimensions(self) -> Mapping[str, Dimension]:
         return {"size": self.dimensions["size"]}

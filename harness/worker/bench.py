@@ -45,7 +45,6 @@ class Bench:
     threads: int
     training: Training | None = None
     targets: tuple[str, ...] = ()
-    padded_axis: int | None = None
     parameters: int | None = None  # None in a process that never sees the module
     layers_fast_path: Settings = field(default_factory=dict)  # whether it is on, if the module can take it
     started_in: Path = field(default_factory=Path.cwd)  # the folder that the user stood in
@@ -86,7 +85,6 @@ class Bench:
             model = load(self.cell.as_built, weights_at=self.job.weights_at)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
                 raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
-            self.padded_axis = model.padded_axis
             self.targets = self.job.surgical or tuple(model.surgical_targets)
             os.chdir(self.workspace)
             module, sets = place(model, self.cell)
@@ -127,7 +125,6 @@ class Bench:
             self.artifact,
             self.threads,
             sets,
-            padded_axis=self.padded_axis,
             training=self.training,
             targets=self.targets,
             open_axes=self.job.open_axes,

@@ -11,7 +11,6 @@ import torch
 
 import models
 from backends.base import Compiled
-from backends.inductor import padded_to_buckets
 from harness.plan import Request, plan
 from harness.worker import reference
 from harness.worker.loading import load
@@ -21,7 +20,7 @@ from judging.judgement import judge
 from judging.sweeps import sweeps_of
 from models.base import Inputs, LoadedModel, of_each_shape
 from models.streams import SIZES
-from records.errors import Unsupported, UsageError
+from records.errors import UsageError
 from records.precision import Precision
 from records.schema import Cell, DoubtKind, Record, Status, Work
 from tests.harness.measuring import by_label, measure
@@ -170,22 +169,3 @@ def test_the_work_of_a_stream_is_that_of_all_its_lengths() -> None:
 def test_shapes_are_found_once_each() -> None:
     sets = [Inputs((torch.zeros(length), torch.zeros(1))) for length in (3, 1, 3, 1)]
     assert of_each_shape(sets) == sets[:2]
-
-
-@pytest.mark.parametrize(("length", "bucket"), [(1, 1), (2, 2), (3, 4), (8, 8), (9, 16)])
-def test_padding_goes_to_the_next_power_of_two_and_is_taken_off_again(length: int, bucket: int) -> None:
-    seen = []
-
-    def doubled(tensor: torch.Tensor) -> torch.Tensor:
-        seen.append(tensor)
-        return 2 * tensor
-
-    given = torch.ones(2, length, 3)
-    torch.testing.assert_close(padded_to_buckets(doubled, 1)(given), 2 * given)
-    assert seen[0].shape == (2, bucket, 3)
-    assert seen[0].sum() == given.sum()
-
-
-def test_a_model_that_may_not_be_padded_has_no_buckets() -> None:
-    with pytest.raises(Unsupported, match="names no dimension that its inputs may be padded along"):
-        padded_to_buckets(torch.relu, None)
