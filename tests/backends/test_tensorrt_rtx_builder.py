@@ -86,23 +86,11 @@ def exported(folder: Path, model: str, precision: str, axes: tuple[OpenAxis, ...
     return graph, context, [tuple(tensor.shape) for tensor in sets[0].tensors()]
 
 
-REFUSED = {
-    ("conv", "bf16"): "the export folds batch normalisation into a convolution, and leaves these weights in float32",
-}
-"""Graphs of ours that the parser refuses, and why."""
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
 @pytest.mark.parametrize("model", SIZES)
 def test_it_builds_an_engine_for_each_kind_of_gpu(
-    model: str,
-    precision: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    model: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if reason := REFUSED.get((model, precision)):
-        request.applymarker(pytest.mark.xfail(reason=reason, raises=BakeoffError, strict=True))
     graph = exported(tmp_path, model, precision)
     engines = set()
     for target in TARGETS:
