@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph, quantising
 from backends.base import CUDA_GRAPH, AheadOfTime, Availability, BuildContext, Compiled, ServingKnobs, Settings, Suits
+from backends.exporting import use_exportable_experts
 from backends.inductor import Inductor, InductorLog, compiler_available, generated_and_called
 from backends.linking import LINKED, linker_options
 from backends.ranges import exported
@@ -73,6 +74,8 @@ class AOTInductor(AheadOfTime):
         import torch
         import torch._inductor
 
+        # on CUDA, transformers calls an operator of torch, and elsewhere a Python function that no package holds
+        experts: Settings = {} if context.cell.device.is_cuda else use_exportable_experts(module)
         prepared = quantising.prepare(module, inputs, context, lower=False)
         # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
         with torch.inference_mode(False), torch.no_grad():
@@ -90,6 +93,7 @@ class AOTInductor(AheadOfTime):
             "engines": generated_and_called(),
             "fallbacks": log.kept_by_pytorch,
             "layers": prepared.layers,
+            "experts": experts,
             "linked": ", ".join(linker_options().get(LINKED, [])),
         }
         (context.workspace / ACCOUNT).write_text(json.dumps(account))
@@ -161,7 +165,7 @@ class Loaded(Compiled):
     def settings(self) -> Settings:
         linked = self._account["linked"]
         called = {"loaded_and_called_through": "AOTIModelPackageLoader", **self._options}
-        return {**called, **({LINKED: linked} if linked else {})}
+        return {**called, **self._account["experts"], **({LINKED: linked} if linked else {})}
 
     def close(self) -> None:
         self._tensors, self._outputs = [], []

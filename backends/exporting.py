@@ -141,7 +141,8 @@ def _nodes_in_bfloat16(model: ir.Model) -> list[ir.Node]:
 def use_exportable_experts(module: torch.nn.Module) -> Settings:
     """Let transformers compute a mixture of experts as batched products. Return what was changed, for the record.
 
-    Its default calls an operator that neither ONNX nor OpenVINO has. The weights are the same, and the results too.
+    Its default calls an operator that engines for ONNX lack, and that is Python on a CPU. The weights are the same, and
+    the results too.
     """
     changed: Settings = {}
     for part in module.modules():
