@@ -66,11 +66,15 @@ class LoadPlan:
         """Return how many turns a cell has in each of so many processes."""
         return ROUNDS.get(self.scenario, USUAL_ROUNDS) if processes >= MIN_PROCESSES else USUAL_ROUNDS
 
-    def usual_s(self, processes: int) -> float:
-        """Return the seconds that a cell is usually under load, in each of so many processes."""
+    def turns_s(self, processes: int) -> float:
+        """Return the seconds that the turns of a cell usually take in each of so many processes."""
         windows = WINDOWS_OF_TURN if self.scenario is Scenario.SERVER else 1
-        turns_s = self.rounds_in(processes) * windows * self.window_s
-        return turns_s + (SEARCH_WINDOWS * self.window_s + self.soak_s) / processes
+        return self.rounds_in(processes) * windows * self.window_s
+
+    @property
+    def once_s(self) -> float:
+        """The seconds that a cell usually takes to find its settings, and for its soak."""
+        return SEARCH_WINDOWS * self.window_s + self.soak_s
 
     def requests_of(self, rate: float, share: float = 1.0) -> int:
         """Return how many requests a window of `share` of the usual length has at this rate, at least."""

@@ -48,7 +48,8 @@ class Step(StrEnum):
     BUILD = "build"  # a cell's first process, until it is warm
     START = "start"  # a further process, until it is warm
     ROUNDS = "rounds"  # all bursts of one process
-    LOAD = "load"  # all turns under load in one process, with its search for settings and its soak
+    SETTINGS = "settings"  # the search for the settings that a cell serves best with, and its soak
+    LOAD = "load"  # all turns under load in one process
     FINISH = "finish"  # what the first process measures after its bursts
 
 
@@ -65,7 +66,8 @@ class TimePlan:
         """The contest that was begun last must not go beyond this. It is infinite without a budget."""
         self._contest_id = ""
         self._share_that_stays = USUAL_SHARE_THAT_STAYS if sampling.races else 1.0
-        self._load_s = load.usual_s(sampling.processes) if load else 0.0
+        self._load_s = load.turns_s(sampling.processes) if load else 0.0
+        self._settings_s = load.once_s if load else 0.0
         self._rounds_s = sampling.rounds * (sampling.burst_s + BETWEEN_BURSTS_S)
         self._ahead: dict[str, Counter[tuple[Step, str]]] = {}
         self._seen: dict[tuple[Step, str], list[float]] = {}
@@ -75,7 +77,7 @@ class TimePlan:
         steps = Counter({(Step.GROUNDWORK, ""): 1} if labels else {})
         further = round(self._share_that_stays * (processes - 1))
         for label in labels:
-            steps[Step.BUILD, label] = steps[Step.FINISH, label] = 1
+            steps[Step.BUILD, label] = steps[Step.FINISH, label] = steps[Step.SETTINGS, label] = 1
             steps[Step.START, label] = further
             steps[Step.ROUNDS, label] = steps[Step.LOAD, label] = 1 + further
         self._ahead[contest_id] = steps
@@ -164,6 +166,8 @@ class TimePlan:
                 return USUAL_START_S
             case Step.ROUNDS:
                 return self._rounds_s
+            case Step.SETTINGS:
+                return self._settings_s
             case Step.LOAD:
                 return self._load_s
             case Step.FINISH:

@@ -326,12 +326,13 @@ class ContestRun:
                 soaked = cell_run.under_load(plan).soak(load, round_.seed)
                 cell_run.load = load.model_copy(update={"soak": soaked})
 
-        begun_s = self._machine.now_s()
+        seconds = dict.fromkeys((Step.SETTINGS, Step.LOAD), 0.0)
         steps = [settle, *([take_turn] * plan.rounds_in(self._run.sampling.processes)), soak]
         for number, step in enumerate(steps):
-            if number > 2 and self._machine.now_s() >= self._time_plan.contest_ends_s:
+            begun_s = self._machine.now_s()
+            if number > 2 and begun_s >= self._time_plan.contest_ends_s:
                 break
-            now_s = self._machine.now_s() - self._run.begun_s
+            now_s = begun_s - self._run.begun_s
             round_ = Round(group, number, now_s, self._machine.calibrate_ms())
             for cell_run in order_of_round(group, number, alive) if alive else ():
                 try:
@@ -342,8 +343,12 @@ class ContestRun:
                     alive.remove(cell_run)
                     if self._makes_room(cell_run, ended, alive):
                         epoch.displaced.append(cell_run)
+            seconds[Step.LOAD if step is take_turn else Step.SETTINGS] += self._machine.now_s() - begun_s
+        if epoch.number:  # the settings are known since the first process
+            del seconds[Step.SETTINGS]
         for cell_run in alive:
-            self._step_done(Step.LOAD, cell_run, (self._machine.now_s() - begun_s) / len(alive))
+            for kind, taken_s in seconds.items():
+                self._step_done(kind, cell_run, taken_s / len(alive))
         return alive
 
     def _rounds_so_far(

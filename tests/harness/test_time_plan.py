@@ -133,5 +133,15 @@ def test_load_is_part_of_the_time_left() -> None:
     quiet, loaded = TimePlan(sampling), TimePlan(sampling, load=load)
     for plan in (quiet, loaded):
         plan.expect("contest", ["eager", "onnx"], 3)
-    assert loaded.left_s() - quiet.left_s() == pytest.approx(2 * 3 * load.usual_s(3))
-    assert load.usual_s(3) > 10.0
+    assert loaded.left_s() - quiet.left_s() == pytest.approx(2 * (3 * load.turns_s(3) + load.once_s))
+    assert load.once_s > 30.0
+
+
+def test_a_further_process_is_expected_to_take_no_time_for_settings_and_soak() -> None:
+    plan = TimePlan(replace(SAMPLING, races=False), 100.0, LoadPlan(Scenario.OFFLINE, soak_s=30.0))
+    plan.expect("contest", ["eager"], 2)
+    plan.begin("contest", 0.0)
+    for step, seconds in ((Step.BUILD, 2.0), (Step.ROUNDS, 2.0), (Step.SETTINGS, 50.0), (Step.LOAD, 10.0)):
+        plan.done("contest", step, "eager", seconds)
+    assert plan.leaves_room_for_epoch(["eager"], 80.0)
+    assert not plan.leaves_room_for_epoch(["eager"], 90.0)
