@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from backends.calling import flatten_outputs
 from models.base import Inputs
 from records.errors import Unsupported
 
@@ -26,6 +25,8 @@ class Buckets:
     def __init__(self, module: Callable[..., object], sets: Sequence[Inputs]) -> None:
         """Call `module` with the smallest and the largest of `sets`. Raises Unsupported if all have one size, or if an
         output changes its size as no input does."""
+        from backends.calling import flatten_outputs
+
         by_size = sorted(sets, key=lambda one: sum(tensor.numel() for tensor in one.tensors()))
         sizes = [_sizes(one.tensors()) for one in by_size]
         self._largest = {
@@ -52,6 +53,7 @@ class Buckets:
 
     def around(self, function: Callable[..., object]) -> Callable[..., tuple[torch.Tensor, ...]]:
         """Return `function` over padded inputs. It returns flat outputs, cut."""
+        from backends.calling import flatten_outputs
 
         def on_padded(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
             inputs = Inputs(args, kwargs)

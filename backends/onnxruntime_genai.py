@@ -16,7 +16,7 @@ from backends.base import YES, Availability, Backend, BuildContext, Compiled, Se
 from records.device import Device
 from records.errors import Unsupported
 from records.precision import Precision
-from records.schema import GENERATION, PREFILL, Cell
+from records.schema import INFERENCE, PREFILL, Cell
 
 if TYPE_CHECKING:
     import torch
@@ -49,13 +49,13 @@ class OnnxRuntimeGenAI(Backend):
         return YES
 
     def supports(self, cell: Cell) -> Availability:
-        if cell.task not in GENERATION:
+        if cell.task == INFERENCE:
             asked = f"task '{cell.task}' in {cell.precision}"
             return Availability(f"onnxruntime-genai builds nothing but the models of --task generate, and not {asked}")
-        if not cell.model.startswith("hf:"):
-            return Availability(f"onnxruntime-genai builds decoders of transformers (hf:), not {cell.model}")
         if not (supported := super().supports(cell)):
             return supported
+        if not cell.model.startswith("hf:"):
+            return Availability(f"onnxruntime-genai builds decoders of transformers (hf:), not {cell.model}")
         if cell.device.is_cuda or cell.precision is not Precision.FP32:
             return Availability(f"onnxruntime-genai is built in fp32 on the CPU here, not in {cell.precision}")
         if int(cell.dimensions.get("batch", 1)) > 1:
