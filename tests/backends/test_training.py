@@ -358,7 +358,7 @@ def test_what_does_not_train_says_why(name: str) -> None:
             assert answer.reason == f"{name} does not do task '{task}': its graph is inference's and has no backward"
         elif backend.quantises:
             assert "nothing is trained in int8" in backend.supports(cell_of(task, "int8", name)).reason
-    assert backend.tasks[0] == TASKS[0]
+    assert backend.tasks[:1] == (() if name == "onnxruntime-genai" else TASKS[:1])  # it does nothing but generate
 
 
 def test_modes_that_make_no_sense_for_a_task_say_what_to_use() -> None:
