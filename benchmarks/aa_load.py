@@ -90,9 +90,9 @@ def trial(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(trials: list[dict[str, Any]]) -> None:
-    """Print one row: how often a winner was called, and how far the copies were apart."""
+    """Print one row: how often a winner was called, and how far the copies were apart where both carried something."""
     gaps = [each["gap"] for each in trials if each["gap"] is not None]
-    called = sum(each["winner"] is not None for each in trials if each["gap"] is not None)
+    called = sum(each["winner"] is not None for each in trials)
     alike = sum(len({json.dumps(chosen) for chosen in each["settings"].values()}) == 1 for each in trials)
     _say("| trials | both carried something | winner called | same settings | median gap | widest gap | s each |")
     _say("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
