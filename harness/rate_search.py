@@ -11,8 +11,12 @@ NARROW = 1.05
 EDGE = 0.2
 """The next rate stays this share of a bracket, in logarithms, away from both of its ends."""
 
+MOST_DOWN = 2.0
+"""The next rate is at most this many times lower."""
+
 GIVE_UP_SHARE = 0.02
-"""No rate meets the objective if even this share of the first rate does not."""
+"""No rate meets the objective if even this share of the first rate does not. A search goes on until here: a cell that
+one bad second robs of its number would leave the place to the next one."""
 
 
 @dataclass
@@ -22,7 +26,7 @@ class RateSearch:
     limit_ms: float
     start: float
     step: float = 1.25
-    most_windows: int = 8
+    most_windows: int = 8  # more are taken only while no rate has met the objective
     highest: float = math.inf  # no higher rate is tried
     seen: list[tuple[float, float]] = field(default_factory=list)  # each rate with its latency in ms
 
@@ -48,7 +52,8 @@ class RateSearch:
         if not self.seen:
             return min(self.start, self.highest)
         held, too_high = self.held, self.too_high
-        if len(self.seen) >= self.most_windows:
+        is_late = len(self.seen) >= self.most_windows
+        if is_late and held is not None:
             return None
         if too_high is None:
             assert held is not None
@@ -56,8 +61,8 @@ class RateSearch:
             return following if following > held[0] else None
         if held is None:
             # the latency tells how far off the rate is: at ten times the limit a small step is a waste
-            factor = max(self.step ** self._looks(held=False), min(2.0, math.sqrt(too_high[1] / self.limit_ms)))
-            following = too_high[0] / factor
+            factor = max(self.step ** self._looks(held=False), min(MOST_DOWN, math.sqrt(too_high[1] / self.limit_ms)))
+            following = too_high[0] / (MOST_DOWN if is_late else factor)
             return following if following > GIVE_UP_SHARE * self.start else None
         if too_high[0] / held[0] <= NARROW:
             return None

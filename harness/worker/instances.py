@@ -54,7 +54,8 @@ class Instances:
         self.failed = self.shed = 0
         self.failure = ""
         self._batch = batch
-        self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        # SimpleQueue.get(timeout=...) can wait for ever: CPython computes a negative time left, and takes it for none
+        self._queue: queue.Queue[Request | None] = queue.Queue()
         self._answered: Callable[[Sequence[int]], None] = nothing
         self._lock = threading.Lock()
         self._started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed")
 
 from harness.messages import TakeLoad
-from harness.worker.instances import Answer, Instances
+from harness.worker.instances import Answer, Instances, Request
 from harness.worker.load import generate, load_generator
 from records.load import Scenario, ServingSettings
 
@@ -89,6 +90,17 @@ def test_requests_share_a_call_up_to_the_limit(tmp_path: Path) -> None:
 
     _, latencies = window(answer, tmp_path, rate=800.0, batch=4, wait_s=0.002)
     assert sum(sizes) == len(latencies) and max(sizes) == 4
+
+
+def test_a_batch_that_stays_small_is_answered_after_the_waiting_time() -> None:
+    answered: queue.SimpleQueue[int] = queue.SimpleQueue()
+    serving = Instances([opened(lambda samples: None)], batch=2)
+    serving.begin(lambda numbers: answered.put(numbers[0]))
+    serving.wait_s = 1e-6
+    for number in range(30_000):  # with a queue whose waits can have no end, one of the first ten thousand hangs
+        serving.put(Request(number, number, time.perf_counter_ns()))
+        assert answered.get(timeout=10.0) == number
+    serving.close()
 
 
 def test_instances_answer_at_the_same_time(tmp_path: Path) -> None:

@@ -40,6 +40,12 @@ def test_it_takes_no_more_windows_than_it_may() -> None:
     assert len(searched(RateSearch(20.0, 1.0, most_windows=4)).seen) == 4
 
 
+def test_it_takes_more_windows_rather_than_say_that_no_rate_holds() -> None:
+    search = searched(RateSearch(20.0, 4000.0, step=1.06, most_windows=2))
+    assert [rate for rate, _ in search.seen] == [4000.0, 2000.0, 1000.0, 500.0, 250.0]
+    assert 250.0 <= (search.result() or 0.0) < 500 * 8 / 9
+
+
 def test_a_rate_that_holds_by_chance_above_one_that_does_not_is_not_believed() -> None:
     search = RateSearch(20.0, 400.0)
     search.add(400.0, 10.0)
