@@ -42,8 +42,16 @@ BATCHES = (2, 4, 8)
 GPU_INSTANCES = (2, 4)
 MOST_INSTANCES = 16
 
-CLOSE = 1.15
-"""Settings that take at most this many times as long as the best ones get a second look."""
+CLOSE = 1.5
+"""Settings that carry less than the best ones by more than this are out after the first look."""
+
+FEWEST_LOOKS, MOST_LOOKS = 3, 8
+LOOK_SEEDS = 500
+WORTH = 1.05
+"""Other settings must carry this many times as much: below it, the simpler ones stay."""
+
+LEAST_NOISE = 0.01
+"""Looks at the same settings are not taken to be closer to each other than this."""
 
 CEILING_RATE = 4000.0
 CEILING_WINDOWS = 5
@@ -79,30 +87,33 @@ class CellUnderLoad:
         """Try the knobs of the backend one after the other, and return what was reached, with the best settings."""
         knobs = backends.create(self._cell.backend).serving
         tried: list[TriedSettings] = []
-
-        def best() -> TriedSettings | None:
-            reached = [one for one in tried if one.value is not None]
-            return min(reached, key=lambda one: cost_ms(self._plan.scenario, one.value or 0.0), default=None)
+        best: int | None = None  # the place in `tried`
 
         def attempt(settings: ServingSettings) -> None:
-            if all(one.settings != settings for one in tried):
-                tried.append(self._try(settings, seed, best()))
+            nonlocal best
+            if any(one.settings == settings for one in tried):
+                return
+            one = self._try(settings, seed, None if best is None else tried[best])
+            tried.append(one)
+            if best is None:
+                best = 0 if one.value is not None else None
+            elif one.value is not None:
+                tried[best], tried[-1], is_better = self._compared(tried[best], one, seed)
+                best = len(tried) - 1 if is_better else best
 
         for settings in layouts(self._threads, knobs, self._cell.device.is_cuda):
             attempt(settings)
-        if (found := best()) is not None:
+        if best is not None:
             for name, values in knobs.options.items():
                 for value in values[1:]:
-                    at = (best() or found).settings
+                    at = tried[best].settings
                     attempt(at.model_copy(update={"options": at.options | {name: value}}))
             for batch in self._batches():
-                at = (best() or found).settings
                 wait_ms = WAIT_SHARE * self._plan.objective.limit_ms if self._plan.objective else 0.0
-                attempt(at.model_copy(update={"batch": batch, "wait_ms": wait_ms}))
-                if (chosen := best()) and chosen.settings.batch != batch:
+                attempt(tried[best].settings.model_copy(update={"batch": batch, "wait_ms": wait_ms}))
+                if tried[best].settings.batch != batch:
                     break  # a larger batch than one that does not help would not, either
-        tried = self._looked_at_twice(tried, seed)
-        chosen = best()
+        chosen = None if best is None else tried[best]
         load = Load(
             scenario=self._plan.scenario,
             streams=self._plan.streams,
@@ -163,22 +174,42 @@ class CellUnderLoad:
             settings=settings, value=value, windows=windows, reason="" if value else self._why(windows)
         )
 
-    def _looked_at_twice(self, tried: Sequence[TriedSettings], seed: int) -> list[TriedSettings]:
-        """Return what was tried, with a second look at the settings that come close to the best ones.
+    def _compared(
+        self, holder: TriedSettings, other: TriedSettings, seed: int
+    ) -> tuple[TriedSettings, TriedSettings, bool]:
+        """Return both with what further looks found, and whether `other` carries more.
 
-        So chance seldom decides between them, and two copies of one backend serve alike.
+        Both are looked at in turn, with the same requests, until the difference is clear of its noise. So chance seldom
+        decides between settings, and two copies of one backend serve alike.
         """
-        costs = {place: cost_ms(self._plan.scenario, one.value) for place, one in enumerate(tried) if one.value}
-        close = [place for place, cost in costs.items() if cost <= CLOSE * min(costs.values())]
-        found = list(tried)
-        for place in close if len(close) > 1 else ():
-            one = tried[place]
-            assert one.value is not None
-            again, windows = self._measure(one.settings, one.value, seed + 5, is_turn=True)
-            light = [window.model_copy(update={"latencies_us": []}) for window in windows]
-            changes = {"value": again and math.sqrt(one.value * again), "windows": [*one.windows, *light]}
-            found[place] = one.model_copy(update=changes | {"reason": "" if again else self._why(windows)})
-        return found
+        leads: list[float] = []  # of `other`, in logarithms
+        found = [[one.value] for one in (holder, other)]
+        pair = [holder, other]
+        if self._lead(holder.value, other.value) > -math.log(CLOSE):
+            while not is_settled(leads):
+                for place in (0, 1) if len(leads) % 2 else (1, 0):
+                    pair[place] = self._looked_at(pair[place], seed + LOOK_SEEDS + len(leads))
+                    if (value := pair[place].value) is None:
+                        return pair[0], pair[1], place == 0
+                    found[place].append(value)
+                leads.append(self._lead(found[0][-1], found[1][-1]))
+        settled = [
+            one.model_copy(update={"value": statistics.median(filter(None, values))})
+            for one, values in zip(pair, found, strict=True)
+        ]
+        return settled[0], settled[1], bool(leads) and statistics.mean(leads) > math.log(WORTH)
+
+    def _looked_at(self, one: TriedSettings, seed: int) -> TriedSettings:
+        assert one.value is not None
+        value, windows = self._measure(one.settings, one.value, seed, SEARCH_SHARE, is_turn=True)
+        light = [window.model_copy(update={"latencies_us": []}) for window in windows]
+        reason = "" if value else self._why(windows)
+        return one.model_copy(update={"value": value, "windows": [*one.windows, *light], "reason": reason})
+
+    def _lead(self, holder: float | None, other: float | None) -> float:
+        """Return how many times less a request costs with the `other` value, in logarithms."""
+        assert holder is not None and other is not None
+        return math.log(cost_ms(self._plan.scenario, holder) / cost_ms(self._plan.scenario, other))
 
     def _measure(
         self, settings: ServingSettings, value: float, seed: int, share: float = 1.0, is_turn: bool = False
@@ -291,6 +322,15 @@ def layouts(threads: int, knobs: ServingKnobs, on_gpu: bool) -> list[ServingSett
         ServingSettings(instances=count, threads=threads if on_gpu else max(1, threads // count), options=options)
         for count in counts
     ]
+
+
+def is_settled(leads: Sequence[float]) -> bool:
+    """Return True if the mean of these leads, in logarithms, is surely over 0, or surely not worth it."""
+    if len(leads) < FEWEST_LOOKS or len(leads) == MOST_LOOKS:
+        return len(leads) == MOST_LOOKS
+    error = max(statistics.stdev(leads), LEAST_NOISE) / math.sqrt(len(leads))
+    mean = statistics.mean(leads)
+    return mean - 2 * error > 0 or mean + 2 * error < math.log(WORTH)
 
 
 def cost_ms(scenario: Scenario, value: float) -> float:

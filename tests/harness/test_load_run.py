@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from harness.controller.load_run import CellUnderLoad, Round
+from harness.controller.load_run import CellUnderLoad, Round, is_settled
 from harness.load_plan import LoadPlan
 from harness.messages import LoadTaken, TakeLoad
 from records.load import Objective, Scenario, ServingSettings
@@ -58,6 +60,43 @@ def test_settings_whose_capacity_is_below_the_best_rate_are_not_searched() -> No
     beaten = [one for one in load.tried if one.settings.instances > 1]
     assert [one.reason for one in beaten] == ["answers 100 requests/s at most"] * 2
     assert all(len(one.windows) == 1 for one in beaten)
+
+
+@dataclass
+class NoisyQueue(Queue):
+    """A queue whose capacity differs from window to window, by a deviation of 15 %."""
+
+    random: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def take(self, order: TakeLoad) -> LoadTaken:
+        noise = math.exp(self.random.gauss(0.0, 0.15))
+        return LoadTaken(window=window_of_load(order, noise * self.capacity(order.settings)))
+
+
+def test_two_copies_on_a_noisy_machine_serve_alike() -> None:
+    """One instance carries a fifth more than two. Two looks at each chose other settings in 12 of 40 searches."""
+
+    def capacity(settings: ServingSettings) -> float:
+        return {1: 400.0, 2: 330.0, 4: 300.0}[settings.instances] - 20 * settings.batch
+
+    chosen = [
+        NoisyQueue(capacity, random=random.Random(seed)).under().find_settings(seed=1).settings for seed in range(40)
+    ]
+    assert sum(settings == ServingSettings(instances=1, threads=4) for settings in chosen) >= 34
+
+
+@pytest.mark.parametrize(
+    ("leads", "expected"),
+    [
+        ([0.3, 0.3], False),  # too few
+        ([0.3, 0.28, 0.33], True),
+        ([0.0, 0.01, -0.01], True),
+        ([0.5, -0.3, 0.4], False),
+        ([0.5, -0.3, 0.4, 0.2, -0.1, 0.3, -0.2, 0.1], True),  # there are no more
+    ],
+)
+def test_looks_go_on_until_the_difference_is_clear(leads: list[float], expected: bool) -> None:
+    assert is_settled(leads) is expected
 
 
 def test_settings_that_fail_are_one_result_of_the_search() -> None:
