@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import backends
@@ -25,7 +25,6 @@ from judging.constraints import Requirements, parse_bytes
 from judging.ranking import beaten, undecided
 from models.base import Family
 from records.artifacts import Artifacts
-from records.device import Device
 from records.schema import Cell
 from records.store import Store
 
@@ -81,12 +80,12 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
     """Have the fork servers import what all cells need, and wait for the first one."""
     missing = [cell for cell in cells if not store.has(cell.id)]
     families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
-    imports = shared_imports(families, [cell.device for cell in missing])
+    imports = shared_imports(families)
     if imports and launchers.first.start_method == "forkserver":
         progress.note(
             f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
         )
-        launchers.preload(imports)
+        launchers.preload(imports, any(cell.device.is_cuda for cell in missing))
     launchers.prepare(sampling_of(request).processes)
     launchers.await_serving(1)
     store.note(launchers.first.note)
@@ -139,12 +138,11 @@ def measurement_of(
     )
 
 
-def shared_imports(families: Sequence[Family], devices: Iterable[Device]) -> list[str]:
+def shared_imports(families: Sequence[Family]) -> list[str]:
     """Return the modules that fork servers may import for models of these families.
 
-    There are none where CUDA is used, or where some family imports nothing: no cell may begin with what belongs to
-    another.
+    There are none where some family imports nothing: no cell may begin with what belongs to another.
     """
-    if any(device.is_cuda for device in devices) or not all(family.imports for family in families):
+    if not all(family.imports for family in families):
         return []
     return list(dict.fromkeys(module for family in families for module in family.imports))

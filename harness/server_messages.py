@@ -17,6 +17,7 @@ class Preload(Frozen):
 
     kind: Literal["preload"] = "preload"
     modules: tuple[str, ...]
+    for_cuda: bool = False  # workers will use CUDA: what the modules find out about GPUs must hold for them
 
 
 Order = Annotated[Assignment | Preload, Field(discriminator="kind")]

@@ -148,8 +148,7 @@ class Family(ABC):
     """False if it surely has no 2-D convolution, so that modes for images make no sense. Planning loads no model."""
 
     imports: tuple[str, ...] = ()
-    """Modules that loading the model imports. Unless a GPU is measured, fork servers import them once for all
-    workers."""
+    """Modules that loading the model imports. Fork servers import them once for all workers."""
 
     def precision_reason(self, precision: Precision) -> str:
         """Return why this model makes no sense in `precision`, or an empty string. This is pure."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,18 @@ class HuggingFace(Family):
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Load the folder's weights. The seed decides the inputs, and weights that the folder lacks."""
+        with seeded(seed):
+            return self._load(dimensions)
+
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel | None:
+        """Draw random weights on a GPU in `dtype`: a host needs half a minute for a billion. Text alone."""
+        if not device.is_cuda or self.has_weights or self.may_convolve:
+            return None
+        with _seeded_on(device, seed):
+            return self._load(dimensions, dtype)
+
+    def _load(self, dimensions: Sizes, dtype: torch.dtype | None = None) -> LoadedModel:
+        """Load the model by torch's present generators, device and `dtype` (float32 if None)."""
         try:
             import transformers
         except ImportError as error:
@@ -92,15 +105,14 @@ class HuggingFace(Family):
             raise UsageError(
                 f"{self.name}: {self.architecture} is code of the folder, which Bakeoff never runs: {FACTORY_INSTEAD}"
             )
-        with seeded(seed):
-            module = self._module(known if is_known else transformers.AutoModel)
-            # a forward pass needs no cache among its outputs; parts such as T5's decoder have their own configuration
-            for part in module.modules():
-                if hasattr(getattr(part, "config", None), "use_cache"):
-                    part.config.use_cache = False
-            inputs = tuple(self._inputs(module, dimensions) for _ in range(INPUT_SETS))
-            if not self.has_weights:
-                make_as_trained(module, inputs)
+        module = self._module(known if is_known else transformers.AutoModel, dtype)
+        # a forward pass needs no cache among its outputs; parts such as T5's decoder have their own configuration
+        for part in module.modules():
+            if hasattr(getattr(part, "config", None), "use_cache"):
+                part.config.use_cache = False
+        inputs = tuple(self._inputs(module, dimensions) for _ in range(INPUT_SETS))
+        if not self.has_weights:
+            make_as_trained(module, inputs)
         return LoadedModel(module.eval(), inputs)
 
     def decoder_dimensions(self) -> Mapping[str, Dimension] | None:
@@ -111,16 +123,13 @@ class HuggingFace(Family):
 
     def load_decoder(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> Decoder:
         """Load the folder's weights, or draw random ones on `device` in `dtype`."""
-        import torch
         import transformers
         from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
         from models import generation_huggingface as graphs
 
         ALL_EXPERTS_FUNCTIONS.register("dense", graphs.dense_experts)
-        with seeded(seed), torch.device(device):
-            if device.is_cuda:
-                torch.cuda.manual_seed(seed)
+        with _seeded_on(device, seed):
             module = self._module(getattr(transformers, self.architecture), dtype).to(device).eval()
             if not self.has_weights:
                 make_as_trained(module, ())
@@ -190,6 +199,17 @@ class HuggingFace(Family):
         if module.config.is_encoder_decoder and "decoder_input_ids" in accepted and "seq" in dimensions:
             kwargs["decoder_input_ids"] = _token_ids(module.config, (batch, int(dimensions["seq"])))
         return Inputs(kwargs=kwargs)
+
+
+@contextmanager
+def _seeded_on(device: Device, seed: int) -> Iterator[None]:
+    """Create tensors on `device`, and draw them from `seed`, inside the context."""
+    import torch
+
+    with seeded(seed), torch.device(device):
+        if device.is_cuda:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 def _check_type(model: str, config: Mapping[str, Any]) -> None:

@@ -21,9 +21,9 @@ class LentServer(ForkLauncher):
         self._waiting = waiting
         self._is_plain = True
 
-    def preload(self, modules: Sequence[str]) -> None:
+    def preload(self, modules: Sequence[str], for_cuda: bool = False) -> None:
         self._is_plain &= not modules
-        super().preload(modules)
+        super().preload(modules, for_cuda)
 
     def __exit__(self, *_: object) -> None:
         if not self._is_plain:

@@ -104,8 +104,8 @@ class Launcher(ABC):
     def note(self) -> str:
         """What a reader of the report should know of how workers were started."""
 
-    def preload(self, modules: Sequence[str]) -> None:  # noqa: B027 - only some share what was imported
-        """Import `modules` for all workers, where they share what was imported."""
+    def preload(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
+        """Import `modules` for all workers, where they share what was imported. `for_cuda`: some will use CUDA."""
 
     @property
     def is_serving(self) -> bool:
@@ -145,6 +145,7 @@ class Launchers:
         self._launchers = [self._new_launcher(start_method)]
         self._further: dict[int, Launcher] = {}  # by epoch, beyond the prepared ones
         self._modules: tuple[str, ...] = ()
+        self._for_cuda = False
 
     @property
     def first(self) -> Launcher:
@@ -154,16 +155,16 @@ class Launchers:
         """Return the launchers of a named environment, or these for an empty name."""
         return self._others[name] if name else self
 
-    def preload(self, modules: Sequence[str]) -> None:
-        """Have every fork server import `modules`, for a run whose workers do not use CUDA.
+    def preload(self, modules: Sequence[str], for_cuda: bool) -> None:
+        """Have every fork server import `modules`, for workers of which some will use CUDA, or none.
 
         A server that does not survive this is replaced by one that imports torch alone.
         """
-        self._modules = tuple(dict.fromkeys(modules))
+        self._modules, self._for_cuda = tuple(dict.fromkeys(modules)), for_cuda
         for each in self._launchers:
-            each.preload(self._modules)
+            each.preload(self._modules, for_cuda)
         for others in self._others.values():
-            others.preload(modules)
+            others.preload(modules, for_cuda)
 
     def prepare(self, epochs: int) -> None:
         """Have launchers for so many epochs. Their servers import torch at the same time, and this does not wait."""
@@ -202,7 +203,7 @@ class Launchers:
 
     def _started(self) -> Launcher:
         started = self._new_launcher(self._start_method)
-        started.preload(self._modules)
+        started.preload(self._modules, self._for_cuda)
         return started
 
     def _serving(self, server: Launcher) -> Launcher:
@@ -314,11 +315,11 @@ class ForkLauncher(Launcher):
             "processes came from a server of its own, with memory laid out anew"
         )
 
-    def preload(self, modules: Sequence[str]) -> None:
+    def preload(self, modules: Sequence[str], for_cuda: bool = False) -> None:
         """Have the server import `modules` before it forks another worker. One that does not import is left out."""
         if modules:
             with contextlib.suppress(OSError):  # the server is gone: waiting for it says so
-                self._send(Preload(modules=tuple(modules)))
+                self._send(Preload(modules=tuple(modules), for_cuda=for_cuda))
             self._awaited.append(Preloaded)
 
     @property

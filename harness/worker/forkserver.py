@@ -1,8 +1,9 @@
 """A process that has imported torch and nothing else, and forks workers.
 
-A fresh interpreter needs seconds for `import torch`; a fork of this process needs milliseconds. Only torch is imported:
-importing Inductor touches CUDA, and no fork could use CUDA after that. Where no worker is to use CUDA, the controller
-may also ask for the modules that loading the run's models imports.
+A fresh interpreter needs seconds for `import torch`; a fork of this process needs milliseconds. The controller may also
+ask for the modules that loading the run's models imports. No fork can use CUDA once this process has initialised its
+driver. So torch counts GPUs by NVML meanwhile, and a server whose driver is initialised all the same ends: the
+controller starts another one, which imports torch alone.
 
 When the controller's end of the socket closes, however the controller died, the server kills what is left, removes the
 run's temporary folder and leaves.
@@ -11,6 +12,7 @@ run's temporary folder and leaves.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import os
 import select
@@ -27,6 +29,10 @@ from harness.messages import Assignment
 from harness.server_messages import Exited, Forked, Notice, Preload, Preloaded, Serving, notice_line, receive_order
 from harness.worker import main as worker
 from harness.worker.sampling import freeze_garbage
+
+DRIVER = "libcuda.so.1"
+NOT_INITIALIZED = 3
+"""What every function of CUDA's driver returns before `cuInit`: CUDA_ERROR_NOT_INITIALIZED."""
 
 
 def main() -> None:
@@ -65,8 +71,10 @@ def main() -> None:
                 break
             order, descriptors = received
             if isinstance(order, Preload):
-                with _as_a_worker(Path(temporary) / "preload"):
+                with _as_a_worker(Path(temporary) / "preload", order.for_cuda):
                     imported = _imported(order.modules)
+                if order.for_cuda and has_initialised_cuda():
+                    break
                 freeze_garbage()
                 _tell(control, Preloaded(modules=tuple(imported)))
                 continue
@@ -85,11 +93,12 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _as_a_worker(workspace: Path) -> Iterator[None]:
-    """Show libraries the variables of a worker and no GPU, and send what they print to a file."""
+def _as_a_worker(workspace: Path, for_cuda: bool) -> Iterator[None]:
+    """Show libraries the variables of a worker, and a GPU only if workers use one. What they print goes to a file."""
     isolation.make_workspace(workspace)
     before = dict(os.environ)
-    os.environ.update(isolation.child_environment(before, workspace, ""), CUDA_VISIBLE_DEVICES="")
+    os.environ.update(isolation.child_environment(before, workspace, ""))
+    os.environ.update({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if for_cuda else {"CUDA_VISIBLE_DEVICES": ""})
     try:
         with _output_to(workspace / "log"):
             yield
@@ -126,6 +135,15 @@ def _imported(modules: Sequence[str]) -> list[str]:
             importlib.import_module(name)
             found.append(name)
     return found
+
+
+def has_initialised_cuda(driver: str = DRIVER) -> bool:
+    """Return True if this process has initialised CUDA's driver, so that its forks cannot use it."""
+    try:
+        loaded = ctypes.CDLL(driver, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:  # nothing has loaded it
+        return False
+    return bool(loaded.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != NOT_INITIALIZED)
 
 
 def _become_worker(control: socket.socket, pipes: list[int], assignment: Assignment, descriptor: int) -> None:

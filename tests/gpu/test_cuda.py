@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -151,3 +152,16 @@ def test_spawned_children_run_on_cuda_too(tmp_path: Path) -> None:
 def test_a_cuda_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--devices cuda:99: torch .* sees cuda:0"):
         measure(tmp_path / "run", "eager", devices=["cuda:99"])
+
+
+def test_a_decoder_without_weights_is_drawn_on_the_gpu_and_its_imports_are_shared(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    shape = {"vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 2}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **shape, **heads}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    report = measure(tmp_path / "run", "eager", "inductor", models=[f"hf:{tmp_path}"], precision=["bf16"], processes=3)
+    for record in report.records:
+        assert record.status is Status.OK, f"{record.cell.label}: {record.reason}\n{record.log_tail}"
+        assert record.accuracy is not None and record.accuracy.relative_rmse < 3e-2
+    assert any("had imported torch and transformers and nothing else" in note for note in report.notes)

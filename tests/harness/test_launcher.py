@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -243,7 +245,7 @@ class Server(Launcher):
         self.is_closed = False
         self.preloaded: Sequence[str] = ()
 
-    def preload(self, modules: Sequence[str]) -> None:
+    def preload(self, modules: Sequence[str], for_cuda: bool) -> None:
         self.preloaded = modules
 
     def await_serving(self) -> None:
@@ -317,7 +319,7 @@ def test_a_spare_server_that_does_not_start_ends_nothing() -> None:
 def test_a_server_that_does_not_survive_its_imports_is_replaced_by_one_without_them() -> None:
     servers = Servers(CannotPreload())
     with Launchers("forkserver", servers) as launchers:
-        launchers.preload(["module", "module"])
+        launchers.preload(["module", "module"], for_cuda=False)
         launchers.await_serving()
         assert servers.alive() == [False, True]
         assert [server.preloaded for server in servers.made] == [("module",), ()]
@@ -359,7 +361,7 @@ def test_a_server_that_died_before_it_was_asked_to_preload_is_told_as_one_that_e
         launchers.first.await_serving()
         os.kill(launchers.first.pid, 9)
         psutil.wait_procs([psutil.Process(launchers.first.pid)], timeout=0.2)
-        launchers.preload(["xmlrpc.server"])
+        launchers.preload(["xmlrpc.server"], for_cuda=False)
         launchers.await_serving()  # by another server, since this one could not preload
         assert "had imported torch and nothing else" in launchers.first.note
 
@@ -399,6 +401,28 @@ def test_a_module_that_ends_or_stops_the_server_cannot_be_preloaded(modules: Pat
         server.preload([module])
         with pytest.raises(CannotPreload):
             server.await_serving()
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+@pytest.mark.parametrize(("answers", "is_initialised"), [(3, False), (0, True)])
+def test_a_server_whose_modules_initialise_the_driver_cannot_fork_for_cuda(
+    modules: Path, answers: int, is_initialised: bool
+) -> None:
+    (modules / "driver.c").write_text(f"int cuDeviceGetCount(int *count) {{ return {answers}; }}")
+    library = modules / "driver.so"
+    command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(library), str(modules / "driver.c")]
+    subprocess.run(command, check=True)
+    (modules / "touching_module.py").write_text(f"import ctypes\nctypes.CDLL({str(library)!r})")
+    with ForkLauncher() as server:
+        server.preload(["touching_module", "curious_module"], for_cuda=True)
+        if is_initialised:
+            with pytest.raises(CannotPreload):
+                server.await_serving()
+        else:
+            server.await_serving()
+            assert "touching_module" in server.note
+            devices = ast.literal_eval((modules / "seen").read_text())[1]
+            assert devices == os.environ.get("CUDA_VISIBLE_DEVICES"), "modules see the GPUs that workers will use"
 
 
 @pytest.mark.slow
