@@ -95,11 +95,12 @@ class CellUnderLoad:
                 return
             one = self._try(settings, seed, None if best is None else tried[best])
             tried.append(one)
-            if best is None:
-                best = 0 if one.value is not None else None
-            elif one.value is not None:
+            if one.value is None:
+                return
+            is_better = best is None
+            if best is not None:
                 tried[best], tried[-1], is_better = self._compared(tried[best], one, seed)
-                best = len(tried) - 1 if is_better else best
+            best = len(tried) - 1 if is_better else best
 
         for settings in layouts(self._threads, knobs, self._cell.device.is_cuda):
             attempt(settings)

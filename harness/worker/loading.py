@@ -61,14 +61,20 @@ def _load_one_size(cell: Cell) -> LoadedModel:
 def place(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
     """Return module and inputs on the cell's device, with floating-point tensors in `dtype` or the cell's precision.
 
-    The module is in eval mode for inference and in train mode for training.
+    The module is in eval mode for inference and in train mode for training. What input sets share stays shared: a
+    decoder's caches in float64 fill a device if each set has its own.
     """
     wanted = dtype or precision.dtype_of(cell.precision)
     trained = cell.is_trained
+    known: dict[int, Any] = {}
 
-    def moved(tensor: Any) -> Any:
-        tensor = tensor.detach().to(cell.device, wanted if is_cast(tensor) else tensor.dtype)
-        return tensor.requires_grad_(trained and model.input_gradients and tensor.is_floating_point())
+    def moved(given: Any) -> Any:
+        if (tensor := known.get(id(given))) is None:
+            tensor = given.detach().to(cell.device, wanted if is_cast(given) else given.dtype)
+            tensor = tensor.requires_grad_(trained and model.input_gradients and tensor.is_floating_point())
+            if not trained:
+                known[id(given)] = tensor
+        return tensor
 
     return model.module.to(cell.device, wanted).train(trained), tuple(one.map(moved) for one in model.inputs)
 

@@ -161,7 +161,7 @@ def exact_outputs(
                 return found if name == "float64" else found._replace(why_narrower=explain(errors[0])[1])
         except Exception as error:
             traceback.print_exc()
-            errors.append(error)
+            errors.append(error.with_traceback(None))  # its frames would keep the model, and so fill the device
     if cell.task == TRAIN_STEP:
         raise errors[0]
     return Exact(None, cell.precision, why_narrower=explain(errors[0])[1])

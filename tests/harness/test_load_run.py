@@ -105,6 +105,21 @@ def test_settings_that_fail_are_one_result_of_the_search() -> None:
     assert "no memory" in [one.reason for one in load.tried]
 
 
+def test_a_first_layout_that_carries_nothing_does_not_end_the_search() -> None:
+    queue = Queue(lambda settings: 60.0 if settings.instances == 1 else 400.0 - 10 * settings.batch)
+    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=4.05))
+    slow = queue.take
+
+    def take(order: TakeLoad) -> LoadTaken:
+        taken = slow(order)
+        late = {"objective_ms": 10.0} if order.settings.instances == 1 and not order.answers_nothing else {}
+        return taken.model_copy(update={"window": taken.window and taken.window.model_copy(update=late)})
+
+    load = CellUnderLoad(plan, CELL, take, latency_ms=2.0, threads=4).find_settings(seed=1)
+    assert load.tried[0].value is None
+    assert load.settings is not None and load.settings.instances == 2
+
+
 def test_an_objective_that_nothing_meets_is_told() -> None:
     plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=3.0))
     load = Queue(by_instances).under(plan).find_settings(seed=1)

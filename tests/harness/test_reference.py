@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,28 @@ def test_beside_16_bits_float32_is_the_next_best(folder: Path) -> None:
     assert found.outputs is not None
     assert (found.outputs[0][0].dtype, found.computed_in) == (torch.float32, "float32")
     assert "Tried to allocate 80 GiB" in found.why_narrower
+
+
+def test_the_model_that_did_not_fit_is_gone_before_the_next_attempt(folder: Path) -> None:
+    tried: list[weakref.ref[nn.Module]] = []
+
+    def computed(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
+        tried.append(weakref.ref(model.module))
+        if dtype is torch.float64:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        assert tried[0]() is None, "two models do not fit where one does not"
+        return reference.outputs_in(model, cell, dtype)
+
+    assert reference.exact_outputs(cell_of("bf16"), folder, folder, computed).computed_in == "float32"
+
+
+def test_what_input_sets_share_stays_shared_in_another_type() -> None:
+    cache = torch.zeros(2, 3)
+    sets = tuple(Inputs((torch.tensor([place]), cache)) for place in range(2))
+    _, (first, second) = loading.place(LoadedModel(nn.Identity(), sets), cell_of("bf16"), torch.float64)
+    assert first.args[1] is second.args[1]
+    assert first.args[1].dtype is torch.float64
+    assert first.args[0] is not second.args[0]
 
 
 def test_a_training_step_is_not_checked_against_itself(folder: Path) -> None:
