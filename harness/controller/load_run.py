@@ -45,7 +45,7 @@ MOST_INSTANCES = 16
 CLOSE = 1.5
 """Settings that carry less than the best ones by more than this are out after the first look."""
 
-FEWEST_LOOKS, MOST_LOOKS = 3, 8
+FEWEST_LOOKS, MOST_LOOKS = 3, 4
 LOOK_SEEDS = 500
 WORTH = 1.05
 """Other settings must carry this many times as much: below it, the simpler ones stay."""
