@@ -52,6 +52,21 @@ class Question:
         return [offer.machine for offer in self.offers if _may_be_as_fast(offer.latency, self.offers[0].latency)]
 
     @property
+    def untried(self) -> dict[str, list[str]]:
+        """Return what may be the fastest on the first machine and was never tried on another, by machine.
+
+        Only machines with the same kind of device can try the same.
+        """
+        first = self.offers[0]
+        found = {}
+        for offer in self.offers[1:]:
+            tried = {cell.label for cell in offer.contest.cells}
+            labels = [label for label in first.candidates if label not in tried]
+            if labels and offer.contest.cell.device.is_cuda == first.contest.cell.device.is_cuda:
+                found[offer.machine] = labels
+        return found
+
+    @property
     def cheapest(self) -> Offer | None:
         """Return the offer with the lowest price, if every machine has a price, and there are several."""
         priced = [(offer.price_per_million, offer) for offer in self.offers if offer.price_per_million is not None]

@@ -15,6 +15,10 @@ def to_markdown(found: Machines) -> str:
     sections = [f"# {len(found.reports)} machines"]
     for question in found.questions:
         sections += [f"## {escape(question.title)}", f"{escape(answer(question))}.", _table(question)]
+        sections += [
+            escape(f"{name} did not try {listed(labels, 'or')}, so that it may do better than it shows.")
+            for name, labels in question.untried.items()
+        ]
     if not found.questions:
         sections.append("No model was measured alike on two of them: there is nothing to compare.")
     if found.asked_once:

@@ -49,6 +49,19 @@ def test_machines_whose_intervals_overlap_are_not_told_apart() -> None:
     assert answer(question).endswith("may be the fastest")
 
 
+def test_a_machine_that_never_tried_what_is_fastest_elsewhere_is_named() -> None:
+    reports = {
+        "a": report([build(2.0, "eager", "cuda"), build(0.5, "inductor", "cuda")]),
+        "b": report([build(2.1, "eager", "cuda"), build(2.0, "onnx", "cuda")]),
+        "c": report([build(9.0, "eager")]),
+    }
+    found = machines_of(reports)
+    assert found.questions[0].untried == {"b": ["inductor"]}, "c has another kind of device"
+    assert "b did not try inductor, so that it may do better than it shows." in to_markdown(found)
+    del reports["b"]
+    assert machines_of(reports).questions[0].untried == {}
+
+
 def test_machines_without_a_common_model_are_told_so() -> None:
     reports = {"a": report([build(2.0, "eager")]), "b": report([build(2.0, "eager", model="mlp")])}
     assert "there is nothing to compare" in to_markdown(machines_of(reports))
