@@ -308,12 +308,13 @@ class ContestRun:
         """Put one cell after the other under load while every other one is stopped. Return the surviving cells.
 
         First each cell looks for the settings that it serves best with, then all take turns in rounds, and in its first
-        process each one is soaked.
+        process each one is soaked. A cell for which no settings met the objective looks again in its next process.
         """
         alive = list(cells)
 
         def settle(cell_run: CellRun, _: Round) -> None:
-            if cell_run.load is None and cell_run.is_right:
+            has_settings = cell_run.load is not None and cell_run.load.settings is not None
+            if not has_settings and cell_run.is_right:
                 cell_run.load = cell_run.under_load(plan).find_settings(seed=1)
 
         def take_turn(cell_run: CellRun, round_: Round) -> None:

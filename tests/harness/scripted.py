@@ -73,6 +73,7 @@ class Script:
     built_bytes: int = 0  # what its backend builds
     endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
     """By number of the worker and stage: "start", "burst 3", "load 3" or "finish"."""
+    overloaded: frozenset[int] = frozenset()  # numbers of workers that meet no objective under load
     answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
 
 
@@ -143,7 +144,9 @@ class ScriptedWorker:
             self._bursts += 1
         elif isinstance(command, TakeLoad):
             self._passing_s = command.seconds
-            taken_under_load = LoadTaken(window=window_of_load(command, 1e3 / self._script.level_ms))
+            window = window_of_load(command, 1e3 / self._script.level_ms)
+            late = {"objective_ms": 1e3} if self._number in self._script.overloaded else {}
+            taken_under_load = LoadTaken(window=window.model_copy(update=late))
             self._say(f"load {self._windows}", taken_under_load)
             self._windows += 1
         elif isinstance(command, Finish):

@@ -185,6 +185,13 @@ def test_each_process_of_each_cell_takes_its_turns_and_one_is_soaked(tmp_path: P
     assert {record.status for record in run.records.values()} == {Status.OK}
 
 
+def test_a_cell_that_met_no_objective_in_one_process_looks_again_in_the_next(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(overloaded=frozenset({0}))}
+    load = run_contest(tmp_path, scripts, plan_of(3), load=SERVER).records["null"].load
+    assert load.settings is not None and len(load.soak) == 6
+    assert {turn.process for turn in load.turns} == {1, 2}
+
+
 def test_a_cell_that_dies_under_load_has_its_record_and_the_others_go_on(tmp_path: Path) -> None:
     scripts = {"eager": Script(), "null": Script(endings={(0, "load 3"): SEGFAULT})}
     run = run_contest(tmp_path, scripts, load=SERVER)
