@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from backends.base import YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
+from backends.base import INT8_PRODUCTS, YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
+from backends.weight_only import litert_weights
 from records.device import Device
 from records.precision import Precision
 from records.schema import Cell
@@ -19,14 +20,16 @@ if TYPE_CHECKING:
     from models.base import Inputs
 
 MODEL = "model.tflite"
-TYPES = "types.json"
-"""The process that converts writes the types of the module's outputs here. LiteRT makes int32 of int64."""
+ACCOUNT = "account.json"
+"""What the process that converts writes here: the types of the module's outputs, since LiteRT makes int32 of int64, and
+which layers were rounded."""
 
 
 class LiteRT(AheadOfTime):
     name = "litert"
     description = "LiteRT from torch.export, with its XNNPACK delegate, loaded in a fresh process"
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, INT8_PRODUCTS: {}}
+    quantises = True
     libraries: ClassVar[tuple[str, ...]] = ("torch", "litert-torch", "ai-edge-litert")
 
     def available(self, device: Device) -> Availability:
@@ -48,8 +51,11 @@ class LiteRT(AheadOfTime):
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        if cell.device.is_cuda or cell.precision is not Precision.FP32:
-            return Availability(f"LiteRT's converter takes float32 modules on the CPU, not {cell.precision}")
+        if cell.device.is_cuda or cell.precision not in (Precision.FP32, Precision.W8A32):
+            return Availability(
+                f"LiteRT's converter takes float32 modules on the CPU, and can round weights to 8 bits, "
+                f"not {cell.precision}"
+            )
         return YES
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
@@ -58,22 +64,27 @@ class LiteRT(AheadOfTime):
 
         from backends.calling import FlatModule
 
+        cell, path = context.cell, context.workspace / MODEL
         # it exports the module itself, which takes no inference tensors
         with context.phase("export"), torch.inference_mode(False), torch.no_grad():
             flat = FlatModule(module, inputs).eval()
             example = tuple(tensor.clone() for tensor in inputs.tensors())
-            litert_torch.convert(flat, example).export(str(context.workspace / MODEL))
+            litert_torch.convert(flat, example).export(str(path))
             types = [str(output.dtype).removeprefix("torch.") for output in flat(*example)]
-        (context.workspace / TYPES).write_text(json.dumps(types))
+        layers: Settings = {}
+        if cell.precision.is_weight_only:
+            with context.phase("compile"):
+                layers = litert_weights(path, cell.precision, rounds_inputs=cell.mode == INT8_PRODUCTS)
+        (context.workspace / ACCOUNT).write_text(json.dumps({"types": types, "layers": layers}))
 
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
         from ai_edge_litert.interpreter import Interpreter
 
-        types = json.loads((context.workspace / TYPES).read_text())
+        account = json.loads((context.workspace / ACCOUNT).read_text())
         with context.phase("load"):
             interpreter = Interpreter(str(context.workspace / MODEL), num_threads=context.threads)
             interpreter.allocate_tensors()
-            loaded = Loaded(interpreter, types)
+            loaded = Loaded(interpreter, account["types"], account["layers"])
             loaded.bind(inputs)
             loaded.run()
         return loaded
@@ -82,9 +93,10 @@ class LiteRT(AheadOfTime):
 class Loaded(Compiled):
     """An interpreter of LiteRT. Inputs are copied into its tensors when they are bound."""
 
-    def __init__(self, interpreter: Any, types: Sequence[str]) -> None:
+    def __init__(self, interpreter: Any, types: Sequence[str], layers: Settings) -> None:
         self._interpreter = interpreter
         self._types = types
+        self._layers = layers
         (signature,) = interpreter.get_signature_list()
         # the runner must be gone before a call: LiteRT then refuses to run
         runner = interpreter.get_signature_runner(signature)
@@ -109,7 +121,7 @@ class Loaded(Compiled):
     def precision(self) -> Settings:
         details = self._interpreter.get_tensor_details()
         counted = Counter(str(getattr(one["dtype"], "__name__", one["dtype"])) for one in details)
-        return {f"tensors in {name}": count for name, count in sorted(counted.items())}
+        return {**self._layers, **{f"tensors in {name}": count for name, count in sorted(counted.items())}}
 
     def settings(self) -> Settings:
         return {"delegate": "XNNPACK, LiteRT's default"}

@@ -4,15 +4,16 @@ Weights are symmetric. With 8 bits there is one scale per output channel or fine
 a channel. Inputs and all else stay in the type that the name says: 16 bits are bfloat16, 32 are float32. Products are
 computed in it, too. Tables of embeddings are not rounded.
 
-Each engine gets what its own library makes: ONNX Runtime's MatMulNBits, NNCF for OpenVINO, and for torch what torchao
-makes in `backends.quantising`. The mode `int8-products` lets an engine round inputs to 8 bits inside a product. That is
-OpenVINO's default where the CPU has instructions for it.
+Each engine gets what its own library makes: ONNX Runtime's MatMulNBits, NNCF for OpenVINO, ai-edge-quantizer for
+LiteRT, and for torch what torchao makes in `backends.quantising`. The mode `int8-products` lets an engine round inputs
+to 8 bits inside a product. That is OpenVINO's default where the CPU has instructions for it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from backends.base import Settings
@@ -95,6 +96,24 @@ def require_nncf() -> None:
         raise Unavailable(f"OpenVINO's weights are rounded by NNCF ({error}): pip install nncf") from error
 
 
+def litert_weights(path: Path, precision: Precision, rounds_inputs: bool) -> Settings:
+    """Round the weights of linear layers in a .tflite file to 8 bits, in place. Count the layers.
+
+    Inputs are rounded too if so said, with a scale for each row of a call. Raise Unsupported if too few weights are
+    rounded.
+    """
+    from ai_edge_quantizer.qtyping import TFLOperationName
+    from ai_edge_quantizer.quantizer import Quantizer
+
+    quantiser = Quantizer(str(path))
+    add = quantiser.add_dynamic_config if rounds_inputs else quantiser.add_weight_only_config
+    add(regex=".*", operation_name=TFLOperationName.FULLY_CONNECTED, num_bits=8)
+    made = bytes(quantiser.quantize().quantized_model or b"")
+    layers = counted_layers(_layers_of_tflite(made), precision, library="ai-edge-quantizer")
+    path.write_bytes(made)
+    return layers
+
+
 def _split_gemms(graph: Any) -> None:
     """Write each Gemm over a constant matrix as a MatMul and an Add, since the quantiser sees no Gemm."""
     import onnx
@@ -147,6 +166,28 @@ def _layers_of_openvino(model: Any) -> Iterator[Layer]:
         if weight.get_type_name() == "Constant":
             is_rounded = weight.get_element_type().get_type_name() in FEW_BITS
             yield Layer("linear" if kind == "MatMul" else "convolution", math.prod(weight.shape), is_rounded)
+
+
+def _layers_of_tflite(model: bytes) -> Iterator[Layer]:
+    from ai_edge_litert import schema_py_generated as schema
+
+    operators = schema.BuiltinOperator
+    kinds = {
+        operators.FULLY_CONNECTED: "linear",
+        operators.CONV_2D: "convolution",
+        operators.DEPTHWISE_CONV_2D: "convolution",
+    }
+    read = schema.ModelT.InitFromPackedBuf(model, 0)
+    codes = [one.builtinCode for one in read.operatorCodes]
+    for graph in read.subgraphs:
+        # weights for products in float32 are widened by an operator of their own
+        rounded = {
+            one.outputs[0]: one.inputs[0] for one in graph.operators if codes[one.opcodeIndex] == operators.DEQUANTIZE
+        }
+        for one in graph.operators:
+            if (kind := kinds.get(codes[one.opcodeIndex])) is not None:
+                weight = graph.tensors[rounded.get(one.inputs[1], one.inputs[1])]
+                yield Layer(kind, math.prod(map(int, weight.shape)), weight.type == schema.TensorType.INT8)
 
 
 def _attributes(node: Any) -> dict[str, Any]:

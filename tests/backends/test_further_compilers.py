@@ -42,6 +42,7 @@ def test_it_is_for_the_cpu(name: str) -> None:
         ("executorch", "int8"),
         ("litert", "fp16"),
         ("litert", "int8"),
+        ("litert", "w4a32"),
     ],
 )
 def test_precisions_that_it_lacks_are_refused_beforehand(name: str, precision: str) -> None:

@@ -168,6 +168,29 @@ def test_a_step_with_rounded_weights_writes_into_its_caches(tmp_path: Path) -> N
         assert all(cache[:, :, int(position)].any() for cache in caches)
 
 
+@pytest.mark.parametrize("rounds_inputs", [False, True])
+def test_litert_rounds_linear_layers(rounds_inputs: bool, tmp_path: Path) -> None:
+    """Needs an environment of its own: `runner.py env add litert litert-torch ai-edge-litert`."""
+    litert_torch = pytest.importorskip("litert_torch")
+    pytest.importorskip("ai_edge_quantizer")
+    from ai_edge_litert.interpreter import Interpreter
+
+    module = nn.Sequential(nn.Linear(INPUTS, 256), nn.ReLU(), nn.Linear(256, OUTPUTS)).eval()
+    x = torch.randn(3, INPUTS)
+    path = tmp_path / "model.tflite"
+    litert_torch.convert(module, (x,)).export(str(path))
+    before = path.stat().st_size
+    told = weight_only.litert_weights(path, Precision.W8A32, rounds_inputs)
+    assert told == {"w8a32 linear layers": 2}
+    assert path.stat().st_size < before / 2
+    interpreter = Interpreter(str(path))
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x.numpy())
+    interpreter.invoke()
+    found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    assert 1e-4 < relative(found, module(x).detach().numpy()) < LARGEST_ERROR[Precision.W8A32]
+
+
 @pytest.mark.parametrize("precision", WEIGHT_ONLY)
 def test_a_backend_that_cannot_says_why(precision: Precision) -> None:
     def reason(backend: str, mode: str = "default", device: str = "cpu") -> str:
