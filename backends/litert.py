@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends.base import INT8_PRODUCTS, YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
 from backends.weight_only import litert_weights
 from records.device import Device
 from records.precision import Precision
-from records.schema import Cell
+from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from models.base import Inputs
 
 MODEL = "model.tflite"
+XNNPACK, OWN_KERNELS = "XNNPACK graphs", "LiteRT's own kernels"
+DELEGATE = "DELEGATE"
+"""What LiteRT names an operator that hands a part of the graph on."""
+
 ACCOUNT = "account.json"
 """What the process that converts writes here: the types of the module's outputs, since LiteRT makes int32 of int64, and
 which layers were rounded."""
@@ -123,11 +127,41 @@ class Loaded(Compiled):
         counted = Counter(str(getattr(one["dtype"], "__name__", one["dtype"])) for one in details)
         return {**self._layers, **{f"tensors in {name}": count for name, count in sorted(counted.items())}}
 
+    def placement(self) -> Placement | None:
+        read = getattr(self._interpreter, "_get_ops_details", None)  # there is no public way
+        return placement_of(read(), self._outputs) if read is not None else None
+
     def settings(self) -> Settings:
         return {"delegate": "XNNPACK, LiteRT's default"}
 
     def close(self) -> None:
         self._interpreter = None
+
+
+def placement_of(operators: Iterable[Mapping[str, Any]], outputs: Iterable[int]) -> Placement:
+    """Return where operators run, from LiteRT's list of them and the numbers of the tensors that are wanted.
+
+    The list also holds what a delegate has replaced. So each tensor is followed back to what makes it: a delegate, if
+    one does.
+    """
+    makers: dict[int, Mapping[str, Any]] = {}
+    for one in sorted(operators, key=lambda each: each["op_name"] == DELEGATE):
+        makers.update(dict.fromkeys(map(int, one["outputs"]), one))
+    ran: dict[int, str] = {}
+    wanted = list(map(int, outputs))
+    while wanted:
+        maker = makers.get(wanted.pop())
+        if maker is not None and maker["index"] not in ran:
+            ran[maker["index"]] = maker["op_name"]
+            wanted += map(int, maker["inputs"])
+    left = Counter(name for name in ran.values() if name != DELEGATE)
+    delegated = len(ran) - sum(left.values())
+    return Placement(
+        extent=Extent.FULL if not left else Extent.PARTIAL if delegated else Extent.FALLBACK,
+        engines={name: count for name, count in ((XNNPACK, delegated), (OWN_KERNELS, sum(left.values()))) if count},
+        fallbacks=[f"{name} in {OWN_KERNELS} ({count})" for name, count in sorted(left.items())],
+        evidence=["LiteRT's list of operators after delegation"],
+    )
 
 
 def _in_order(details: Mapping[str, Mapping[str, Any]]) -> list[int]:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import backends
+from backends import litert
 from backends.executorch import placement_of
 from records.device import CPU, Device
 from records.schema import Cell, Extent
@@ -72,4 +73,36 @@ def test_executorch_says_of_each_operator_whether_xnnpack_took_it(
     account: dict[str, tuple[int, int]], extent: Extent, engines: dict[str, int], fallbacks: list[str]
 ) -> None:
     found = placement_of(account)
+    assert (found.extent, found.engines, found.fallbacks) == (extent, engines, fallbacks)
+
+
+def operator(index: int, name: str, inputs: list[int], outputs: list[int]) -> dict[str, object]:
+    return {"index": index, "op_name": name, "inputs": inputs, "outputs": outputs}
+
+
+REPLACED = [operator(0, "FULLY_CONNECTED", [0, 1], [2]), operator(1, "GELU", [2], [3])]
+
+
+@pytest.mark.parametrize(
+    ("operators", "extent", "engines", "fallbacks"),
+    [
+        ([*REPLACED, operator(2, "DELEGATE", [0, 1], [3])], Extent.FULL, {"XNNPACK graphs": 1}, []),
+        (
+            [*REPLACED, operator(2, "DELEGATE", [0, 1], [2])],
+            Extent.PARTIAL,
+            {"XNNPACK graphs": 1, "LiteRT's own kernels": 1},
+            ["GELU in LiteRT's own kernels (1)"],
+        ),
+        (
+            REPLACED,
+            Extent.FALLBACK,
+            {"LiteRT's own kernels": 2},
+            ["FULLY_CONNECTED in LiteRT's own kernels (1)", "GELU in LiteRT's own kernels (1)"],
+        ),
+    ],
+)
+def test_litert_says_what_xnnpack_took(
+    operators: list[dict[str, object]], extent: Extent, engines: dict[str, int], fallbacks: list[str]
+) -> None:
+    found = litert.placement_of(operators, [3])
     assert (found.extent, found.engines, found.fallbacks) == (extent, engines, fallbacks)
