@@ -42,10 +42,10 @@ BATCHES = (2, 4, 8)
 GPU_INSTANCES = (2, 4)
 MOST_INSTANCES = 16
 
-CLOSE = 1.5
-"""Settings that carry less than the best ones by more than this are out after the first look."""
+CLOSE = 1.25
+"""Settings that differ by more than this factor are told apart by the first look."""
 
-FEWEST_LOOKS, MOST_LOOKS = 3, 4
+FEWEST_LOOKS, MOST_LOOKS = 2, 4
 LOOK_SEEDS = 500
 WORTH = 1.05
 """Other settings must carry this many times as much: below it, the simpler ones stay."""
@@ -186,7 +186,8 @@ class CellUnderLoad:
         leads: list[float] = []  # of `other`, in logarithms
         found = [[one.value] for one in (holder, other)]
         pair = [holder, other]
-        if self._lead(holder.value, other.value) > -math.log(CLOSE):
+        first = self._lead(holder.value, other.value)
+        if abs(first) < math.log(CLOSE):
             while not is_settled(leads):
                 for place in (0, 1) if len(leads) % 2 else (1, 0):
                     pair[place] = self._looked_at(pair[place], seed + LOOK_SEEDS + len(leads))
@@ -198,7 +199,7 @@ class CellUnderLoad:
             one.model_copy(update={"value": statistics.median(filter(None, values))})
             for one, values in zip(pair, found, strict=True)
         ]
-        return settled[0], settled[1], bool(leads) and statistics.mean(leads) > math.log(WORTH)
+        return settled[0], settled[1], statistics.mean(leads or [first]) > math.log(WORTH)
 
     def _looked_at(self, one: TriedSettings, seed: int) -> TriedSettings:
         assert one.value is not None
