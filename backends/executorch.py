@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from backends import delegation
 from backends.base import YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
 from backends.ranges import exported
 from records.device import Device
 from records.errors import BakeoffError
-from records.schema import Cell, Extent, Placement
+from records.schema import Cell, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -120,12 +121,6 @@ def placement_of(account: Mapping[str, tuple[int, int]]) -> Placement:
     """Return where operators run, from how often XNNPACK took each of them and how often it did not."""
     counts = {name: pair for name, pair in account.items() if name not in COMPUTES_NOTHING}
     delegated = sum(taken for taken, _ in counts.values())
-    left = {name: rest for name, (_, rest) in counts.items() if rest}
-    engines = {DELEGATED: delegated, PORTABLE: sum(left.values())}
-    extent = Extent.FULL if not left else Extent.PARTIAL if delegated else Extent.FALLBACK
-    return Placement(
-        extent=extent,
-        engines={name: count for name, count in engines.items() if count},
-        fallbacks=[f"{name.removesuffix('_default')} in {PORTABLE} ({count})" for name, count in left.items()],
-        evidence=["ExecuTorch's account of what was delegated, by operator"],
-    )
+    left = {name.removesuffix("_default"): rest for name, (_, rest) in counts.items() if rest}
+    evidence = "ExecuTorch's account of what was delegated, by operator"
+    return delegation.placement(DELEGATED, delegated, PORTABLE, left, evidence)

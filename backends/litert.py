@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from backends import delegation
 from backends.base import INT8_PRODUCTS, YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
 from backends.weight_only import litert_weights
 from records.device import Device
 from records.precision import Precision
-from records.schema import Cell, Extent, Placement
+from records.schema import Cell, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +35,7 @@ class LiteRT(AheadOfTime):
     description = "LiteRT from torch.export, with its XNNPACK delegate, loaded in a fresh process"
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, INT8_PRODUCTS: {}}
     quantises = True
-    libraries: ClassVar[tuple[str, ...]] = ("torch", "litert-torch", "ai-edge-litert")
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "litert-torch", "ai-edge-litert", "ai-edge-quantizer")
 
     def available(self, device: Device) -> Availability:
         if device.is_cuda:
@@ -154,14 +155,9 @@ def placement_of(operators: Iterable[Mapping[str, Any]], outputs: Iterable[int])
         if maker is not None and maker["index"] not in ran:
             ran[maker["index"]] = maker["op_name"]
             wanted += map(int, maker["inputs"])
-    left = Counter(name for name in ran.values() if name != DELEGATE)
-    delegated = len(ran) - sum(left.values())
-    return Placement(
-        extent=Extent.FULL if not left else Extent.PARTIAL if delegated else Extent.FALLBACK,
-        engines={name: count for name, count in ((XNNPACK, delegated), (OWN_KERNELS, sum(left.values()))) if count},
-        fallbacks=[f"{name} in {OWN_KERNELS} ({count})" for name, count in sorted(left.items())],
-        evidence=["LiteRT's list of operators after delegation"],
-    )
+    left = Counter(name for name in sorted(ran.values()) if name != DELEGATE)
+    delegated = len(ran) - left.total()
+    return delegation.placement(XNNPACK, delegated, OWN_KERNELS, left, "LiteRT's list of operators after delegation")
 
 
 def _in_order(details: Mapping[str, Mapping[str, Any]]) -> list[int]:

@@ -345,7 +345,7 @@ class ContestRun:
                     if self._makes_room(cell_run, ended, alive):
                         epoch.displaced.append(cell_run)
             seconds[Step.LOAD if step is take_turn else Step.SETTINGS] += self._machine.now_s() - begun_s
-        if epoch.number:  # the settings are known since the first process
+        if epoch.number:  # nothing is planned for a search that comes late
             del seconds[Step.SETTINGS]
         for cell_run in alive:
             for kind, taken_s in seconds.items():

@@ -45,7 +45,7 @@ MOST_INSTANCES = 16
 CLOSE = 1.25
 """Settings that differ by more than this factor are told apart by the first look."""
 
-FEWEST_LOOKS, MOST_LOOKS = 2, 4
+FEWEST_LOOKS, MOST_LOOKS = 3, 4
 LOOK_SEEDS = 500
 WORTH = 1.05
 """Other settings must carry this many times as much: below it, the simpler ones stay."""

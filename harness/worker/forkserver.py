@@ -1,4 +1,4 @@
-"""A process that has imported torch and nothing else, and forks workers.
+"""A process that has imported torch, and forks workers.
 
 A fresh interpreter needs seconds for `import torch`; a fork of this process needs milliseconds. The controller may also
 ask for the modules that loading the run's models imports. No fork can use CUDA once this process has initialised its
@@ -137,10 +137,10 @@ def _imported(modules: Sequence[str]) -> list[str]:
     return found
 
 
-def has_initialised_cuda(driver: str = DRIVER) -> bool:
+def has_initialised_cuda() -> bool:
     """Return True if this process has initialised CUDA's driver, so that its forks cannot use it."""
     try:
-        loaded = ctypes.CDLL(driver, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        loaded = ctypes.CDLL(DRIVER, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:  # nothing has loaded it
         return False
     return bool(loaded.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != NOT_INITIALIZED)

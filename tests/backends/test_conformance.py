@@ -194,7 +194,10 @@ def test_building_and_calling_leave_weights_and_inputs_alone(one: Built) -> None
     assert not one.module.training
 
 
-LEAVES_OPERATORS = {"executorch": "XNNPACK has no embedding, and leaves it to ExecuTorch's portable kernels"}
+LEAVES_OPERATORS = {
+    "executorch": "XNNPACK has no embedding, and leaves it to ExecuTorch's portable kernels",
+    "litert": "XNNPACK has no embedding, argmax or choice, and leaves them to LiteRT's own kernels",
+}
 """Backends that place only a part of `MODELS` in their engine, with the reason."""
 
 
