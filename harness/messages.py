@@ -27,6 +27,7 @@ from records.schema import (
     Energy,
     Frozen,
     Generated,
+    KernelTimes,
     Memory,
     Phase,
     Placement,
@@ -197,10 +198,10 @@ class TakeLoad(Frozen):
 
 
 class Finish(Frozen):
-    """Check once more, and end. It is answered by `Finished`."""
+    """Check once more, and end. It is answered by `Finished`, and on a GPU `in_full` by `KernelsTraced` after it."""
 
     kind: Literal["finish"] = "finish"
-    in_full: bool  # measure throughput, device time and stages, too
+    in_full: bool  # measure throughput, device time, stages and kernels, too
     with_energy: bool = False
 
 
@@ -279,6 +280,13 @@ class Finished(Frozen):
     stages: list[Stage] = Field(default_factory=list)
 
 
+class KernelsTraced(Frozen):
+    """It comes after `Finished`, so that a process that dies in a trace has told all else."""
+
+    kind: Literal["kernels_traced"] = "kernels_traced"
+    times: KernelTimes | None  # None: nothing could be traced
+
+
 class ReferenceComputed(Frozen):
     kind: Literal["reference_computed"] = "reference_computed"
     work: Work | None
@@ -335,6 +343,7 @@ Event = Annotated[
     | BurstTaken
     | LoadTaken
     | Finished
+    | KernelsTraced
     | ReferenceComputed
     | AxesFound
     | CeilingsMeasured

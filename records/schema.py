@@ -22,7 +22,7 @@ from records.frozen import Frozen as Frozen
 from records.load import Load
 from records.precision import Precision
 
-SCHEMA_VERSION = "2.2.0"
+SCHEMA_VERSION = "2.3.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -247,6 +247,22 @@ class DeviceTime(Frozen):
     calls: int
 
 
+class Kernel(Frozen):
+    """A kernel or copy on a GPU, with its share of the time of all of them, 0 to 1."""
+
+    name: str
+    share: float
+
+
+class KernelTimes(Frozen):
+    """What a GPU does in one call, from a trace of a few calls."""
+
+    busy_ms: MillisecondsOrZero  # a kernel or a copy runs; the rest of the call, the GPU waits
+    kernels: float  # and copies, in one call
+    longest: list[Kernel]  # those that take most time, all runs of one kernel together
+    calls: int
+
+
 class Stage(Frozen):
     """One part of a call, timed apart, with a synchronisation before and after it.
 
@@ -437,6 +453,7 @@ class Record(Frozen):
     latency: Latency | None = None
     throughput: Throughput | None = None
     device_time: DeviceTime | None = None
+    kernel_times: KernelTimes | None = None
     stages: list[Stage] = Field(default_factory=list)  # a training task's, where a call is not one whole
     energy: Energy | None = None
     load: Load | None = None  # what it carried under load, where that was asked for

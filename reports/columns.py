@@ -12,7 +12,7 @@ from judging.judgement import CellJudgement, ContestJudgement
 from judging.ranking import BASELINE
 from records.schema import Cell, Extent, Phase, Placement, Record
 from records.text import one_line, visible
-from reports import doubt_sentences, format, sentences
+from reports import doubt_sentences, floor, format, sentences
 from reports.column import Column, Ends, Output
 from reports.format import NONE
 
@@ -222,12 +222,19 @@ def _beside() -> list[Column[CellJudgement]]:
     return [
         Column("device time", _known("device_time.median_ms"), "ms", format.milliseconds, details=group,
                csv="device_median_ms"),
+        Column("GPU works", _known("kernel_times.busy_ms"), "ms", format.milliseconds, note=_kernels, details=group,
+               csv="gpu_busy_ms"),
         Column("energy per call", _known("energy.joules_per_call"), "mJ", lambda joules: f"{1e3 * joules:.3g}",
                note=_energy, outputs=Output.STARTS,
                details=group, csv="joules_per_call"),
         Column("warm-up", _known("warm_up.calls"), "calls", format.count, note=_warm_up, details=group),
         Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", format.seconds, details=group),
     ]  # fmt: skip
+
+
+def _kernels(row: CellJudgement) -> str:
+    times = row.record.kernel_times
+    return f"{times.kernels:,.0f} kernels; {floor.longest(times)}" if times else ""
 
 
 def _warm_up(row: CellJudgement) -> str:

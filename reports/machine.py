@@ -102,8 +102,8 @@ def method_notes(report: Report) -> list[str]:
     """Say how it was measured, in addition to the notes of the report."""
     lines = [
         f"Made {report.created_at} in {format.seconds(report.elapsed_s)} s; schema {report.schema_version}.",
-        "Latency is the median over processes of the median over their bursts of each burst's median; a ratio is the "
-        "geometric mean over processes of the median over rounds, of bursts of the same round.",
+        "All latencies and ratios of a contest come from one fit of the rounds that its cells shared. Intervals are "
+        "over processes.",
         "A percentile that the sample is too small to hold is n/a; no sample is deleted as an outlier.",
     ]
     if any(record.roofline for record in report.records):

@@ -30,6 +30,7 @@ from reports import (
     cost_report,
     doubt_sentences,
     dynamic,
+    floor,
     format,
     generation,
     load,
@@ -145,6 +146,7 @@ class Section:
         self.what_to_ship = sentences.what_to_ship(contest)
         self.left_early = sentences.left_early(contest)
         self.floor = format.floor(contest.roofline) if contest.roofline else ""
+        self.floor_sentences = floor.sentences(contest)
         self.tensor_cores = machine.tensor_core_rates(contest)
         self.sentences = [*cost_report.sentences(contest), *cost_report.plain_verdicts(contest)]
         self.tables = cost_report.tables(contest)

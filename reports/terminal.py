@@ -22,7 +22,18 @@ from judging.doubts import CANNOT_RUN, doubt_of_placement
 from judging.judgement import CellJudgement, ContestJudgement, Judgement
 from records.schema import Cell, DoubtKind, Record, Status
 from records.text import one_line
-from reports import cost_report, doubt_sentences, format, generation, load, machine, sentences, suite_report, tables
+from reports import (
+    cost_report,
+    doubt_sentences,
+    floor,
+    format,
+    generation,
+    load,
+    machine,
+    sentences,
+    suite_report,
+    tables,
+)
 from reports.column import Column, Output, shown_in
 from reports.columns import BACKEND, WIDE, answers_of, columns_of
 from reports.dynamic_terminal import print_dynamic_range
@@ -285,7 +296,7 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
     for table in (*load.tables(contest), *generation.tables(contest)):
         if not table.is_folded:
             console.print(_texts(table))
-    told += [*load.sentences(contest), *generation.sentences(contest)]
+    told += [*load.sentences(contest), *generation.sentences(contest), *floor.sentences(contest)]
     for sentence in filter(None, told):
         print_wrapped(console, "= ", sentence)
     console.print()

@@ -37,6 +37,7 @@ from harness.messages import (
     Failed,
     Finish,
     Finished,
+    KernelsTraced,
     Loaded,
     LoadTaken,
     MeasureCell,
@@ -60,6 +61,7 @@ from records.schema import (
     Conditions,
     Doubt,
     DoubtKind,
+    KernelTimes,
     Latency,
     Phase,
     Process,
@@ -76,6 +78,8 @@ UNDER_LOAD = "under load"
 
 LOAD_LIMIT_S = 180.0
 """A window of load may take so much longer than planned: building for its settings is part of it."""
+
+TRACE_LIMIT_S = 60.0
 
 Awaited = TypeVar("Awaited", Packaged, Loaded, Ready, BurstTaken, LoadTaken, Finished)
 
@@ -274,24 +278,36 @@ class CellRun:
     def finish(self, has_time: bool = True) -> None:
         """Check once more, and let the process go.
 
-        Only the first process measures throughput and device time, where they are wanted and it has time, and only its
-        memory and placement count: one process can tell for all, and the caches of a warm start hide what was compiled.
+        Only the first process measures throughput, device time and kernels, where they are wanted and it has time. Only
+        its memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
         Energy takes two seconds, so the second process measures it, which a cell that is surely beaten does not get.
         """
         live, so_far, sampling = self._alive(), self._so_far, self._setup.sampling
         wants_more = has_time and not sampling.latency_only
         done = len(so_far.processes) if so_far else 0
         with_energy = wants_more and done == min(1, sampling.processes - 1)
-        live.worker.send(Finish(in_full=wants_more and so_far is None, with_energy=with_energy))
+        in_full = wants_more and so_far is None
+        live.worker.send(Finish(in_full=in_full, with_energy=with_energy))
         finished = self._await(live, Finished)
+        kernel_times = self._kernels(live) if in_full and self.cell.device.is_cuda else None
         self._end_worker()
         assert live.ready is not None
         found = self._first_process(live.ready, finished) if so_far is None else self._further(so_far, finished)
+        if kernel_times:
+            found = found.model_copy(update={"kernel_times": kernel_times})
         latency = summarise(found.bursts)
         self._so_far = found.model_copy(update={"latency": latency, "roofline": self._roofline(latency)})
         self._last_process_s = live.waited_s
         self._live = None
         self._built.add(live.build)
+
+    def _kernels(self, live: LiveProcess) -> KernelTimes | None:
+        """Return what the GPU does in a call. A process that fails in the trace has told everything else."""
+        try:
+            event = live.worker.receive(self._now_s() + TRACE_LIMIT_S)
+        except (WorkerEnded, DeadlinePassed):
+            return None
+        return event.times if isinstance(event, KernelsTraced) else None
 
     def leave(self) -> None:
         """Take the process away and forget it: the cell will be started again in this epoch."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from backends.base import Compiled, Settings, Wrapped
 from harness import messages
-from harness.messages import BurstTaken, Finish, Finished, Ready, TakeBurst, TakeLoad
+from harness.messages import BurstTaken, Finish, Finished, KernelsTraced, Ready, TakeBurst, TakeLoad
 from harness.versions import versions_of
-from harness.worker import accuracy, conditions, energy, memory, precision, sampling
+from harness.worker import accuracy, conditions, energy, kernels, memory, precision, sampling
 from harness.worker.bench import Bench
 from harness.worker.clock import Clock
 from harness.worker.generating import WithCaches, compare, generate
@@ -106,6 +106,8 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         stages=stages,
     )
     messages.send(connection, finished)
+    if isinstance(command, Finish) and command.in_full and bench.cell.device.is_cuda:
+        messages.send(connection, KernelsTraced(times=kernels.trace(compiled, sets, clock)))
 
 
 class Stream(Wrapped):

@@ -24,6 +24,7 @@ from harness.messages import (
     Failed,
     Finish,
     Finished,
+    KernelsTraced,
     Loaded,
     LoadTaken,
     MeasureCeilings,
@@ -40,9 +41,23 @@ from harness.plan import Contest, PlannedCell, Request
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import TimePlan
 from records.artifacts import Artifacts
+from records.device import CPU, Device
 from records.errors import BakeoffError
 from records.load import LoadWindow, Scenario
-from records.schema import Accuracy, Ceilings, Cell, Conditions, Energy, Memory, Record, Status, WarmUp, Work
+from records.schema import (
+    Accuracy,
+    Ceilings,
+    Cell,
+    Conditions,
+    Energy,
+    Kernel,
+    KernelTimes,
+    Memory,
+    Record,
+    Status,
+    WarmUp,
+    Work,
+)
 from records.store import Store
 from tests.harness.measuring import Silent
 
@@ -50,6 +65,7 @@ RIGHT = Accuracy(
     rmse=0, relative_rmse=0, max_abs_error=0, eager_rmse=0, allclose=True, rtol=0, atol=0, passed=True, rule="allclose"
 )
 ENERGY = Energy(joules_per_call=0.01, idle_w=70.0, calls=1000, seconds=1.0, source="scripted")
+KERNELS = KernelTimes(busy_ms=0.5, kernels=12, longest=[Kernel(name="gemv", share=0.6)], calls=3)
 WRONG = RIGHT.model_copy(update={"passed": False, "rule": "rmse is 7"})
 HANG = "hang"
 INTERRUPT = "interrupt"  # of the controller, which waits for the worker
@@ -72,7 +88,7 @@ class Script:
     recompilations: int = 0
     built_bytes: int = 0  # what its backend builds
     endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
-    """By number of the worker and stage: "start", "burst 3", "load 3" or "finish"."""
+    """By number of the worker and stage: "start", "burst 3", "load 3", "finish" or "trace"."""
     overloaded: frozenset[int] = frozenset()  # numbers of workers that meet no objective under load
     answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
 
@@ -87,6 +103,7 @@ class ScriptedMachine(Machine):
         self.calibrate_ms = lambda: 1.0
         self.usable_cores = lambda: [0, 1]
         self.available_bytes = lambda: 10**12
+        self.device_free_bytes = lambda device: None
 
 
 class ScriptedWorker:
@@ -159,6 +176,8 @@ class ScriptedWorker:
                 energy=ENERGY if command.with_energy else None,
             )
             self._say("finish", PhaseBegun(name="finish"), finished)
+            if command.in_full and self._job.cell.device.is_cuda:
+                self._say("trace", KernelsTraced(times=KERNELS))
 
     def receive(self, deadline_s: float) -> object:
         event = self._events[0]
@@ -286,11 +305,11 @@ def plan_of(processes: int = 1, most_processes: int | None = None, rounds: int =
     return SamplingPlan(processes, most, rounds, burst_s=0.0, burst_calls=1, warm_up_s=0.0)
 
 
-def contest_of(labels: Sequence[str]) -> Contest:
+def contest_of(labels: Sequence[str], device: Device = CPU) -> Contest:
     cells = []
     for label in labels:
         backend, _, mode = label.partition("/")
-        cell = Cell(model="mlp", backend=backend, mode=mode or "default")
+        cell = Cell(model="mlp", backend=backend, mode=mode or "default", device=device)
         cells.append(PlannedCell(cell, asked_by_name=True))
     return Contest(cells[0].cell.contest_id, tuple(cells))
 
@@ -310,12 +329,13 @@ def run_contest(
     budget_s: float = math.inf,
     interrupted_at: tuple[int, str] | None = None,
     load: LoadPlan | None = None,
+    device: Device = CPU,
 ) -> SimpleNamespace:
     """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
 
     Return its records by label, its notes and what started.
     """
-    contest = contest_of(list(scripts))
+    contest = contest_of(list(scripts), device)
     if Store.is_run(folder / "run"):
         store = Store.open(folder / "run")
     else:

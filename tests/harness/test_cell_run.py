@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from harness.controller.cell_record import cause_of_death, doubt_of, shortfall
+from records.device import Device
 from records.schema import Doubt, DoubtKind, Extent, Placement, Status, WarmUp
-from tests.harness.scripted import HANG, WRONG, Script, plan_of, run_contest
+from tests.harness.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, run_contest
 
 
 def test_only_the_first_process_builds_cold_and_only_it_packages(tmp_path: Path) -> None:
@@ -76,6 +77,17 @@ def test_a_cell_that_gets_one_process_of_several_has_no_energy(
     scripts = {"eager": Script(), "null": Script(endings={(1, "start"): HANG})}
     run = run_contest(tmp_path, scripts, plan_of(processes))
     assert [record.energy is not None for record in run.records.values()] == has_energy
+
+
+@pytest.mark.parametrize(("ending", "known"), [(None, True), (SEGFAULT, False), (HANG, False), (Status.ERROR, False)])
+def test_a_process_that_fails_in_a_trace_costs_nothing_but_the_trace(
+    tmp_path: Path, ending: Ending | None, known: bool
+) -> None:
+    script = Script(endings={(0, "trace"): ending} if ending else {})
+    run = run_contest(tmp_path, {"null": script}, plan_of(2), device=Device("cuda"))
+    record = run.records["null"]
+    assert (record.status, len(record.processes)) == (Status.OK, 2)
+    assert record.kernel_times == (KERNELS if known else None)
 
 
 def test_what_is_compiled_while_it_is_measured_is_a_doubt(tmp_path: Path) -> None:

@@ -187,10 +187,10 @@ def test_the_csv_keeps_the_names_that_people_load() -> None:
         "model dim_batch task device precision seed backend mode status died_in signal reason rank median_ms "
         "median_ci95_low_ms median_ci95_high_ms mean_ms std_ms min_ms p90_ms p95_ms p99_ms p999_ms calls speedup "
         "speedup_ci95_low speedup_ci95_high speedup_paired break_even_calls break_even_established "
-        "throughput_calls_per_s device_median_ms export_s compile_s load_s first_call_s build_s warm_build_s "
-        "warm_first_answer_s joules_per_call peak_resident_bytes peak_device_bytes artifact_bytes rmse relative_rmse "
-        "max_abs_error eager_rmse accuracy_rule placement fallbacks engines time_share flops bytes_moved floor_ms "
-        "floor_share bound doubts contest_id cell_id"
+        "throughput_calls_per_s device_median_ms gpu_busy_ms export_s compile_s load_s first_call_s build_s "
+        "warm_build_s warm_first_answer_s joules_per_call peak_resident_bytes peak_device_bytes artifact_bytes rmse "
+        "relative_rmse max_abs_error eager_rmse accuracy_rule placement fallbacks engines time_share flops bytes_moved "
+        "floor_ms floor_share bound doubts contest_id cell_id"
     )
     assert set(in_csv(judged(a_contest()))[0]) >= set(names.split())
 
