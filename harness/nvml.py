@@ -69,6 +69,18 @@ def max_sm_clock_mhz(index: int, opened: Callable[[], AbstractContextManager[Any
             return None
 
 
+def compute_capability(index: int, opened: Callable[[], AbstractContextManager[Any]] = nvml) -> tuple[int, int] | None:
+    """Return a CUDA device's version, as (9, 0), or None where NVML does not tell. CUDA's driver is not initialised."""
+    with opened() as library:
+        if library is None:
+            return None
+        try:
+            major, minor = library.nvmlDeviceGetCudaComputeCapability(handle(library, index))
+        except library.NVMLError:
+            return None
+        return int(major), int(minor)
+
+
 class Card:
     """One GPU. What it does not answer is None."""
 

@@ -2,8 +2,8 @@
 
 A fresh interpreter needs seconds for `import torch`; a fork of this process needs milliseconds. The controller may also
 ask for the modules that loading the run's models imports. No fork can use CUDA once this process has initialised its
-driver. So torch counts GPUs by NVML meanwhile, and a server whose driver is initialised all the same ends: the
-controller starts another one, which imports torch alone.
+driver. So torch gets the GPUs' number and versions from NVML meanwhile. A server whose driver is initialised all the
+same ends, and the controller starts another one, which imports torch alone.
 
 When the controller's end of the socket closes, however the controller died, the server kills what is left, removes the
 run's temporary folder and leaves.
@@ -23,9 +23,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from harness import isolation
 from harness.messages import Assignment
+from harness.nvml import compute_capability
 from harness.server_messages import Exited, Forked, Notice, Preload, Preloaded, Serving, notice_line, receive_order
 from harness.worker import main as worker
 from harness.worker.sampling import freeze_garbage
@@ -100,11 +102,29 @@ def _as_a_worker(workspace: Path, for_cuda: bool) -> Iterator[None]:
     os.environ.update(isolation.child_environment(before, workspace, ""))
     os.environ.update({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if for_cuda else {"CUDA_VISIBLE_DEVICES": ""})
     try:
-        with _output_to(workspace / "log"):
+        with _output_to(workspace / "log"), versions_by_nvml() if for_cuda else contextlib.nullcontext():
             yield
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def versions_by_nvml() -> Iterator[None]:
+    """Have NVML answer which version a GPU has. torchao asks torch when it is imported, and transformers imports it."""
+    import torch
+
+    asked = torch.cuda.get_device_capability
+
+    def answer(device: Any = None) -> tuple[int, int]:
+        number = torch.device(device).index if isinstance(device, str | torch.device) else device
+        return compute_capability(number if isinstance(number, int) else 0) or asked(device)
+
+    torch.cuda.get_device_capability = answer
+    try:
+        yield
+    finally:
+        torch.cuda.get_device_capability = asked
 
 
 @contextlib.contextmanager

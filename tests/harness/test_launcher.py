@@ -425,6 +425,26 @@ def test_a_server_whose_modules_initialise_the_driver_cannot_fork_for_cuda(
             assert devices == os.environ.get("CUDA_VISIBLE_DEVICES"), "modules see the GPUs that workers will use"
 
 
+def test_a_module_that_asks_for_a_gpus_version_gets_it_from_nvml(modules: Path) -> None:
+    (modules / "pynvml.py").write_text(
+        "class NVMLError(Exception): ...\n"
+        "def nvmlInit(): ...\n"
+        "def nvmlShutdown(): ...\n"
+        "def nvmlDeviceGetHandleByIndex(index): return index\n"
+        "def nvmlDeviceGetCudaComputeCapability(card): return [9, card]\n"
+    )
+    asked = (
+        "[torch.cuda.get_device_capability(device) for device in (None, 1, 'cuda', 'cuda:2', torch.device('cuda:3'))]"
+    )
+    (modules / "asking_module.py").write_text(
+        f"import torch\nprint({asked}, file=open({str(modules / 'told')!r}, 'w'))"
+    )
+    with ForkLauncher() as server:
+        server.preload(["asking_module"], for_cuda=True)
+        server.await_serving()
+    assert ast.literal_eval((modules / "told").read_text()) == [(9, 0), (9, 1), (9, 0), (9, 2), (9, 3)]
+
+
 @pytest.mark.slow
 def test_a_forked_worker_is_ready_in_a_fraction_of_what_a_spawned_one_takes(tmp_path: Path) -> None:
     def seconds(launcher: Launcher) -> float:
