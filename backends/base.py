@@ -140,7 +140,7 @@ class Compiled(ABC):
 
         It is called in that thread, on its own CUDA stream. Raise Unsupported where there can be only one.
         """
-        raise Unsupported(f"{type(self).__name__} answers one call at a time")
+        raise Unsupported("a build of this mode answers one call at a time")
 
     def placement(self) -> Placement | None:
         """Return where the work really ran, or None if the library does not say. The harness asks once, after the

@@ -53,6 +53,9 @@ WORTH = 1.05
 LEAST_NOISE = 0.01
 """Looks at the same settings are not taken to be closer to each other than this."""
 
+PROBES = 3
+"""So many times in turn, settings that differ in one option answer as fast as they can."""
+
 CEILING_RATE = 4000.0
 CEILING_WINDOWS = 5
 
@@ -156,24 +159,48 @@ class CellUnderLoad:
 
     def _try(self, settings: ServingSettings, seed: int, best: TriedSettings | None) -> TriedSettings:
         """Return what these settings reach, with fewer and shorter windows than a turn has."""
-        rate = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
-        probe = self._order(settings, rate, seed, SEARCH_SHARE).model_copy(update={"scenario": Scenario.OFFLINE})
-        taken = self._take(probe)
+        taken = self._probe(settings, seed)
         if taken.window is None:
             return TriedSettings(settings=settings, value=None, reason=taken.reason)
         if taken.window.failed:
             return TriedSettings(settings=settings, value=None, reason=failures_of(taken.window))
         capacity = taken.window.rate
         if self._plan.scenario is Scenario.SERVER:
-            if best is not None and best.value is not None and capacity <= best.value:
-                reason = f"answers {capacity:.4g} requests/s at most"
-                return TriedSettings(settings=settings, value=None, windows=[taken.window], reason=reason)
+            if best is not None and best.value is not None:
+                reason = "" if capacity > best.value else f"answers {capacity:.4g} requests/s at most"
+                if not reason and settings.differ_in_options_from(best.settings):
+                    reason = self._why_no_faster(best.settings, settings, seed)
+                if reason:
+                    return TriedSettings(settings=settings, value=None, windows=[taken.window], reason=reason)
             value, windows = self._search(settings, FIRST_SHARE * capacity, seed, SEARCH_SHARE, capacity)
         else:
             value, windows = self._measure(settings, capacity, seed, share=SEARCH_SHARE)
         return TriedSettings(
             settings=settings, value=value, windows=windows, reason="" if value else self._why(windows)
         )
+
+    def _probe(self, settings: ServingSettings, seed: int) -> LoadTaken:
+        """Have requests answered as fast as these settings can, all of which are there at once."""
+        rate = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
+        order = self._order(settings, rate, seed, SEARCH_SHARE)
+        return self._take(order.model_copy(update={"scenario": Scenario.OFFLINE}))
+
+    def _why_no_faster(self, holder: ServingSettings, other: ServingSettings, seed: int) -> str:
+        """Say why `other` carries no more than `holder`, or nothing if it may.
+
+        With as many instances and as large batches, requests wait in the same way. So what they can answer at most
+        tells which carries more, and needs a fraction of the time of a rate within an objective.
+        """
+        rates: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(PROBES):
+            for is_other in (True, False) if number % 2 else (False, True):
+                taken = self._probe(other if is_other else holder, seed + number)
+                if taken.window is None or taken.window.failed:
+                    why = failures_of(taken.window) if taken.window else taken.reason
+                    return why if is_other else ""
+                rates[is_other].append(taken.window.rate)
+        lead = statistics.median(rates[True]) / statistics.median(rates[False])
+        return "" if lead > WORTH else f"answers {lead:.3g} times as many requests at most as the settings kept"
 
     def _compared(
         self, holder: TriedSettings, other: TriedSettings, seed: int

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from backends.base import ServingKnobs
+from backends.null import Null
 from harness.controller.load_run import CellUnderLoad, Round, is_settled
 from harness.load_plan import LoadPlan
 from harness.messages import LoadTaken, TakeLoad
@@ -60,6 +62,24 @@ def test_settings_whose_capacity_is_below_the_best_rate_are_not_searched() -> No
     beaten = [one for one in load.tried if one.settings.instances > 1]
     assert [one.reason for one in beaten] == ["answers 100 requests/s at most"] * 2
     assert all(len(one.windows) == 1 for one in beaten)
+
+
+@pytest.mark.parametrize(("gain", "chosen", "searched"), [(1.3, "high", 2), (1.02, "low", 1), (0.9, "low", 1)])
+def test_options_are_compared_by_what_can_be_answered_at_most(
+    monkeypatch: pytest.MonkeyPatch, gain: float, chosen: str, searched: int
+) -> None:
+    monkeypatch.setattr(Null, "serving", ServingKnobs(instance="session", options={"hint": ("low", "high")}))
+    cell = CELL.model_copy(update={"dimensions": {}})
+
+    def capacity(settings: ServingSettings) -> float:
+        return (500.0 if settings.instances == 1 else 200.0) * (gain if settings.options["hint"] == "high" else 1.0)
+
+    queue = Queue(capacity)
+    load = queue.under(cell=cell).find_settings(seed=1)
+    assert load.settings is not None and load.settings.options == {"hint": chosen}
+    of_one = [one for one in load.tried if one.settings.instances == 1]
+    assert sum(one.value is not None for one in of_one) == searched
+    assert all("times as many requests at most" in one.reason for one in of_one if one.value is None)
 
 
 @dataclass
