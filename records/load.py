@@ -49,9 +49,9 @@ class ServingSettings(Frozen):
     wait_ms: float = 0.0  # a request waits at most so long for others to fill its batch
     options: dict[str, str] = Field(default_factory=dict)  # of the backend's own
 
-    def differ_in_options_from(self, other: ServingSettings) -> bool:
-        """Return True if these differ from the other settings in options alone."""
-        return self != other and self == other.model_copy(update={"options": self.options})
+    def have_instances_of(self, other: ServingSettings) -> bool:
+        """Return True if the other settings have as many instances with as many threads."""
+        return (self.instances, self.threads) == (other.instances, other.threads)
 
 
 class LoadWindow(Frozen):

@@ -54,7 +54,7 @@ LEAST_NOISE = 0.01
 """Looks at the same settings are not taken to be closer to each other than this."""
 
 PROBES = 3
-"""So many times in turn, settings that differ in one option answer as fast as they can."""
+"""So many times in turn, settings with the same instances answer as fast as they can."""
 
 CEILING_RATE = 4000.0
 CEILING_WINDOWS = 5
@@ -168,7 +168,7 @@ class CellUnderLoad:
         if self._plan.scenario is Scenario.SERVER:
             if best is not None and best.value is not None:
                 reason = "" if capacity > best.value else f"answers {capacity:.4g} requests/s at most"
-                if not reason and settings.differ_in_options_from(best.settings):
+                if not reason and settings.have_instances_of(best.settings):
                     reason = self._why_no_faster(best.settings, settings, seed)
                 if reason:
                     return TriedSettings(settings=settings, value=None, windows=[taken.window], reason=reason)
@@ -188,8 +188,8 @@ class CellUnderLoad:
     def _why_no_faster(self, holder: ServingSettings, other: ServingSettings, seed: int) -> str:
         """Say why `other` carries no more than `holder`, or nothing if it may.
 
-        With as many instances and as large batches, requests wait in the same way. So what they can answer at most
-        tells which carries more, and needs a fraction of the time of a rate within an objective.
+        With the same instances requests wait as long, and in larger batches longer. So settings that answer no more
+        at most carry no more. This takes a fraction of the time of finding a rate within an objective.
         """
         rates: dict[bool, list[float]] = {True: [], False: []}
         for number in range(PROBES):
@@ -200,7 +200,7 @@ class CellUnderLoad:
                     return why if is_other else ""
                 rates[is_other].append(taken.window.rate)
         lead = statistics.median(rates[True]) / statistics.median(rates[False])
-        return "" if lead > WORTH else f"answers {lead:.3g} times as many requests at most as the settings kept"
+        return "" if lead > WORTH else f"answers {lead:.2f} times as many requests at most as the settings kept"
 
     def _compared(
         self, holder: TriedSettings, other: TriedSettings, seed: int
