@@ -67,7 +67,7 @@ class Bench:
             raise Unavailable(available.reason)
         if not isinstance(job, MeasurePackagedCell):  # which builds nothing
             if backend.precompiles and not cell.device.is_cuda:
-                done = isolation.compiler_checks_done(torch.__version__, cell.backend)
+                done = isolation.compiler_checks_done(torch.__file__, torch.__version__, cell.backend)
                 isolation.share_compiler_checks(workspace, done)
             with phases.announced("import"):
                 for name in backend.imports:

@@ -187,7 +187,7 @@ def precompile_headers(connection: Connection, job: PrecompileHeaders) -> str:
     import torch
 
     backend = backends.create(job.backend)
-    done = isolation.compiler_checks_done(torch.__version__, job.backend)
+    done = isolation.compiler_checks_done(torch.__file__, torch.__version__, job.backend)
     if done.exists() or not (available := backend.available(CPU)):
         return "" if done.exists() else available.reason
     messages.send(connection, PhaseBegun(name="precompile"))

@@ -158,7 +158,10 @@ def test_no_build_compiles_headers_that_the_machine_has(tmp_path: Path, monkeypa
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     measure(tmp_path / "one", "inductor", "aotinductor")
     made = {file.name for file in isolation.headers_of_torch().glob("*.gch")}
-    assert all(isolation.compiler_checks_done(torch.__version__, name).exists() for name in ("inductor", "aotinductor"))
+    done = [
+        isolation.compiler_checks_done(torch.__file__, torch.__version__, name) for name in ("inductor", "aotinductor")
+    ]
+    assert all(file.exists() for file in done)
     measure(tmp_path / "two", "inductor", "aotinductor", models=["conv"])
     assert made and made == {file.name for file in isolation.headers_of_torch().glob("*.gch")}
 

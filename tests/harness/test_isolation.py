@@ -1,5 +1,6 @@
 """What a worker may see, and that all that it starts is ended."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -102,7 +103,7 @@ def test_checks_of_the_compiler_are_shared_once_they_are_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "machine"))
-    done = isolation.compiler_checks_done("2.13.0", "inductor")
+    done = isolation.compiler_checks_done("/venv/torch/__init__.py", "2.13.0", "inductor")
     for name in ("nl/probe.so", "locks/probe.lock"):
         (done.parent / name).parent.mkdir(parents=True)
         (done.parent / name).touch()
@@ -112,6 +113,21 @@ def test_checks_of_the_compiler_are_shared_once_they_are_complete(
     done.touch()
     isolation.share_compiler_checks(workspace, done)
     assert [file.name for file in (workspace / "cache").rglob("*") if file.is_file()] == ["probe.so"]
+
+
+def test_checks_of_the_compiler_are_for_one_torch_and_one_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of what torch compiles hold both paths. A marker without them had each build check again, for 7 s."""
+    here, there = "/here/torch/__init__.py", "/there/torch/__init__.py"
+    found = [isolation.compiler_checks_done(torch_file, "2.13.0", "inductor") for torch_file in (here, there, here)]
+    assert found[0] == found[2] != found[1]
+    compiler = tmp_path / "c++"
+    compiler.touch(mode=0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with_compiler = isolation.compiler_checks_done(here, "2.13.0", "inductor")
+    os.utime(compiler, (1, 1))  # it was replaced
+    assert len({found[0], with_compiler, isolation.compiler_checks_done(here, "2.13.0", "inductor")}) == 3
 
 
 def test_a_marked_process_that_left_both_group_and_tree_is_killed() -> None:
