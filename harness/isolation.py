@@ -107,14 +107,14 @@ def compiler_checks_done(torch_file: str, torch_version: str, backend: str) -> P
 
 
 def share_compiler_checks(workspace: Path, done: Path) -> None:
-    """Copy the programs beside `done` into a worker's empty cache of Inductor, if that file exists.
+    """Copy the programs beside `done` into a worker's cache of Inductor, if that file exists.
 
     Torch looks for them there before it compiles them, which takes seconds. Their names tell the versions of the
     compiler and of torch, and the flags. Source: torch/_inductor/cpu_vec_isa.py.
     """
-    cache = workspace / "cache" / "inductor"
-    if done.exists() and not cache.exists():
-        shutil.copytree(done.parent, cache, ignore=shutil.ignore_patterns("locks", "complete-*"))
+    if done.exists():
+        unshared = shutil.ignore_patterns("locks", "complete-*")
+        shutil.copytree(done.parent, workspace / "cache" / "inductor", ignore=unshared, dirs_exist_ok=True)
 
 
 def die_with_parent() -> None:

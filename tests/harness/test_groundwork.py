@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -154,7 +155,11 @@ def test_headers_that_cannot_be_kept_stop_nothing(
 
 
 @pytest.mark.slow
-def test_no_build_compiles_headers_that_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_build_compiles_what_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, asked = tmp_path / "g++", tmp_path / "asked"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexec {shutil.which("g++")} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     measure(tmp_path / "one", "inductor", "aotinductor")
     made = {file.name for file in isolation.headers_of_torch().glob("*.gch")}
@@ -162,8 +167,11 @@ def test_no_build_compiles_headers_that_the_machine_has(tmp_path: Path, monkeypa
         isolation.compiler_checks_done(torch.__file__, torch.__version__, name) for name in ("inductor", "aotinductor")
     ]
     assert all(file.exists() for file in done)
+    programs = {file.stem for file in done[0].parent.rglob("*.so")}
+    asked.unlink()
     measure(tmp_path / "two", "inductor", "aotinductor", models=["conv"])
     assert made and made == {file.name for file in isolation.headers_of_torch().glob("*.gch")}
+    assert programs and not [name for name in programs if name in asked.read_text()]
 
 
 COUNTS_COMPILATIONS = """
