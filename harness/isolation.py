@@ -107,14 +107,17 @@ def compiler_checks_done(torch_file: str, torch_version: str, backend: str) -> P
 
 
 def share_compiler_checks(workspace: Path, done: Path) -> None:
-    """Copy the programs beside `done` into a worker's cache of Inductor, if that file exists.
+    """Copy the programs beside `done` that a worker's cache of Inductor lacks, if that file exists.
 
     Torch looks for them there before it compiles them, which takes seconds. Their names tell the versions of the
     compiler and of torch, and the flags. Source: torch/_inductor/cpu_vec_isa.py.
     """
     if done.exists():
-        unshared = shutil.ignore_patterns("locks", "complete-*")
-        shutil.copytree(done.parent, workspace / "cache" / "inductor", ignore=unshared, dirs_exist_ok=True)
+        for program in done.parent.glob("*/*"):
+            own = workspace / "cache" / "inductor" / program.relative_to(done.parent)
+            if program.parent.name != "locks" and not own.exists():
+                own.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(program, own)
 
 
 def die_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""How near each cell comes to the floor, and what keeps it from there. No output's escaping is done here yet."""
+"""What keeps each cell from the floor, as sentences. Every output prints them; none is escaped yet."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from reports import format
 from reports.words import percent
 
 NAME_LENGTH = 60
+"""The name of a kernel can have hundreds of characters in C++."""
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
-    """Say for each cell of a decode step that was traced what keeps it from the floor, which weights and cache set."""
+    """Say what keeps each cell from the floor. It is told of decode steps that a GPU's trace was taken of."""
     if contest.cell.task != DECODE:
         return []
     return [sentence for cell in contest.cells if (sentence := _shortfall(cell))]
@@ -38,9 +39,4 @@ def _shortfall(cell: CellJudgement) -> str:
 def longest(times: KernelTimes) -> str:
     """Return `gemv takes 61 % of that`, of the kernel that takes most of a call."""
     kernel = times.longest[0]
-    return f"{short(kernel.name)} takes {percent(kernel.share)} of that"
-
-
-def short(kernel: str) -> str:
-    """Return the beginning of a kernel's name, which can have hundreds of characters in C++."""
-    return one_line(kernel.removeprefix("void "), NAME_LENGTH)
+    return f"{one_line(kernel.name.removeprefix('void '), NAME_LENGTH)} takes {percent(kernel.share)} of that"

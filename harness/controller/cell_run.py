@@ -80,6 +80,7 @@ LOAD_LIMIT_S = 180.0
 """A window of load may take so much longer than planned: building for its settings is part of it."""
 
 TRACE_LIMIT_S = 60.0
+"""The trace of a few calls takes no longer than this, or is given up."""
 
 Awaited = TypeVar("Awaited", Packaged, Loaded, Ready, BurstTaken, LoadTaken, Finished)
 

@@ -166,12 +166,8 @@ class CellUnderLoad:
             return TriedSettings(settings=settings, value=None, reason=failures_of(taken.window))
         capacity = taken.window.rate
         if self._plan.scenario is Scenario.SERVER:
-            if best is not None and best.value is not None:
-                reason = "" if capacity > best.value else f"answers {capacity:.4g} requests/s at most"
-                if not reason and settings.have_instances_of(best.settings):
-                    reason = self._why_no_faster(best.settings, settings, seed)
-                if reason:
-                    return TriedSettings(settings=settings, value=None, windows=[taken.window], reason=reason)
+            if best is not None and (reason := self._why_not_searched(best, settings, capacity, seed)):
+                return TriedSettings(settings=settings, value=None, windows=[taken.window], reason=reason)
             value, windows = self._search(settings, FIRST_SHARE * capacity, seed, SEARCH_SHARE, capacity)
         else:
             value, windows = self._measure(settings, capacity, seed, share=SEARCH_SHARE)
@@ -185,21 +181,27 @@ class CellUnderLoad:
         order = self._order(settings, rate, seed, SEARCH_SHARE)
         return self._take(order.model_copy(update={"scenario": Scenario.OFFLINE}))
 
-    def _why_no_faster(self, holder: ServingSettings, other: ServingSettings, seed: int) -> str:
-        """Say why `other` carries no more than `holder`, or nothing if it may.
+    def _why_not_searched(self, best: TriedSettings, other: ServingSettings, capacity: float, seed: int) -> str:
+        """Say why no rate within the objective is looked for, or nothing if `other` may carry more than the best.
 
-        With the same instances requests wait as long, and in larger batches longer. So settings that answer no more
-        at most carry no more. This takes a fraction of the time of finding a rate within an objective.
+        Options and batches must raise what the same instances answer at most, which is measured in a fraction of the
+        time that such a rate takes. What only makes single answers faster is missed.
         """
-        rates: dict[bool, list[float]] = {True: [], False: []}
+        if best.value is None:
+            return ""
+        if capacity <= best.value:
+            return f"answers {capacity:.4g} requests/s at most"
+        if not other.have_instances_of(best.settings):
+            return ""
+        rates: tuple[list[float], list[float]] = ([], [])
         for number in range(PROBES):
-            for is_other in (True, False) if number % 2 else (False, True):
-                taken = self._probe(other if is_other else holder, seed + number)
+            for place in (0, 1) if number % 2 else (1, 0):
+                taken = self._probe((best.settings, other)[place], seed + number)
                 if taken.window is None or taken.window.failed:
                     why = failures_of(taken.window) if taken.window else taken.reason
-                    return why if is_other else ""
-                rates[is_other].append(taken.window.rate)
-        lead = statistics.median(rates[True]) / statistics.median(rates[False])
+                    return why if place == 1 else ""
+                rates[place].append(taken.window.rate)
+        lead = statistics.median(rates[1]) / statistics.median(rates[0])
         return "" if lead > WORTH else f"answers {lead:.2f} times as many requests at most as the settings kept"
 
     def _compared(
