@@ -37,7 +37,7 @@ class AOTInductor(AheadOfTime):
     quantises = True
     writes_caches = True
     takes_ranges = True
-    precompiles = True
+    precompiles = ("cpu", "cuda")  # the wrapper is C++ on both
     imports: ClassVar[tuple[str, ...]] = ("torch._inductor.compile_fx",)
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="runner")
@@ -53,9 +53,9 @@ class AOTInductor(AheadOfTime):
     }
 
     def available(self, device: Device) -> Availability:
-        return Inductor().available(device) and compiler_available()  # the wrapper is C++ on CUDA, too
+        return Inductor().available(device) and compiler_available()
 
-    def precompile(self) -> None:
+    def precompile(self, device: Device) -> None:
         """Package an addition."""
         import torch
         import torch._inductor
@@ -65,7 +65,7 @@ class AOTInductor(AheadOfTime):
                 return x + 1
 
         with torch.no_grad(), TemporaryDirectory() as folder:
-            program = torch.export.export(AddOne(), (torch.ones(8),))
+            program = torch.export.export(AddOne(), (torch.ones(8, device=device),))
             torch._inductor.aoti_compile_and_package(
                 program, package_path=f"{folder}/{PACKAGE}", inductor_configs=linker_options()
             )

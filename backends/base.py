@@ -260,8 +260,8 @@ class Backend(ABC):
     writes_caches: ClassVar[bool] = False
     """True if `build` takes a decode step that writes into the caches that it is given. Others get one that returns new
     caches, unless they bind those to the same memory themselves."""
-    precompiles: ClassVar[bool] = False
-    """True if its builds for the CPU include torch's C++ headers, which torch precompiles once for a machine."""
+    precompiles: ClassVar[tuple[str, ...]] = ()
+    """Kinds of device. Its builds for them include torch's C++ headers, which are precompiled once for a machine."""
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that `build` needs and that take seconds to import. No phase is timed with them."""
     fast_path: ClassVar[tuple[str, ...]] = ()
@@ -278,8 +278,8 @@ class Backend(ABC):
     def available(self, device: Device) -> Availability:
         """Can this machine run the backend on `device`? This may import the library and use the device."""
 
-    def precompile(self) -> None:  # noqa: B027 - only torch's compilers have such headers
-        """Have torch precompile the C++ headers that builds for the CPU include, by building something small."""
+    def precompile(self, device: Device) -> None:  # noqa: B027 - only torch's compilers have such headers
+        """Have torch precompile the C++ headers that builds for `device` include, by building something small."""
 
     def supports(self, cell: Cell) -> Availability:
         """Do this precision, task and mode make sense? This is pure: it imports nothing and touches nothing."""

@@ -97,7 +97,7 @@ class Inductor(Backend):
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
     takes_streams = True
     takes_ranges = True
-    precompiles = True
+    precompiles = ("cpu",)
     imports: ClassVar[tuple[str, ...]] = ("torch._dynamo", "torch._inductor.compile_fx")
     one_size: ClassVar[Mapping[str, str]] = {
         **Backend.one_size,
@@ -116,11 +116,11 @@ class Inductor(Backend):
             return _triton_available()
         return compiler_available()
 
-    def precompile(self) -> None:
+    def precompile(self, device: Device) -> None:
         """Compile an addition."""
         import torch
 
-        torch.compile(lambda x: x + 1)(torch.ones(8))
+        torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):

@@ -157,7 +157,8 @@ def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial
         return _trial(planned.cell, Outcome.ABSENT, Status.UNSUPPORTED, supported.reason, begun)
     cell_run = CellRun(planned, setup)
     try:
-        accuracy = cell_run.start(launcher, epoch=0).accuracy
+        cell_run.launch(launcher, epoch=0)
+        accuracy = cell_run.build().accuracy
     except CellEnded as ended:
         record = ended.record
         outcome = Outcome.ABSENT if record.status.is_absence else Outcome.FAIL

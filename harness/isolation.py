@@ -94,8 +94,8 @@ def headers_of_torch(temporary: Path | None = None) -> Path:
     return Path(temporary or tempfile.gettempdir(), name, "precompiled_headers")
 
 
-def compiler_checks_done(torch_file: str, torch_version: str, backend: str) -> Path:
-    """Return the file that exists once torch has checked what the C++ compiler can do for the backend's builds.
+def compiler_checks_done(torch_file: str, torch_version: str, builds: str) -> Path:
+    """Return the file that exists once torch has checked what the C++ compiler can do for these `builds`.
 
     Its folder holds the small programs that torch compiles for these checks. It lies beside the headers, where all
     workers see it. Torch's checks and headers are for one place of torch, `torch_file`, and one compiler.
@@ -103,7 +103,7 @@ def compiler_checks_done(torch_file: str, torch_version: str, backend: str) -> P
     compiler = shutil.which(os.environ.get("CXX") or "g++") or ""
     changed = os.stat(compiler).st_mtime_ns if compiler else 0
     build = hashlib.sha256(f"{torch_file} {torch_version} {compiler} {changed}".encode()).hexdigest()[:16]
-    return headers_of_torch() / "bakeoff_compiler_checks" / f"complete-{backend}-{build}"
+    return headers_of_torch() / "bakeoff_compiler_checks" / f"complete-{builds}-{build}"
 
 
 def share_compiler_checks(workspace: Path, done: Path) -> None:

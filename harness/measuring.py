@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import backends
 import models
-from harness.controller import groundwork
 from harness.controller.contests import measure_contest
-from harness.controller.environment import Machine
-from harness.controller.launcher import CAN_FORK, Launchers
+from harness.controller.environment import Machine, usable_cores
+from harness.controller.groundwork import Headers
+from harness.controller.launcher import CAN_FORK, FURTHER_SERVERS_AT_ONCE, Launchers
 from harness.controller.measurement import Measurement
 from harness.controller.progress import Progress
 from harness.controller.worker_process import CAN_PAUSE
@@ -27,6 +27,9 @@ from models.base import Family
 from records.artifacts import Artifacts
 from records.schema import Cell
 from records.store import Store
+
+SPARE_CORES = 8
+"""With so many cores, preparations may go on beside a build on the GPU without slowing it down."""
 
 
 def sampling_of(request: Request) -> SamplingPlan:
@@ -47,9 +50,9 @@ def measure(
     """Bring every cell of the contests to its record in the store, one contest after the other."""
     time_plan = time_plan_of(contests, request, store, budget_ends_s)
     cells = cells_of(contests)
-    prepare(launchers, cells, request, store, progress)
+    headers = prepare(launchers, cells, request, store, progress)
     progress.planned(cells)
-    measurement = measurement_of(launchers, request, store, progress, time_plan)
+    measurement = measurement_of(launchers, request, store, progress, time_plan, headers)
     # an interruption ends the measuring and not the run: what has finished is reported
     with store.timed(), contextlib.suppress(KeyboardInterrupt):
         for contest in contests:
@@ -76,8 +79,21 @@ def time_plan_of(contests: Sequence[Contest], request: Request, store: Store, bu
     return time_plan
 
 
-def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store: Store, progress: Progress) -> None:
-    """Have the fork servers import what all cells need, and wait for the first one."""
+def servers_of(request: Request) -> int:
+    """Return how many processes of each cell get a fork server before anything is measured.
+
+    Servers that start later keep the contest waiting. Where there are cores to spare, two more start with the first.
+    """
+    plan = sampling_of(request)
+    has_spare_cores = len(usable_cores()) >= SPARE_CORES
+    return min(plan.most_processes, plan.processes + FURTHER_SERVERS_AT_ONCE) if has_spare_cores else plan.processes
+
+
+def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store: Store, progress: Progress) -> Headers:
+    """Have the fork servers import what all cells need, and wait for the first one.
+
+    Return torch's C++ headers. With a GPU and cores to spare, they are made beside the first builds.
+    """
     missing = [cell for cell in cells if not store.has(cell.id)]
     families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
     imports = shared_imports(families)
@@ -86,7 +102,7 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
             f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
         )
         launchers.preload(imports, any(cell.device.is_cuda for cell in missing))
-    launchers.prepare(sampling_of(request).processes)
+    launchers.prepare(servers_of(request))
     launchers.await_serving(1)
     store.note(launchers.first.note)
     if not CAN_FORK or not CAN_PAUSE:
@@ -94,18 +110,14 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
             "this platform cannot fork or stop processes: cells were spawned and measured one after the other, so that "
             "the machine's drift is in every ratio"
         )
-    if not request.budget:  # it would take the time of a short run
-        precompile_headers(launchers, missing, store, progress)
-
-
-def precompile_headers(launchers: Launchers, cells: Sequence[Cell], store: Store, progress: Progress) -> None:
-    """Have torch precompile the C++ headers that builds of these cells include."""
-    built = [cell for cell in cells if not cell.device.is_cuda and not refusal(cell)[1]]
-    asked = [cell for cell in built if backends.create(cell.backend).precompiles]
-    different = {(cell.environment, cell.backend): cell for cell in asked}.values()
-    servers = [(cell, launchers.of_environment(cell.environment).first) for cell in different]
-    if servers:
-        groundwork.precompile_headers(servers, store, progress, PROBE_LIMIT_S)
+    headers = Headers(store, progress, PROBE_LIMIT_S)
+    asked = [cell for cell in missing if cell.device.kind in backends.create(cell.backend).precompiles]
+    asked = [cell for cell in asked if not refusal(cell)[1]]
+    if asked and not request.budget:  # it would take the time of a short run
+        headers.begin([(cell, launchers.of_environment(cell.environment).first) for cell in asked])
+        if len(usable_cores()) < SPARE_CORES or not all(cell.device.is_cuda for cell in missing):
+            headers.await_all()
+    return headers
 
 
 def measurement_of(
@@ -114,6 +126,7 @@ def measurement_of(
     store: Store,
     progress: Progress,
     time_plan: TimePlan,
+    headers: Headers,
     machine: Machine | None = None,
     place: str = "",
 ) -> Measurement:
@@ -135,6 +148,7 @@ def measurement_of(
         else Artifacts(store.root, parse_bytes(request.artifact_limit, "--artifact-limit")),
         load=request.load_plan,
         place=place,
+        headers=headers,
     )
 
 

@@ -42,14 +42,13 @@ from records.schema import (
 
 
 class CellJob(Frozen):
-    """What the three jobs that work on one cell have in common."""
+    """What the three jobs on one cell have in common. Each tells that it is `Loaded`, and waits for `Build`."""
 
     cell: Cell
     reference: Path  # file with the outputs that the cell is checked against
     sampling: SamplingPlan
     shared_folder: Path  # holds the artefact, and is shared by all workers of the cell
     is_first: bool = True  # no other worker has measured the cell before
-    waits_for_turn: bool = False  # it tells that it is `Loaded`, and goes on at `Build`
     surgical: tuple[str, ...] = ()  # what a surgical mode compiles, if not what the model names
     open_axes: tuple[OpenAxis, ...] = ()  # of a dynamic build
     inputs: Path | None = None  # the input sets to measure, if the build is made with others
@@ -123,10 +122,11 @@ class TryBackend(Frozen):
 
 
 class PrecompileHeaders(Frozen):
-    """Have torch precompile the C++ headers that a backend's builds for the CPU include. It is answered by `Tried`."""
+    """Have torch precompile the C++ headers that a backend's builds include. It is answered by `Tried`."""
 
     kind: Literal["precompile_headers"] = "precompile_headers"
     backend: str
+    device: Device
 
 
 class TryImport(Frozen):

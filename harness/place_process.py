@@ -109,9 +109,9 @@ def serve(begin: Begin, tell: Tell) -> None:
             return
         store, progress = Store.open(reply.folder), Relay(tell)
         time_plan = time_plan_of((), begin.request, store, math.inf)
-        prepare(launchers, cells_of(begin.contests), begin.request, store, progress)
+        headers = prepare(launchers, cells_of(begin.contests), begin.request, store, progress)
         machine = SharedMachine(begin.sharers)
-        measurement = measurement_of(launchers, begin.request, store, progress, time_plan, machine, place.name)
+        measurement = measurement_of(launchers, begin.request, store, progress, time_plan, headers, machine, place.name)
         while reply is not None:
             time_plan.budget_ends_s = reply.ends_s
             measure_contest(measurement, reply.contest, pending(reply.contest, store))

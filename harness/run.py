@@ -19,7 +19,7 @@ from harness.controller.launcher import Launchers
 from harness.controller.open_axes import with_open_axes
 from harness.controller.progress import Progress
 from harness.environments import with_interpreters
-from harness.measuring import cells_of, measure, sampling_of
+from harness.measuring import cells_of, measure, servers_of
 from harness.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from harness.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
 from harness.plan import Contest, Request, plan
@@ -53,7 +53,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
         return _run_on_cluster(request, folder, command, progress)
     with launchers_for(request) as launchers:
         if not is_pool(request.devices):
-            launchers.prepare(sampling_of(request).processes)
+            launchers.prepare(servers_of(request))
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         request = on_this_machine(request, facts)
         contests = with_open_axes(plan(request), launchers.first)
@@ -89,7 +89,7 @@ def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
         return report_of(store), store
     with launchers_for(request) as launchers:
         if not is_pool(request.devices):
-            launchers.prepare(sampling_of(request).processes)
+            launchers.prepare(servers_of(request))
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         require_devices(request.devices, facts)
         contests = with_open_axes(contests, launchers.first)

@@ -106,7 +106,7 @@ class ContestSetup:
 
 
 class CellRun:
-    """One cell. In each epoch come `start`, bursts and `finish`, and after the last one `record`.
+    """One cell. In each epoch come `launch`, `await_loaded`, `build`, bursts, `finish`, and at the end `record`.
 
     Each of them raises CellEnded where the cell comes to its end instead.
     """
@@ -123,6 +123,8 @@ class CellRun:
         self._log = setup.store.log(planned.cell.id)
         self._ends_s = math.inf
         self._start_method = ""
+        self._launcher: Launcher | None = None
+        self._is_ahead_of_time = isinstance(backends.create(planned.cell.backend), AheadOfTime)
         self._so_far = kept.record if kept else None  # without the live process
         self._live: LiveProcess | None = None
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
@@ -180,38 +182,41 @@ class CellRun:
         """Return True when half of the time limit is left."""
         return self._budget_s > self._setup.time_limit_s / 2
 
-    def start(self, launcher: Launcher, epoch: int, ends_s: float = math.inf) -> Ready:
-        """Build the cell in a fresh process, or start it warm from what the first one left, until it is ready.
+    def launch(self, launcher: Launcher, epoch: int, ends_s: float = math.inf) -> None:
+        """Start a process that loads the model, or what the first process has built. Several may load side by side.
 
         At `ends_s` the time budget of the run leaves it no more time.
         """
-        self.launch(launcher, epoch, ends_s)
-        return self.await_ready()
-
-    def launch(self, launcher: Launcher, epoch: int, ends_s: float = math.inf) -> None:
-        """Begin what `start` does. Cells that have been built before may load side by side, and build in turn."""
         self._ends_s = ends_s
-        self._start_method = launcher.start_method
+        self._start_method, self._launcher = launcher.start_method, launcher
         is_warm, build = self.starts_warm, self._next_build
         if not is_warm:
             shutil.rmtree(self._folder_of(build), ignore_errors=True)
-        ahead_of_time = isinstance(backends.create(self.cell.backend), AheadOfTime)
-        if ahead_of_time and not is_warm:
+        if self._is_ahead_of_time and not is_warm:
             # this worker's caches go with it, because a deployment has the artefact only
-            live = self._live = LiveProcess(epoch, build, is_warm, self._start_worker(launcher, PackageCell, None))
-            self._await(live, Packaged)
-            live.worker.end()
-            live.worker = self._start_worker(launcher, MeasurePackagedCell, self._folder_of(build))
+            self._live = LiveProcess(epoch, build, is_warm, self._start_worker(PackageCell, None))
         else:
-            job = MeasurePackagedCell if ahead_of_time else MeasureCell
-            worker = self._start_worker(launcher, job, self._folder_of(build))
+            job = MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
+            worker = self._start_worker(job, self._folder_of(build))
             first_build = None if self._so_far else self._first_build
             self._live = LiveProcess(epoch, build, is_warm, worker, first_build, bool(self.cell.dynamic))
 
-    def await_ready(self) -> Ready:
-        """Wait for what `launch` has begun, until the cell is ready."""
+    def await_loaded(self) -> None:
+        """Wait until the process that was launched could build."""
         live = self._alive()
-        if live.is_warm:
+        if not live.is_loaded:
+            self._await(live, Loaded)
+            live.is_loaded = True
+
+    def build(self) -> Ready:
+        """Build the cell in its process as soon as it has loaded. It is checked and warm then."""
+        live = self._alive()
+        self.await_loaded()
+        live.worker.send(Build())
+        if self._is_ahead_of_time and not live.is_warm:
+            self._await(live, Packaged)
+            live.worker.end()
+            live.worker = self._start_worker(MeasurePackagedCell, self._folder_of(live.build))
             self._await(live, Loaded)
             live.worker.send(Build())
         ready = self._await(live, Ready)
@@ -409,7 +414,7 @@ class CellRun:
         return {"status": Status.INCORRECT, "reason": reason, "accuracy": failed, "log_tail": tail_of(self._log)}
 
     def _start_worker(
-        self, launcher: Launcher, kind: type[MeasureCell | PackageCell | MeasurePackagedCell], workspace: Path | None
+        self, kind: type[MeasureCell | PackageCell | MeasurePackagedCell], workspace: Path | None
     ) -> Worker:
         job = kind(
             cell=self.cell,
@@ -417,13 +422,13 @@ class CellRun:
             sampling=self._setup.sampling,
             shared_folder=self._folder_of(self._next_build),
             is_first=self._so_far is None,
-            waits_for_turn=self.starts_warm,
             surgical=self.planned.surgical,
             open_axes=self.planned.open_axes,
             weights_at=self.planned.weights_at,
             inputs=self._setup.store.inputs(self.cell.contest_id).resolve() if self.cell.dynamic else None,
         )
-        return launcher.start(job, self._log, workspace)
+        assert self._launcher is not None, "the cell has been launched"
+        return self._launcher.start(job, self._log, workspace)
 
     def _end_worker(self) -> None:
         if self._live is not None and not self._live.worker.is_over:

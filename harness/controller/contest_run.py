@@ -25,11 +25,14 @@ from judging.estimate import burst_medians_ms
 from judging.ranking import baseline_of
 from records.artifacts import Full
 from records.errors import BakeoffError
-from records.schema import Conditions, Record, Status
+from records.schema import Conditions, Memory, Record, Status
 from records.store import UnfinishedContest
 
 MEMORY_RESERVE = 1.3
 """A further cell is started beside those alive only if this many times the largest one's peak is still free."""
+
+UNKNOWN_MEMORY = 3
+"""Cells that have not been built yet load side by side only if each could be so many times as large as the largest."""
 
 MIN_ROUNDS = 4
 """Cells that have been built get so many rounds, even if that takes longer than the time budget."""
@@ -48,6 +51,7 @@ class Epoch:
     staying: tuple[CellRun, ...] = ()  # the cell that stays for the next group; at most one
     displaced: deque[CellRun] = field(default_factory=deque)  # ran out of memory beside others; each starts again alone
     finished: list[CellRun] = field(default_factory=list)  # further epochs are for these
+    is_full: bool = False  # memory holds no more cells beside those that are alive
     holds_all: bool = True  # memory has held all cells at once so far
 
     @property
@@ -194,47 +198,77 @@ class ContestRun:
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
         """Start waiting cells until none is left, or memory holds no more beside those that are alive.
 
-        No cell is started where the next one needs the memory of the one that stays. Cells that have been built before
-        start side by side, and then build in turn. A first build is timed, and so nothing starts beside it.
+        No cell is started where the next one needs the memory of the one that stays. Cells load side by side, and build
+        in turn. A first build is timed, and so all others have loaded before it. The contest's first one comes alone,
+        because nobody knows yet how large it is.
         """
         group: list[CellRun] = []
-        starting: deque[CellRun] = deque()
-        at_once = 1
-        if self._run.interleaved and all(cell_run.starts_warm for cell_run in epoch.waiting):
-            cores = len(self._machine.usable_cores())
-            at_once = min(cores, max(2, cores // 2))
-        is_full, since_s = False, self._machine.now_s()
-        while starting or (epoch.waiting and not is_full):
-            while epoch.waiting and not is_full and len(starting) < at_once:
-                alive = [*epoch.staying, *group, *starting]
-                if alive and not (self._run.interleaved and self._fits(alive, epoch.waiting[0], starting)):
-                    is_full = not starting  # what is starting may turn out to leave room
-                    break
-                cell_run = epoch.waiting.popleft()
-                if self._launch(epoch, cell_run, alive):
-                    starting.append(cell_run)
-                is_full = cell_run in epoch.waiting
-            if starting:
-                cell_run = starting.popleft()
-                was_warm = cell_run.starts_warm
-                if self._goes_on(epoch, cell_run, cell_run.await_ready, [*epoch.staying, *group, *starting]):
-                    self._pause(cell_run)
+        loading: deque[CellRun] = deque()  # launched, and not built
+        are_warm = all(cell_run.starts_warm for cell_run in epoch.waiting)
+        epoch.is_full, loading_s = False, 0.0
+        while loading or (epoch.waiting and not epoch.is_full):
+            if are_warm or not loading:
+                at_once = self._load_at_once() if are_warm or group or epoch.staying else 1
+                self._launch_waiting(epoch, group, loading, at_once)
+                if loading and not are_warm:
+                    begun_s, launched = self._machine.now_s(), len(loading)
+                    self._await_loaded(epoch, group, loading)
+                    loading_s = (self._machine.now_s() - begun_s) / launched
+            if loading:
+                cell_run = loading.popleft()
+                if self._build(epoch, cell_run, [*epoch.staying, *group, *loading], loading_s):
                     group.append(cell_run)
-                    now_s = self._machine.now_s()
-                    self._note_start(cell_run, was_warm, now_s - since_s)
-                    since_s = now_s
-                is_full |= cell_run in epoch.waiting
         return group
+
+    def _load_at_once(self) -> int:
+        cores = len(self._machine.usable_cores())
+        return min(cores, max(2, cores // 2)) if self._run.interleaved else 1
+
+    def _launch_waiting(self, epoch: Epoch, group: Sequence[CellRun], loading: deque[CellRun], at_once: int) -> None:
+        """Launch waiting cells until so many load at once, or memory holds no more."""
+        while epoch.waiting and not epoch.is_full and len(loading) < at_once:
+            alive = [*epoch.staying, *group, *loading]
+            if alive and not (self._run.interleaved and self._fits(alive, epoch.waiting[0], loading)):
+                epoch.is_full = not loading  # what is loading may turn out to leave room
+                return
+            cell_run = epoch.waiting.popleft()
+            if self._launch(epoch, cell_run, alive):
+                loading.append(cell_run)
+
+    def _await_loaded(self, epoch: Epoch, group: Sequence[CellRun], loading: deque[CellRun]) -> None:
+        """Wait until all of these have loaded. Those that do not are taken out."""
+        for cell_run in list(loading):
+            others = [*epoch.staying, *group, *(other for other in loading if other is not cell_run)]
+            if not self._goes_on(epoch, cell_run, cell_run.await_loaded, others):
+                loading.remove(cell_run)
+
+    def _build(self, epoch: Epoch, cell_run: CellRun, others: Sequence[CellRun], loading_s: float) -> bool:
+        """Build the cell, which took so long to load. Return False when it has ended or waits for memory instead."""
+        was_warm = cell_run.starts_warm
+        if not self._is_in_time(cell_run, others):
+            return False  # what was built before it has taken the time
+        if not was_warm and self._run.headers:
+            self._run.headers.await_for(cell_run.cell)
+        begun_s = self._machine.now_s()
+        if not self._goes_on(epoch, cell_run, cell_run.build, others):
+            return False
+        self._pause(cell_run)
+        self._note_start(cell_run, was_warm, loading_s + self._machine.now_s() - begun_s)
+        return True
+
+    def _is_in_time(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
+        """Return True when the time budget of the run leaves time for the cell. Otherwise it has its record now."""
+        label, labels = cell_run.cell.label, [other.cell.label for other in alive]
+        if cell_run.was_measured or self._time_plan.leaves_room_for_build(label, labels, self._machine.now_s()):
+            return True
+        self._conclude(cell_run, not_reached(cell_run.planned))
+        return False
 
     def _launch(self, epoch: Epoch, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
         """Begin to start the cell's process. Return False when the cell has ended or waits for memory instead."""
-        label, labels = cell_run.cell.label, [other.cell.label for other in alive]
-        if not cell_run.was_measured and not self._time_plan.leaves_room_for_build(
-            label, labels, self._machine.now_s()
-        ):
-            self._conclude(cell_run, not_reached(cell_run.planned))
+        if not self._is_in_time(cell_run, alive):
             return False
-        ends_s = self._time_plan.build_ends_s(label, labels)
+        ends_s = self._time_plan.build_ends_s(cell_run.cell.label, [other.cell.label for other in alive])
         launcher = self._launchers.of_environment(cell_run.cell.environment).of_epoch(epoch.number)
         return self._goes_on(epoch, cell_run, lambda: cell_run.launch(launcher, epoch.number, ends_s), alive)
 
@@ -245,6 +279,7 @@ class ContestRun:
         except CellEnded as ended:
             if self._makes_room(cell_run, ended, others):
                 epoch.waiting.appendleft(cell_run)
+                epoch.is_full = True
             return False
         return True
 
@@ -262,14 +297,19 @@ class ContestRun:
     def _fits(self, alive: Sequence[CellRun], following: CellRun, starting: Sequence[CellRun]) -> bool:
         """Return True when there is room for one more cell, and for those that are still starting.
 
-        It is taken to be as large as it was itself, or as the largest one alive where it has not been ready yet.
+        Each is taken to be as large as it was itself, or as the largest one alive where it has not been ready yet.
         """
-        seen = [cell_run.peak_memory for cell_run in ([following] if following.peak_memory else alive)]
-        coming = [cell_run.peak_memory for cell_run in starting]
-        host_bytes = max(peak.peak_resident_bytes or 0 for peak in seen if peak)
-        host_bytes += sum(peak.peak_resident_bytes or 0 for peak in coming if peak)
-        device_bytes = max(peak.peak_device_bytes or 0 for peak in seen if peak)
-        device_bytes += sum(peak.peak_device_bytes or 0 for peak in coming if peak)
+        known = [cell_run.peak_memory for cell_run in alive if cell_run.peak_memory]
+
+        def needed_bytes(kind: Callable[[Memory], int | None]) -> int:
+            coming = [cell_run.peak_memory for cell_run in (following, *starting)]
+            unknown_bytes = max((kind(peak) or 0 for peak in known), default=0)
+            if coming.count(None) > 1:
+                unknown_bytes *= UNKNOWN_MEMORY
+            return sum((kind(peak) or 0) if peak else unknown_bytes for peak in coming)
+
+        host_bytes = needed_bytes(lambda peak: peak.peak_resident_bytes)
+        device_bytes = needed_bytes(lambda peak: peak.peak_device_bytes)
         free_bytes = self._machine.device_free_bytes(self._device)
         return self._machine.available_bytes() > MEMORY_RESERVE * host_bytes and (
             free_bytes is None or free_bytes > MEMORY_RESERVE * device_bytes

@@ -80,41 +80,60 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
     return path
 
 
-def precompile_headers(
-    cells: Sequence[tuple[Cell, Launcher]], store: Store, progress: Progress, limit_s: float
-) -> None:
-    """Have torch precompile the C++ headers that the builds of `cells` include, so that no build is timed with them.
+class Headers:
+    """Torch's C++ headers and its checks of the C++ compiler, which workers make once for a machine.
 
-    Each cell has a worker of its own, and all of them work at the same time: nothing of this is measured.
+    No build is timed with them. Each backend has a worker of its own, and all of them work at the same time.
     """
-    begun_s, workers, phases = time.monotonic(), dict[str, Worker](), list[str]()
 
-    def on_phase(name: str) -> None:
-        if not phases:
-            progress.note(f"precompiling torch's C++ headers for {', '.join(workers)}, once for this machine")
-        phases.append(name)
+    def __init__(self, store: Store, progress: Progress, limit_s: float) -> None:
+        self._store, self._progress, self._limit_s = store, progress, limit_s
+        self._workers: dict[str, Worker] = {}
 
-    try:
-        isolation.headers_of_torch().mkdir(parents=True, exist_ok=True)  # workspaces are linked to it
-    except OSError as error:
-        store.note(f"torch's precompiled C++ headers cannot be kept, so that each build compiles them: {error}")
-        return
-    for cell, launcher in cells:
-        log = store.log(f"headers-{cell.backend}")
-        workers[f"{cell.backend}@{cell.environment}".rstrip("@")] = launcher.start(
-            PrecompileHeaders(backend=cell.backend), log
-        )
-    for where, worker in workers.items():
+    def begin(self, cells: Sequence[tuple[Cell, Launcher]]) -> None:
+        """Have the headers precompiled that the builds of `cells` include, and do not wait."""
         try:
-            event = worker.answer(limit_s, on_phase)
-        except (WorkerEnded, DeadlinePassed) as error:
-            event = Failed(status=Status.ERROR, reason=str(error))
-        if isinstance(event, Failed):
-            store.note(
-                f"torch's C++ headers for {where} were not precompiled, so its first build does it: {event.reason}"
-            )
-    if (seconds := time.monotonic() - begun_s) > NOTEWORTHY_S:
-        store.note(f"torch's C++ headers were precompiled in {seconds:.0f} s: no build time contains that")
+            isolation.headers_of_torch().mkdir(parents=True, exist_ok=True)  # workspaces are linked to it
+        except OSError as error:
+            self._store.note(f"torch's precompiled C++ headers cannot be kept, so that each build makes them: {error}")
+            return
+        for cell, launcher in cells:
+            if (name := _builds_of(cell)) not in self._workers:
+                log = self._store.log(f"headers-{cell.backend}-{cell.device.kind}")
+                job = PrecompileHeaders(backend=cell.backend, device=cell.device)
+                self._workers[name] = launcher.start(job, log)
+
+    def await_all(self) -> None:
+        """Wait for everything that was begun."""
+        self._await(list(self._workers))
+
+    def await_for(self, cell: Cell) -> None:
+        """Wait for what the builds of this cell include."""
+        self._await([name for name in self._workers if name == _builds_of(cell)])
+
+    def _await(self, names: Sequence[str]) -> None:
+        begun_s, phases = time.monotonic(), list[str]()
+
+        def on_phase(name: str) -> None:
+            if not phases:
+                self._progress.note(f"precompiling torch's C++ headers for {', '.join(names)}, once for this machine")
+            phases.append(name)
+
+        for name in names:
+            try:
+                event = self._workers.pop(name).answer(self._limit_s, on_phase)
+            except (WorkerEnded, DeadlinePassed) as error:
+                event = Failed(status=Status.ERROR, reason=str(error))
+            if isinstance(event, Failed):
+                told = f"torch's C++ headers for {name} were not precompiled, so its first build does it"
+                self._store.note(f"{told}: {event.reason}")
+        if (seconds := time.monotonic() - begun_s) > NOTEWORTHY_S:
+            self._store.note(f"{seconds:.0f} s went into precompiling torch's C++ headers: no build time contains that")
+
+
+def _builds_of(cell: Cell) -> str:
+    environment = f"@{cell.environment}" if cell.environment else ""
+    return f"{cell.backend}{environment} on {cell.device.kind}"
 
 
 def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> None:

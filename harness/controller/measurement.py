@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from harness.controller.cell_record import common_fields
 from harness.controller.environment import Machine
+from harness.controller.groundwork import Headers
 from harness.controller.launcher import Launchers
 from harness.controller.progress import Progress
 from harness.controller.rounds import Beaten, Undecided
@@ -41,8 +42,12 @@ class Measurement:
         artifacts: Artifacts | None = None,
         load: LoadPlan | None = None,
         place: str = "",
+        headers: Headers | None = None,
     ) -> None:
-        """`artifacts` keeps what cells have built; without it nothing is kept. `place` is the one of a pool."""
+        """`artifacts` keeps what cells have built; without it nothing is kept. `place` is the one of a pool.
+
+        A build that includes torch's C++ `headers` waits for them.
+        """
         self.launchers = launchers
         self.store = store
         self.progress = progress
@@ -57,6 +62,7 @@ class Measurement:
         self.artifacts = artifacts
         self.load = load
         self.place = place
+        self.headers = headers
         self.group_numbers: Iterator[int] = itertools.count(store.next_group())
 
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:

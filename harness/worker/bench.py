@@ -28,6 +28,14 @@ from records.schema import DECODE, Cell, Memory, Status
 
 if TYPE_CHECKING:
     from backends.training import Training
+    from records.device import Device
+
+
+def compiler_checks_done(backend: str, device: Device) -> Path:
+    """Return the file that exists once torch has checked the C++ compiler for the backend's builds for the device."""
+    import torch
+
+    return isolation.compiler_checks_done(torch.__file__, torch.__version__, f"{backend}-{device.kind}")
 
 
 @dataclass
@@ -66,9 +74,6 @@ class Bench:
         if not available:
             raise Unavailable(available.reason)
         if not isinstance(job, MeasurePackagedCell):  # which builds nothing
-            if backend.precompiles and not cell.device.is_cuda:
-                done = isolation.compiler_checks_done(torch.__file__, torch.__version__, cell.backend)
-                isolation.share_compiler_checks(workspace, done)
             with phases.announced("import"):
                 for name in backend.imports:
                     importlib.import_module(name)
@@ -105,13 +110,14 @@ class Bench:
         return saved_inputs(self.job.inputs, self.cell.device) if self.job.inputs else sets
 
     def await_turn(self) -> None:
-        """Wait until no other worker builds, if this one was started beside others.
+        """Wait until no other worker builds or loads.
 
         Building may try out what is fastest, and would choose wrongly beside another one.
         """
-        if self.job.waits_for_turn:
-            messages.send(self.connection, Loaded())
-            messages.receive_command(self.connection)
+        messages.send(self.connection, Loaded())
+        messages.receive_command(self.connection)
+        if self.cell.device.kind in self.backend.precompiles and not isinstance(self.job, MeasurePackagedCell):
+            isolation.share_compiler_checks(self.workspace, compiler_checks_done(self.cell.backend, self.cell.device))
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

@@ -42,10 +42,9 @@ from harness.messages import (
 )
 from harness.versions import versions_of
 from harness.worker import ceilings, open_axes, precision, program, reference
-from harness.worker.bench import Bench, explain, last_frame_beside
+from harness.worker.bench import Bench, compiler_checks_done, explain, last_frame_beside
 from harness.worker.loading import save_inputs, saved_inputs
 from harness.worker.serving import serve
-from records.device import CPU
 from records.errors import first_line
 
 
@@ -142,6 +141,7 @@ def package(bench: Bench) -> None:
     """Build one cell ahead of time into the cell's folder, from which other workers load it."""
     assert isinstance(bench.backend, AheadOfTime)
     module, sets = bench.model()
+    bench.await_turn()
     with bench.running():
         bench.backend.package(module, sets[0], bench.context(sets))
         bench.clock.synchronise()
@@ -184,16 +184,14 @@ def probe() -> TorchFacts:
 
 def precompile_headers(connection: Connection, job: PrecompileHeaders) -> str:
     """Have torch precompile the headers that the backend's builds include, once. Return why it cannot, if so."""
-    import torch
-
     backend = backends.create(job.backend)
-    done = isolation.compiler_checks_done(torch.__file__, torch.__version__, job.backend)
-    if done.exists() or not (available := backend.available(CPU)):
+    done = compiler_checks_done(job.backend, job.device)
+    if done.exists() or not (available := backend.available(job.device)):
         return "" if done.exists() else available.reason
     messages.send(connection, PhaseBegun(name="precompile"))
     done.parent.mkdir(parents=True, exist_ok=True)
     find_vector_instructions(done.parent)
-    backend.precompile()
+    backend.precompile(job.device)
     done.touch()
     return ""
 

@@ -17,6 +17,7 @@ from harness.controller.measurement import Measurement
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.load_plan import LoadPlan
 from harness.messages import (
+    Build,
     BurstTaken,
     CeilingsMeasured,
     CellJob,
@@ -108,24 +109,26 @@ class ScriptedMachine(Machine):
 
 class ScriptedWorker:
     def __init__(
-        self, script: Script, number: int, job: CellJob, machine: ScriptedMachine, on_ready: Callable[[], None]
+        self, script: Script, number: int, job: CellJob, machine: ScriptedMachine, on_step: Callable[[str], None]
     ) -> None:
         self.is_over = False
-        self._on_ready = on_ready
+        self._on_step = on_step
+        on_step("launched")
         self._script, self._number, self._job, self._machine = script, number, job, machine
         self._random = random.Random(f"{job.cell.label} {number}")
         self._bursts = self._windows = 0
         self._events: deque[object] = deque()
-        self._passing_s = script.seconds_per_start
+        self._passing_s = 0.0
         if script.built_bytes:
             (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
             (job.shared_folder / "artifact" / "model").write_bytes(bytes(script.built_bytes))
         if isinstance(job, PackageCell):
-            self._say("start", PhaseBegun(name="compile"), PhaseEnded(name="compile", seconds=2.0), Packaged())
+            built = (PhaseBegun(name="compile"), PhaseEnded(name="compile", seconds=2.0), Packaged())
+            self._say("start", Loaded(), *built)
         else:
             self._say(
                 "start",
-                *([Loaded()] if job.waits_for_turn else []),
+                Loaded(),
                 PhaseBegun(name="load"),
                 PhaseEnded(name="load", seconds=0.5),
                 Ready(
@@ -150,7 +153,10 @@ class ScriptedWorker:
         self._events.extend(events)
 
     def send(self, command: object) -> None:
-        if isinstance(command, TakeBurst):
+        if isinstance(command, Build):
+            self._passing_s = self._script.seconds_per_start
+            self._on_step("builds")
+        elif isinstance(command, TakeBurst):
             self._passing_s = self._script.seconds_per_burst
             factor = self._random.lognormvariate(0, self._script.spread)
             waited = 0.5 if self._bursts % 10 < self._script.disturbed_of_ten else 0.0
@@ -193,8 +199,8 @@ class ScriptedWorker:
             raise KeyboardInterrupt
         if isinstance(event, int):
             raise WorkerEnded(event)
-        if isinstance(event, Ready):
-            self._on_ready()
+        if isinstance(event, Loaded | Ready):
+            self._on_step("loaded" if isinstance(event, Loaded) else "ready")
         return event
 
     def pause(self) -> None:
@@ -218,8 +224,7 @@ class ScriptedLauncher:
         self.temporary = folder
         self.first = self
         self.started: list[tuple[int, str]] = []  # epoch and label, in order
-        self.most_starting: dict[int, int] = {}  # workers that were starting at the same time, by epoch
-        self._starting = 0
+        self.steps: list[tuple[int, str, str]] = []  # epoch, what, and label, in order
         self.epochs = 10**6  # so many have a fork server
         self.interrupted_at: tuple[int, str] | None = None  # epoch and label of a cell whose start is interrupted
         self._scripts, self._machine = scripts, machine
@@ -252,13 +257,22 @@ class ScriptedLauncher:
         self.folders.setdefault(label, []).append(job.shared_folder)
         self.started.append((self.epoch, label))
         before = self._workers.setdefault(label, [])
-        before.append(ScriptedWorker(self._scripts[label], len(before), job, self._machine, self._is_ready))
-        self._starting += 1
-        self.most_starting[self.epoch] = max(self._starting, self.most_starting.get(self.epoch, 0))
+
+        def on_step(what: str) -> None:
+            self.steps.append((self.epoch, what, label))
+
+        before.append(ScriptedWorker(self._scripts[label], len(before), job, self._machine, on_step))
         return before[-1]
 
-    def _is_ready(self) -> None:
-        self._starting -= 1
+    def most(self, begin: str, end: str, at: str = "") -> dict[int, int]:
+        """Return how many cells at most were between two steps, by epoch, or only when a cell took the step `at`."""
+        between: dict[int, set[str]] = {}
+        most: dict[int, int] = {}
+        for epoch, what, label in self.steps:
+            cells = between.setdefault(epoch, set())
+            cells ^= {label} if what in (begin, end) and (what == begin) != (label in cells) else set()
+            most[epoch] = max(most.get(epoch, 0), len(cells) if at in ("", what) else 0)
+        return most
 
     def alive(self) -> int:
         """Return how many workers are alive."""
@@ -362,7 +376,7 @@ def run_contest(
         said=progress.notes,
         started=launcher.started,
         folders=launcher.folders,
-        most_starting=launcher.most_starting,
+        most=launcher.most,
         ended_s=machine.time_s,
         complete=all(store.has(planned.cell.id) for planned in contest.cells),
     )

@@ -10,13 +10,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import torch
 
 from harness import isolation
 from harness.controller import groundwork
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.messages import ComputeReference, Failed, MeasureCeilings, PrecompileHeaders, ReferenceComputed, Tried
 from harness.plan import Request
+from harness.worker.bench import compiler_checks_done
+from records.device import CPU
 from records.schema import Status
 from records.store import Store
 from tests.harness.measuring import Silent, measure
@@ -121,7 +122,7 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
     ("answer", "noteworthy_s", "note"),
     [
         (Tried(reason=""), 60.0, ""),
-        (Tried(reason=""), 0.0, "torch's C++ headers were precompiled in 0 s"),
+        (Tried(reason=""), 0.0, "0 s went into precompiling torch's C++ headers"),
         (
             Failed(status=Status.ERROR, reason="no g++"),
             60.0,
@@ -141,7 +142,11 @@ def test_headers_are_precompiled_before_any_build(
 ) -> None:
     launcher.answers[PrecompileHeaders] = answer
     monkeypatch.setattr(groundwork, "NOTEWORTHY_S", noteworthy_s)
-    groundwork.precompile_headers([(CONTEST.cells[0].cell, launcher)], store, Silent(), 30.0)
+    headers = groundwork.Headers(store, Silent(), 30.0)
+    headers.begin([(CONTEST.cells[0].cell, launcher)])
+    assert store.notes() == []
+    headers.await_for(CONTEST.cells[0].cell)
+    headers.await_all()  # nothing is left to wait for
     assert [note in told for told in store.notes()] == [True] * bool(note)
 
 
@@ -150,8 +155,8 @@ def test_headers_that_cannot_be_kept_stop_nothing(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
-    groundwork.precompile_headers([(CONTEST.cells[0].cell, launcher)], store, Silent(), 30.0)
-    assert "cannot be kept, so that each build compiles them" in store.notes()[0]
+    groundwork.Headers(store, Silent(), 30.0).begin([(CONTEST.cells[0].cell, launcher)])
+    assert "cannot be kept, so that each build makes them" in store.notes()[0]
 
 
 @pytest.mark.slow
@@ -163,9 +168,7 @@ def test_no_build_compiles_what_the_machine_has(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     measure(tmp_path / "one", "inductor", "aotinductor")
     made = {file.name for file in isolation.headers_of_torch().glob("*.gch")}
-    done = [
-        isolation.compiler_checks_done(torch.__file__, torch.__version__, name) for name in ("inductor", "aotinductor")
-    ]
+    done = [compiler_checks_done(name, CPU) for name in ("inductor", "aotinductor")]
     assert all(file.exists() for file in done)
     programs = {file.stem for file in done[0].parent.rglob("*.so")}
     asked.unlink()
