@@ -97,27 +97,13 @@ def headers_of_torch(temporary: Path | None = None) -> Path:
 def compiler_checks_done(torch_file: str, torch_version: str, builds: str) -> Path:
     """Return the file that exists once torch has checked what the C++ compiler can do for these `builds`.
 
-    Its folder holds the small programs that torch compiles for these checks. It lies beside the headers, where all
-    workers see it. Torch's checks and headers are for one place of torch, `torch_file`, and one compiler.
+    It lies beside the headers, where all workers see it. Torch's checks and headers are for one place of torch,
+    `torch_file`, and one compiler.
     """
     compiler = shutil.which(os.environ.get("CXX") or "g++") or ""
     changed = os.stat(compiler).st_mtime_ns if compiler else 0
     build = hashlib.sha256(f"{torch_file} {torch_version} {compiler} {changed}".encode()).hexdigest()[:16]
-    return headers_of_torch() / "bakeoff_compiler_checks" / f"complete-{builds}-{build}"
-
-
-def share_compiler_checks(workspace: Path, done: Path) -> None:
-    """Copy the programs beside `done` that a worker's cache of Inductor lacks, if that file exists.
-
-    Torch looks for them there before it compiles them, which takes seconds. Their names tell the versions of the
-    compiler and of torch, and the flags. Source: torch/_inductor/cpu_vec_isa.py.
-    """
-    if done.exists():
-        for program in done.parent.glob("*/*"):
-            own = workspace / "cache" / "inductor" / program.relative_to(done.parent)
-            if program.parent.name != "locks" and not own.exists():
-                own.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(program, own)
+    return headers_of_torch() / f"bakeoff-checked-{builds}-{build}"
 
 
 def die_with_parent() -> None:

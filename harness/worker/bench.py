@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import traceback
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import backends
 from backends import fast_path
 from backends.base import Backend, BuildContext, Settings
+from backends.inductor import trust_vector_instructions
 from backends.reasons import reason_of
 from harness import isolation, messages
 from harness.messages import CellJob, Loaded, MeasurePackagedCell, PhaseBegun, PhaseEnded
@@ -116,8 +118,9 @@ class Bench:
         """
         messages.send(self.connection, Loaded())
         messages.receive_command(self.connection)
-        if self.cell.device.kind in self.backend.precompiles and not isinstance(self.job, MeasurePackagedCell):
-            isolation.share_compiler_checks(self.workspace, compiler_checks_done(self.cell.backend, self.cell.device))
+        builds = not isinstance(self.job, MeasurePackagedCell)
+        if builds and (done := compiler_checks_done(self.cell.backend, self.cell.device)).exists():
+            trust_vector_instructions(json.loads(done.read_text()))
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

@@ -20,7 +20,8 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -109,22 +110,51 @@ def _as_a_worker(workspace: Path, for_cuda: bool) -> Iterator[None]:
         os.environ.update(before)
 
 
+class PropertiesByNvml:
+    """Stands for torch's properties of a GPU. NVML answers for the version, and torch for everything else."""
+
+    def __init__(self, version: tuple[int, int], ask_torch: Callable[[], Any]) -> None:
+        self.major, self.minor = version
+        self._ask_torch = ask_torch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ask_torch(), name)
+
+
 @contextlib.contextmanager
 def versions_by_nvml() -> Iterator[None]:
-    """Have NVML answer which version a GPU has. torchao asks torch when it is imported, and transformers imports it."""
+    """Have NVML answer which version a GPU has, so that torch does not initialise CUDA for that.
+
+    torchao asks for it when it is imported, directly and through `torch.utils._triton.has_triton`, and transformers
+    imports torchao.
+    """
     import torch
 
-    asked = torch.cuda.get_device_capability
+    cuda = torch.cuda
+    before = {
+        name: getattr(cuda, name) for name in ("current_device", "get_device_capability", "get_device_properties")
+    }
 
-    def answer(device: Any = None) -> tuple[int, int]:
+    def version_of(device: Any) -> tuple[int, int] | None:
         number = torch.device(device).index if isinstance(device, str | torch.device) else device
-        return compute_capability(number if isinstance(number, int) else 0) or asked(device)
+        return compute_capability(number if isinstance(number, int) else 0)
 
-    torch.cuda.get_device_capability = answer
+    def capability(device: Any = None) -> tuple[int, int]:
+        return version_of(device) or before["get_device_capability"](device)
+
+    def properties(device: Any = None) -> Any:
+        version = version_of(device)
+        ask = partial(before["get_device_properties"], device)
+        return PropertiesByNvml(version, ask) if version else ask()
+
+    cuda.current_device, cuda.get_device_capability, cuda.get_device_properties = lambda: 0, capability, properties
     try:
         yield
     finally:
-        torch.cuda.get_device_capability = asked
+        for name, asked in before.items():
+            setattr(cuda, name, asked)
+        if interface := sys.modules.get("torch._dynamo.device_interface"):
+            interface.caching_worker_device_properties.clear()  # workers ask torch
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib
+import json
 import os
 import platform
 import random
@@ -17,7 +18,7 @@ from pathlib import Path
 import backends
 from backends import fast_path
 from backends.base import AheadOfTime
-from backends.inductor import find_vector_instructions
+from backends.inductor import try_vector_instructions
 from harness import isolation, messages
 from harness.messages import (
     Assignment,
@@ -189,10 +190,9 @@ def precompile_headers(connection: Connection, job: PrecompileHeaders) -> str:
     if done.exists() or not (available := backend.available(job.device)):
         return "" if done.exists() else available.reason
     messages.send(connection, PhaseBegun(name="precompile"))
-    done.parent.mkdir(parents=True, exist_ok=True)
-    find_vector_instructions(done.parent)
+    answers = try_vector_instructions()
     backend.precompile(job.device)
-    done.touch()
+    done.write_text(json.dumps(answers))
     return ""
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -170,36 +173,46 @@ def test_no_build_compiles_what_the_machine_has(tmp_path: Path, monkeypatch: pyt
     made = {file.name for file in isolation.headers_of_torch().glob("*.gch")}
     done = [compiler_checks_done(name, CPU) for name in ("inductor", "aotinductor")]
     assert all(file.exists() for file in done)
-    programs = {file.stem for file in done[0].parent.rglob("*.so")}
+    first = asked.read_text()
     asked.unlink()
     measure(tmp_path / "two", "inductor", "aotinductor", models=["conv"])
     assert made and made == {file.name for file in isolation.headers_of_torch().glob("*.gch")}
-    assert programs and not [name for name in programs if name in asked.read_text()]
+    assert programs(first) - programs(asked.read_text()) >= checks()[1]
 
 
-COUNTS_COMPILATIONS = """
-from torch._inductor import cpp_builder, cpu_vec_isa
+def programs(log: str) -> set[str]:
+    """Return the names of what the compiler was asked to compile, which are hashes of the source and the flags."""
+    return set(re.findall(r"/(\w+)\.cpp\b", log))
 
-compiled, build = [], cpp_builder.CppBuilder.build
-cpp_builder.CppBuilder.build = lambda builder: (compiled.append(builder), build(builder))[1]
-cpu_vec_isa.pick_vec_isa()
-print(len(compiled))
+
+LISTS_CHECKS = """
+import json
+from torch._inductor import cpp_builder
+from backends.inductor import trust_vector_instructions, try_vector_instructions
+
+names, build = [], cpp_builder.CppBuilder.build
+cpp_builder.CppBuilder.build = lambda builder: (names.append(builder._name), build(builder))[1]
+trust_vector_instructions({answers})
+answers = try_vector_instructions()
+print(json.dumps([answers, names]))
 """
 
 
-@pytest.mark.slow
-def test_a_build_repeats_no_check_of_the_compiler_that_the_machine_has_made(tmp_path: Path) -> None:
-    def run(script: str, cache: Path) -> str:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
-        command = [sys.executable, "-c", script]
-        return subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=300
-        ).stdout.strip()
+def checks(trusting: Mapping[str, bool] | None = None) -> tuple[dict[str, bool], set[str]]:
+    """Return what torch finds out in a process with an empty cache, and the programs that it compiles for that."""
+    with tempfile.TemporaryDirectory() as cache:
+        command = [sys.executable, "-c", LISTS_CHECKS.format(answers=trusting or {})]
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
+        told = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    answers, names = json.loads(told.stdout)
+    return answers, set(names)
 
-    done = tmp_path / "machine" / "complete"
-    keep = "from pathlib import Path; from backends.inductor import find_vector_instructions as find"
-    run(f"{keep}; find(Path({str(done.parent)!r}))", tmp_path / "own")
-    done.touch()
-    isolation.share_compiler_checks(tmp_path / "cell", done)
-    assert int(run(COUNTS_COMPILATIONS, tmp_path / "empty")) > 0
-    assert run(COUNTS_COMPILATIONS, tmp_path / "cell" / "cache" / "inductor") == "0"
+
+@pytest.mark.slow
+def test_where_the_compiler_was_checked_no_build_checks_it_again() -> None:
+    answers, names = checks()
+    assert answers and names
+    assert checks(trusting=answers) == (answers, set())
+    wrong = dict.fromkeys(answers, False)
+    believed, _ = checks(trusting=wrong)
+    assert believed and not any(believed.values())

@@ -99,23 +99,6 @@ def test_a_worker_shares_only_the_headers_that_torch_has_precompiled_for_all_pro
     assert [path.name for path in (workspace / "tmp").rglob("*") if not path.is_symlink()] == [theirs.parent.name]
 
 
-def test_checks_of_the_compiler_are_shared_once_they_are_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "machine"))
-    done = isolation.compiler_checks_done("/venv/torch/__init__.py", "2.13.0", "inductor")
-    for name in ("nl/probe.so", "locks/probe.lock"):
-        (done.parent / name).parent.mkdir(parents=True)
-        (done.parent / name).touch()
-    workspace = isolation.make_workspace(tmp_path / "cell")
-    isolation.share_compiler_checks(workspace, done)
-    assert not list((workspace / "cache").iterdir()), "torch is still compiling them"
-    (workspace / "cache" / "inductor" / "locks").mkdir(parents=True)  # torch has looked for a compiler
-    done.touch()
-    isolation.share_compiler_checks(workspace, done)
-    assert [file.name for file in (workspace / "cache").rglob("*") if file.is_file()] == ["probe.so"]
-
-
 def test_checks_of_the_compiler_are_for_one_torch_and_one_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
