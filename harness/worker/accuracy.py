@@ -52,6 +52,9 @@ PIECE_ELEMENTS = 2**18
 """So many elements are compared at once: the intermediate results then stay in a CPU's cache, which is four times as
 fast."""
 
+PIECE_ELEMENTS_ON_GPU = 2**22
+"""There each piece is a copy and a dozen kernels, and its intermediate results take 400 MB."""
+
 Outputs = tuple["torch.Tensor", ...]
 
 
@@ -114,7 +117,7 @@ def check(
     reference: Reference,
     precision: Precision,
     training_outputs: Sequence[TrainingOutput] = (),
-    piece_elements: int = PIECE_ELEMENTS,
+    piece_elements: int | None = None,
 ) -> Accuracy:
     """Compare the outputs of every input set with the reference's. `training_outputs` describe a training task's."""
     eager_rmse = _worst(reference.eager_rmse)
@@ -159,7 +162,7 @@ def check(
 
 def rmse_per_output(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> tuple[float, ...]:
     """Return the RMSE of each output over all input sets."""
-    return tuple(errors.rmse for errors in _errors(outputs, reference, 0.0, PIECE_ELEMENTS))
+    return tuple(errors.rmse for errors in _errors(outputs, reference, 0.0))
 
 
 @dataclass
@@ -175,11 +178,12 @@ class _Errors:
     reference_squares: float = 0.0
     not_finite: int = 0  # NaN or infinite where the reference is not, or not in the same way
 
-    def add(self, ours: torch.Tensor, reference: torch.Tensor, piece_elements: int) -> None:
+    def add(self, ours: torch.Tensor, reference: torch.Tensor, piece_elements: int | None) -> None:
         """Compare on the device of `ours`, a piece at a time: outputs may fill most of it, and a host is slow."""
         ours, reference = ours.detach().reshape(-1), reference.detach().reshape(-1)
-        for start in range(0, ours.numel(), piece_elements):
-            self._add_piece(ours[start : start + piece_elements], reference[start : start + piece_elements])
+        size = piece_elements or (PIECE_ELEMENTS_ON_GPU if ours.is_cuda else PIECE_ELEMENTS)
+        for start in range(0, ours.numel(), size):
+            self._add_piece(ours[start : start + size], reference[start : start + size])
 
     def _add_piece(self, ours: torch.Tensor, reference: torch.Tensor) -> None:
         import torch
@@ -233,7 +237,7 @@ class _Errors:
 
 
 def _errors(
-    outputs: Sequence[Outputs], reference: Sequence[Outputs], rtol: float, piece_elements: int
+    outputs: Sequence[Outputs], reference: Sequence[Outputs], rtol: float, piece_elements: int | None = None
 ) -> list[_Errors]:
     found = [_Errors(rtol) for _ in reference[0]]
     for ours, theirs in zip(outputs, reference, strict=True):
