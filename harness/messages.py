@@ -122,7 +122,7 @@ class TryBackend(Frozen):
 
 
 class PrecompileHeaders(Frozen):
-    """Have torch precompile the C++ headers that a backend's builds include. It is answered by `Tried`."""
+    """Have torch precompile the C++ headers that a backend's builds include. It is answered by `HeadersMade`."""
 
     kind: Literal["precompile_headers"] = "precompile_headers"
     backend: str
@@ -315,6 +315,13 @@ class TorchFacts(Frozen):
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries beside this interpreter
 
 
+class HeadersMade(Frozen):
+    """The builds find torch's C++ headers, and its answers about the C++ compiler."""
+
+    kind: Literal["headers_made"] = "headers_made"
+    checks_s: float  # so long torch checked the compiler
+
+
 class Tried(Frozen):
     kind: Literal["tried"] = "tried"
     reason: str  # why it does not work, or nothing
@@ -348,6 +355,7 @@ Event = Annotated[
     | AxesFound
     | CeilingsMeasured
     | TorchFacts
+    | HeadersMade
     | Tried
     | Failed,
     Field(discriminator="kind"),

@@ -15,6 +15,7 @@ from harness.messages import (
     CeilingsMeasured,
     ComputeReference,
     Failed,
+    HeadersMade,
     MeasureCeilings,
     PrecompileHeaders,
     ReferenceComputed,
@@ -24,6 +25,7 @@ from records.schema import Cell, Status
 from records.store import Store
 
 NOTEWORTHY_S = 5.0
+NOTEWORTHY_CHECKS_S = 2.0
 NOT_COMPUTED = "the reference could not be computed"
 
 
@@ -127,6 +129,11 @@ class Headers:
             if isinstance(event, Failed):
                 told = f"torch's C++ headers for {name} were not precompiled, so its first build does it"
                 self._store.note(f"{told}: {event.reason}")
+            elif isinstance(event, HeadersMade) and event.checks_s > NOTEWORTHY_CHECKS_S:
+                self._store.note(
+                    f"in every process that builds, torch would check the C++ compiler for {event.checks_s:.0f} s: "
+                    f"builds for {name} were given the answers, and no build time contains that"
+                )
         if (seconds := time.monotonic() - begun_s) > NOTEWORTHY_S:
             self._store.note(f"{seconds:.0f} s went into precompiling torch's C++ headers: no build time contains that")
 

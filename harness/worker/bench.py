@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import traceback
 from collections.abc import Iterator
@@ -26,11 +25,18 @@ from harness.worker.loading import gradients, load, place, saved_inputs, trainin
 from models.base import Inputs, of_each_shape
 from models.generation import writes_in_place
 from records.errors import BakeoffError, Unavailable, Unsupported, first_line
-from records.schema import DECODE, Cell, Memory, Status
+from records.schema import DECODE, Cell, Frozen, Memory, Status
 
 if TYPE_CHECKING:
     from backends.training import Training
     from records.device import Device
+
+
+class CompilerChecks(Frozen):
+    """What torch has found out about the C++ compiler, and how long that took."""
+
+    answers: dict[str, bool]
+    seconds: float
 
 
 def compiler_checks_done(backend: str, device: Device) -> Path:
@@ -120,7 +126,7 @@ class Bench:
         messages.receive_command(self.connection)
         builds = not isinstance(self.job, MeasurePackagedCell)
         if builds and (done := compiler_checks_done(self.cell.backend, self.cell.device)).exists():
-            trust_vector_instructions(json.loads(done.read_text()))
+            trust_vector_instructions(CompilerChecks.model_validate_json(done.read_text()).answers)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

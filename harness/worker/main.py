@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib
-import json
 import os
 import platform
 import random
 import sys
 import tempfile
+import time
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,6 +28,7 @@ from harness.messages import (
     ExportProgram,
     Failed,
     FindOpenAxes,
+    HeadersMade,
     MeasureCeilings,
     MeasureCell,
     MeasurePackagedCell,
@@ -43,10 +44,10 @@ from harness.messages import (
 )
 from harness.versions import versions_of
 from harness.worker import ceilings, open_axes, precision, program, reference
-from harness.worker.bench import Bench, compiler_checks_done, explain, last_frame_beside
+from harness.worker.bench import Bench, CompilerChecks, compiler_checks_done, explain, last_frame_beside
 from harness.worker.loading import save_inputs, saved_inputs
 from harness.worker.serving import serve
-from records.errors import first_line
+from records.errors import Unavailable, first_line
 
 
 def main(connection: Connection, assignment: Assignment) -> None:
@@ -124,7 +125,7 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
             available = backends.create(job.backend).available(job.device)
             messages.send(connection, Tried(reason=available.reason))
         case PrecompileHeaders():
-            messages.send(connection, Tried(reason=precompile_headers(connection, job)))
+            messages.send(connection, HeadersMade(checks_s=precompile_headers(connection, job)))
         case TryImport():
             messages.send(connection, Tried(reason=import_error(job.module)))
 
@@ -183,17 +184,24 @@ def probe() -> TorchFacts:
     )
 
 
-def precompile_headers(connection: Connection, job: PrecompileHeaders) -> str:
-    """Have torch precompile the headers that the backend's builds include, once. Return why it cannot, if so."""
+def precompile_headers(connection: Connection, job: PrecompileHeaders) -> float:
+    """Have torch precompile the headers that the backend's builds include, once.
+
+    Return for how many seconds torch checked the compiler before. Raises Unavailable where the backend is.
+    """
     backend = backends.create(job.backend)
     done = compiler_checks_done(job.backend, job.device)
-    if done.exists() or not (available := backend.available(job.device)):
-        return "" if done.exists() else available.reason
+    if done.exists():
+        return CompilerChecks.model_validate_json(done.read_text()).seconds
+    if not (available := backend.available(job.device)):
+        raise Unavailable(available.reason)
     messages.send(connection, PhaseBegun(name="precompile"))
+    begun_s = time.monotonic()
     answers = try_vector_instructions()
+    checks = CompilerChecks(answers=answers, seconds=time.monotonic() - begun_s)
     backend.precompile(job.device)
-    done.write_text(json.dumps(answers))
-    return ""
+    done.write_text(checks.model_dump_json())
+    return checks.seconds
 
 
 def import_error(module: str) -> str:

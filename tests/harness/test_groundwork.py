@@ -17,7 +17,14 @@ import pytest
 from harness import isolation
 from harness.controller import groundwork
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
-from harness.messages import ComputeReference, Failed, MeasureCeilings, PrecompileHeaders, ReferenceComputed, Tried
+from harness.messages import (
+    ComputeReference,
+    Failed,
+    HeadersMade,
+    MeasureCeilings,
+    PrecompileHeaders,
+    ReferenceComputed,
+)
 from harness.plan import Request
 from harness.worker.bench import compiler_checks_done
 from records.device import CPU
@@ -124,8 +131,9 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
 @pytest.mark.parametrize(
     ("answer", "noteworthy_s", "note"),
     [
-        (Tried(reason=""), 60.0, ""),
-        (Tried(reason=""), 0.0, "0 s went into precompiling torch's C++ headers"),
+        (HeadersMade(checks_s=1.0), 60.0, ""),
+        (HeadersMade(checks_s=22.1), 60.0, "torch would check the C++ compiler for 22 s: builds for eager on cpu"),
+        (HeadersMade(checks_s=1.0), 0.0, "0 s went into precompiling torch's C++ headers"),
         (
             Failed(status=Status.ERROR, reason="no g++"),
             60.0,
@@ -133,7 +141,7 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
         ),
         (WorkerEnded(-11), 60.0, "were not precompiled, so its first build does it: "),
     ],
-    ids=["was there", "made", "failed", "died"],
+    ids=["was there", "checks take long", "made", "failed", "died"],
 )
 def test_headers_are_precompiled_before_any_build(
     launcher: ScriptedLauncher,
