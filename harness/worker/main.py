@@ -200,7 +200,9 @@ def precompile_headers(connection: Connection, job: PrecompileHeaders) -> float:
     answers = try_vector_instructions()
     checks = CompilerChecks(answers=answers, seconds=time.monotonic() - begun_s)
     backend.precompile(job.device)
-    done.write_text(checks.model_dump_json())
+    partial = done.with_suffix(f".{os.getpid()}")
+    partial.write_text(checks.model_dump_json())
+    partial.replace(done)  # it appears whole, or not at all
     return checks.seconds
 
 
