@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import isolation
+from harness import isolation, measuring
 from harness.controller import groundwork
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.messages import (
@@ -27,8 +27,8 @@ from harness.messages import (
 )
 from harness.plan import Request
 from harness.worker.bench import compiler_checks_done
-from records.device import CPU
-from records.schema import Status
+from records.device import CPU, Device
+from records.schema import Cell, Status
 from records.store import Store
 from tests.harness.measuring import Silent, measure
 from tests.harness.scripted import ScriptedLauncher, ScriptedMachine, contest_of
@@ -168,6 +168,44 @@ def test_headers_that_cannot_be_kept_stop_nothing(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
     groundwork.Headers(store, Silent(), 30.0).begin([(CONTEST.cells[0].cell, launcher)])
     assert "cannot be kept, so that each build makes them" in store.notes()[0]
+
+
+class OneServer(ScriptedLauncher):
+    """Stands for the launchers of a run, and counts the fork servers that are prepared."""
+
+    prepared = 0
+    note = ""
+
+    def prepare(self, epochs: int) -> None:
+        self.prepared = epochs
+
+    def await_serving(self, epochs: int = 0) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("cores", "device", "servers", "is_awaited"),
+    [(2, "cpu", 3, True), (16, "cpu", 5, True), (2, "cuda", 3, True), (16, "cuda", 5, False)],
+)
+def test_with_cores_to_spare_preparations_go_on_beside_builds_on_a_gpu(
+    tmp_path: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    device: str,
+    servers: int,
+    is_awaited: bool,
+) -> None:
+    monkeypatch.setattr(measuring, "usable_cores", lambda: list(range(cores)))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    launchers = OneServer(tmp_path, {}, ScriptedMachine())
+    launchers.answers[PrecompileHeaders] = HeadersMade(checks_s=22.1)
+    cells = [Cell(model="mlp", backend="aotinductor", device=Device(device))]
+    headers = measuring.prepare(launchers, cells, Request(), store, Silent())  # type: ignore[arg-type]
+    assert launchers.prepared == servers
+    told = "builds for aotinductor on"
+    assert any(told in note for note in store.notes()) is is_awaited
+    headers.await_for(cells[0])
+    assert any(told in note for note in store.notes())
 
 
 @pytest.mark.slow
