@@ -34,6 +34,7 @@ from harness.controller.cell_run import CellRun
 from harness.controller.launcher import Launcher
 from harness.controller.progress import Silent
 from harness.controller.worker_process import Worker
+from harness.messages import ComputeReference, MeasureCeilings
 from harness.plan import Request
 from judging.judgement import judge
 from records import report_file
@@ -92,7 +93,8 @@ class Timeline(Silent):
     def _announced(self, work: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(work)
         def announced(*args: Any, **kwargs: Any) -> Any:
-            self.turn_to("harness")
+            begins_check = any(isinstance(arg, ComputeReference | MeasureCeilings) for arg in args)
+            self.turn_to("checking" if begins_check else "harness")
             return work(*args, **kwargs)
 
         return announced
