@@ -29,10 +29,10 @@ from records.schema import Conditions, Memory, Record, Status
 from records.store import UnfinishedContest
 
 MEMORY_RESERVE = 1.3
-"""A further cell is started beside those alive only if this many times the largest one's peak is still free."""
+"""A further cell is started beside others only if this many times what all that start may need is still free."""
 
 UNKNOWN_MEMORY = 3
-"""Cells that have not been built yet load side by side only if each could be so many times as large as the largest."""
+"""Where several cells of unknown size load at once, each counts as so many times the largest known one."""
 
 MIN_ROUNDS = 4
 """Cells that have been built get so many rounds, even if that takes longer than the time budget."""
@@ -183,6 +183,8 @@ class ContestRun:
         epoch.holds_all &= not epoch.waiting
         survivors = [*epoch.staying, *group]
         if group:
+            if self._run.headers:
+                self._run.headers.await_all()  # nothing goes on beside what is measured
             survivors = self._run_rounds(epoch, number, survivors)
             if self._run.load is not None:
                 survivors = self._run_load(epoch, number, survivors, self._run.load)
@@ -199,8 +201,8 @@ class ContestRun:
         """Start waiting cells until none is left, or memory holds no more beside those that are alive.
 
         No cell is started where the next one needs the memory of the one that stays. Cells load side by side, and build
-        in turn. A first build is timed, and so all others have loaded before it. The contest's first one comes alone,
-        because nobody knows yet how large it is.
+        in turn. A first build is timed, and so nothing loads beside it. Where no cell is alive whose size is known, the
+        first one comes alone.
         """
         group: list[CellRun] = []
         loading: deque[CellRun] = deque()  # launched, and not built
@@ -216,13 +218,13 @@ class ContestRun:
                     loading_s = (self._machine.now_s() - begun_s) / launched
             if loading:
                 cell_run = loading.popleft()
-                if self._build(epoch, cell_run, [*epoch.staying, *group, *loading], loading_s):
+                if self._build(epoch, cell_run, [*epoch.staying, *group], loading, loading_s):
                     group.append(cell_run)
         return group
 
     def _load_at_once(self) -> int:
         cores = len(self._machine.usable_cores())
-        return min(cores, max(2, cores // 2)) if self._run.interleaved else 1
+        return max(1, min(cores, max(2, cores // 2))) if self._run.interleaved else 1
 
     def _launch_waiting(self, epoch: Epoch, group: Sequence[CellRun], loading: deque[CellRun], at_once: int) -> None:
         """Launch waiting cells until so many load at once, or memory holds no more."""
@@ -242,15 +244,20 @@ class ContestRun:
             if not self._goes_on(epoch, cell_run, cell_run.await_loaded, others):
                 loading.remove(cell_run)
 
-    def _build(self, epoch: Epoch, cell_run: CellRun, others: Sequence[CellRun], loading_s: float) -> bool:
-        """Build the cell, which took so long to load. Return False when it has ended or waits for memory instead."""
+    def _build(
+        self, epoch: Epoch, cell_run: CellRun, alive: Sequence[CellRun], loading: Sequence[CellRun], loading_s: float
+    ) -> bool:
+        """Build the cell beside those `alive`, while others have loaded. It took `loading_s` to load.
+
+        Return False when it has ended or waits for memory instead.
+        """
         was_warm = cell_run.starts_warm
-        if not self._is_in_time(cell_run, others):
+        if not self._is_in_time(cell_run, alive):
             return False  # what was built before it has taken the time
         if not was_warm and self._run.headers:
             self._run.headers.await_for(cell_run.cell)
         begun_s = self._machine.now_s()
-        if not self._goes_on(epoch, cell_run, cell_run.build, others):
+        if not self._goes_on(epoch, cell_run, cell_run.build, [*alive, *loading]):
             return False
         self._pause(cell_run)
         self._note_start(cell_run, was_warm, loading_s + self._machine.now_s() - begun_s)

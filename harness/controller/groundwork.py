@@ -126,13 +126,13 @@ class Headers:
                 event = self._workers.pop(name).answer(self._limit_s, on_phase)
             except (WorkerEnded, DeadlinePassed) as error:
                 event = Failed(status=Status.ERROR, reason=str(error))
-            if isinstance(event, Failed):
+            if isinstance(event, Failed) and not event.status.is_absence:
                 told = f"torch's C++ headers for {name} were not precompiled, so its first build does it"
                 self._store.note(f"{told}: {event.reason}")
             elif isinstance(event, HeadersMade) and event.checks_s > NOTEWORTHY_CHECKS_S:
                 self._store.note(
-                    f"in every process that builds, torch would check the C++ compiler for {event.checks_s:.0f} s: "
-                    f"builds for {name} were given the answers, and no build time contains that"
+                    f"torch checks the C++ compiler in every process that builds, which took {event.checks_s:.0f} s "
+                    f"here: builds for {name} were given the answers, and no build time contains that"
                 )
         if (seconds := time.monotonic() - begun_s) > NOTEWORTHY_S:
             self._store.note(f"{seconds:.0f} s went into precompiling torch's C++ headers: no build time contains that")

@@ -52,8 +52,8 @@ PIECE_ELEMENTS = 2**18
 """So many elements are compared at once: the intermediate results then stay in a CPU's cache, which is four times as
 fast."""
 
-PIECE_ELEMENTS_ON_GPU = 2**22
-"""There each piece is a copy and a dozen kernels, and its intermediate results take 400 MB."""
+PIECE_ELEMENTS_ON_GPU = 2**20
+"""There each piece is a copy and a dozen kernels, and its intermediate results take 100 MB."""
 
 Outputs = tuple["torch.Tensor", ...]
 

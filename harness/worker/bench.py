@@ -118,12 +118,14 @@ class Bench:
         return saved_inputs(self.job.inputs, self.cell.device) if self.job.inputs else sets
 
     def await_turn(self) -> None:
-        """Wait until no other worker builds or loads.
+        """Wait for this worker's turn to build.
 
-        Building may try out what is fastest, and would choose wrongly beside another one.
+        Building may try out what is fastest, and would choose wrongly beside another one. Others may have loaded
+        meanwhile, so that their memory must not count as this worker's.
         """
         messages.send(self.connection, Loaded())
         messages.receive_command(self.connection)
+        self.device_memory.leave_out_others(memory.held_by_torch(self.cell.device))
         builds = not isinstance(self.job, MeasurePackagedCell)
         if builds and (done := compiler_checks_done(self.cell.backend, self.cell.device)).exists():
             trust_vector_instructions(CompilerChecks.model_validate_json(done.read_text()).answers)

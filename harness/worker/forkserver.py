@@ -20,6 +20,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
@@ -130,29 +131,33 @@ def versions_by_nvml() -> Iterator[None]:
     """
     import torch
 
-    cuda = torch.cuda
-    before = {
-        name: getattr(cuda, name) for name in ("current_device", "get_device_capability", "get_device_properties")
-    }
+    cuda, is_over = torch.cuda, threading.Event()
+    answered = ("current_device", "get_device_capability", "get_device_properties")
+    asked = {name: getattr(cuda, name) for name in answered}
 
     def version_of(device: Any) -> tuple[int, int] | None:
         number = torch.device(device).index if isinstance(device, str | torch.device) else device
-        return compute_capability(number if isinstance(number, int) else 0)
+        return None if is_over.is_set() else compute_capability(number if isinstance(number, int) else 0)
+
+    # a module that is imported meanwhile may keep these functions, and gets torch's answers from them later
+    def current_device() -> int:
+        return asked["current_device"]() if is_over.is_set() else 0
 
     def capability(device: Any = None) -> tuple[int, int]:
-        return version_of(device) or before["get_device_capability"](device)
+        return version_of(device) or asked["get_device_capability"](device)
 
     def properties(device: Any = None) -> Any:
         version = version_of(device)
-        ask = partial(before["get_device_properties"], device)
+        ask = partial(asked["get_device_properties"], device)
         return PropertiesByNvml(version, ask) if version else ask()
 
-    cuda.current_device, cuda.get_device_capability, cuda.get_device_properties = lambda: 0, capability, properties
+    cuda.current_device, cuda.get_device_capability, cuda.get_device_properties = current_device, capability, properties
     try:
         yield
     finally:
-        for name, asked in before.items():
-            setattr(cuda, name, asked)
+        is_over.set()
+        for name, function in asked.items():
+            setattr(cuda, name, function)
         if interface := sys.modules.get("torch._dynamo.device_interface"):
             interface.caching_worker_device_properties.clear()  # workers ask torch
 

@@ -187,7 +187,7 @@ def probe() -> TorchFacts:
 def precompile_headers(connection: Connection, job: PrecompileHeaders) -> float:
     """Have torch precompile the headers that the backend's builds include, once.
 
-    Return for how many seconds torch checked the compiler before. Raises Unavailable where the backend is.
+    Return for how many seconds torch checked the compiler. Raises Unavailable where the backend is.
     """
     backend = backends.create(job.backend)
     done = compiler_checks_done(job.backend, job.device)

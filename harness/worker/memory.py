@@ -43,9 +43,14 @@ class DeviceMemory:
     _used_before: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
+        self.leave_out_others(own_bytes=0)
+
+    def leave_out_others(self, own_bytes: int) -> None:
+        """Take everything on the device but `own_bytes` for the memory of others, from now on."""
         with nvml() as library:
             if library is not None and self.index is not None:
-                self._used_before = library.nvmlDeviceGetMemoryInfo(handle(library, self.index)).used
+                used = library.nvmlDeviceGetMemoryInfo(handle(library, self.index)).used
+                self._used_before = max(0, used - own_bytes)
 
     def sample(self) -> None:
         with nvml() as library:
@@ -64,6 +69,13 @@ class DeviceMemory:
                 self.source = "growth of the device's memory in use"
         self.now_bytes = now
         self.peak_bytes = max(self.peak_bytes or 0, now)
+
+
+def held_by_torch(device: Device) -> int:
+    """Return the bytes of device memory that torch holds in this process, without CUDA's own."""
+    import torch
+
+    return torch.cuda.memory_reserved(device.cuda_index) if device.is_cuda else 0
 
 
 def return_unused(device: Device) -> None:

@@ -89,7 +89,7 @@ class Script:
     recompilations: int = 0
     built_bytes: int = 0  # what its backend builds
     endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
-    """By number of the worker and stage: "start", "burst 3", "load 3", "finish" or "trace"."""
+    """By number of the worker and stage: "start", "build", "burst 3", "load 3", "finish" or "trace"."""
     overloaded: frozenset[int] = frozenset()  # numbers of workers that meet no objective under load
     answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
 
@@ -122,21 +122,22 @@ class ScriptedWorker:
         if script.built_bytes:
             (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
             (job.shared_folder / "artifact" / "model").write_bytes(bytes(script.built_bytes))
-        if isinstance(job, PackageCell):
-            built = (PhaseBegun(name="compile"), PhaseEnded(name="compile", seconds=2.0), Packaged())
-            self._say("start", Loaded(), *built)
+        self._say("start", PhaseBegun(name="model"), Loaded())
+
+    def _build(self) -> None:
+        if isinstance(self._job, PackageCell):
+            self._say("build", PhaseBegun(name="compile"), PhaseEnded(name="compile", seconds=2.0), Packaged())
         else:
             self._say(
-                "start",
-                Loaded(),
+                "build",
                 PhaseBegun(name="load"),
                 PhaseEnded(name="load", seconds=0.5),
                 Ready(
-                    accuracy=script.answers.get((number, "start"), RIGHT),
+                    accuracy=self._script.answers.get((self._number, "start"), RIGHT),
                     settle=None,
                     warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
                     placement=None,
-                    memory=Memory(peak_resident_bytes=script.resident_bytes),
+                    memory=Memory(peak_resident_bytes=self._script.resident_bytes),
                     precision_in_force={},
                     settings={"threads": 2},
                     versions={},
@@ -156,7 +157,9 @@ class ScriptedWorker:
         if isinstance(command, Build):
             self._passing_s = self._script.seconds_per_start
             self._on_step("builds")
+            self._build()
         elif isinstance(command, TakeBurst):
+            self._on_step("burst")
             self._passing_s = self._script.seconds_per_burst
             factor = self._random.lognormvariate(0, self._script.spread)
             waited = 0.5 if self._bursts % 10 < self._script.disturbed_of_ten else 0.0
@@ -284,6 +287,19 @@ class ScriptedLauncher:
         return ScriptedAnswer(self.answers[type(job)]).answer(limit_s, on_phase)
 
 
+class ScriptedHeaders:
+    """Stands for torch's headers, and notes who waited for them."""
+
+    def __init__(self, launcher: ScriptedLauncher) -> None:
+        self._launcher = launcher
+
+    def await_for(self, cell: Cell) -> None:
+        self._launcher.steps.append((self._launcher.epoch, "has headers", cell.label))
+
+    def await_all(self) -> None:
+        self._launcher.steps.append((self._launcher.epoch, "has headers", "all"))
+
+
 @dataclass(frozen=True)
 class ScriptedAnswer:
     """Stands for a worker with a short job. It answers as told, or ends."""
@@ -365,6 +381,7 @@ def run_contest(
         time_plan=TimePlan(plan, budget_s, load),
         artifacts=Artifacts(store.root, artifact_limit),
         load=load,
+        headers=ScriptedHeaders(launcher),  # type: ignore[arg-type]
     )
     pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
     with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):
@@ -376,6 +393,7 @@ def run_contest(
         said=progress.notes,
         started=launcher.started,
         folders=launcher.folders,
+        steps=launcher.steps,
         most=launcher.most,
         ended_s=machine.time_s,
         complete=all(store.has(planned.cell.id) for planned in contest.cells),

@@ -99,7 +99,7 @@ def test_a_verdict_that_stays_open_ends_with_what_limits_allow(
     assert any(note in told for told in run.notes) or not note
 
 
-@pytest.mark.parametrize("stage", ["start", "burst 3", "finish"])
+@pytest.mark.parametrize("stage", ["start", "build", "burst 3", "finish"])
 def test_a_cell_that_dies_has_its_record_and_leaves_the_others_to_their_rounds(tmp_path: Path, stage: str) -> None:
     scripts = {label: Script() for label in THREE} | {"null": Script(endings={(1, stage): SEGFAULT})}
     run = run_contest(tmp_path, scripts, plan_of(2))
@@ -126,6 +126,22 @@ def test_cells_load_side_by_side_and_build_one_after_the_other(tmp_path: Path) -
     assert run.most("builds", "ready") == {0: 1, 1: 1, 2: 1}
     assert {record.status for record in run.records.values()} == {Status.OK}
     assert {len(record.processes) for record in run.records.values()} == {3}
+
+
+@pytest.mark.parametrize("cores", [0, 1])
+def test_without_cores_to_share_cells_load_one_after_the_other(tmp_path: Path, cores: int) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in THREE}, plan_of(2), cores=cores)
+    assert run.complete and run.most("launched", "ready") == {0: 1, 1: 1}
+
+
+def test_builds_wait_for_torchs_headers_and_nothing_is_measured_beside_them(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in THREE}, plan_of(2), cores=8)
+    first = [(what, label) for epoch, what, label in run.steps if epoch == 0]
+    for label in THREE:
+        assert first.index(("has headers", label)) < first.index(("builds", label))
+    bursts = [place for place, (what, _) in enumerate(first) if what == "burst"]
+    assert first.index(("has headers", "all")) < bursts[0]
+    assert not [label for epoch, what, label in run.steps if (epoch, what) == (1, "has headers") and label != "all"]
 
 
 def test_cells_that_start_side_by_side_all_have_room(tmp_path: Path) -> None:
@@ -168,7 +184,7 @@ def test_no_epoch_is_started_that_would_not_end_within_the_budget(tmp_path: Path
 
 
 def test_a_build_that_hangs_beyond_the_budget_ends_and_the_others_are_still_measured(tmp_path: Path) -> None:
-    scripts = {"eager": Script(), "null": Script(endings={(0, "start"): HANG})}
+    scripts = {"eager": Script(), "null": Script(endings={(0, "build"): HANG})}
     run = run_contest(tmp_path, scripts, plan_of(3), budget_s=30.0)
     assert run.ended_s <= 30.0
     assert (run.records["null"].status, run.records["null"].died_in) == (Status.TIMEOUT, "load")
@@ -184,7 +200,7 @@ def test_without_any_time_every_cell_is_a_row_that_was_not_reached(tmp_path: Pat
 # --- memory
 
 
-@pytest.mark.parametrize("stage", ["start", "burst 3", "finish"])
+@pytest.mark.parametrize("stage", ["start", "build", "burst 3", "finish"])
 def test_a_cell_that_runs_out_of_memory_beside_others_is_measured_alone_in_the_same_epoch(
     tmp_path: Path, stage: str
 ) -> None:
@@ -202,13 +218,13 @@ def test_a_cell_that_ran_out_of_memory_in_a_burst_shares_no_group_when_it_is_tri
     assert any("some of them alone" in note for note in run.notes)
 
 
-@pytest.mark.parametrize("stage", ["start", "burst 3", "finish"])
+@pytest.mark.parametrize("stage", ["start", "build", "burst 3", "finish"])
 def test_a_cell_that_runs_out_of_memory_alone_ends_so(tmp_path: Path, stage: str) -> None:
     always = Script(endings={(number, stage): Status.OOM for number in range(9)})
     run = run_contest(tmp_path, {label: Script() for label in THREE} | {"null": always})
     assert run.records["null"].status is Status.OOM
     # while it loads, another cell loads beside it, and then the baseline is there
-    assert [label for _, label in run.started].count("null") == (3 if stage == "start" else 2)
+    assert [label for _, label in run.started].count("null") == (3 if stage in ("start", "build") else 2)
 
 
 def test_two_that_run_out_of_memory_beside_the_baseline_do_not_displace_one_another_for_ever(tmp_path: Path) -> None:
@@ -282,14 +298,15 @@ def test_one_after_the_other_no_two_cells_share_a_group(tmp_path: Path) -> None:
 # --- time
 
 
-def test_a_hang_ends_as_a_timeout_in_its_phase(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {"eager": Script(), "null": Script(endings={(0, "start"): HANG})}, time_limit_s=30.0)
+@pytest.mark.parametrize(("stage", "phase"), [("start", "model"), ("build", "load")])
+def test_a_hang_ends_as_a_timeout_in_its_phase(tmp_path: Path, stage: str, phase: str) -> None:
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script(endings={(0, stage): HANG})}, time_limit_s=30.0)
     record = run.records["null"]
-    assert (record.status, record.died_in) == (Status.TIMEOUT, "load")
-    assert record.reason == "not done within 30 s, in load: raise --time-limit"
+    assert (record.status, record.died_in) == (Status.TIMEOUT, phase)
+    assert record.reason == f"not done within 30 s, in {phase}: raise --time-limit"
 
 
-@pytest.mark.parametrize("stage", ["start", "burst 3", "finish"])
+@pytest.mark.parametrize("stage", ["start", "build", "burst 3", "finish"])
 def test_a_cell_without_time_for_a_further_process_keeps_those_it_had(tmp_path: Path, stage: str) -> None:
     scripts = {"eager": Script(), "null": Script(endings={(1, stage): HANG})}
     run = run_contest(tmp_path, scripts, plan_of(3))

@@ -132,7 +132,7 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
     ("answer", "noteworthy_s", "note"),
     [
         (HeadersMade(checks_s=1.0), 60.0, ""),
-        (HeadersMade(checks_s=22.1), 60.0, "torch would check the C++ compiler for 22 s: builds for eager on cpu"),
+        (HeadersMade(checks_s=22.1), 60.0, "which took 22 s here: builds for eager on cpu were given the answers"),
         (HeadersMade(checks_s=1.0), 0.0, "0 s went into precompiling torch's C++ headers"),
         (
             Failed(status=Status.ERROR, reason="no g++"),
@@ -140,8 +140,9 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
             "were not precompiled, so its first build does it: no g++",
         ),
         (WorkerEnded(-11), 60.0, "were not precompiled, so its first build does it: "),
+        (Failed(status=Status.UNAVAILABLE, reason="no compiler"), 60.0, ""),
     ],
-    ids=["was there", "checks take long", "made", "failed", "died"],
+    ids=["was there", "checks take long", "made", "failed", "died", "nothing to build with"],
 )
 def test_headers_are_precompiled_before_any_build(
     launcher: ScriptedLauncher,

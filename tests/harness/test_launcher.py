@@ -34,6 +34,7 @@ from harness.messages import (
     TorchFacts,
     Tried,
     TryBackend,
+    TryImport,
 )
 from harness.sampling_plan import SamplingPlan
 from harness.worker.accuracy import Reference
@@ -444,11 +445,28 @@ def test_a_module_that_asks_for_a_gpus_version_gets_it_from_nvml(modules: Path) 
     found = "map(torch.cuda.get_device_properties, (torch.cuda.current_device(), 2))"
     properties = f"[(one.major, one.minor) for one in {found}]"
     (modules / "asking_module.py").write_text(
-        f"import torch\nprint([{asked}, {properties}], file=open({str(modules / 'told')!r}, 'w'))"
+        f"import torch\nprint([{asked}, {properties}], file=open({str(modules / 'told')!r}, 'w'))\n"
+        "kept = torch.cuda.get_device_properties, torch.cuda.current_device\n"
+    )
+    (modules / "later_module.py").write_text(
+        "import asking_module, torch\n"
+        "def answer(function):\n"
+        "    try:\n"
+        "        return function()\n"
+        "    except Exception as error:\n"
+        "        return type(error).__name__\n"
+        "properties, current_device = asking_module.kept\n"
+        "ours = answer(current_device), answer(lambda: str(properties(0)))\n"
+        "asked = torch.cuda.get_device_properties\n"
+        "torchs = answer(torch.cuda.current_device), answer(lambda: str(asked(0)))\n"
+        f"print([ours, torchs], file=open({str(modules / 'later')!r}, 'w'))\n"
     )
     with ForkLauncher() as server:
         server.preload(["asking_module"], for_cuda=True)
         server.await_serving()
+        until(server.start(TryImport(module="later_module"), modules / "worker.log"), Tried)
+    kept, torchs = ast.literal_eval((modules / "later").read_text())
+    assert kept == torchs, "what a module has kept asks torch, once nothing is imported any more"
     versions = [(9, 0), (9, 1), (9, 0), (9, 2), (9, 3)]
     assert ast.literal_eval((modules / "told").read_text()) == [versions, [(9, 0), (9, 2)]]
 
