@@ -113,9 +113,10 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
     headers = Headers(store, progress, PROBE_LIMIT_S)
     asked = [cell for cell in missing if cell.device.kind in backends.create(cell.backend).precompiles]
     asked = [cell for cell in asked if not refusal(cell)[1]]
-    if asked and not request.budget:  # it would take the time of a short run
-        headers.begin([(cell, launchers.of_environment(cell.environment).first) for cell in asked])
-        if len(usable_cores()) < SPARE_CORES or not all(cell.device.is_cuda for cell in missing):
+    may_make = not request.budget  # it would take the time of a short run
+    if asked:
+        headers.begin([(cell, launchers.of_environment(cell.environment).first) for cell in asked], may_make)
+        if may_make and (len(usable_cores()) < SPARE_CORES or not all(cell.device.is_cuda for cell in missing)):
             headers.await_all()
     return headers
 

@@ -127,6 +127,7 @@ class PrecompileHeaders(Frozen):
     kind: Literal["precompile_headers"] = "precompile_headers"
     backend: str
     device: Device
+    may_make: bool = True  # or only tell of those that the machine has
 
 
 class TryImport(Frozen):

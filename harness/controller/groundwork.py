@@ -92,17 +92,21 @@ class Headers:
         self._store, self._progress, self._limit_s = store, progress, limit_s
         self._workers: dict[str, Worker] = {}
 
-    def begin(self, cells: Sequence[tuple[Cell, Launcher]]) -> None:
-        """Have the headers precompiled that the builds of `cells` include, and do not wait."""
+    def begin(self, cells: Sequence[tuple[Cell, Launcher]], may_make: bool = True) -> None:
+        """Have the headers precompiled that the builds of `cells` include, and do not wait.
+
+        If it `may_make` none, those that the machine has are used, and the answers about the compiler are told.
+        """
         try:
-            isolation.headers_of_torch().mkdir(parents=True, exist_ok=True)  # workspaces are linked to it
+            if may_make:
+                isolation.headers_of_torch().mkdir(parents=True, exist_ok=True)  # workspaces are linked to it
         except OSError as error:
             self._store.note(f"torch's precompiled C++ headers cannot be kept, so that each build makes them: {error}")
             return
         for cell, launcher in cells:
             if (name := _builds_of(cell)) not in self._workers:
                 log = self._store.log(f"headers-{cell.backend}-{cell.device.kind}")
-                job = PrecompileHeaders(backend=cell.backend, device=cell.device)
+                job = PrecompileHeaders(backend=cell.backend, device=cell.device, may_make=may_make)
                 self._workers[name] = launcher.start(job, log)
 
     def await_all(self) -> None:

@@ -187,12 +187,15 @@ def probe() -> TorchFacts:
 def precompile_headers(connection: Connection, job: PrecompileHeaders) -> float:
     """Have torch precompile the headers that the backend's builds include, once.
 
-    Return for how many seconds torch checked the compiler. Raises Unavailable where the backend is.
+    Return for how many seconds torch checked the compiler, or 0 where it has not. Raises Unavailable where the backend
+    is.
     """
     backend = backends.create(job.backend)
     done = compiler_checks_done(job.backend, job.device)
     if done.exists():
         return CompilerChecks.model_validate_json(done.read_text()).seconds
+    if not job.may_make:
+        return 0.0
     if not (available := backend.available(job.device)):
         raise Unavailable(available.reason)
     messages.send(connection, PhaseBegun(name="precompile"))

@@ -16,6 +16,7 @@ import pytest
 
 from harness import isolation, measuring
 from harness.controller import groundwork
+from harness.controller.launcher import ForkLauncher
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.messages import (
     ComputeReference,
@@ -207,6 +208,33 @@ def test_with_cores_to_spare_preparations_go_on_beside_builds_on_a_gpu(
     assert any(told in note for note in store.notes()) is is_awaited
     headers.await_for(cells[0])
     assert any(told in note for note in store.notes())
+
+
+@pytest.mark.parametrize("budget", ["60s", ""])
+def test_a_budget_makes_no_headers_and_tells_of_those_that_are_there(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, budget: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    launchers, jobs = OneServer(tmp_path, {}, ScriptedMachine()), list[PrecompileHeaders]()
+    launchers.answers[PrecompileHeaders] = HeadersMade(checks_s=22.1)
+    start = launchers.start
+    monkeypatch.setattr(launchers, "start", lambda job, log: (jobs.append(job), start(job, log))[1])
+    cells = [Cell(model="mlp", backend="aotinductor")]
+    request = Request(budget=budget)
+    headers = measuring.prepare(launchers, cells, request, store, Silent())  # type: ignore[arg-type]
+    assert [job.may_make for job in jobs] == [not budget]
+    assert isolation.headers_of_torch().exists() is not bool(budget)
+    headers.await_all()
+    assert any("which took 22 s here" in note for note in store.notes())
+
+
+@pytest.mark.slow
+def test_a_worker_that_may_not_make_headers_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ForkLauncher() as server:
+        job = PrecompileHeaders(backend="inductor", device=CPU, may_make=False)
+        assert server.ask(job, tmp_path / "log", 60.0) == HeadersMade(checks_s=0.0)
+    assert not isolation.headers_of_torch().exists()
 
 
 @pytest.mark.slow
