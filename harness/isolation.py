@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import getpass
-import hashlib
 import os
 import re
-import shutil
 import signal
 import sys
 import tempfile
@@ -92,18 +90,6 @@ def headers_of_torch(temporary: Path | None = None) -> Path:
         user = f"uid_{os.getuid()}" if hasattr(os, "getuid") else "unknown_user"
     name = "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
     return Path(temporary or tempfile.gettempdir(), name, "precompiled_headers")
-
-
-def compiler_checks_done(torch_file: str, torch_version: str, builds: str) -> Path:
-    """Return the file that exists once torch has checked what the C++ compiler can do for these `builds`.
-
-    It lies beside the headers, where all workers see it. Torch's checks and headers are for one place of torch,
-    `torch_file`, and one compiler.
-    """
-    compiler = shutil.which(os.environ.get("CXX") or "g++") or ""
-    changed = os.stat(compiler).st_mtime_ns if compiler else 0
-    build = hashlib.sha256(f"{torch_file} {torch_version} {compiler} {changed}".encode()).hexdigest()[:16]
-    return headers_of_torch() / f"bakeoff-checked-{builds}-{build}"
 
 
 def die_with_parent() -> None:

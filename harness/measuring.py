@@ -18,7 +18,6 @@ from harness.controller.measurement import Measurement
 from harness.controller.progress import Progress
 from harness.controller.worker_process import CAN_PAUSE
 from harness.plan import Contest, PlannedCell, Request, refusal
-from harness.probes import PROBE_LIMIT_S
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import TimePlan, likely_to_run
 from judging.constraints import Requirements, parse_bytes
@@ -110,7 +109,7 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
             "this platform cannot fork or stop processes: cells were spawned and measured one after the other, so that "
             "the machine's drift is in every ratio"
         )
-    headers = Headers(store, progress, PROBE_LIMIT_S)
+    headers = Headers(store, progress)
     asked = [cell for cell in missing if cell.device.kind in backends.create(cell.backend).precompiles]
     asked = [cell for cell in asked if not refusal(cell)[1]]
     may_make = not request.budget  # it would take the time of a short run

@@ -122,7 +122,6 @@ class CellRun:
         self._folder = setup.store.builds(planned.cell.build_id)
         self._log = setup.store.log(planned.cell.id)
         self._ends_s = math.inf
-        self._start_method = ""
         self._launcher: Launcher | None = None
         self._is_ahead_of_time = isinstance(backends.create(planned.cell.backend), AheadOfTime)
         self._so_far = kept.record if kept else None  # without the live process
@@ -188,7 +187,7 @@ class CellRun:
         At `ends_s` the time budget of the run leaves it no more time.
         """
         self._ends_s = ends_s
-        self._start_method, self._launcher = launcher.start_method, launcher
+        self._launcher = launcher
         is_warm, build = self.starts_warm, self._next_build
         if not is_warm:
             shutil.rmtree(self._folder_of(build), ignore_errors=True)
@@ -526,7 +525,10 @@ class CellRun:
             **{
                 **known,
                 **fields,
-                "settings": {"start_method": self._start_method, **known.get("settings", {})},
+                "settings": {
+                    "start_method": self._launcher.start_method if self._launcher else "",
+                    **known.get("settings", {}),
+                },
             },
         )
 

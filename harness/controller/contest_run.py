@@ -29,7 +29,7 @@ from records.schema import Conditions, Memory, Record, Status
 from records.store import UnfinishedContest
 
 MEMORY_RESERVE = 1.3
-"""A further cell is started beside others only if this many times what all that start may need is still free."""
+"""A cell starts beside others only if memory is free for so many times what it and all that are starting need."""
 
 UNKNOWN_MEMORY = 3
 """Where several cells of unknown size load at once, each counts as so many times the largest known one."""
@@ -183,8 +183,7 @@ class ContestRun:
         epoch.holds_all &= not epoch.waiting
         survivors = [*epoch.staying, *group]
         if group:
-            if self._run.headers:
-                self._run.headers.await_all()  # nothing goes on beside what is measured
+            self._run.headers.await_all()  # nothing goes on beside what is measured
             survivors = self._run_rounds(epoch, number, survivors)
             if self._run.load is not None:
                 survivors = self._run_load(epoch, number, survivors, self._run.load)
@@ -254,7 +253,7 @@ class ContestRun:
         was_warm = cell_run.starts_warm
         if not self._is_in_time(cell_run, alive):
             return False  # what was built before it has taken the time
-        if not was_warm and self._run.headers:
+        if not was_warm:
             self._run.headers.await_for(cell_run.cell)
         begun_s = self._machine.now_s()
         if not self._goes_on(epoch, cell_run, cell_run.build, [*alive, *loading]):

@@ -26,6 +26,7 @@ from records.store import Store
 
 NOTEWORTHY_S = 5.0
 NOTEWORTHY_CHECKS_S = 2.0
+HEADERS_LIMIT_S = 300.0
 NOT_COMPUTED = "the reference could not be computed"
 
 
@@ -88,7 +89,7 @@ class Headers:
     No build is timed with them. Each backend has a worker of its own, and all of them work at the same time.
     """
 
-    def __init__(self, store: Store, progress: Progress, limit_s: float) -> None:
+    def __init__(self, store: Store, progress: Progress, limit_s: float = HEADERS_LIMIT_S) -> None:
         self._store, self._progress, self._limit_s = store, progress, limit_s
         self._workers: dict[str, Worker] = {}
 

@@ -62,7 +62,7 @@ class Measurement:
         self.artifacts = artifacts
         self.load = load
         self.place = place
-        self.headers = headers
+        self.headers = headers or Headers(store, progress)
         self.group_numbers: Iterator[int] = itertools.count(store.next_group())
 
     def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:

@@ -17,33 +17,19 @@ from backends import fast_path
 from backends.base import Backend, BuildContext, Settings
 from backends.inductor import trust_vector_instructions
 from backends.reasons import reason_of
-from harness import isolation, messages
+from harness import messages
 from harness.messages import CellJob, Loaded, MeasurePackagedCell, PhaseBegun, PhaseEnded
 from harness.worker import memory, precision
 from harness.worker.clock import Clock
+from harness.worker.compiler_checks import CompilerChecks
 from harness.worker.loading import gradients, load, place, saved_inputs, training_of
 from models.base import Inputs, of_each_shape
 from models.generation import writes_in_place
 from records.errors import BakeoffError, Unavailable, Unsupported, first_line
-from records.schema import DECODE, Cell, Frozen, Memory, Status
+from records.schema import DECODE, Cell, Memory, Status
 
 if TYPE_CHECKING:
     from backends.training import Training
-    from records.device import Device
-
-
-class CompilerChecks(Frozen):
-    """What torch has found out about the C++ compiler, and how long that took."""
-
-    answers: dict[str, bool]
-    seconds: float
-
-
-def compiler_checks_done(backend: str, device: Device) -> Path:
-    """Return the file that exists once torch has checked the C++ compiler for the backend's builds for the device."""
-    import torch
-
-    return isolation.compiler_checks_done(torch.__file__, torch.__version__, f"{backend}-{device.kind}")
 
 
 @dataclass
@@ -127,8 +113,8 @@ class Bench:
         messages.receive_command(self.connection)
         self.device_memory.leave_out_others(memory.held_by_torch(self.cell.device))
         builds = not isinstance(self.job, MeasurePackagedCell)
-        if builds and (done := compiler_checks_done(self.cell.backend, self.cell.device)).exists():
-            trust_vector_instructions(CompilerChecks.model_validate_json(done.read_text()).answers)
+        if builds and (checks := CompilerChecks.known(self.cell.backend, self.cell.device)):
+            trust_vector_instructions(checks.answers)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

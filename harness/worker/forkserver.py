@@ -20,7 +20,6 @@ import shutil
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
@@ -131,17 +130,17 @@ def versions_by_nvml() -> Iterator[None]:
     """
     import torch
 
-    cuda, is_over = torch.cuda, threading.Event()
+    cuda, is_importing = torch.cuda, True
     answered = ("current_device", "get_device_capability", "get_device_properties")
     asked = {name: getattr(cuda, name) for name in answered}
 
     def version_of(device: Any) -> tuple[int, int] | None:
         number = torch.device(device).index if isinstance(device, str | torch.device) else device
-        return None if is_over.is_set() else compute_capability(number if isinstance(number, int) else 0)
+        return compute_capability(number if isinstance(number, int) else 0) if is_importing else None
 
     # a module that is imported meanwhile may keep these functions, and gets torch's answers from them later
     def current_device() -> int:
-        return asked["current_device"]() if is_over.is_set() else 0
+        return 0 if is_importing else asked["current_device"]()
 
     def capability(device: Any = None) -> tuple[int, int]:
         return version_of(device) or asked["get_device_capability"](device)
@@ -155,7 +154,7 @@ def versions_by_nvml() -> Iterator[None]:
     try:
         yield
     finally:
-        is_over.set()
+        is_importing = False
         for name, function in asked.items():
             setattr(cuda, name, function)
         if interface := sys.modules.get("torch._dynamo.device_interface"):

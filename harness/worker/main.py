@@ -44,7 +44,8 @@ from harness.messages import (
 )
 from harness.versions import versions_of
 from harness.worker import ceilings, open_axes, precision, program, reference
-from harness.worker.bench import Bench, CompilerChecks, compiler_checks_done, explain, last_frame_beside
+from harness.worker.bench import Bench, explain, last_frame_beside
+from harness.worker.compiler_checks import CompilerChecks
 from harness.worker.loading import save_inputs, saved_inputs
 from harness.worker.serving import serve
 from records.errors import Unavailable, first_line
@@ -191,9 +192,8 @@ def precompile_headers(connection: Connection, job: PrecompileHeaders) -> float:
     is.
     """
     backend = backends.create(job.backend)
-    done = compiler_checks_done(job.backend, job.device)
-    if done.exists():
-        return CompilerChecks.model_validate_json(done.read_text()).seconds
+    if known := CompilerChecks.known(job.backend, job.device):
+        return known.seconds
     if not job.may_make:
         return 0.0
     if not (available := backend.available(job.device)):
@@ -203,9 +203,7 @@ def precompile_headers(connection: Connection, job: PrecompileHeaders) -> float:
     answers = try_vector_instructions()
     checks = CompilerChecks(answers=answers, seconds=time.monotonic() - begun_s)
     backend.precompile(job.device)
-    partial = done.with_suffix(f".{os.getpid()}")
-    partial.write_text(checks.model_dump_json())
-    partial.replace(done)  # it appears whole, or not at all
+    checks.keep(job.backend, job.device)
     return checks.seconds
 
 

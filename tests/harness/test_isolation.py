@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from harness import isolation
+from harness.worker.compiler_checks import tools
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -104,14 +105,14 @@ def test_checks_of_the_compiler_are_for_one_torch_and_one_compiler(
 ) -> None:
     """The names of what torch compiles hold both paths. A marker without them had each build check again, for 7 s."""
     here, there = "/here/torch/__init__.py", "/there/torch/__init__.py"
-    found = [isolation.compiler_checks_done(torch_file, "2.13.0", "inductor") for torch_file in (here, there, here)]
+    found = [tools(torch_file) for torch_file in (here, there, here)]
     assert found[0] == found[2] != found[1]
     compiler = tmp_path / "c++"
     compiler.touch(mode=0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    with_compiler = isolation.compiler_checks_done(here, "2.13.0", "inductor")
+    with_compiler = tools(here)
     os.utime(compiler, (1, 1))  # it was replaced
-    assert len({found[0], with_compiler, isolation.compiler_checks_done(here, "2.13.0", "inductor")}) == 3
+    assert len({found[0], with_compiler, tools(here)}) == 3
 
 
 def test_a_marked_process_that_left_both_group_and_tree_is_killed() -> None:
