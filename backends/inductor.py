@@ -8,6 +8,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -48,8 +49,8 @@ OPTIMIZER_INSIDE = "optimizer-inside"
 """The mode that compiles the optimiser of a training step, too."""
 
 COORDINATE_DESCENT = "coordinate-descent"
-"""The mode for decode steps of one sequence. Its options make products with one row reductions that Inductor generates
-and tunes, and attention is generated, too. Source: gpt-fast (https://github.com/pytorch-labs/gpt-fast)."""
+"""The mode for decode steps. With one sequence, its options make products reductions that Inductor generates and tunes,
+and attention is generated, too. Source: gpt-fast (https://github.com/pytorch-labs/gpt-fast)."""
 
 BUCKETS = "buckets"
 """The mode that pads inputs to the next power of two, so that a stream of sizes has only a few shapes."""
@@ -168,18 +169,26 @@ class Inductor(Backend):
             others = of_each_shape([inputs, *context.calibration])[1:]
             if others and prepared.layers:
                 raise Unsupported("what is quantised here has one shape, and these inputs have several")
-            with attention_as_products(context.cell):
+            with self._attention(context.cell, inputs):
                 for example in [prepared.example(), *others]:
                     for _ in range(TRIGGERING_CALLS):
                         compiled(*example.args, **example.kwargs)
-            raw = Optimised(prepared.sparing(compiled), context.cell.device, log)
-            raw.note_built()
-            optimised = prepared.adapt(raw)
-            return (
-                cuda_graph.capture(optimised, inputs, context.calibration)
-                if context.cell.mode in self.captures
-                else optimised
-            )
+                raw = Optimised(prepared.sparing(compiled), context.cell.device, log)
+                raw.note_built()
+                optimised = prepared.adapt(raw)
+                return (
+                    cuda_graph.capture(optimised, inputs, context.calibration)
+                    if context.cell.mode in self.captures
+                    else optimised
+                )
+
+    def _attention(self, cell: Cell, inputs: Inputs) -> AbstractContextManager[object]:
+        """Return the context to compile in. In mode `coordinate-descent`, steps of one sequence have other attention."""
+        from backends.attention_products import attention_as_products
+
+        is_one_sequence = cell.task == DECODE and inputs.args[0].shape[0] == 1
+        applies = is_one_sequence and cell.mode == COORDINATE_DESCENT
+        return attention_as_products() if applies else contextlib.nullcontext()
 
     def _build_surgical(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         """Compile only the targets, each alone. The module's own `forward` calls them."""
@@ -212,17 +221,6 @@ class Inductor(Backend):
             for _ in range(TRIGGERING_CALLS - 1):
                 steps.run()
             return cuda_graph.capture(steps, inputs, context.calibration) if mode == CUDA_GRAPH else steps
-
-
-def attention_as_products(cell: Cell) -> AbstractContextManager[object]:
-    """In a decode step of mode `coordinate-descent`, have Inductor see the products and the softmax of attention.
-
-    PyTorch's fused kernels share their work out over queries, and a step has one.
-    """
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    applies = cell.task == DECODE and cell.mode == COORDINATE_DESCENT
-    return sdpa_kernel(SDPBackend.MATH) if applies else contextlib.nullcontext()
 
 
 class FromCounters(Compiled):
@@ -388,9 +386,9 @@ def _triton_available() -> Availability:
 def try_vector_instructions() -> dict[str, bool]:
     """Have torch try the C++ compiler with the vector instructions that this CPU has, and return its answers.
 
-    In each process that compiles, torch loads a small program for each kind in a process of its own. In torch 2.11
-    these import torch, and took 22 s on our H200 machine; in torch 2.13 they take a second here.
-    Source: torch/_inductor/cpu_vec_isa.py.
+    In each process that compiles, torch loads a small program for each kind in a process of its own, one after the
+    other. In torch 2.11 these import torch, and took 22 s on our H200 machine; in torch 2.13 they take a second here.
+    So kinds are tried side by side. Source: torch/_inductor/cpu_vec_isa.py.
     """
     from torch._inductor import cpu_vec_isa
 
@@ -402,7 +400,11 @@ def try_vector_instructions() -> dict[str, bool]:
         return works
 
     cpu_vec_isa.VecISA.check_build = check_build  # type: ignore[method-assign,assignment]
+    has = set(cpu_vec_isa.x86_isa_checker())
+    kinds = [kind for kind in cpu_vec_isa.supported_vec_isa_list if has.issuperset(str(kind).split())]
     try:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(bool, kinds))
         cpu_vec_isa.valid_vec_isa_list()
     finally:
         cpu_vec_isa.VecISA.check_build = ask  # type: ignore[method-assign]

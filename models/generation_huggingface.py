@@ -1,7 +1,7 @@
 """The two graphs of an unmodified decoder of transformers. This file imports torch.
 
 transformers gets a cache whose layers are nothing but the tensors that the graph was given, and explicit positions and
-masks, so that it keeps no state.
+masks, so that it keeps no state. Its interface for attention functions gets one that does not repeat keys in a step.
 """
 
 from __future__ import annotations
@@ -12,11 +12,48 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import AttentionInterface
 from transformers.cache_utils import Cache, LinearAttentionLayer, StaticLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from models.generation_layers import write_row
 
 SLIDING = "sliding_attention"
+
+GROUPED = "grouped_sdpa"
+"""The name of `grouped_attention` among transformers' attention functions."""
+
+
+def group_queries(language_model: Any) -> None:
+    """Have a model that uses `scaled_dot_product_attention` take `grouped_attention` instead."""
+    if language_model.config.get_text_config()._attn_implementation == "sdpa":
+        AttentionInterface.register(GROUPED, grouped_attention)
+        AttentionMaskInterface.register(GROUPED, sdpa_mask)
+        language_model.set_attn_implementation(GROUPED)
+
+
+def grouped_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Attend as transformers' `sdpa` does, but repeat no key and no value where each sequence has one query.
+
+    Repeating them for the heads that share them would move the cache many times. Instead, these heads' queries, of
+    shape (batch, heads, 1, width), attend together as (batch, heads of the keys, heads for each of them, width).
+    Source: Ainslie et al., "GQA", 2023.
+    """
+    batch, heads, length, width = query.shape
+    is_shared = key.shape[1] != heads
+    if length != 1 or not is_shared or attention_mask is None or attention_mask.shape[1] != 1:
+        found: tuple[Tensor, Tensor | None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, **options
+        )
+        return found
+    grouped = query.reshape(batch, key.shape[1], -1, width)
+    attended = functional.scaled_dot_product_attention(
+        grouped, key, value, attn_mask=attention_mask, scale=options.get("scaling")
+    )
+    return attended.reshape(batch, 1, heads, -1), None
 
 
 class Rows(StaticLayer):  # type: ignore[no-untyped-call]

@@ -135,6 +135,7 @@ class HuggingFace(Family):
                 make_as_trained(module, ())
         if hasattr(module, "set_experts_implementation"):
             module.set_experts_implementation("dense")
+        graphs.group_queries(module)
         tokens, context = _ordinary_tokens(module.config), context_of(dimensions)
         if hasattr(module.config, "state_size"):
             prefill, step = graphs.RecurrentPrefill(module), graphs.RecurrentStep(module)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
 import backends
-from backends.inductor import InductorLog, attention_as_products
+from backends.inductor import Inductor, InductorLog
 from models.base import Inputs, LoadedModel
 from records.device import Device
 from records.schema import DECODE, INFERENCE, Cell, Extent
@@ -175,10 +175,17 @@ def test_coordinate_descent_is_a_graph_for_inference_on_cuda() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "task", "is_fused"),
-    [("coordinate-descent", DECODE, False), ("coordinate-descent", INFERENCE, True), ("cuda-graph", DECODE, True)],
+    ("mode", "task", "sequences", "is_fused"),
+    [
+        ("coordinate-descent", DECODE, 1, False),
+        ("coordinate-descent", DECODE, 2, True),
+        ("coordinate-descent", INFERENCE, 1, True),
+        ("cuda-graph", DECODE, 1, True),
+    ],
 )
-def test_only_in_its_decode_steps_attention_is_products(mode: str, task: str, is_fused: bool) -> None:
+def test_only_in_its_decode_steps_of_one_sequence_attention_is_products(
+    mode: str, task: str, sequences: int, is_fused: bool
+) -> None:
     seen: list[str] = []
 
     def compiler(graph: torch.fx.GraphModule, _: object) -> object:
@@ -186,12 +193,21 @@ def test_only_in_its_decode_steps_attention_is_products(mode: str, task: str, is
         return graph
 
     torch._dynamo.reset()
-    x = torch.randn(1, 2, 4, 8)
-    attend = torch.compile(nn.functional.scaled_dot_product_attention, backend=aot_autograd(fw_compiler=compiler))
-    with torch.inference_mode(), attention_as_products(Cell(model="mlp", backend="inductor", mode=mode, task=task)):
-        attend(x, x, x)
+    x = torch.randn(sequences, 2, 4, 8)
+    model = Attend()
+    compiled = torch.compile(model, backend=aot_autograd(fw_compiler=compiler))
+    cell = Cell(model="mlp", backend="inductor", mode=mode, task=task)
+    with torch.inference_mode(), Inductor()._attention(cell, Inputs((x,))):
+        found = compiled(x)
     assert any("scaled_dot_product" in name for name in seen) is is_fused
-    assert any("bmm" in name for name in seen) is not is_fused
+    assert any("mul" in name for name in seen) is not is_fused
+    assert not any("mm" in name for name in seen)
+    torch.testing.assert_close(found, model(x))
+
+
+class Attend(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x)
 
 
 def test_without_a_compiler_it_is_unavailable_on_the_cpu() -> None:

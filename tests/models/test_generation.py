@@ -58,6 +58,17 @@ def test_the_two_graphs_of_a_decoder_of_transformers_give_the_logits_of_its_own_
     torch.testing.assert_close(torch.stack(found, dim=1), wanted)
 
 
+def test_heads_that_share_keys_attend_together_so_that_a_step_repeats_none(tmp_path: Path) -> None:
+    family = models.find(written("llama", tmp_path))
+    dimensions = Generating(family).resolve(SMALL)
+    step = family.load_decoder(dimensions, 0, CPU, torch.float32).step
+    inputs = Generating(family).load_graph(DECODE, dimensions, 0, CPU, torch.float32).inputs[0]
+    exported = torch.export.export(step, inputs.args)
+    attended = [node for node in exported.graph.nodes if "scaled_dot_product_attention" in str(node.target)]
+    shapes = [tuple(node.args[place].meta["val"].shape) for node in attended for place in range(3)]
+    assert shapes == 2 * [(2, 2, 2, 8), (2, 2, 11, 8), (2, 2, 11, 8)]  # two layers: queries, keys and values
+
+
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text", "mamba"])
 def test_both_graphs_of_a_decoder_of_transformers_have_a_reference_in_float64(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,40 @@
+"""Attention as products and sums is what PyTorch computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from backends.attention_products import attention_as_products, products
+
+QUERIES, KEYS, VALUES = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 6)
+SEEN = torch.tensor([True, True, False, True, False])
+MASKS = {"none": None, "bool": SEEN.expand(1, 1, 1, 5), "added": torch.randn(2, 1, 4, 5)}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_it_is_what_pytorch_computes(kind: str, scale: float | None) -> None:
+    wanted = functional.scaled_dot_product_attention(QUERIES, KEYS, VALUES, MASKS[kind], scale=scale)
+    torch.testing.assert_close(products(QUERIES, KEYS, VALUES, MASKS[kind], scale), wanted)
+
+
+def test_sixteen_bits_are_computed_in_float32_and_float64_stays() -> None:
+    narrow, wide = ([one.to(dtype) for one in (QUERIES, KEYS, VALUES)] for dtype in (torch.bfloat16, torch.float64))
+    found = products(*narrow, None, None)
+    exact = functional.scaled_dot_product_attention(*(one.double() for one in narrow))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, exact.to(torch.bfloat16))
+    torch.testing.assert_close(products(*wide, None, None), functional.scaled_dot_product_attention(*wide))
+
+
+def test_what_it_does_not_compute_stays_pytorchs_and_the_function_comes_back() -> None:
+    before = functional.scaled_dot_product_attention
+    wanted = before(QUERIES, KEYS, VALUES, is_causal=True)
+    with attention_as_products():
+        assert functional.scaled_dot_product_attention is not before
+        torch.testing.assert_close(
+            functional.scaled_dot_product_attention(QUERIES, KEYS, VALUES, is_causal=True), wanted
+        )
+    assert functional.scaled_dot_product_attention is before
