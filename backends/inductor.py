@@ -183,7 +183,7 @@ class Inductor(Backend):
                 )
 
     def _attention(self, cell: Cell, inputs: Inputs) -> AbstractContextManager[object]:
-        """Return the context to compile in. In mode `coordinate-descent`, steps of one sequence have other attention."""
+        """Return the context to compile in. `coordinate-descent` changes attention in steps of one sequence."""
         from backends.attention_products import attention_as_products
 
         is_one_sequence = cell.task == DECODE and inputs.args[0].shape[0] == 1

@@ -155,6 +155,22 @@ def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> se
     return found
 
 
+def steadiest(cells: Sequence[Sequence[Burst]], preferred: int) -> int:
+    """Return the place of the cell with the smallest standard error over its bursts, in logarithms.
+
+    The `preferred` one is taken if its error is at most `MAX_STANDARD_ERROR`, or while no cell has bursts.
+    """
+    taken = {place: burst_medians_ms([one for one in bursts if one.samples_ns]) for place, bursts in enumerate(cells)}
+    errors = {
+        place: float(medians_and_errors(np.log([medians_ms]))[1][0])
+        for place, medians_ms in taken.items()
+        if medians_ms
+    }
+    if not errors or errors.get(preferred, math.inf) <= MAX_STANDARD_ERROR:
+        return preferred
+    return min(errors, key=lambda place: errors[place])
+
+
 def fastest(cells: Sequence[Sequence[Burst]]) -> int:
     """Return the place of the cell whose median burst is the shortest. Raises ValueError if no cell has samples."""
     taken = {place: [burst for burst in bursts if burst.samples_ns] for place, bursts in enumerate(cells)}

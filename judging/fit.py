@@ -62,20 +62,27 @@ class Fit:
     _epochs: Sequence[_Effects]
 
     def latency_ci95_ms(self, label: str) -> Interval | None:
-        """Return the interval of a cell's latency over its processes, or over the rounds of a single one."""
+        """Return the interval of a cell's latency over its processes, or over the rounds of a single one.
+
+        That of a single process holds the median of its own rounds.
+        """
         levels = self.process_logs[label]
         if len(levels) > 1:
             return around(self.latency_ms[label], student_half_width(levels))
-        (turns,) = self._series[label].values()
-        interval = _moved(median_interval(_logs(turns)), float(np.median(_logs(turns))), self.latency_ms[label])
-        return self._at_least_as_wide_as_processes(interval, self.latency_ms[label], self.process_logs.values())
+        (turns,), (level,) = self._series[label].values(), levels
+        interval = _moved(median_interval(_logs(turns)), level, self.latency_ms[label])
+        interval = self._at_least_as_wide_as_processes(interval, self.latency_ms[label], self.process_logs.values())
+        # other cells may have moved it, by what they say of the machine's drift, or by their own
+        own_ms = math.exp(level)
+        return interval and Interval(low=min(interval.low, own_ms), high=max(interval.high, own_ms))
 
     def ratio(self, fast: str, slow: str) -> Ratio:
         """Return how many times faster one cell is than another, with its 95 % interval.
 
         The interval is Student's t over the epochs that both lived in, and `processes` is their number. With a single
-        such epoch it is that of the rounds, from order statistics. It is at least as wide as one process of each would
-        have it, where other cells show how much processes differ. If no epoch connects the two, their processes are
+        such epoch it is that of the rounds, from order statistics. Two cells that shared none are compared through a
+        third, and the widths of both intervals add up. It is at least as wide as one process of each would have it,
+        where other cells show how much processes differ. If no epoch connects the two, their processes are
         compared by Welch's t, and `paired` is False: such a ratio contains the machine's drift. Raises KeyError for a
         cell without samples.
         """
@@ -85,8 +92,7 @@ class Fit:
             return self._unpaired(value, fast, slow)
         if len(logs) > 1:
             return Ratio(value=value, ci95=around(value, student_half_width(logs)), paired=True, processes=len(logs))
-        rounds = self.round_logs(slow, fast)
-        interval = _moved(median_interval(rounds), float(np.median(rounds)), value) if rounds else None
+        interval = _moved(self._interval_of_rounds(fast, slow), 0.0, value)
         interval = self._at_least_as_wide_as_processes(interval, value, self._logs_of_pairs)
         return Ratio(value=value, ci95=interval, paired=True)
 
@@ -107,6 +113,17 @@ class Fit:
         ours, theirs = self._series[fast], self._series[slow]
         shared = sorted(ours.keys() & theirs.keys())
         return [log for process in shared for log in shared_logs(ours[process], theirs[process])]
+
+    def _interval_of_rounds(self, fast: str, slow: str) -> Interval | None:
+        """Return how far the logarithm of slow / fast may be off to either side, by the rounds of a single process."""
+        if self.round_logs(slow, fast):
+            return _around_its_median(self.round_logs(slow, fast))
+        found = []
+        for third in self.latency_ms:
+            sides = [_around_its_median(self.round_logs(*pair)) for pair in ((slow, third), (third, fast))]
+            if sides[0] and sides[1]:
+                found.append(Interval(low=sides[0].low + sides[1].low, high=sides[0].high + sides[1].high))
+        return min(found, key=lambda interval: interval.high - interval.low, default=None)
 
     @cached_property
     def _logs_of_pairs(self) -> Sequence[Sequence[float]]:
@@ -313,6 +330,13 @@ def _moved(interval: Interval | None, log_middle: float, value: float) -> Interv
     if interval is None:
         return None
     return Interval(low=value * math.exp(interval.low - log_middle), high=value * math.exp(interval.high - log_middle))
+
+
+def _around_its_median(logs: Sequence[float]) -> Interval | None:
+    """Return the interval of the median as distances from it, or None for too few values."""
+    interval = median_interval(logs)
+    middle = float(np.median(logs)) if interval else 0.0
+    return interval and Interval(low=interval.low - middle, high=interval.high - middle)
 
 
 def _logs(turns: Mapping[Any, Turn]) -> list[float]:

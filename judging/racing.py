@@ -19,27 +19,29 @@ FEWEST_ROUNDS = 4
 def beaten(cells: Mapping[str, Series], rivals: Sequence[str], baseline: str) -> dict[str, LeftEarly]:
     """Return the cells that one of the `rivals` beats in every undisturbed round that the two shared, by label.
 
-    All processes so far count. Two cells that shared no round are compared through the baseline, by the worst of its
+    All processes so far count. Two cells that shared no round are compared through a third one, by the worst of its
     rounds with each. The baseline itself is never beaten, because speed-ups are taken to it.
     """
     found = {}
     for label, series in cells.items():
-        leads = {
-            rival: _least_lead(cells[rival], series, cells.get(baseline, {})) for rival in rivals if rival != label
-        }
+        leads = {rival: _least_lead(cells[rival], series, list(cells.values())) for rival in rivals if rival != label}
         than = max(leads, key=lambda rival: leads[rival], default=None)
         if than is not None and label != baseline and leads[than] >= BEATEN_BY:
             found[label] = LeftEarly(after_process=len(series), ratio=leads[than], than=than)
     return found
 
 
-def _least_lead(fast: Series, slow: Series, baseline: Series) -> float:
+def _least_lead(fast: Series, slow: Series, thirds: Sequence[Series]) -> float:
     """Return how many times faster `fast` was in the round that was worst for it, or 0 if too few rounds tell."""
     logs = _shared_logs(fast, slow)
     if logs:
         return math.exp(min(logs)) if len(logs) >= FEWEST_ROUNDS else 0.0
-    to_fast, to_slow = _shared_logs(fast, baseline), _shared_logs(baseline, slow)
-    return math.exp(min(to_fast) + min(to_slow)) if min(len(to_fast), len(to_slow)) >= FEWEST_ROUNDS else 0.0
+    found = [0.0]
+    for third in thirds:
+        to_fast, to_slow = _shared_logs(fast, third), _shared_logs(third, slow)
+        if min(len(to_fast), len(to_slow)) >= FEWEST_ROUNDS:
+            found.append(math.exp(min(to_fast) + min(to_slow)))
+    return max(found)
 
 
 def _shared_logs(fast: Series, slow: Series) -> list[float]:

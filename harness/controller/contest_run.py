@@ -21,11 +21,11 @@ from harness.controller.rounds import (
 )
 from harness.load_plan import LoadPlan
 from harness.time_plan import Step
-from judging.estimate import burst_medians_ms
+from judging.estimate import burst_medians_ms, steadiest
 from judging.ranking import baseline_of
 from records.artifacts import Full
 from records.errors import BakeoffError
-from records.schema import Conditions, Memory, Record, Status
+from records.schema import Burst, Conditions, Memory, Record, Status
 from records.store import UnfinishedContest
 
 MEMORY_RESERVE = 1.3
@@ -33,6 +33,9 @@ MEMORY_RESERVE = 1.3
 
 UNKNOWN_MEMORY = 3
 """Where several cells of unknown size load at once, each counts as so many times the largest known one."""
+
+STAYS_UP_TO = 1.1
+"""A cell stays for other groups instead of the baseline only if it takes at most so many times as much memory."""
 
 MIN_ROUNDS = 4
 """Cells that have been built get so many rounds, even if that takes longer than the time budget."""
@@ -42,8 +45,8 @@ MIN_ROUNDS = 4
 class Epoch:
     """One epoch while it lasts: each cell of the contest in one process.
 
-    Where memory does not hold all cells at once, they come in groups. The first cell of the contest, which ratios are
-    taken to, stays alive for all groups.
+    Where memory does not hold all cells at once, they come in groups. One cell stays alive for all groups: the
+    baseline, or the steadiest cell if the baseline's rounds differ much.
     """
 
     number: int
@@ -73,7 +76,7 @@ class ContestRun:
         self._device = cells[0].cell.device
         self._epochs_done = kept.epochs if kept else 0
         self._held_all = kept.held_all if kept else False
-        # every group of an epoch holds the baseline, so it is built first
+        # one cell of the first group stays for all others, and that is the baseline if it is steady
         self._baseline = baseline_of([cell_run.cell for cell_run in cells])
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
         self._time_plan = measurement.time_plan
@@ -187,10 +190,8 @@ class ContestRun:
             survivors = self._run_rounds(epoch, number, survivors)
             if self._run.load is not None:
                 survivors = self._run_load(epoch, number, survivors, self._run.load)
-        epoch.staying = ()
-        if epoch.waiting and len(survivors) > 1:
-            first = self._cells[0]
-            epoch.staying = (first if first in survivors else survivors[0],)
+        stays = epoch.waiting and len(survivors) > 1
+        epoch.staying = (self._bridge(epoch, survivors, number),) if stays else ()
         leaving = deque(cell_run for cell_run in survivors if cell_run not in epoch.staying)
         while leaving:
             self._finish(epoch, leaving.popleft(), [*epoch.staying, *leaving])
@@ -401,15 +402,25 @@ class ContestRun:
     def _rounds_so_far(
         self, epoch: Epoch, group: int, alive: Sequence[CellRun], done: int, planned_done_s: float
     ) -> RoundsSoFar:
-        labels = [cell_run.cell.label for cell_run in alive]
         return RoundsSoFar(
             done=done,
-            bursts=[[burst for burst in cell_run.bursts if burst.group == group] for cell_run in alive],
+            bursts=_bursts_of(group, alive),
             further_s=self._machine.now_s() - planned_done_s,
             has_time_to_spare=all(cell_run.has_time_to_spare for cell_run in alive),
             # in groups all ratios go through the cell that every group holds
-            bridge=labels.index(self._baseline) if self._baseline in labels and not epoch.holds_all else None,
+            bridge=None if epoch.holds_all else alive.index(self._bridge(epoch, alive, group)),
         )
+
+    def _bridge(self, epoch: Epoch, alive: Sequence[CellRun], group: int) -> CellRun:
+        """Return the cell that stays for all groups of an epoch, or would stay by the rounds so far.
+
+        It is the baseline if it is steady. Otherwise it is the steadiest cell that leaves as much room for others.
+        """
+        if epoch.staying and epoch.staying[0] in alive:
+            return epoch.staying[0]
+        baseline = next((cell_run for cell_run in alive if cell_run.cell.label == self._baseline), alive[0])
+        small = [cell_run for cell_run in alive if _is_as_small(cell_run, baseline)]
+        return small[steadiest(_bursts_of(group, small), preferred=small.index(baseline))]
 
     def _conditions_of_round(self, group: int, number: int, alive: Sequence[CellRun]) -> Conditions:
         on_gpu = self._machine.gpu_processes(self._device)
@@ -472,3 +483,15 @@ class ContestRun:
     def _resume(self, cell_run: CellRun) -> None:
         if self._run.interleaved:
             cell_run.resume()
+
+
+def _bursts_of(group: int, cells: Sequence[CellRun]) -> list[list[Burst]]:
+    return [[burst for burst in cell_run.bursts if burst.group == group] for cell_run in cells]
+
+
+def _is_as_small(cell_run: CellRun, baseline: CellRun) -> bool:
+    ours, theirs = cell_run.peak_memory, baseline.peak_memory
+    if ours is None or theirs is None:
+        return cell_run is baseline
+    pairs = ((ours.peak_resident_bytes, theirs.peak_resident_bytes), (ours.peak_device_bytes, theirs.peak_device_bytes))
+    return all((mine or 0) <= STAYS_UP_TO * (its or 0) for mine, its in pairs)

@@ -266,6 +266,22 @@ def test_where_memory_holds_two_cells_every_group_of_every_epoch_contains_the_ba
     }
 
 
+def test_an_unsteady_baseline_is_not_what_groups_are_compared_through(tmp_path: Path) -> None:
+    """A steadier cell of its size stays in its place, but none that takes the memory of the next one."""
+    scripts = {"eager": Script(spread=0.3), "null": Script(), "null/double": Script()}
+    room_for_two = {"available_bytes": lambda launcher: 10**12 if launcher.alive() < 2 else 0}
+    run = run_contest(tmp_path, scripts, plan_of(2), **room_for_two)
+    assert {label: groups_by_epoch(record)[:2] for label, record in run.records.items()} == {
+        "eager": [[0], [2]],
+        "null": [[0, 1], [2, 3]],
+        "null/double": [[1], [3]],
+    }
+    assert any("ratios between two groups go through null, which" in note for note in run.notes)
+    large = scripts | {"null": Script(resident_bytes=10**10)}
+    run = run_contest(tmp_path / "large", large, plan_of(1), **room_for_two)
+    assert groups_of(run.records["eager"]) == [0, 1]
+
+
 def test_where_memory_shrinks_between_two_epochs_another_cell_than_the_baseline_may_stay(tmp_path: Path) -> None:
     run = run_contest(
         tmp_path,

@@ -9,6 +9,7 @@ from judging.estimate import (
     imprecise,
     interval_at,
     ratio_over_processes,
+    steadiest,
     undisturbed_rounds,
 )
 from judging.fit import speedup
@@ -111,6 +112,15 @@ def test_ratios_that_go_through_another_cell_have_to_be_precise_however_large() 
     assert not imprecise([even, fast])
     assert imprecise([even, fast], bridge=0)
     assert not imprecise([even, noisy(0.3, 12, 0.02)], bridge=0)
+
+
+def test_the_steadiest_cell_is_the_preferred_one_unless_its_rounds_differ_much() -> None:
+    wild, uneven, even = noisy(1.0, 12, 0.2), noisy(3.0, 12, 0.01), constant([2.0] * 12)
+    assert steadiest([uneven, even], preferred=0) == 0
+    assert steadiest([wild, uneven, even], preferred=0) == 2
+    assert steadiest([wild, uneven], preferred=0) == 1
+    assert steadiest([[], even], preferred=0) == 1
+    assert steadiest([[], []], preferred=1) == 1
 
 
 def test_the_interval_covers_the_true_ratio_95_percent_of_the_time() -> None:

@@ -145,6 +145,33 @@ def test_cells_of_different_groups_are_compared_through_the_one_that_both_hold()
     assert not half_bridged.paired
 
 
+def test_a_ratio_through_a_third_cell_has_an_interval_with_a_single_process_too() -> None:
+    wide, narrow = [1.9, 2.0, 2.1, 1.95, 2.05, 2.0], [1.0, 1.01, 0.99, 1.0, 1.005, 0.995]
+    fast, slow = constant(narrow), constant([3 * one for one in narrow], group=1)
+    bridges = {"eager": wide, "inductor": [2.0] * 6}
+    found = {
+        label: fit_of({"fast": fast, "slow": slow, label: [*constant(turns), *constant(turns, group=1)]})
+        for label, turns in bridges.items()
+    }
+    loose, tight = (one.ratio("fast", "slow").ci95 for one in found.values())
+    assert loose is not None and tight is not None
+    assert loose.low < tight.low < 3.0 < tight.high < loose.high
+    assert tight.high / tight.low == pytest.approx((1.01 / 0.99) ** 2, rel=1e-3), "the widths of both add up"
+    together = {label: [*constant(turns), *constant(turns, group=1)] for label, turns in bridges.items()}
+    best = fit_of({"fast": fast, "slow": slow, **together}).ratio("fast", "slow").ci95
+    assert best is not None and best.high / best.low == pytest.approx(tight.high / tight.low, rel=1e-3)
+
+
+def test_the_interval_of_a_single_process_holds_the_median_of_its_own_rounds() -> None:
+    """The third cell was twice as slow in the second group, which moves the others in the fit."""
+    fast, slow = constant([1.0] * 6), constant([1.0] * 6, group=1)
+    found = fit_of({"fast": fast, "slow": slow, "eager": [*constant([4.0] * 6), *constant([8.0] * 6, group=1)]})
+    for label in ("fast", "slow"):
+        interval = found.latency_ci95_ms(label)
+        assert interval is not None and interval.low <= 1.0 <= interval.high
+        assert interval.low <= found.latency_ms[label] <= interval.high != interval.low
+
+
 def test_processes_measured_one_after_another_are_compared_by_welch() -> None:
     ratio = speedup(steady([1.0, 1.01, 0.99]), steady([2.0, 2.02, 1.98, 2.0], group=10))
     assert (ratio.paired, ratio.processes) == (False, 3)

@@ -67,11 +67,14 @@ def test_only_a_cell_that_may_win_beats_another() -> None:
     assert not found(failed(cell("onnx"), Status.CRASH, "signal 11"), once(2.0, "inductor"))
 
 
-def test_cells_of_two_groups_are_compared_through_the_baseline_at_its_worst() -> None:
+def test_cells_of_two_groups_are_compared_through_the_cell_of_both_at_its_worst() -> None:
     eager = ok(cell("eager"), [*constant([4.0] * ROUNDS, group=0), *constant([4.0] * ROUNDS, group=1)])
     slow = of_rounds("inductor", [2.0, 1.8, 1.7, 1.9, 2.1, 2.0], group=1)
     assert found(eager, FAST, slow)["inductor"].ratio == pytest.approx(1.7)
-    assert not found(FAST, slow), "without a baseline nothing connects the two"
+    other = [*constant([3.0] * ROUNDS, group=0), *constant([3.0] * ROUNDS, group=1)]
+    through_other = found(once(4.0, "eager"), FAST, ok(cell("openvino"), other), slow)
+    assert through_other["inductor"].ratio == pytest.approx(1.7)
+    assert not found(FAST, slow), "nothing connects the two"
 
 
 def test_a_beaten_cell_asks_for_no_further_process() -> None:
