@@ -60,10 +60,11 @@ class Scenario:
 
 
 PROCEDURES = (
-    *(Scenario(f"{100 * bias:.1f} %", bias=bias) for bias in (0.003, 0.008, 0.01, 0.015, 0.03)),
+    *(Scenario(f"{100 * bias:.1f} %", bias=bias) for bias in (0.003, 0.008, 0.01, 0.015, 0.03, 0.08)),
     Scenario("1.0 %, heavy-tailed (t, 3 degrees)", degrees=3.0),
     Scenario("0.3 %, and half of them 4 % slower", bias=0.003, slower_kind=0.04),
     Scenario("0.3 %, and half of them 8 % slower", bias=0.003, slower_kind=0.08),
+    Scenario("0.3 %, and half of them 15 % slower", bias=0.003, slower_kind=0.15),
 )
 
 SCENARIOS = (

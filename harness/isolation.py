@@ -15,6 +15,9 @@ from pathlib import Path
 
 import psutil
 
+READ_AT_START = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_")
+"""What the C library reads when a process starts: names, or how they begin."""
+
 MARK = "BAKEOFF_CELL"
 """Environment variable that every process of a cell inherits and is found by."""
 
@@ -25,11 +28,14 @@ PASSED_ON = frozenset({
     "CPLUS_INCLUDE_PATH", "CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING", "CUDNN_HOME", "CUDNN_PATH", "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES", "TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH", "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF", "MALLOC_ARENA_MAX", "MALLOC_CONF", "SYSTEMROOT",
+    "PYTORCH_CUDA_ALLOC_CONF", "GLIBC_TUNABLES", "SYSTEMROOT",
     "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME",
 })
+PASSED_ON_PREFIXES = (
+    "LC_", "MALLOC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_",
+)
 # fmt: on
-PASSED_ON_PREFIXES = ("LC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_")
+# fmt: on
 """Other variables are not passed on: TF32 overrides, compiler options and caches of the user would affect results."""
 
 

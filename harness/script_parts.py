@@ -17,6 +17,7 @@ import jinja2
 import backends
 import models
 from backends.openvino import INPUTS_PER_SCALE
+from harness.isolation import READ_AT_START
 from models.base import INPUT_SETS
 from records.errors import UsageError, unknown
 from records.precision import Precision
@@ -74,8 +75,9 @@ def common_settings(report: Report, record: Record) -> dict[str, Any]:
     cell = record.cell
     backend = backends.create(cell.backend)
     return {
-        # LD_PRELOAD only works before a process starts
-        "variables": {name: value for name, value in report.environment.variables.items() if name != "LD_PRELOAD"},
+        "variables": {
+            name: value for name, value in report.environment.variables.items() if not name.startswith(READ_AT_START)
+        },
         "threads": _threads(report, record),
         "cuda": cell.device.is_cuda,
         "placed_on_cores": report.environment.os.startswith("Linux"),  # elsewhere a thread cannot be put on a core
@@ -99,7 +101,7 @@ def common_settings(report: Report, record: Record) -> dict[str, Any]:
 def facts_of(report: Report, record: Record) -> dict[str, str]:
     """Return, by name, where the record's number comes from, each on one line."""
     machine = report.environment
-    preload = machine.variables.get("LD_PRELOAD")
+    at_start = [f"{name}={value}" for name, value in machine.variables.items() if name.startswith(READ_AT_START)]
     gpus = [f"{gpu.name}, driver {gpu.driver}" for gpu in machine.gpus]
     facts = {
         "Command": record.command,
@@ -111,7 +113,7 @@ def facts_of(report: Report, record: Record) -> dict[str, str]:
         "Versions": _pairs({"python": machine.python, **record.versions}),
         "Flags": _pairs({**record.settings, **record.precision_in_force}),
         "Result": _result(record),
-        "Preload": f"LD_PRELOAD={preload} was set; set it before Python starts" if preload else "",
+        "Start": f"with {' '.join(at_start)}, set before Python starts" if at_start else "",
     }
     return {name: one_line(text) for name, text in facts.items() if text}
 

@@ -30,12 +30,18 @@ NARROW_WIDTH = 0.01
 FEWEST_PROCESSES = 3
 """An interval over fewer processes decides nothing: for two, Student's t is 12.7 standard errors wide."""
 
-NARROW_LEAD = 0.10
-"""A larger lead is more than memory layouts can cause: ten equal processes spread over 7.9 %."""
+NARROW_LEAD = 0.25
+"""A larger lead is more than chance gives to three processes of each cell. With 10 %, two of 13 contests between equals
+called a winner on a machine where the pairs of their processes differed by 12.5 % (standard deviation). PyTorch's
+allocations there got new pages from the kernel in every call, and each process other ones. With 25 %, contests drawn
+from these pairs call 1.2 % instead of 5.1 %."""
+
+NARROW_LEAD_ONCE = 0.10
+"""The same where measuring looks once, as under load: a confidence of 99 % is wrong in 1 % then."""
 
 WIDE_LEAD_CONFIDENCE = 0.99
 """The confidence for a lead over `NARROW_LEAD`, which hardly ever occurs between equals, so that many looks do no harm.
-With `CALL_CONFIDENCE`, three processes would show a lead of 24 % in 31 % of the simulated contests, instead of 92 %."""
+With `CALL_CONFIDENCE`, three processes would seldom show a lead of 30 %."""
 
 FEWEST_FOR_NARROW_LEAD = 5
 """A narrow lead needs this many processes. Some processes come in two kinds, with aligned data or not. Three of one
@@ -43,7 +49,8 @@ cell are all of one kind, and three of its equal of the other kind, in up to 3 %
 
 MARGIN = 0.04
 """With fewer processes, the low end of the 95 % interval must be over this. Two identical processes can differ by 4 %
-for as long as they live, because of their memory layout, and no interval over rounds shows that."""
+for as long as they live, because of their memory layout, and no interval over rounds shows that. Some differ more, so
+that a lead under `NARROW_LEAD` comes with a doubt."""
 
 MARGIN_UNPAIRED = 0.25
 """The low end must be over this if the cells were not measured in the same rounds, because the machine may have drifted
@@ -59,25 +66,29 @@ class Relation(StrEnum):
     UNDECIDED = "undecided"  # the 95 % interval excludes 1, but one cannot be as sure of that as a call has to be
 
 
-def relation(ratio: Ratio) -> Relation:
-    """Return what can be said now. `UNDECIDED` shares a place like a tie, but more processes may change that."""
-    if _is_faster(ratio):
+def relation(ratio: Ratio, looks_once: bool = False) -> Relation:
+    """Return what can be said now. `UNDECIDED` shares a place like a tie, but more processes may change that.
+
+    With `looks_once`, the number of processes was fixed before, and not by what the first ones showed.
+    """
+    narrow = NARROW_LEAD_ONCE if looks_once else NARROW_LEAD
+    if _is_faster(ratio, narrow):
         return Relation.FASTER
-    if _is_faster(_inverse(ratio)):
+    if _is_faster(_inverse(ratio), narrow):
         return Relation.SLOWER
     if not _is_over_processes(ratio) or _contains_one(ratio) or not _is_beyond_tie(ratio.value):
         return Relation.TIE
     return Relation.UNDECIDED
 
 
-def is_decided(ratio: Ratio) -> bool:
+def is_decided(ratio: Ratio, looks_once: bool = False) -> bool:
     """Return True if no further processes are needed: a winner is called, a tie is sure, or the interval is narrow.
 
     It is never True with fewer than `FEWEST_PROCESSES`, or for a ratio that is `UNDECIDED`.
     """
     if ratio.ci95 is None or ratio.processes < FEWEST_PROCESSES:
         return False
-    call = relation(ratio)
+    call = relation(ratio, looks_once)
     if call is not Relation.TIE:
         return call is not Relation.UNDECIDED
     if not ratio.paired:
@@ -85,12 +96,12 @@ def is_decided(ratio: Ratio) -> bool:
     return _is_narrow(ratio.ci95) or _is_within(interval_at(ratio, TIE_CONFIDENCE), TIE_MARGIN)
 
 
-def _is_faster(ratio: Ratio) -> bool:
+def _is_faster(ratio: Ratio, narrow: float) -> bool:
     if ratio.ci95 is None:
         return False
     if not _is_over_processes(ratio):
         return ratio.ci95.low > 1 + (MARGIN if ratio.paired else MARGIN_UNPAIRED)
-    is_wide = ratio.value >= 1 + NARROW_LEAD
+    is_wide = ratio.value >= 1 + narrow
     if not is_wide and (ratio.value < 1 + TIE_MARGIN or ratio.processes < FEWEST_FOR_NARROW_LEAD):
         return False
     confidence = WIDE_LEAD_CONFIDENCE if is_wide else CALL_CONFIDENCE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 
 from judging.builds import spread_of_builds
@@ -23,6 +24,12 @@ COARSE_CHECK = 10**-0.5
 
 FALLBACKS_NAMED = 5
 
+PAGE_FAULT_MS = 1e-3
+"""What a page from the kernel costs at least. With clearing it, 2 µs were measured on an AMD EPYC."""
+
+MAX_PAGING_SHARE = 0.05
+"""If a call gets pages from the kernel for more than this share of its time, that is a doubt."""
+
 _WEIGHTS = list(DoubtKind)
 
 
@@ -32,7 +39,8 @@ def doubts_of(ranking: Ranking, records: Sequence[Record]) -> dict[Effect, tuple
     found += [*_of_records(ranking.ranked), *_of_checks(ranking.ranked)]
     if ranking.ranked:
         found += [*_of_baseline(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
-        found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked), *_of_conditions(ranking)]
+        found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked)]
+        found += [*_of_memory(ranking.ranked), *_of_conditions(ranking)]
     in_order = sorted(found, key=lambda doubt: _WEIGHTS.index(doubt.kind))
     return {effect: tuple(doubt for doubt in in_order if effect_of(doubt, ranking) is effect) for effect in Effect}
 
@@ -130,6 +138,23 @@ def _of_spread(ranked: Sequence[Record]) -> list[Doubt]:
     spreads = {record.cell.label: (record.latency and record.latency.process_spread) or 0.0 for record in ranked}
     wide = {label: spread for label, spread in spreads.items() if spread > MAX_PROCESS_SPREAD}
     return [Doubt(kind=DoubtKind.PROCESS_SPREAD, labels=list(wide), values=wide)] if wide else []
+
+
+def _of_memory(ranked: Sequence[Record]) -> list[Doubt]:
+    """Return one doubt about all cells on a CPU whose calls get much of their memory anew."""
+    pages = {record.cell.label: _pages_in_a_call(record) for record in ranked if not record.cell.device.is_cuda}
+    many = {
+        record.cell.label: pages[record.cell.label]
+        for record in ranked
+        if record.latency
+        and pages.get(record.cell.label, 0.0) * PAGE_FAULT_MS > MAX_PAGING_SHARE * record.latency.median_ms
+    }
+    return [Doubt(kind=DoubtKind.FRESH_MEMORY, labels=list(many), values=many)] if many else []
+
+
+def _pages_in_a_call(record: Record) -> float:
+    known = [(burst.conditions.page_faults, len(burst.samples_ns)) for burst in record.bursts if burst.conditions]
+    return statistics.median([faults / calls for faults, calls in known if faults is not None and calls] or [0.0])
 
 
 def _of_conditions(ranking: Ranking) -> list[Doubt]:

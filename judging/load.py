@@ -141,7 +141,7 @@ def judge_load(records: Sequence[Record], price_per_hour: float | None = None) -
         cells=(*cells, *others),
         winner=sharing[0] if len(sharing) == 1 and not _is_generators(sharing[0], doubts) else None,
         tied=tuple(sharing) if len(sharing) > 1 else (),
-        is_open=any(label in sharing and not is_decided(ratio) for label, ratio in leads),
+        is_open=any(label in sharing and not is_decided(ratio, looks_once=True) for label, ratio in leads),
         lead=behind[0] if behind else None,
         doubts=doubts,
     )
@@ -179,7 +179,7 @@ def _as_burst(scenario: Scenario, turn: LoadTurn) -> Burst:
 
 
 def _is_not_faster(lead: tuple[str, Ratio]) -> bool:
-    return relation(lead[1]) is not Relation.FASTER
+    return relation(lead[1], looks_once=True) is not Relation.FASTER
 
 
 def _is_generators(label: str, doubts: Sequence[LoadDoubt]) -> bool:

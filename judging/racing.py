@@ -9,8 +9,8 @@ from judging.estimate import Series, Turn
 from records.schema import LeftEarly
 
 BEATEN_BY = 1.3
-"""A cell is beaten if another one was this many times faster in every round. Equal processes of one cell are never so
-far apart in all rounds: ten of them spread over 7.9 %."""
+"""A cell is beaten if another one was this many times faster in every round. Equal processes of one cell are seldom so
+far apart in all rounds, and a cell comes back where it may share the first place."""
 
 FEWEST_ROUNDS = 4
 """Fewer undisturbed rounds than this prove nothing."""

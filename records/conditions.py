@@ -14,6 +14,7 @@ class Conditions(Frozen):
     wait_share: float | None = None  # time its threads were ready and had no core / the burst's time; may exceed 1
     steal_share: float | None = None  # time that the hypervisor gave our cores to others / the cores' time
     involuntary_switches: int | None = None  # how often a thread of the process was taken off its core
+    page_faults: int | None = None  # memory pages that the process got anew from the kernel
     load: float | None = None  # of the machine, mean over the last minute
     sm_clock_mhz: int | None = None
     temperature_c: int | None = None

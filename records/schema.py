@@ -22,7 +22,7 @@ from records.frozen import Frozen as Frozen
 from records.load import Load
 from records.precision import Precision
 
-SCHEMA_VERSION = "2.3.0"
+SCHEMA_VERSION = "2.4.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -407,6 +407,7 @@ class DoubtKind(StrEnum):
     PLACEMENT = "placement"  # part of it ran elsewhere; details: the extent, then what ran elsewhere
     BUILD_SPREAD = "build spread"  # builds differ more than processes; values: slowest / fastest - 1 by label
     PROCESS_SPREAD = "process spread"  # equal processes differ; values: slowest / fastest - 1 by label
+    FRESH_MEMORY = "fresh memory"  # the C library gives memory back after each call; values: pages in a call by label
     CLOCK_FELL = "clock fell"  # of the GPU; values: share, lowest_mhz, temperature_c; details: NVML's reasons
     CLOCK_HELD_DOWN = "clock held down"  # of the GPU; values: share, temperature_c; details: NVML's reasons
     WAITED = "waited"  # other processes took the cores; values: share, involuntary_switches; counted: not left out

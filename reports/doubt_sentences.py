@@ -11,6 +11,9 @@ from judging.decision import FEWEST_FOR_NARROW_LEAD, MARGIN_UNPAIRED, NARROW_LEA
 from records.schema import Doubt, DoubtKind, Status
 from reports.words import first, listed, percent
 
+KEEPING_MEMORY = "MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=1073741824"
+"""The variables with which glibc gives back no memory below 1 GiB. Source: mallopt(3)."""
+
 
 def doubt(doubt: Doubt) -> str:
     """Say what there is to doubt, and of which cells. In a record, it is about the record's own cell."""
@@ -94,7 +97,7 @@ def _narrow_lead(doubt: Doubt) -> str:
     measured = "a single process" if processes == "1" else f"{processes} processes"
     return (
         f"{doubt.labels[0]} leads by less than {percent(NARROW_LEAD)} in {measured} of each, but two equal processes "
-        f"can be 8 % apart. Measure more of them: --processes {FEWEST_FOR_NARROW_LEAD}"
+        f"can be so far apart. Measure more of them: --processes {FEWEST_FOR_NARROW_LEAD}"
     )
 
 
@@ -136,6 +139,14 @@ def _process_spread(doubt: Doubt) -> str:
     return (
         f"processes of the same cell differ, the slowest from the fastest by: {_with_shares(doubt)}. The intervals "
         "contain this, and more --processes narrow them"
+    )
+
+
+def _fresh_memory(doubt: Doubt) -> str:
+    pages = ", ".join(f"{label} {doubt.values[label]:,.0f}" for label in doubt.labels)
+    return (
+        f"each call gets memory from the kernel that the C library had given back after the last one (pages: {pages}). "
+        f"It may be much faster with {KEEPING_MEMORY}: measure and serve with them"
     )
 
 
@@ -240,6 +251,7 @@ _DOUBTS: dict[DoubtKind, Callable[[Doubt], str]] = {
         "processes of one build do, so the interval holds for these builds only: raise --builds"
     ),
     DoubtKind.PROCESS_SPREAD: _process_spread,
+    DoubtKind.FRESH_MEMORY: _fresh_memory,
     DoubtKind.CLOCK_FELL: _clock_fell,
     DoubtKind.CLOCK_HELD_DOWN: _clock_held_down,
     DoubtKind.WAITED: _waited,

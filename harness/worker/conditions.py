@@ -28,17 +28,19 @@ class Watch:
     def begin(self) -> None:
         self._waited_ns = waited_ns()
         self._stolen_s = stolen_s()
-        self._switches = involuntary_switches()
+        self._counts = switches_and_page_faults()
         self._begun = time.perf_counter()
 
     def end(self) -> Conditions:
         """Return what has happened since `begin`."""
         seconds = time.perf_counter() - self._begun
-        waited, stolen, switches = waited_ns(), stolen_s(), involuntary_switches()
+        waited, stolen, counts = waited_ns(), stolen_s(), switches_and_page_faults()
+        switches, page_faults = (_risen(now, before) for now, before in zip(counts, self._counts, strict=True))
         return Conditions(
             wait_share=_difference(waited, self._waited_ns, 1e9 * seconds),
             steal_share=_difference(stolen, self._stolen_s, seconds * self._cores),
-            involuntary_switches=None if switches is None or self._switches is None else switches - self._switches,
+            involuntary_switches=switches,
+            page_faults=page_faults,
             load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
             **self._gpu.read(),
         )
@@ -110,13 +112,19 @@ def stolen_s() -> float | None:
     return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else None
 
 
-def involuntary_switches() -> int | None:
-    """Return how often a thread of this process was taken off its core while it had work."""
+def switches_and_page_faults() -> tuple[int | None, int | None]:
+    """Return how often a thread of this process was taken off its core while it had work, and how many pages of memory
+    it got from the kernel."""
     try:
         import resource
     except ImportError:  # Windows
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        return None, None
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_nivcsw, usage.ru_minflt
+
+
+def _risen(now: int | None, before: int | None) -> int | None:
+    return None if now is None or before is None else now - before
 
 
 def _difference(now: float | None, before: float | None, scale: float) -> float | None:

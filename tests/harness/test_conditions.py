@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -46,6 +47,17 @@ def test_a_neighbour_on_the_same_core_shows_as_waiting_and_as_switches() -> None
     assert seen.wait_share is not None and seen.wait_share > 0.2
     assert seen.involuntary_switches is not None and seen.involuntary_switches > 5
     assert seen.steal_share is not None and seen.load is not None
+
+
+@linux
+def test_pages_that_a_process_gets_from_the_kernel_are_counted() -> None:
+    watch = conditions.Watch(CPU)
+    with mmap.mmap(-1, 1000 * mmap.PAGESIZE) as fresh:
+        watch.begin()
+        for place in range(0, len(fresh), mmap.PAGESIZE):
+            fresh[place] = 1
+        seen = watch.end()
+    assert seen.page_faults is not None and 1000 <= seen.page_faults < 2000
 
 
 @linux

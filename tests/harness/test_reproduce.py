@@ -343,10 +343,12 @@ def test_only_the_script_of_a_gpu_cell_mentions_gpus() -> None:
         assert said not in script_of(cell_of("mlp", "eager"))
 
 
-def test_variables_that_affect_speed_are_set_before_torch_is_imported() -> None:
-    script = script_of(cell_of("mlp", "eager"), variables={"OMP_NUM_THREADS": "1", "LD_PRELOAD": "x.so"})
+def test_variables_that_affect_speed_are_set_before_torch_is_imported_or_named() -> None:
+    at_start = {"LD_PRELOAD": "x.so", "MALLOC_TRIM_THRESHOLD_": "1"}
+    script = script_of(cell_of("mlp", "eager"), variables={"OMP_NUM_THREADS": "1", **at_start})
     assert script.index('os.environ["OMP_NUM_THREADS"] = "1"') < script.index("import torch\n")
-    assert 'os.environ["LD_PRELOAD"]' not in script
+    assert re.findall(r'os\.environ\["(\w+)"\]', script) == ["OMP_NUM_THREADS"]
+    assert "# Start:    with LD_PRELOAD=x.so MALLOC_TRIM_THRESHOLD_=1, set before Python starts" in script
 
 
 def test_a_hostile_report_puts_no_code_into_the_script() -> None:

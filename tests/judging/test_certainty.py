@@ -47,7 +47,7 @@ def test_what_cannot_run_is_no_doubt_and_a_failure_is_a_remark() -> None:
 
 def busy(share: float, level_ms: float, backend: str) -> Record:
     """Return a cell whose threads waited for a core in this share of the rounds."""
-    bursts = steady([level_ms] * 3, rounds=10)
+    bursts = steady([level_ms] * 5, rounds=10)
     waited = [under([burst], wait_share=0.5 if burst.round < 10 * share else 0.0)[0] for burst in bursts]
     return ok(cell(backend), waited)
 
@@ -66,15 +66,15 @@ def test_a_busy_machine_bears_on_a_narrow_lead_if_too_few_calm_rounds_remain(
 
 @pytest.mark.parametrize(("lead", "effect"), [(1.2, Effect.WINNER), (2.0, Effect.NUMBER)])
 def test_a_rival_that_always_waited_may_be_faster_by_so_much(lead: float, effect: Effect) -> None:
-    bursts = under(steady([lead] * 3), wait_share=0.35)
-    contest = judge_contest([lived(1.0, "onnx", [1.0] * 3), ok(cell("eager"), bursts)])
+    bursts = under(steady([lead] * 5), wait_share=0.35)
+    contest = judge_contest([lived(1.0, "onnx", [1.0] * 5), ok(cell("eager"), bursts)])
     assert kinds(contest, effect) == [DoubtKind.ALWAYS_WAITED]
 
 
 @pytest.mark.parametrize(("lead", "effect"), [(1.2, Effect.WINNER), (2.0, Effect.NUMBER)])
 def test_a_shared_gpu_bears_on_a_narrow_lead(lead: float, effect: Effect) -> None:
     levels = {"onnx": 1.0, "eager": lead}
-    records = [ok(cell(name), under(steady([level] * 3), foreign_gpu_processes=1)) for name, level in levels.items()]
+    records = [ok(cell(name), under(steady([level] * 5), foreign_gpu_processes=1)) for name, level in levels.items()]
     assert kinds(judge_contest(records), effect) == [DoubtKind.GPU_SHARED]
 
 

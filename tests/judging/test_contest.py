@@ -8,7 +8,7 @@ from judging.contest import ContestJudgement, judge_contest
 from judging.costs import BreakEven
 from judging.decision import MARGIN, MARGIN_UNPAIRED
 from judging.ranking import undecided
-from records.schema import Doubt, DoubtKind, Extent, Phase, Placement, Status
+from records.schema import Doubt, DoubtKind, Extent, Phase, Placement, Record, Status
 from tests.reports.samples import (
     LAYOUTS,
     accuracy,
@@ -274,6 +274,18 @@ def test_a_cell_that_does_not_meet_the_requirements_does_not_win() -> None:
 def test_processes_of_one_cell_that_are_far_apart_are_a_doubt() -> None:
     records = [lived(1.0, "onnx", [1.0, 1.08, 1.0, 1.0, 1.0]), lived(2.0, "eager")]
     assert doubt(judge_contest(records), DoubtKind.PROCESS_SPREAD).values == {"onnx": pytest.approx(0.08)}
+
+
+def test_a_cell_whose_calls_get_much_memory_from_the_kernel_is_a_doubt() -> None:
+    """A page takes a microsecond at least, and 60 of them 6 % of a call of a millisecond."""
+
+    def paging(pages: int, backend: str, device: str = "cpu") -> Record:
+        bursts = steady([1.0] * 3)
+        return ok(cell(backend, device=device), under(bursts, page_faults=pages * len(bursts[0].samples_ns)))
+
+    found = doubt(judge_contest([paging(60, "onnx"), paging(40, "eager")]), DoubtKind.FRESH_MEMORY)
+    assert (found.labels, found.values) == (["onnx"], {"onnx": 60.0})
+    assert not judge_contest([paging(60, "onnx", "cuda"), paging(60, "eager", "cuda")]).doubts
 
 
 def test_a_check_that_allows_as_much_as_eager_errs_is_doubted() -> None:

@@ -77,13 +77,19 @@ def test_a_call_has_an_interval_without_one_and_a_difference_of_two_percent(foun
         (ratio(1.050, 1.049, 1.051, processes=3), Relation.UNDECIDED, False),  # narrow, but of three processes only
         (ratio(1.050, 1.049, 1.051, processes=5), Relation.FASTER, True),
         (ratio(1.500, 1.450, 1.550, processes=3), Relation.FASTER, True),
-        (ratio(1.240, 1.180, 1.303, processes=3), Relation.FASTER, True),  # at 99 %, and not at 99.9 %
-        (ratio(1.090, 1.060, 1.121, processes=5), Relation.UNDECIDED, False),  # a narrow lead needs those
+        (ratio(1.260, 1.190, 1.334, processes=3), Relation.FASTER, True),  # at 99 %, and not at 99.9 %
+        (ratio(1.240, 1.180, 1.303, processes=3), Relation.UNDECIDED, False),  # a narrow lead needs those
         (ratio(1.024, 1.0199, 1.0283, processes=10), Relation.FASTER, True),
     ],
 )
 def test_calls_over_processes(found: Ratio, call: Relation, decided: bool) -> None:
     assert (relation(found), is_decided(found)) == (call, decided)
+
+
+def test_where_measuring_looks_once_a_lead_of_10_percent_is_wide() -> None:
+    wide, narrow = ratio(1.12, 1.08, 1.161, processes=3), ratio(1.09, 1.051, 1.13, processes=3)
+    assert (relation(wide), relation(wide, looks_once=True)) == (Relation.UNDECIDED, Relation.FASTER)
+    assert is_decided(wide, looks_once=True) and not is_decided(narrow, looks_once=True)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -118,14 +124,15 @@ def _end(logs: Sequence[float]) -> Ratio:
     return next((look for look in looks if is_decided(look)), looks[-1])
 
 
-@pytest.mark.parametrize("bias", [0.003, 0.01, 0.03])
-def test_equals_get_a_winner_in_at_most_one_of_a_hundred_contests(bias: float) -> None:
+@pytest.mark.parametrize(("bias", "at_most"), [(0.003, 0.01), (0.01, 0.01), (0.03, 0.01), (0.08, 0.015)])
+def test_equals_get_a_winner_in_about_one_of_a_hundred_contests_at_most(bias: float, at_most: float) -> None:
     trials = ends(np.random.default_rng(3).normal(0, bias * 2**0.5, (1000, MAX_PROCESSES)), 1.0)
-    assert np.mean([relation(end) in (Relation.FASTER, Relation.SLOWER) for end in trials]) <= 0.01
+    assert np.mean([relation(end) in (Relation.FASTER, Relation.SLOWER) for end in trials]) <= at_most
 
 
-def test_nor_do_equals_whose_processes_come_in_two_kinds() -> None:
-    kinds = np.log(1.06) * (np.random.default_rng(8).random((2, 1000, MAX_PROCESSES)) < 0.5)
+@pytest.mark.parametrize("slower", [1.06, 1.15])
+def test_nor_do_equals_whose_processes_come_in_two_kinds(slower: float) -> None:
+    kinds = np.log(slower) * (np.random.default_rng(8).random((2, 1000, MAX_PROCESSES)) < 0.5)
     noise = np.random.default_rng(9).normal(0, 0.003, (1000, MAX_PROCESSES))
     trials = ends(kinds[0] - kinds[1] + noise, 1.0)
     assert np.mean([relation(end) in (Relation.FASTER, Relation.SLOWER) for end in trials]) <= 0.01

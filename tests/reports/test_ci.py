@@ -84,7 +84,7 @@ def test_a_case_of_which_nothing_can_be_told_is_skipped() -> None:
 
 def test_the_summary_of_a_run_says_what_came_out_and_what_failed() -> None:
     text = summary.of_run(judged([*conv_on_cpu(), failed(cell("openvino"), Status.CRASH, HOSTILE)]))
-    assert "| batch 4, size 128 | onnx | 0.9529 ms | 1.85x eager | sure |" in text
+    assert "| batch 4, size 128 | onnx | 0.9529 ms | 1.85x eager | **but measured in too few processes** |" in text
     assert "openvino on conv on cpu, fp32: crash: a\\|b" in text
     assert "<b>" not in text and "torch 2.9.0" in text
 
