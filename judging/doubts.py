@@ -112,9 +112,12 @@ def _of_first_place(ranking: Ranking) -> Iterator[Doubt]:
         if lead.processes < FEWEST_PROCESSES and lead.value < 1 + NARROW_LEAD:
             values = {"processes": float(lead.processes)}
             yield Doubt(kind=DoubtKind.NARROW_LEAD, labels=[best.cell.label], values=values)
-    named = [*tied, *(record for record, _ in open_pairs)]
+    named = {record.cell.label for record in (*tied, *(record for record, _ in open_pairs))}
+    told_apart = named | ranking.beaten_in_rounds.keys()
     behind = [
-        (other, ratio) for other, ratio in others if other not in named and relation(ratio) is not Relation.FASTER
+        (other, ratio)
+        for other, ratio in others
+        if other.cell.label not in told_apart and relation(ratio) is not Relation.FASTER
     ]
     if behind:
         yield Doubt(

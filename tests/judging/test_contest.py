@@ -7,7 +7,7 @@ from judging.constraints import Requirements
 from judging.contest import ContestJudgement, judge_contest
 from judging.costs import BreakEven
 from judging.decision import MARGIN, MARGIN_UNPAIRED
-from judging.ranking import undecided
+from judging.ranking import Ranking, undecided
 from records.schema import Doubt, DoubtKind, Extent, Phase, Placement, Record, Status
 from tests.reports.samples import (
     LAYOUTS,
@@ -238,6 +238,14 @@ def test_a_single_process_that_varies_too_much_to_be_beaten_is_a_doubt_about_the
     found = doubt(contest, DoubtKind.NOT_TOLD_APART)
     assert found.labels == ["onnx", "openvino"]
     assert found.ratios[0].value == pytest.approx(1.6, abs=0.01)
+
+
+def test_a_cell_that_was_beaten_in_every_round_is_told_apart_however_much_its_processes_differ() -> None:
+    records = [lived(1.0, "onnx"), lived(1.3, "inductor"), lived(3.0, "eager"), lived(2.5, "torchscript", [1.0, 1.3])]
+    contest = judge_contest(records)
+    lead = Ranking(records).ratio(records[0], records[3])
+    assert lead.ci95 is not None and lead.ci95.low < 1, "two processes say little about their spread"
+    assert (contest.winner, contest.doubts) == ("onnx", (doubt(contest, DoubtKind.PROCESS_SPREAD),))
 
 
 def test_cells_of_two_groups_are_compared_through_the_baseline() -> None:
