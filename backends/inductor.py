@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -37,7 +35,6 @@ from records.schema import DECODE, INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, P
 
 if TYPE_CHECKING:
     import torch
-    from torch._inductor import cpu_vec_isa
 
     from backends.training import Training
     from models.base import Inputs
@@ -49,8 +46,8 @@ OPTIMIZER_INSIDE = "optimizer-inside"
 """The mode that compiles the optimiser of a training step, too."""
 
 COORDINATE_DESCENT = "coordinate-descent"
-"""The mode for decode steps. With one sequence, its options make products reductions that Inductor generates and tunes,
-and attention is generated, too. Source: gpt-fast (https://github.com/pytorch-labs/gpt-fast)."""
+"""The mode for decode steps. With one sequence, its options turn products into reductions that Inductor generates and
+tunes, and attention is generated, too. Source: gpt-fast (https://github.com/pytorch-labs/gpt-fast)."""
 
 BUCKETS = "buckets"
 """The mode that pads inputs to the next power of two, so that a stream of sizes has only a few shapes."""
@@ -381,51 +378,6 @@ def _triton_available() -> Availability:
     except ImportError as error:
         return Availability(f"Inductor needs Triton on CUDA: {error}")
     return YES
-
-
-def try_vector_instructions() -> dict[str, bool]:
-    """Have torch try the C++ compiler with the vector instructions that this CPU has, and return its answers.
-
-    In each process that compiles, torch loads a small program for each kind in a process of its own, one after the
-    other. In torch 2.11 these import torch, and took 22 s on our H200 machine; in torch 2.13 they take a second here.
-    So kinds are tried side by side. Source: torch/_inductor/cpu_vec_isa.py.
-    """
-    from torch._inductor import cpu_vec_isa
-
-    answers: dict[str, bool] = {}
-    ask = cpu_vec_isa.VecISA.check_build
-
-    def check_build(kind: cpu_vec_isa.VecISA, code: str) -> bool:
-        answers[_name_of_check(kind, code)] = works = ask(kind, code)
-        return works
-
-    cpu_vec_isa.VecISA.check_build = check_build  # type: ignore[method-assign,assignment]
-    has = set(cpu_vec_isa.x86_isa_checker())
-    kinds = [kind for kind in cpu_vec_isa.supported_vec_isa_list if has.issuperset(str(kind).split())]
-    try:
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(bool, kinds))
-        cpu_vec_isa.valid_vec_isa_list()
-    finally:
-        cpu_vec_isa.VecISA.check_build = ask  # type: ignore[method-assign]
-    return answers
-
-
-def trust_vector_instructions(answers: Mapping[str, bool]) -> None:
-    """Give torch these answers of `try_vector_instructions` in this process, instead of trying once more."""
-    from torch._inductor import cpu_vec_isa
-
-    ask = cpu_vec_isa.VecISA.check_build
-
-    def check_build(kind: cpu_vec_isa.VecISA, code: str) -> bool:
-        known = answers.get(_name_of_check(kind, code))
-        return ask(kind, code) if known is None else known
-
-    cpu_vec_isa.VecISA.check_build = check_build  # type: ignore[method-assign,assignment]
-
-
-def _name_of_check(kind: cpu_vec_isa.VecISA, code: str) -> str:
-    return hashlib.sha256(f"{kind.build_arch_flags()} {code}".encode()).hexdigest()[:16]
 
 
 def compiler_available() -> Availability:

@@ -72,7 +72,7 @@ class Fit:
         (turns,), (level,) = self._series[label].values(), levels
         interval = _moved(median_interval(_logs(turns)), level, self.latency_ms[label])
         interval = self._at_least_as_wide_as_processes(interval, self.latency_ms[label], self.process_logs.values())
-        # other cells may have moved it, by what they say of the machine's drift, or by their own
+        # the fit may have moved the latency, because of what other cells say of the machine's drift
         own_ms = math.exp(level)
         return interval and Interval(low=min(interval.low, own_ms), high=max(interval.high, own_ms))
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import backends
 from backends import fast_path
 from backends.base import Backend, BuildContext, Settings
-from backends.inductor import trust_vector_instructions
 from backends.reasons import reason_of
+from backends.vector_instructions import trust_vector_instructions
 from harness import messages
 from harness.messages import CellJob, Loaded, MeasurePackagedCell, PhaseBegun, PhaseEnded
 from harness.worker import memory, precision

@@ -18,7 +18,7 @@ from pathlib import Path
 import backends
 from backends import fast_path
 from backends.base import AheadOfTime
-from backends.inductor import try_vector_instructions
+from backends.vector_instructions import try_vector_instructions
 from harness import isolation, messages
 from harness.messages import (
     Assignment,

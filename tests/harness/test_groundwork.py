@@ -262,7 +262,7 @@ def programs(log: str) -> set[str]:
 LISTS_CHECKS = """
 import json
 from torch._inductor import cpp_builder
-from backends.inductor import trust_vector_instructions, try_vector_instructions
+from backends.vector_instructions import trust_vector_instructions, try_vector_instructions
 
 names, build = [], cpp_builder.CppBuilder.build
 cpp_builder.CppBuilder.build = lambda builder: (names.append(builder._name), build(builder))[1]

@@ -1,0 +1,56 @@
+"""What torch finds out about the C++ compiler and the CPU's vector instructions, which builds are given."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch._inductor import cpu_vec_isa
+
+
+def try_vector_instructions() -> dict[str, bool]:
+    """Have torch try the C++ compiler with the vector instructions that this CPU has, and return its answers.
+
+    In each process that compiles, torch loads a small program for each kind in a process of its own, one after the
+    other. In torch 2.11 these import torch, and took 22 s on our H200 machine; in torch 2.13 they take a second here.
+    So kinds are tried side by side. Source: torch/_inductor/cpu_vec_isa.py.
+    """
+    from torch._inductor import cpu_vec_isa
+
+    answers: dict[str, bool] = {}
+    ask = cpu_vec_isa.VecISA.check_build
+
+    def check_build(kind: cpu_vec_isa.VecISA, code: str) -> bool:
+        answers[_name_of_check(kind, code)] = works = ask(kind, code)
+        return works
+
+    cpu_vec_isa.VecISA.check_build = check_build  # type: ignore[method-assign,assignment]
+    has = set(cpu_vec_isa.x86_isa_checker())
+    kinds = [kind for kind in cpu_vec_isa.supported_vec_isa_list if has.issuperset(str(kind).split())]
+    try:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(bool, kinds))
+        cpu_vec_isa.valid_vec_isa_list()
+    finally:
+        cpu_vec_isa.VecISA.check_build = ask  # type: ignore[method-assign]
+    return answers
+
+
+def trust_vector_instructions(answers: Mapping[str, bool]) -> None:
+    """Give torch these answers of `try_vector_instructions` in this process, instead of trying once more."""
+    from torch._inductor import cpu_vec_isa
+
+    ask = cpu_vec_isa.VecISA.check_build
+
+    def check_build(kind: cpu_vec_isa.VecISA, code: str) -> bool:
+        known = answers.get(_name_of_check(kind, code))
+        return ask(kind, code) if known is None else known
+
+    cpu_vec_isa.VecISA.check_build = check_build  # type: ignore[method-assign,assignment]
+
+
+def _name_of_check(kind: cpu_vec_isa.VecISA, code: str) -> str:
+    return hashlib.sha256(f"{kind.build_arch_flags()} {code}".encode()).hexdigest()[:16]
