@@ -27,9 +27,9 @@ def try_vector_instructions() -> dict[str, bool]:
         answers[_name_of_check(kind, code)] = works = ask(kind, code)
         return works
 
-    cpu_vec_isa.VecISA.check_build = check_build  # type: ignore[method-assign,assignment]
     has = set(cpu_vec_isa.x86_isa_checker())
     kinds = [kind for kind in cpu_vec_isa.supported_vec_isa_list if has.issuperset(str(kind).split())]
+    cpu_vec_isa.VecISA.check_build = check_build  # type: ignore[method-assign,assignment]
     try:
         with ThreadPoolExecutor() as pool:
             list(pool.map(bool, kinds))
