@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,7 @@ def sampled(tensor: torch.Tensor, at_most: int) -> torch.Tensor:
     return flat[sampled_places(flat.numel(), at_most).to(flat.device)]
 
 
+@lru_cache(maxsize=1)  # outputs of one size follow each other
 def sampled_places(elements: int, at_most: int) -> torch.Tensor:
     """Return `at_most` random places in a flat tensor of so many elements, the same ones every time."""
     generator = torch.Generator().manual_seed(elements)

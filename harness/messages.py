@@ -204,6 +204,7 @@ class Finish(Frozen):
     kind: Literal["finish"] = "finish"
     in_full: bool  # measure throughput, device time, stages and kernels, too
     with_energy: bool = False
+    idle_w: float | None = None  # the machine's power while nothing ran, if another cell has just measured it
 
 
 Command = Annotated[Build | TakeBurst | TakeLoad | Finish, Field(discriminator="kind")]

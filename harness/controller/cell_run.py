@@ -280,8 +280,8 @@ class CellRun:
         expected_s = max(order.seconds, order.min_requests / order.rate)
         return self._await(live, LoadTaken, LOAD_LIMIT_S + 3 * expected_s)
 
-    def finish(self, has_time: bool = True) -> None:
-        """Check once more, and let the process go.
+    def finish(self, has_time: bool = True, idle_w: float | None = None) -> float | None:
+        """Check once more, and let the process go. Return the machine's idle power in watts, if it is known now.
 
         Only the first process measures throughput, device time and kernels, where they are wanted and it has time. Only
         its memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
@@ -292,7 +292,7 @@ class CellRun:
         done = len(so_far.processes) if so_far else 0
         with_energy = wants_more and done == min(1, sampling.processes - 1)
         in_full = wants_more and so_far is None
-        live.worker.send(Finish(in_full=in_full, with_energy=with_energy))
+        live.worker.send(Finish(in_full=in_full, with_energy=with_energy, idle_w=idle_w))
         finished = self._await(live, Finished)
         kernel_times = self._kernels(live) if in_full and self.cell.device.is_cuda else None
         self._end_worker()
@@ -305,6 +305,7 @@ class CellRun:
         self._last_process_s = live.waited_s
         self._live = None
         self._built.add(live.build)
+        return finished.energy.idle_w if finished.energy else idle_w
 
     def _kernels(self, live: LiveProcess) -> KernelTimes | None:
         """Return what the GPU does in a call. A process that fails in the trace has told everything else."""

@@ -54,6 +54,7 @@ class Epoch:
     staying: tuple[CellRun, ...] = ()  # the cell that stays for the next group; at most one
     displaced: deque[CellRun] = field(default_factory=deque)  # ran out of memory beside others; each starts again alone
     finished: list[CellRun] = field(default_factory=list)  # further epochs are for these
+    idle_w: float | None = None  # the machine's power while nothing ran, once a cell has measured it
     is_full: bool = False  # memory holds no more cells beside those that are alive
     holds_all: bool = True  # memory has held all cells at once so far
 
@@ -436,7 +437,7 @@ class ContestRun:
         begun_s = self._machine.now_s()
         last_s = begun_s + self._seconds_of(Step.FINISH, [cell_run, *others])
         try:
-            cell_run.finish(has_time=last_s <= self._time_plan.contest_ends_s)
+            epoch.idle_w = cell_run.finish(last_s <= self._time_plan.contest_ends_s, epoch.idle_w)
         except CellEnded as ended:
             if self._makes_room(cell_run, ended, others):
                 epoch.displaced.append(cell_run)

@@ -78,11 +78,13 @@ def measure(
     sets: Sequence[Inputs],
     clock: Clock,
     counter: Counter,
+    idle_w: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Energy | None:
     """Return the joules per call beyond those of an idle machine, over a second of calls, or None without a counter.
 
-    The machine idles first, with the model loaded, and its idle power is subtracted. Inputs are bound once.
+    The idle power is subtracted. Where no `idle_w` is known, the machine idles first, with the model loaded. Inputs are
+    bound once.
     """
 
     def spent(work: Callable[[], None]) -> tuple[float, float]:
@@ -108,11 +110,12 @@ def measure(
     if counter.joules() is None:
         return None
     clock.synchronise()
-    sleep(SETTLING_S)
-    idle_j, idle_s = spent(lambda: sleep(IDLE_S))
+    if idle_w is None:
+        sleep(SETTLING_S)
+        idle_j, idle_s = spent(lambda: sleep(IDLE_S))
+        idle_w = idle_j / idle_s
     compiled.bind(sets[0])
     busy_j, busy_s = spent(call_for_a_while)
-    idle_w = idle_j / idle_s
     return Energy(
         joules_per_call=(busy_j - idle_w * busy_s) / calls,
         idle_w=idle_w,

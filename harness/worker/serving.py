@@ -89,7 +89,8 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
             throughput = sampling.throughput(compiled, sets, clock)
             stages = sampling.stages(compiled, sets, clock)
         if isinstance(command, Finish) and command.with_energy:
-            used = energy.measure(compiled, sets, clock, energy.counter_for(bench.cell.device))
+            counter = energy.counter_for(bench.cell.device)
+            used = energy.measure(compiled, sets, clock, counter, command.idle_w)
         device_memory.sample()
         # check again when everything is warm: that finds a graph that replays over freed memory
         after = accuracy.check(_outputs(single, every, clock), reference, bench.cell.precision, training_outputs)

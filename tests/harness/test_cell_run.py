@@ -79,6 +79,12 @@ def test_a_cell_that_gets_one_process_of_several_has_no_energy(
     assert [record.energy is not None for record in run.records.values()] == has_energy
 
 
+def test_idle_power_is_measured_once_for_all_cells(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script(), "onnx": Script()}, plan_of(3))
+    idle_w = {record.energy.idle_w for record in run.records.values() if record.energy}
+    assert len(run.records) == 3 and len(idle_w) == 1
+
+
 @pytest.mark.parametrize(("ending", "known"), [(None, True), (SEGFAULT, False), (HANG, False), (Status.ERROR, False)])
 def test_a_process_that_fails_in_a_trace_costs_nothing_but_the_trace(
     tmp_path: Path, ending: Ending | None, known: bool

@@ -62,9 +62,9 @@ class NoMeter(energy.Counter):
         return None
 
 
-def measured(compiled: Calls, counter: energy.Counter) -> Energy | None:
+def measured(compiled: Calls, counter: energy.Counter, idle_w: float | None = None) -> Energy | None:
     clock = Clock(CPU, compiled.time.now_ns)
-    return energy.measure(compiled, [Inputs((1,))], clock, counter, compiled.time.sleep)
+    return energy.measure(compiled, [Inputs((1,))], clock, counter, idle_w, compiled.time.sleep)
 
 
 def test_the_energy_of_an_idle_machine_is_subtracted() -> None:
@@ -76,6 +76,15 @@ def test_the_energy_of_an_idle_machine_is_subtracted() -> None:
     assert found.calls == compiled.count == 2000
     assert found.seconds == pytest.approx(energy.BUSY_S)
     assert found.source == "scripted"
+
+
+def test_idle_power_that_is_known_is_not_measured_again() -> None:
+    compiled = Calls(FakeTime())
+    found = measured(compiled, Meter(compiled), idle_w=9.0)
+    assert found is not None
+    assert found.idle_w == 9.0
+    assert found.joules_per_call == pytest.approx(0.1 + 1.0 / found.calls)
+    assert compiled.time.now_s == pytest.approx(found.seconds)
 
 
 def test_without_a_counter_nothing_is_called() -> None:
