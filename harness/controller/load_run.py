@@ -176,10 +176,10 @@ class CellUnderLoad:
         )
 
     def _probe(self, settings: ServingSettings, seed: int) -> LoadTaken:
-        """Have requests answered as fast as these settings can, all of which are there at once."""
+        """Have requests answered as fast as these settings can, all of which are there at once. Each has its answer."""
         rate = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
         order = self._order(settings, rate, seed, SEARCH_SHARE)
-        return self._take(order.model_copy(update={"scenario": Scenario.OFFLINE}))
+        return self._take(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
 
     def _why_not_searched(self, best: TriedSettings, other: ServingSettings, capacity: float, seed: int) -> str:
         """Say why no rate within the objective is looked for, or nothing if `other` may carry more than the best.

@@ -327,7 +327,8 @@ def window_of_load(order: TakeLoad, capacity: float) -> LoadWindow:
     """Return what a queue makes of the order: latency rises without end towards the capacity."""
     capacity = 50_000.0 if order.answers_nothing else capacity
     is_server = order.scenario is Scenario.SERVER
-    sent = order.rate if is_server else capacity
+    sheds = not is_server and order.shed_after_ms is not None  # most requests are there for too long
+    sent = order.rate if is_server else 20 * capacity if sheds else capacity
     latency_ms = 2 + 2 / (1 - sent / capacity) if is_server and sent < capacity else 1e3
     return LoadWindow(
         asked_rate=order.rate if is_server else None,
