@@ -25,12 +25,13 @@ MAX_CAPACITY_SHARE = 1.1
 """No rate above this many times the capacity is tried: its queue grows until the window ends."""
 
 TURN_STEP = 1.06
-TURN_WINDOWS = 4
+TURN_WINDOWS = 3
 """A turn looks for the rate near that of the turn before, in so many windows at most."""
 
 SEARCH_WINDOWS = 6
 SEARCH_SHARE = 0.5
-"""Windows of the search for settings are shorter than others by this."""
+PROBE_SHARE = 0.25
+"""Windows of the search for settings are shorter than others by this, and those without a rate to find still more."""
 
 SHED_FACTOR = 5.0
 """A request that has waited this many times the objective is not called any more."""
@@ -178,7 +179,7 @@ class CellUnderLoad:
     def _probe(self, settings: ServingSettings, seed: int) -> LoadTaken:
         """Have requests answered as fast as these settings can, all of which are there at once. Each has its answer."""
         rate = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
-        order = self._order(settings, rate, seed, SEARCH_SHARE)
+        order = self._order(settings, rate, seed, PROBE_SHARE)
         return self._take(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
 
     def _why_not_searched(self, best: TriedSettings, other: ServingSettings, capacity: float, seed: int) -> str:
@@ -286,7 +287,7 @@ class CellUnderLoad:
 
     def _ceiling(self, settings: ServingSettings, seed: int, value: float | None) -> float | None:
         """Return the value that the generator reaches with these settings where answering takes no time."""
-        order = self._order(settings, CEILING_RATE, seed, SEARCH_SHARE).model_copy(update={"answers_nothing": True})
+        order = self._order(settings, CEILING_RATE, seed, PROBE_SHARE).model_copy(update={"answers_nothing": True})
         if self._plan.scenario is not Scenario.SERVER:
             window = self._take(order).window
             return None if window is None else window.rate if self._plan.scenario is Scenario.OFFLINE else window.p50_ms

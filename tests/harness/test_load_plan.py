@@ -12,7 +12,7 @@ from records.load import Objective, Scenario
 
 def test_an_objective_belongs_to_the_scenario_server() -> None:
     found = LoadPlan.parse("server", "p99_ms<20", 60.0, 1.5)
-    assert found == LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=20.0), 60.0, 1.0)
+    assert found == LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=20.0), 60.0, 2.0)
     assert found.objective is not None and found.objective.quantile == 0.99
 
 

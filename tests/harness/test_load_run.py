@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +14,10 @@ import pytest
 
 from backends.base import ServingKnobs
 from backends.null import Null
-from harness.controller.load_run import CellUnderLoad, Round, is_settled
-from harness.load_plan import LoadPlan
+from harness.controller.load_run import TURN_WINDOWS, CellUnderLoad, Round, is_settled
+from harness.load_plan import USUAL_MIN_TIME_S, LoadPlan
 from harness.messages import LoadTaken, TakeLoad
-from records.load import Objective, Scenario, ServingSettings
+from records.load import Load, Objective, Scenario, ServingSettings, TriedSettings
 from records.schema import Cell, DoubtKind, Status
 from tests.harness.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
 
@@ -160,9 +162,46 @@ def test_a_turn_takes_few_windows_and_finds_the_rate_again() -> None:
     queue.orders.clear()
     turn = under.turn(load, process=0, round_=Round(group=0, number=1, started_s=1.0))
     assert turn.value == pytest.approx(490 * 8 / 9, rel=0.05)
-    assert len(queue.orders) == len(turn.windows) <= 4
+    assert len(queue.orders) == len(turn.windows) <= TURN_WINDOWS
     assert {order.seed for order in queue.orders} == {Round(0, 1, 0.0).seed}
     assert all(order.keeps_latencies for order in queue.orders)
+
+
+def waits_ms(
+    rate: float, seconds: float, random_: random.Random, servers: int = 2, service_ms: float = 4.8
+) -> list[float]:
+    """Return the latencies of requests that come at random times and are answered by so many servers, in order."""
+    due_ms, free_ms, found = 0.0, [0.0] * servers, []
+    while (due_ms := due_ms + random_.expovariate(rate / 1e3)) < 1e3 * seconds:
+        ready_ms = max(due_ms, heapq.heappop(free_ms)) + service_ms * random_.gauss(1, 0.1)
+        heapq.heappush(free_ms, ready_ms)
+        found.append(ready_ms - due_ms)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("limit_ms", [20.0, 50.0])
+def test_the_rate_of_short_windows_holds_in_a_long_run(limit_ms: float) -> None:
+    random_ = random.Random(7)
+
+    def take(order: TakeLoad) -> LoadTaken:
+        found = waits_ms(order.rate, order.seconds, random_)
+        p99_ms = found[int(0.99 * len(found))]
+        window = window_of_load(order, 1e9).model_copy(update={"p99_ms": p99_ms, "objective_ms": p99_ms})
+        return LoadTaken(window=window)
+
+    plan = LoadPlan.parse("server", f"p99_ms<{limit_ms:g}", 0.0, USUAL_MIN_TIME_S)
+    assert plan is not None
+    under = CellUnderLoad(plan, CELL, take, latency_ms=4.8, threads=1)
+    start = TriedSettings(settings=ServingSettings(), value=330.0)
+    load = Load(scenario=plan.scenario, objective=plan.objective, settings=start.settings, tried=[start])
+    for process in range(20):
+        for number in range(plan.rounds_in(processes=20)):
+            turn = under.turn(load, process, Round(0, number, 0.0))
+            load = load.model_copy(update={"turns": [*load.turns, turn]})
+    rate = statistics.geometric_mean([turn.value for turn in load.turns if turn.value])
+    for share, holds in ((0.92, True), (1.02, False)):
+        found = waits_ms(share * rate, 300.0, random_)
+        assert (found[int(0.99 * len(found))] < limit_ms) is holds
 
 
 def test_a_soak_lasts_as_long_as_asked_at_the_rate_found() -> None:
@@ -199,9 +238,9 @@ def test_each_process_of_each_cell_takes_its_turns_and_one_is_soaked(tmp_path: P
         load = run.records[label].load
         assert load.settings is not None and len(load.soak) == 6
         assert [(turn.process, turn.round) for turn in load.turns] == [
-            (process, number) for process in range(3) for number in range(1, 5)
+            (process, number) for process in range(3) for number in range(1, 3)
         ]
-        assert [turn.value for turn in load.turns] == pytest.approx([capacity * 8 / 9] * 12, rel=0.05)
+        assert [turn.value for turn in load.turns] == pytest.approx([capacity * 8 / 9] * 6, rel=0.05)
     assert {record.status for record in run.records.values()} == {Status.OK}
 
 
@@ -246,4 +285,4 @@ def test_an_interrupted_contest_goes_on_with_the_settings_it_found(tmp_path: Pat
     before = run_contest(tmp_path, scripts, plan_of(3), load=SERVER, interrupted_at=(2, "null"))
     assert not before.complete
     load = run_contest(tmp_path, scripts, plan_of(3), load=SERVER).records["null"].load
-    assert {turn.process for turn in load.turns} == {0, 1, 2} and len(load.turns) == 12
+    assert {turn.process for turn in load.turns} == {0, 1, 2} and len(load.turns) == 6
