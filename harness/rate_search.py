@@ -12,7 +12,12 @@ EDGE = 0.2
 """The next rate stays this share of a bracket, in logarithms, away from both of its ends."""
 
 MOST_DOWN = 2.0
-"""The next rate is at most this many times lower."""
+MOST_UP = 1.25
+"""The next rate is at most this many times lower or, where no longer steps were asked for, higher."""
+
+RISE = 4.0
+"""Near the limit a percentile rises about this many times as fast as the rate, in logarithms. So it tells how far off
+the rate is, and small steps are not wasted on that."""
 
 GIVE_UP_SHARE = 0.02
 """No rate meets the objective if even this share of the first rate does not. A search goes on until here: a cell that
@@ -57,12 +62,10 @@ class RateSearch:
             return None
         if too_high is None:
             assert held is not None
-            following = min(held[0] * self.step ** self._looks(held=True), self.highest)
+            following = min(held[0] * self._step(held[1], MOST_UP), self.highest)
             return following if following > held[0] else None
         if held is None:
-            # the latency tells how far off the rate is: at ten times the limit a small step is a waste
-            factor = max(self.step ** self._looks(held=False), min(MOST_DOWN, math.sqrt(too_high[1] / self.limit_ms)))
-            following = too_high[0] / (MOST_DOWN if is_late else factor)
+            following = too_high[0] / (MOST_DOWN if is_late else self._step(too_high[1], MOST_DOWN))
             return following if following > GIVE_UP_SHARE * self.start else None
         if too_high[0] / held[0] <= NARROW:
             return None
@@ -77,9 +80,10 @@ class RateSearch:
             return held[0] if held else None
         return self._crossing(held, too_high)
 
-    def _looks(self, held: bool) -> int:
-        """Return how many windows in a row had this answer: the steps get longer with each."""
-        return min(3, sum((latency_ms < self.limit_ms) is held for _, latency_ms in self.seen))
+    def _step(self, latency_ms: float, most: float) -> float:
+        """Return the factor to the next rate, where all windows had one answer. Steps get longer with each of them."""
+        far = abs(math.log(latency_ms / self.limit_ms)) / RISE
+        return max(self.step ** min(3, len(self.seen)), min(most, math.exp(far)))
 
     def _crossing(self, held: tuple[float, float], too_high: tuple[float, float]) -> float:
         """Return where latency would cross the limit on a line between two rates, in logarithms."""

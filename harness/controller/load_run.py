@@ -29,9 +29,8 @@ TURN_WINDOWS = 3
 """A turn looks for the rate near that of the turn before, in so many windows at most."""
 
 SEARCH_WINDOWS = 6
-SEARCH_SHARE = 0.5
-PROBE_SHARE = 0.25
-"""Windows of the search for settings are shorter than others by this, and those without a rate to find still more."""
+SEARCH_SHARE = 0.25
+"""Windows of the search for settings are shorter than others by this."""
 
 SHED_FACTOR = 5.0
 """A request that has waited this many times the objective is not called any more."""
@@ -132,11 +131,12 @@ class CellUnderLoad:
         return load.model_copy(update={"settings": settings, "ceiling": self._ceiling(settings, seed, chosen.value)})
 
     def turn(self, load: Load, process: int, round_: Round) -> LoadTurn:
-        """Take the cell's turn in a round, from where its latest turn ended."""
+        """Take the cell's turn in a round, from the median of what was found before."""
         assert load.settings is not None
         found = [turn.value for turn in load.turns if turn.value is not None]
         searched = [one.value for one in load.tried if one.settings == load.settings and one.value is not None]
-        value, windows = self._measure(load.settings, (found or searched)[-1], round_.seed, is_turn=True)
+        start = statistics.median([*searched[-1:], *found])
+        value, windows = self._measure(load.settings, start, round_.seed, is_turn=True)
         return LoadTurn(
             group=round_.group,
             round=round_.number,
@@ -179,7 +179,7 @@ class CellUnderLoad:
     def _probe(self, settings: ServingSettings, seed: int) -> LoadTaken:
         """Have requests answered as fast as these settings can, all of which are there at once. Each has its answer."""
         rate = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
-        order = self._order(settings, rate, seed, PROBE_SHARE)
+        order = self._order(settings, rate, seed, SEARCH_SHARE)
         return self._take(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
 
     def _why_not_searched(self, best: TriedSettings, other: ServingSettings, capacity: float, seed: int) -> str:
@@ -287,7 +287,7 @@ class CellUnderLoad:
 
     def _ceiling(self, settings: ServingSettings, seed: int, value: float | None) -> float | None:
         """Return the value that the generator reaches with these settings where answering takes no time."""
-        order = self._order(settings, CEILING_RATE, seed, PROBE_SHARE).model_copy(update={"answers_nothing": True})
+        order = self._order(settings, CEILING_RATE, seed, SEARCH_SHARE).model_copy(update={"answers_nothing": True})
         if self._plan.scenario is not Scenario.SERVER:
             window = self._take(order).window
             return None if window is None else window.rate if self._plan.scenario is Scenario.OFFLINE else window.p50_ms
