@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--load", default="server")
     parser.add_argument("--slo", default="p99_ms<50")
     parser.add_argument("--processes", type=int, default=3)
-    parser.add_argument("--min-time", type=float, default=0.75)
+    parser.add_argument("--min-time", type=float, default=1.5)
     parser.add_argument("--trials", type=int, default=30, help="trials, including those in --out")
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no trial after this many seconds")
     parser.add_argument("--out", type=Path, default=Path("results/aa-load"))
