@@ -27,6 +27,11 @@ NEAR_CEILING = 0.5
 DRIFT = 0.10
 """Latencies that change by more over the soak have drifted."""
 
+TREND = 0.8
+"""Latencies change over the soak if so many more pairs of its windows rise than fall, or the other way round, as a
+share of all: 13 of 15. Without a trend, that happens once in 60 times. A queue alone makes windows differ by half.
+Source: Kendall, A New Measure of Rank Correlation, Biometrika 30, 1938."""
+
 MISSED = 1.10
 """The objective is missed over the soak if its percentile is over this many times the limit. The rate was found in
 shorter windows, each of which began with an empty queue."""
@@ -60,7 +65,7 @@ class Soaked:
     p50_ms: float | None  # None in the scenario `offline`, where a request waits for all before it
     p99_ms: float | None
     objective_ms: float | None  # the percentile of the objective
-    drift: float  # time for a request in the last third over that in the first, minus 1; of the median latencies
+    drift: float | None  # the median latency of the last third over the first one's, minus 1; None without a trend
     joules_per_million: float | None
     energy_source: str
     resident_bytes: int | None
@@ -217,13 +222,14 @@ def _soaked(load: Load) -> Soaked | None:
     is_offline = load.scenario is Scenario.OFFLINE
     times = [1e3 / window.rate if is_offline else window.p50_ms for window in windows]
     before, after = (np.median(part) for part in (times[:third], times[-third:]))
+    steps = [np.sign(later - earlier) for earlier, later in itertools.combinations(times, 2) if later != earlier]
     return Soaked(
         seconds=sum(window.seconds for window in windows),
         rate=float(np.mean([window.rate for window in windows])),
         p50_ms=None if is_offline else _pooled(windows, 0.5, "p50_ms"),
         p99_ms=None if is_offline else _pooled(windows, 0.99, "p99_ms"),
         objective_ms=_pooled(windows, load.objective.quantile, "objective_ms") if load.objective else None,
-        drift=float(after / before) - 1,
+        drift=float(after / before) - 1 if steps and abs(np.mean(steps)) >= TREND else None,
         joules_per_million=sum(joules) / requests * MILLION if len(joules) == len(windows) else None,
         energy_source=windows[0].energy_source,
         resident_bytes=windows[-1].resident_bytes,
@@ -260,7 +266,7 @@ def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
     if soak and load.objective and soak.objective_ms and soak.objective_ms > MISSED * load.objective.limit_ms:
         values = {"value_ms": soak.objective_ms, "seconds": soak.seconds}
         found.append(LoadDoubt(LoadDoubtKind.SOAK_MISSED, cell.label, values))
-    if soak and abs(soak.drift) > DRIFT:
+    if soak and soak.drift is not None and abs(soak.drift) > DRIFT:
         found.append(LoadDoubt(LoadDoubtKind.DRIFTED, cell.label, {"share": soak.drift}))
     windows = [*load.soak, *(window for turn in load.turns for window in turn.windows)]
     if any(window.failed for window in windows):

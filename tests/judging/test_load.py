@@ -82,6 +82,13 @@ def test_a_soak_tells_what_does_not_last() -> None:
     assert found.cells[0].price_per_million == pytest.approx(1e-3 / 403 * 1e6, rel=0.02)
 
 
+def test_a_queue_that_comes_and_goes_is_no_drift() -> None:
+    soak = [window(p50_ms=median_ms) for median_ms in (13.0, 32.6, 9.1, 12.7, 13.3, 13.1)]
+    found = judged(carrying("onnx", [400, 402, 401], soak=soak))
+    assert found.cells[0].soak is not None and found.cells[0].soak.drift is None
+    assert not found.doubts
+
+
 def test_a_soak_of_saturation_has_no_latencies_and_drifts_by_its_rate() -> None:
     soak = [window(rate, asked_rate=None) for rate in (400.0, 400.0, 400.0, 400.0, 200.0, 200.0)]
     soaked = judged(carrying("onnx", [400, 402, 401], scenario=Scenario.OFFLINE, soak=soak)).cells[0].soak
