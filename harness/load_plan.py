@@ -37,7 +37,7 @@ SOAK_PARTS = 6
 WINDOWS_OF_TURN = 3
 """Usual number of windows in a turn of the scenario `server`."""
 
-SEARCH_WINDOWS = 30
+SEARCH_WINDOWS = 10
 """The search for settings usually takes as long as so many windows of a turn."""
 
 
