@@ -12,12 +12,12 @@ from records.load import Objective, Scenario
 PERCENTILES = ("p50", "p90", "p95", "p99", "p999")
 
 USUAL_MIN_TIME_S = 1.5
-"""With this `--min-time` a window lasts `WINDOW_S`. Windows get shorter and longer with it."""
+"""With this `--min-time` a window lasts `WINDOW_S` or `SERVER_WINDOW_S`. Windows get shorter and longer with it."""
 
 WINDOW_S = 1.0
 SERVER_WINDOW_S = 2.0
 """A window begins without a queue, and a rate that is a little too high needs time to build one. In simulated queues,
-rates found in windows of 2 s are 1 % below to 5 % above those of a long run, and 17 % above it with half a second."""
+rates found in windows of 2 s are 1 to 7 % above those of a long run, and 5 to 18 % above them with half a second."""
 
 SHORTEST_WINDOW_S = 0.25
 

@@ -13,7 +13,7 @@ EDGE = 0.2
 
 MOST_DOWN = 2.0
 MOST_UP = 1.25
-"""The next rate is at most this many times lower or, where no longer steps were asked for, higher."""
+"""The latency of a window moves the next rate at most this many times down or up. Only `step` can move it farther."""
 
 RISE = 4.0
 """Near the limit a percentile rises about this many times as fast as the rate, in logarithms. So it tells how far off
