@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph, quantising
 from backends.base import CUDA_GRAPH, AheadOfTime, Availability, BuildContext, Compiled, ServingKnobs, Settings, Suits
+from backends.eager import torch_available
 from backends.exporting import use_exportable_experts
 from backends.inductor import Inductor, InductorLog, compiler_available, generated_and_called
 from backends.linking import LINKED, linker_options
 from backends.ranges import exported
 from models.base import Inputs
 from records.device import Device
-from records.schema import Extent, Placement
+from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +55,12 @@ class AOTInductor(AheadOfTime):
 
     def available(self, device: Device) -> Availability:
         return Inductor().available(device) and compiler_available()
+
+    def available_to_load(self, device: Device) -> Availability:
+        return torch_available(device)  # compilers have done their work
+
+    def times_kernels(self, cell: Cell) -> bool:
+        return False
 
     def precompile(self, device: Device) -> None:
         """Package an addition."""

@@ -281,6 +281,11 @@ class Backend(ABC):
     def precompile(self, device: Device) -> None:  # noqa: B027 - only torch's compilers have such headers
         """Have torch precompile the C++ headers that builds for `device` include, by building something small."""
 
+    def times_kernels(self, cell: Cell) -> bool:
+        """Does building try out on the device which kernels are fastest? Then nothing else may use it meanwhile. The
+        default is True, which is safe."""
+        return True
+
     def supports(self, cell: Cell) -> Availability:
         """Do this precision, task and mode make sense? This is pure: it imports nothing and touches nothing."""
         if cell.is_onnx_file and not self.takes_onnx:
@@ -336,6 +341,10 @@ class AheadOfTime(Backend):
     The harness calls `package` in a process that then ends. It calls `load` in a fresh process with the same
     `workspace`, which has imported torch and has never seen the module. So it measures what a deployment gets.
     """
+
+    def available_to_load(self, device: Device) -> Availability:
+        """Can this machine load on `device` what another process has packaged?"""
+        return self.available(device)
 
     @abstractmethod
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:

@@ -22,7 +22,7 @@ from backends.base import (
 )
 from records.device import Device
 from records.errors import Unsupported
-from records.schema import TASKS, Extent, Placement
+from records.schema import TASKS, Cell, Extent, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +55,9 @@ class Eager(Backend):
 
     def available(self, device: Device) -> Availability:
         return torch_available(device)
+
+    def times_kernels(self, cell: Cell) -> bool:
+        return False
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         if context.cell.mode in self.channels_last:

@@ -117,6 +117,9 @@ class Inductor(Backend):
 
         torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
 
+    def times_kernels(self, cell: Cell) -> bool:
+        return cell.mode == COORDINATE_DESCENT or "max-autotune" in str(self.modes[cell.mode].get("mode"))
+
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported

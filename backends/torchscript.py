@@ -49,6 +49,9 @@ class TorchScript(Backend):
     def available(self, device: Device) -> Availability:
         return torch_available(device)
 
+    def times_kernels(self, cell: Cell) -> bool:
+        return False
+
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported

@@ -158,7 +158,9 @@ def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial
     cell_run = CellRun(planned, setup)
     try:
         cell_run.launch(launcher, epoch=0)
-        accuracy = cell_run.build().accuracy
+        cell_run.begin_build()
+        cell_run.await_built()
+        accuracy = cell_run.warm_up().accuracy
     except CellEnded as ended:
         record = ended.record
         outcome = Outcome.ABSENT if record.status.is_absence else Outcome.FAIL

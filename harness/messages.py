@@ -169,9 +169,15 @@ class Assignment(Frozen):
 
 
 class Build(Frozen):
-    """Go on with building, now that no other worker builds. It is answered by `Ready`."""
+    """Go on with building. It is answered by `Packaged` or `Built`."""
 
     kind: Literal["build"] = "build"
+
+
+class BeginWarmUp(Frozen):
+    """Warm up, now that nothing else goes on. It is answered by `Ready`."""
+
+    kind: Literal["begin_warm_up"] = "begin_warm_up"
 
 
 class TakeBurst(Frozen):
@@ -207,7 +213,7 @@ class Finish(Frozen):
     idle_w: float | None = None  # the machine's power while nothing ran, if another cell has just measured it
 
 
-Command = Annotated[Build | TakeBurst | TakeLoad | Finish, Field(discriminator="kind")]
+Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | Finish, Field(discriminator="kind")]
 
 
 # --- events: what a worker tells
@@ -228,12 +234,20 @@ class Packaged(Frozen):
     """The cell lies in its folder, and this worker is done."""
 
     kind: Literal["packaged"] = "packaged"
+    seconds: float = 0.0  # since it was told to build
 
 
 class Loaded(Frozen):
     """Libraries and the model are in memory, and this worker waits for its turn to build."""
 
     kind: Literal["loaded"] = "loaded"
+
+
+class Built(Frozen):
+    """The cell is built and checked, and this worker waits for its turn to warm up."""
+
+    kind: Literal["built"] = "built"
+    seconds: float  # since it was told to build
 
 
 class Ready(Frozen):
@@ -348,6 +362,7 @@ Event = Annotated[
     | PhaseEnded
     | Packaged
     | Loaded
+    | Built
     | Ready
     | BurstTaken
     | LoadTaken

@@ -24,7 +24,18 @@ from harness.controller.contests import measure_contest
 from harness.controller.launcher import Launchers
 from harness.controller.measurement import Measurement
 from harness.controller.progress import Progress
-from harness.messages import Build, BurstTaken, ComputeReference, Failed, Loaded, MeasureCell, Ready, TakeBurst
+from harness.messages import (
+    BeginWarmUp,
+    Build,
+    Built,
+    BurstTaken,
+    ComputeReference,
+    Failed,
+    Loaded,
+    MeasureCell,
+    Ready,
+    TakeBurst,
+)
 from harness.plan import Contest, PlannedCell, Request, Schedule
 from harness.sampling_plan import MAX_PROCESSES, SamplingPlan
 from judging.contest import judge_contest
@@ -183,6 +194,8 @@ def _usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
                 raise BakeoffError(f"{cell.id}: {event.reason}")
             if isinstance(event, Loaded):
                 worker.send(Build())
+            if isinstance(event, Built):
+                worker.send(BeginWarmUp())
             if isinstance(event, Ready):
                 worker.send(TakeBurst())
         return statistics.median(event.samples_ns)

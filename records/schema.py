@@ -313,11 +313,20 @@ class Generated(Frozen):
     usual_margin: float  # median of that distance over all tokens
 
 
+DRIVERS_ACCOUNT = "driver, this process"
+"""How a process's device memory was read where the driver keeps an account of it."""
+
+
 class Memory(Frozen):
     peak_resident_bytes: int | None = None
     peak_device_bytes: int | None = None
     device_bytes_source: str | None = None  # how peak_device_bytes was read
     artifact_bytes: int | None = None  # what the backend wrote to disk for this cell
+
+    @property
+    def is_own_account(self) -> bool:
+        """Return True when the driver tells what the process itself uses, so that others beside it do not matter."""
+        return self.device_bytes_source == DRIVERS_ACCOUNT
 
 
 class Extent(StrEnum):

@@ -31,7 +31,9 @@ from harness.controller.progress import Progress
 from harness.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from harness.load_plan import LoadPlan
 from harness.messages import (
+    BeginWarmUp,
     Build,
+    Built,
     BurstTaken,
     Event,
     Failed,
@@ -82,7 +84,7 @@ LOAD_LIMIT_S = 180.0
 TRACE_LIMIT_S = 60.0
 """The trace of a few calls takes no longer than this, or is given up."""
 
-Awaited = TypeVar("Awaited", Packaged, Loaded, Ready, BurstTaken, LoadTaken, Finished)
+Awaited = TypeVar("Awaited", Packaged, Loaded, Built, Ready, BurstTaken, LoadTaken, Finished)
 
 
 class CellEnded(Exception):
@@ -106,7 +108,9 @@ class ContestSetup:
 
 
 class CellRun:
-    """One cell. In each epoch come `launch`, `await_loaded`, `build`, bursts, `finish`, and at the end `record`.
+    """One cell. In each epoch come `launch`, `await_loaded`, `begin_build`, `await_built`, `warm_up`, bursts, `finish`.
+
+    At the end comes `record`.
 
     Each of them raises CellEnded where the cell comes to its end instead.
     """
@@ -123,7 +127,8 @@ class CellRun:
         self._log = setup.store.log(planned.cell.id)
         self._ends_s = math.inf
         self._launcher: Launcher | None = None
-        self._is_ahead_of_time = isinstance(backends.create(planned.cell.backend), AheadOfTime)
+        self._backend = backends.create(planned.cell.backend)
+        self._is_ahead_of_time = isinstance(self._backend, AheadOfTime)
         self._so_far = kept.record if kept else None  # without the live process
         self._live: LiveProcess | None = None
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
@@ -167,6 +172,21 @@ class CellRun:
         return self._first_build is not None and not self.cell.dynamic
 
     @property
+    def times_kernels(self) -> bool:
+        """Return True when its build must be alone: on a CPU it always must, and on GPUs where it tries out kernels."""
+        return not self.cell.device.is_cuda or self._backend.times_kernels(self.cell)
+
+    @property
+    def includes_headers(self) -> bool:
+        """Return True when its first build includes torch's C++ headers."""
+        return self.cell.device.kind in self._backend.precompiles
+
+    @property
+    def built_s(self) -> float:
+        """Return how long its process took to build and check."""
+        return self._alive().built_s
+
+    @property
     def has_lost_builds(self) -> bool:
         """Return True when something that earlier processes have built is not there any more."""
         return not {process.build for process in self._processes} <= self._built
@@ -207,17 +227,29 @@ class CellRun:
             self._await(live, Loaded)
             live.is_loaded = True
 
-    def build(self) -> Ready:
-        """Build the cell in its process as soon as it has loaded. It is checked and warm then."""
+    def begin_build(self) -> None:
+        """Have the cell built in its process as soon as it has loaded, and do not wait for it."""
         live = self._alive()
         self.await_loaded()
         live.worker.send(Build())
+
+    def await_built(self) -> None:
+        """Wait until the cell is built and checked."""
+        live = self._alive()
         if self._is_ahead_of_time and not live.is_warm:
-            self._await(live, Packaged)
+            live.built_s += self._await(live, Packaged).seconds
+            begun_s = self._now_s()
             live.worker.end()
             live.worker = self._start_worker(MeasurePackagedCell, self._folder_of(live.build))
             self._await(live, Loaded)
+            live.built_s += self._now_s() - begun_s
             live.worker.send(Build())
+        live.built_s += self._await(live, Built).seconds
+
+    def warm_up(self) -> Ready:
+        """Have the cell warmed up, which has been built. Return what its process tells of itself."""
+        live = self._alive()
+        live.worker.send(BeginWarmUp())
         ready = self._await(live, Ready)
         self._ends_s = math.inf
         live.ready, self.peak_memory = ready, ready.memory
@@ -440,7 +472,7 @@ class CellRun:
         deadline_s = min(begun_s + min(limit_s, self._budget_s), self._ends_s)
         try:
             while True:
-                event = self._receive(live.worker, deadline_s, may_tick=kind in (Packaged, Loaded, Ready))
+                event = self._receive(live.worker, deadline_s, may_tick=kind in (Packaged, Loaded, Built, Ready))
                 if isinstance(event, kind):
                     return event
                 if isinstance(event, PhaseBegun):

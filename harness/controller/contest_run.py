@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -36,6 +38,14 @@ UNKNOWN_MEMORY = 3
 
 STAYS_UP_TO = 1.1
 """A cell stays for other groups instead of the baseline only if it takes at most so many times as much memory."""
+
+CORES_FOR_BUILDS = 8
+"""Builds for a GPU go on side by side where a contest has so many cores."""
+
+SETTINGS_SHARE = 0.4
+"""The search for settings takes at most this share of the time that a budget leaves for load."""
+
+NO_TIME_TO_SOAK = "--budget left no time for a soak"
 
 MIN_ROUNDS = 4
 """Cells that have been built get so many rounds, even if that takes longer than the time budget."""
@@ -201,9 +211,9 @@ class ContestRun:
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
         """Start waiting cells until none is left, or memory holds no more beside those that are alive.
 
-        No cell is started where the next one needs the memory of the one that stays. Cells load side by side, and build
-        in turn. A first build is timed, and so nothing loads beside it. Where no cell is alive whose size is known, the
-        first one comes alone.
+        No cell is started where the next one needs the memory of the one that stays. Cells load side by side, and
+        nothing loads beside a first build, which is timed. Cells build in turn, or side by side where a GPU's machine
+        has cores for that. Where no cell is alive whose size is known, the first one comes alone.
         """
         group: list[CellRun] = []
         loading: deque[CellRun] = deque()  # launched, and not built
@@ -218,10 +228,26 @@ class ContestRun:
                     self._await_loaded(epoch, group, loading)
                     loading_s = (self._machine.now_s() - begun_s) / launched
             if loading:
-                cell_run = loading.popleft()
-                if self._build(epoch, cell_run, [*epoch.staying, *group], loading, loading_s):
-                    group.append(cell_run)
+                alive = [*epoch.staying, *group]
+                building = self._next_to_build(loading, alive)
+                group += self._build(epoch, building, alive, loading, loading_s)
         return group
+
+    def _next_to_build(self, loading: deque[CellRun], alive: Sequence[CellRun]) -> list[CellRun]:
+        """Take one cell out of those that have loaded, or all that may build side by side."""
+        first = loading.popleft()
+        beside = [cell_run for cell_run in (first, *loading) if self._builds_beside_others(cell_run, alive)]
+        if first not in beside:
+            return [first]
+        for cell_run in beside[1:]:
+            loading.remove(cell_run)
+        return beside
+
+    def _builds_beside_others(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
+        """Return True where the cell's build and others' hardly disturb each other."""
+        has_room = self._run.interleaved and len(self._machine.usable_cores()) >= CORES_FOR_BUILDS
+        knows_own_memory = any(one.peak_memory and one.peak_memory.is_own_account for one in (cell_run, *alive))
+        return has_room and knows_own_memory and not cell_run.times_kernels
 
     def _load_at_once(self) -> int:
         cores = len(self._machine.usable_cores())
@@ -246,23 +272,47 @@ class ContestRun:
                 loading.remove(cell_run)
 
     def _build(
-        self, epoch: Epoch, cell_run: CellRun, alive: Sequence[CellRun], loading: Sequence[CellRun], loading_s: float
-    ) -> bool:
-        """Build the cell beside those `alive`, while others have loaded. It took `loading_s` to load.
+        self,
+        epoch: Epoch,
+        cells: Sequence[CellRun],
+        alive: Sequence[CellRun],
+        loading: Sequence[CellRun],
+        loading_s: float,
+    ) -> list[CellRun]:
+        """Build these cells at the same time, and warm one after the other up. It took `loading_s` to load each.
 
-        Return False when it has ended or waits for memory instead.
+        Others are `alive` or have loaded meanwhile. Return the cells that are warm. The others have ended or wait for
+        memory.
         """
-        was_warm = cell_run.starts_warm
-        if not self._is_in_time(cell_run, alive):
-            return False  # what was built before it has taken the time
-        if not was_warm:
-            self._run.headers.await_for(cell_run.cell)
-        begun_s = self._machine.now_s()
-        if not self._goes_on(epoch, cell_run, cell_run.build, [*alive, *loading]):
-            return False
-        self._pause(cell_run)
-        self._note_start(cell_run, was_warm, loading_s + self._machine.now_s() - begun_s)
-        return True
+        first_builds = [cell_run for cell_run in cells if not cell_run.starts_warm]
+        building: list[CellRun] = []
+        for cell_run in sorted(cells, key=lambda one: one.includes_headers):  # which others need not wait for
+            others = [*alive, *loading, *(other for other in cells if other is not cell_run)]
+            if not self._is_in_time(cell_run, alive):
+                continue  # what was built before it has taken the time
+            if cell_run in first_builds:
+                self._run.headers.await_for(cell_run.cell)
+            if self._goes_on(epoch, cell_run, cell_run.begin_build, others):
+                building.append(cell_run)
+        built: list[CellRun] = []
+        for place, cell_run in enumerate(building):
+            others = [*alive, *loading, *built, *building[place + 1 :]]
+            if self._goes_on(epoch, cell_run, cell_run.await_built, others):
+                self._pause(cell_run)
+                built.append(cell_run)
+        warm: list[CellRun] = []
+        for place, cell_run in enumerate(built):
+            begun_s = self._machine.now_s()
+            self._resume(cell_run)
+            if self._goes_on(epoch, cell_run, cell_run.warm_up, [*alive, *loading, *warm, *built[place + 1 :]]):
+                self._pause(cell_run)
+                own_s = loading_s + cell_run.built_s + self._machine.now_s() - begun_s
+                self._note_start(cell_run, cell_run not in first_builds, own_s)
+                warm.append(cell_run)
+        if len(side_by_side := [cell_run for cell_run in warm if cell_run in first_builds]) > 1:
+            names = ", ".join(cell_run.cell.label for cell_run in side_by_side)
+            self._note(f"{names} were built side by side: alone, each of them may build a little faster")
+        return warm
 
     def _is_in_time(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
         """Return True when the time budget of the run leaves time for the cell. Otherwise it has its record now."""
@@ -360,10 +410,17 @@ class ContestRun:
         """
         alive = list(cells)
 
+        load_begun_s = self._machine.now_s()
+        settings_s = SETTINGS_SHARE * (self._time_plan.contest_ends_s - load_begun_s) / max(1, len(alive))
+        searches = itertools.count(1)
+        soaks_end_s, turns_s = math.inf, 0.0
+
         def settle(cell_run: CellRun, _: Round) -> None:
+            ends_s = load_begun_s + settings_s * next(searches)
             has_settings = cell_run.load is not None and cell_run.load.settings is not None
             if not has_settings and cell_run.is_right:
-                cell_run.load = cell_run.under_load(plan).find_settings(seed=1)
+                under_load = cell_run.under_load(plan)
+                cell_run.load = under_load.find_settings(seed=1, has_time=lambda: self._machine.now_s() < ends_s)
 
         def take_turn(cell_run: CellRun, round_: Round) -> None:
             if (load := cell_run.load) is not None and load.settings is not None:
@@ -372,6 +429,10 @@ class ContestRun:
 
         def soak(cell_run: CellRun, round_: Round) -> None:
             if (load := cell_run.load) is not None and not load.soak:
+                if soaks_end_s > self._time_plan.contest_ends_s:
+                    left_out = list(dict.fromkeys([*load.left_out, NO_TIME_TO_SOAK]))
+                    cell_run.load = load.model_copy(update={"left_out": left_out})
+                    return
                 soaked = cell_run.under_load(plan).soak(load, round_.seed)
                 cell_run.load = load.model_copy(update={"soak": soaked})
 
@@ -379,8 +440,9 @@ class ContestRun:
         steps = [settle, *([take_turn] * plan.rounds_in(self._run.sampling.processes)), soak]
         for number, step in enumerate(steps):
             begun_s = self._machine.now_s()
-            if number > 2 and begun_s >= self._time_plan.contest_ends_s:
-                break
+            if step is take_turn and number > 1 and begun_s + turns_s > self._time_plan.contest_ends_s:
+                continue
+            soaks_end_s = begun_s + plan.soak_s * len(alive)
             now_s = begun_s - self._run.begun_s
             round_ = Round(group, number, now_s, self._machine.calibrate_ms())
             for cell_run in order_of_round(group, number, alive) if alive else ():
@@ -392,12 +454,14 @@ class ContestRun:
                     alive.remove(cell_run)
                     if self._makes_room(cell_run, ended, alive):
                         epoch.displaced.append(cell_run)
-            seconds[Step.LOAD if step is take_turn else Step.SETTINGS] += self._machine.now_s() - begun_s
+            taken_s = self._machine.now_s() - begun_s
+            turns_s = taken_s if step is take_turn else turns_s
+            seconds[Step.LOAD if step is take_turn else Step.SETTINGS] += taken_s
         if epoch.number:  # nothing is planned for a search that comes late
             del seconds[Step.SETTINGS]
         for cell_run in alive:
-            for kind, taken_s in seconds.items():
-                self._step_done(kind, cell_run, taken_s / len(alive))
+            for kind, total_s in seconds.items():
+                self._step_done(kind, cell_run, total_s / len(alive))
         return alive
 
     def _rounds_so_far(

@@ -56,6 +56,8 @@ LEAST_NOISE = 0.01
 PROBES = 3
 """So many times in turn, settings with the same instances answer as fast as they can."""
 
+NO_TIME_FOR_SETTINGS = "--budget left no time to try further settings"
+
 CEILING_RATE = 4000.0
 CEILING_WINDOWS = 5
 
@@ -86,15 +88,22 @@ class CellUnderLoad:
         self._latency_ms = latency_ms
         self._threads = threads
 
-    def find_settings(self, seed: int) -> Load:
-        """Try the knobs of the backend one after the other, and return what was reached, with the best settings."""
+    def find_settings(self, seed: int, has_time: Callable[[], bool] = lambda: True) -> Load:
+        """Try the knobs of the backend one after the other, and return what was reached, with the best settings.
+
+        Once some settings meet the objective, no others are tried unless it `has_time`.
+        """
         knobs = backends.create(self._cell.backend).serving
         tried: list[TriedSettings] = []
         best: int | None = None  # the place in `tried`
+        passed_over = 0
 
         def attempt(settings: ServingSettings) -> None:
-            nonlocal best
+            nonlocal best, passed_over
             if any(one.settings == settings for one in tried):
+                return
+            if best is not None and not has_time():
+                passed_over += 1
                 return
             one = self._try(settings, seed, None if best is None else tried[best])
             tried.append(one)
@@ -123,7 +132,7 @@ class CellUnderLoad:
             streams=self._plan.streams,
             objective=self._plan.objective,
             tried=tried,
-            left_out=self._left_out(knobs),
+            left_out=[*self._left_out(knobs), *([NO_TIME_FOR_SETTINGS] if passed_over else [])],
         )
         if chosen is None:
             return load.model_copy(update={"reason": tried[0].reason})

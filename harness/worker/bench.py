@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import backends
 from backends import fast_path
-from backends.base import Backend, BuildContext, Settings
+from backends.base import AheadOfTime, Backend, BuildContext, Settings
 from backends.reasons import reason_of
 from backends.vector_instructions import trust_vector_instructions
 from harness import messages
-from harness.messages import CellJob, Loaded, MeasurePackagedCell, PhaseBegun, PhaseEnded
+from harness.messages import Built, CellJob, Loaded, MeasurePackagedCell, PhaseBegun, PhaseEnded
 from harness.worker import memory, precision
 from harness.worker.clock import Clock
 from harness.worker.compiler_checks import CompilerChecks
@@ -50,6 +51,7 @@ class Bench:
     parameters: int | None = None  # None in a process that never sees the module
     layers_fast_path: Settings = field(default_factory=dict)  # whether it is on, if the module can take it
     started_in: Path = field(default_factory=Path.cwd)  # the folder that the user stood in
+    build_begun_s: float = field(default_factory=time.monotonic)
 
     @classmethod
     def begin(cls, connection: Connection, job: CellJob, workspace: Path) -> Self:
@@ -63,11 +65,15 @@ class Bench:
         (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
         phases = Phases(connection)
         backend = backends.create(cell.backend)
+        only_loads = isinstance(job, MeasurePackagedCell)
         with phases.announced("probe"):
-            available = backend.available(cell.device)
+            if only_loads and isinstance(backend, AheadOfTime):
+                available = backend.available_to_load(cell.device)
+            else:
+                available = backend.available(cell.device)
         if not available:
             raise Unavailable(available.reason)
-        if not isinstance(job, MeasurePackagedCell):  # which builds nothing
+        if not only_loads:
             with phases.announced("import"):
                 for name in backend.imports:
                     importlib.import_module(name)
@@ -104,17 +110,24 @@ class Bench:
         return saved_inputs(self.job.inputs, self.cell.device) if self.job.inputs else sets
 
     def await_turn(self) -> None:
-        """Wait for this worker's turn to build.
-
-        Building may try out what is fastest, and would choose wrongly beside another one. Others may have loaded
-        meanwhile, so that their memory must not count as this worker's.
-        """
+        """Wait for this worker's turn to build. Others may have loaded meanwhile: their memory is not this worker's."""
         messages.send(self.connection, Loaded())
         messages.receive_command(self.connection)
+        self.build_begun_s = time.monotonic()
         self.device_memory.leave_out_others(memory.held_by_torch(self.cell.device))
         builds = not isinstance(self.job, MeasurePackagedCell)
         if builds and (checks := CompilerChecks.known(self.cell.backend, self.cell.device)):
             trust_vector_instructions(checks.answers)
+
+    def await_warm_up(self) -> None:
+        """Wait for this worker's turn to warm up. Others may be building, and nothing is to run beside a warm-up."""
+        messages.send(self.connection, Built(seconds=self.building_s))
+        messages.receive_command(self.connection)
+
+    @property
+    def building_s(self) -> float:
+        """Return the seconds since this worker was told to build."""
+        return time.monotonic() - self.build_begun_s
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

@@ -98,8 +98,9 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
         case MeasureCell():
             measure(Bench.begin(connection, job, assignment.workspace))
         case PackageCell():
-            package(Bench.begin(connection, job, assignment.workspace))
-            messages.send(connection, Packaged())
+            bench = Bench.begin(connection, job, assignment.workspace)
+            package(bench)
+            messages.send(connection, Packaged(seconds=bench.building_s))
         case MeasurePackagedCell():
             measure_packaged(Bench.begin(connection, job, assignment.workspace))
         case ComputeReference():

@@ -11,6 +11,7 @@ import psutil
 
 from harness.nvml import handle, nvml
 from records.device import Device
+from records.schema import DRIVERS_ACCOUNT
 
 
 def peak_resident_bytes() -> int | None:
@@ -63,7 +64,7 @@ class DeviceMemory:
                 if process.pid == os.getpid() and process.usedGpuMemory
             ]
             if mine:
-                now, self.source = sum(mine), "driver, this process"
+                now, self.source = sum(mine), DRIVERS_ACCOUNT
             else:
                 now = library.nvmlDeviceGetMemoryInfo(device).used - self._used_before
                 self.source = "growth of the device's memory in use"

@@ -37,6 +37,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         right = accuracy.check(_outputs(single, every, clock), reference, bench.cell.precision, training_outputs)
         generated = _generated(compiled, sets, bench, reference) if bench.job.is_first else None
         memory.return_unused(bench.cell.device)  # the memory that checking took is not the cell's
+    bench.await_warm_up()
     plan = bench.job.sampling
     with phases.announced("settle"):
         settle = sampling.call_until_final(compiled, sets, clock)

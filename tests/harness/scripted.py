@@ -18,7 +18,9 @@ from harness.controller.measurement import Measurement
 from harness.controller.worker_process import DeadlinePassed, WorkerEnded
 from harness.load_plan import LoadPlan
 from harness.messages import (
+    BeginWarmUp,
     Build,
+    Built,
     BurstTaken,
     CeilingsMeasured,
     CellJob,
@@ -47,6 +49,7 @@ from records.device import CPU, Device
 from records.errors import BakeoffError
 from records.load import LoadWindow, Scenario
 from records.schema import (
+    DRIVERS_ACCOUNT,
     Accuracy,
     Ceilings,
     Cell,
@@ -100,7 +103,7 @@ class Script:
     recompilations: int = 0
     built_bytes: int = 0  # what its backend builds
     endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
-    """By number of the worker and stage: "start", "build", "burst 3", "load 3", "finish" or "trace"."""
+    """By number of the worker and stage: "start", "build", "warm-up", "burst 3", "load 3", "finish" or "trace"."""
     overloaded: frozenset[int] = frozenset()  # numbers of workers that meet no objective under load
     answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
 
@@ -143,19 +146,27 @@ class ScriptedWorker:
                 "build",
                 PhaseBegun(name="load"),
                 PhaseEnded(name="load", seconds=0.5),
-                Ready(
-                    accuracy=self._script.answers.get((self._number, "start"), RIGHT),
-                    settle=None,
-                    warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
-                    placement=None,
-                    memory=Memory(peak_resident_bytes=self._script.resident_bytes),
-                    precision_in_force={},
-                    settings={"threads": 2},
-                    versions={},
-                    caveat="",
-                    reference_type="float64",
-                ),
+                Built(seconds=self._script.seconds_per_start),
             )
+
+    def _warm_up(self) -> None:
+        source = DRIVERS_ACCOUNT if self._job.cell.device.is_cuda else None
+        self._say(
+            "warm-up",
+            PhaseBegun(name="warm-up"),
+            Ready(
+                accuracy=self._script.answers.get((self._number, "start"), RIGHT),
+                settle=None,
+                warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
+                placement=None,
+                memory=Memory(peak_resident_bytes=self._script.resident_bytes, device_bytes_source=source),
+                precision_in_force={},
+                settings={"threads": 2},
+                versions={},
+                caveat="",
+                reference_type="float64",
+            ),
+        )
 
     def _say(self, stage: str, *events: object) -> None:
         ending = self._script.endings.get((self._number, stage))
@@ -169,6 +180,9 @@ class ScriptedWorker:
             self._passing_s = self._script.seconds_per_start
             self._on_step("builds")
             self._build()
+        elif isinstance(command, BeginWarmUp):
+            self._on_step("warms up")
+            self._warm_up()
         elif isinstance(command, TakeBurst):
             self._on_step("burst")
             self._passing_s = self._script.seconds_per_burst
@@ -213,8 +227,8 @@ class ScriptedWorker:
             raise KeyboardInterrupt
         if isinstance(event, int):
             raise WorkerEnded(event)
-        if isinstance(event, Loaded | Ready):
-            self._on_step("loaded" if isinstance(event, Loaded) else "ready")
+        if isinstance(event, Loaded | Built | Ready):
+            self._on_step(type(event).__name__.lower())
         return event
 
     def pause(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from harness.sampling_plan import MAX_ROUNDS_PER_EPOCH
+from records.device import CPU, Device
 from records.schema import Burst, DoubtKind, Record, Status
 from records.store import Store
 from tests.harness.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Script, contest_of, plan_of, run_contest
@@ -126,6 +127,49 @@ def test_cells_load_side_by_side_and_build_one_after_the_other(tmp_path: Path) -
     assert run.most("builds", "ready") == {0: 1, 1: 1, 2: 1}
     assert {record.status for record in run.records.values()} == {Status.OK}
     assert {len(record.processes) for record in run.records.values()} == {3}
+
+
+GPU = Device("cuda:0")
+COMPILERS = ("eager", "aotinductor", "inductor", "inductor/max-autotune", "torchscript")
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "builds"), [(GPU, 16, {0: 3, 1: 4}), (GPU, 4, {0: 1, 1: 1}), (CPU, 16, {0: 1, 1: 1})]
+)
+def test_for_a_gpu_cells_build_side_by_side_and_warm_up_alone(
+    tmp_path: Path, device: Device, cores: int, builds: dict[int, int]
+) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(2), cores=cores, device=device)
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    assert run.most("builds", "built") == builds
+    assert run.most("warms up", "ready") == {0: 1, 1: 1}
+    assert run.most("builds", "built", at="warms up") == {0: 0, 1: 0}, "nothing goes on beside a warm-up"
+    told = [note for note in run.notes if "were built side by side" in note]
+    assert len(told) == (1 if builds[0] > 1 else 0), "a first build is timed"
+
+
+def test_what_tries_out_kernels_is_built_alone(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(1), cores=16, device=GPU)
+    steps = [(what, label) for _, what, label in run.steps]
+    begun, ended = (steps.index((what, "inductor/max-autotune")) for what in ("builds", "built"))
+    assert not [label for what, label in steps[begun + 1 : ended] if what in ("builds", "built")]
+
+
+def test_builds_that_include_headers_begin_last_of_those_side_by_side(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(1), cores=16, device=GPU)
+    order = [label for _, what, label in run.steps if what == "builds"]
+    assert order.index("aotinductor") > max(order.index("inductor"), order.index("torchscript"))
+
+
+def test_a_build_that_fails_or_lacks_memory_beside_others_leaves_them_alone(tmp_path: Path) -> None:
+    scripts = {label: Script() for label in COMPILERS} | {
+        "inductor": Script(endings={(0, "build"): SEGFAULT}),
+        "torchscript": Script(endings={(0, "build"): Status.OOM}),
+    }
+    run = run_contest(tmp_path, scripts, plan_of(2), cores=16, device=GPU)
+    statuses = {label: record.status for label, record in run.records.items()}
+    assert statuses == dict.fromkeys(COMPILERS, Status.OK) | {"inductor": Status.CRASH}
+    assert [label for _, label in run.started].count("torchscript") == 3
 
 
 @pytest.mark.parametrize("cores", [0, 1])

@@ -18,7 +18,9 @@ import pytest
 from harness.controller.launcher import CannotPreload, ForkLauncher, Launcher, Launchers, SpawnLauncher, Started
 from harness.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
 from harness.messages import (
+    BeginWarmUp,
     Build,
+    Built,
     BurstTaken,
     Event,
     Failed,
@@ -82,6 +84,7 @@ def start(launcher: Launcher, mode: str, reference: Path, folder: Path) -> Worke
     job = MeasureCell(cell=cell, reference=reference, sampling=SAMPLING, shared_folder=folder / "shared")
     worker = launcher.start(job, folder / "worker.log")
     worker.send(Build())
+    worker.send(BeginWarmUp())
     return worker
 
 
@@ -124,7 +127,7 @@ def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, re
     worker = start(launcher, "default", reference, tmp_path)
     seen = []
     while not isinstance(event := worker.receive(time.monotonic() + 60), Ready):
-        if not isinstance(event, Loaded):
+        if not isinstance(event, Loaded | Built):
             assert isinstance(event, PhaseBegun | PhaseEnded)
             seen.append((type(event), event.name))
     timed = [name for kind, name in seen if kind is PhaseEnded]

@@ -14,7 +14,8 @@ import pytest
 
 from backends.base import ServingKnobs
 from backends.null import Null
-from harness.controller.load_run import TURN_WINDOWS, CellUnderLoad, Round, is_settled
+from harness.controller.contest_run import NO_TIME_TO_SOAK
+from harness.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from harness.load_plan import USUAL_MIN_TIME_S, LoadPlan
 from harness.messages import LoadTaken, TakeLoad
 from records.load import Load, Objective, Scenario, ServingSettings, TriedSettings
@@ -242,6 +243,19 @@ def test_each_process_of_each_cell_takes_its_turns_and_one_is_soaked(tmp_path: P
         ]
         assert [turn.value for turn in load.turns] == pytest.approx([capacity * 8 / 9] * 6, rel=0.05)
     assert {record.status for record in run.records.values()} == {Status.OK}
+
+
+@pytest.mark.parametrize(("budget_s", "told"), [(40.0, 2), (90.0, 1), (10_000.0, 0)])
+def test_a_budget_ends_the_search_for_settings_and_leaves_out_the_soak(
+    tmp_path: Path, budget_s: float, told: int
+) -> None:
+    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0)
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3), load=plan, budget_s=budget_s)
+    assert run.ended_s <= budget_s and run.complete
+    loads = [record.load for record in run.records.values()]
+    assert all(load.settings is not None and load.turns for load in loads), "each one has a number in any case"
+    assert any(NO_TIME_FOR_SETTINGS in load.left_out for load in loads) == (told == 2)
+    assert all(load.left_out.count(NO_TIME_TO_SOAK) == (told > 0) and bool(load.soak) == (told == 0) for load in loads)
 
 
 def test_a_cell_that_met_no_objective_in_one_process_looks_again_in_the_next(tmp_path: Path) -> None:
