@@ -151,6 +151,9 @@ def doubt(found: LoadDoubt) -> str:
             return f"{label} does not hold the objective for long: it was {was} at the rate found."
         case LoadDoubtKind.DRIFTED:
             return f"{label}'s time for a request changed by {100 * values['share']:+.0f} % over the soak."
+        case LoadDoubtKind.SHORT_WINDOWS:
+            lasted = f"{label}'s windows lasted {format.seconds(values['seconds'])} s"
+            return f"{lasted}, in which no long queue can grow: its rate may be up to 18 % too high."
         case LoadDoubtKind.FAILED:
             share = f"{values['failed']:.0f} of {values['requests']:,.0f} requests"
             return f"{label} failed {share} under load: {found.detail}."

@@ -199,7 +199,7 @@ class CellUnderLoad:
         """
         if best.value is None:
             return ""
-        if capacity <= best.value:
+        if MAX_CAPACITY_SHARE * capacity <= best.value:  # rates of short windows are a little too high
             return f"answers {capacity:.4g} requests/s at most"
         if not other.have_instances_of(best.settings):
             return ""
