@@ -189,7 +189,7 @@ class Launchers:
     def of_epoch(self, epoch: int) -> Launcher:
         """Return the launcher of this epoch. Raises BakeoffError where its server does not start.
 
-        Servers beyond the prepared ones start by twos. They are let go when another epoch comes, since each holds a
+        Servers beyond the prepared ones start by twos. They stay until two others are needed, since each holds a
         torch. Spawned workers are processes of their own anyway, so that one launcher serves all epochs.
         """
         self.await_serving()
@@ -198,7 +198,6 @@ class Launchers:
         if epoch not in self._further:
             self._leave_further(list(self._further))
             self._start_further(range(epoch, epoch + FURTHER_SERVERS_AT_ONCE))
-        self._leave_further([before for before in self._further if before < epoch])
         return self._further[epoch]
 
     def _started(self) -> Launcher:

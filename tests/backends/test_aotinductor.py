@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from backends.aotinductor import PACKAGE
+from backends.aotinductor import PACKAGE, AOTInductor
+from backends.base import Availability
 from backends.linking import LINKED, linker_options
 from models.base import Inputs, LoadedModel
+from records.device import CPU
 from records.schema import Cell, Extent
 from tests.backends.building import built
 
@@ -35,6 +37,12 @@ def test_an_operator_that_stays_pytorchs_is_named_after_loading(tmp_path: Path) 
     assert placement is not None and placement.extent is Extent.PARTIAL
     assert any(kept.startswith("aten.linalg_inv") for kept in placement.fallbacks), placement.fallbacks
     assert (tmp_path / PACKAGE).stat().st_size > 1000
+
+
+def test_a_package_is_loaded_where_no_compiler_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends.aotinductor.compiler_available", lambda: Availability("no compiler"))
+    assert not AOTInductor().available(CPU)
+    assert AOTInductor().available_to_load(CPU)
 
 
 def compiler_that_finds(runtime: str, folder: Path) -> Any:

@@ -11,6 +11,7 @@ import pytest
 import backends
 from backends.base import Backend
 from harness.configurations import expand_backends
+from records.device import Device
 from records.errors import BakeoffError, UsageError
 from records.schema import Cell
 from tests.fakes import suite
@@ -57,6 +58,28 @@ def test_every_row_makes_a_backend(name: str) -> None:
 def test_an_alias_is_the_backend_it_stands_for(alias: str, name: str) -> None:
     assert backends.canonical(alias) == backends.create(alias).name == name
     assert alias not in backends.names()
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("eager", False),
+        ("torchscript", False),
+        ("inductor", False),
+        ("inductor/reduce-overhead", False),
+        ("inductor/max-autotune", True),
+        ("inductor/max-autotune-no-cudagraphs", True),
+        ("inductor/coordinate-descent", True),
+        ("aotinductor/cuda-graph", False),
+        ("onnx", True),
+        ("tensorrt", True),
+        ("triton", True),
+    ],
+)
+def test_what_tries_out_kernels_says_so(label: str, expected: bool) -> None:
+    name, _, mode = label.partition("/")
+    cell = Cell(model="mlp", backend=name, mode=mode or "default", device=Device("cuda"))
+    assert backends.create(name).times_kernels(cell) is expected
 
 
 @pytest.mark.parametrize(

@@ -293,14 +293,15 @@ def test_each_epoch_has_a_launcher_of_its_own_and_the_same_one_whenever_it_is_as
     assert not any(server.temporary.exists() for server in servers.made)
 
 
-def test_servers_beyond_those_prepared_start_by_twos_and_are_let_go_once_another_epoch_has_come() -> None:
+def test_servers_beyond_those_prepared_start_by_twos_and_stay_until_two_others_are_needed() -> None:
     """Contests begin at the first epoch again, wherever the one before ended."""
     servers = Servers()
     with Launchers("forkserver", servers) as launchers:
         for epoch, expected in (
             (0, [True]),
             (1, [True, True, True]),
-            (2, [True, False, True]),
+            (2, [True, True, True]),
+            (1, [True, True, True]),
             (3, [True, False, False, True, True]),
             (2, [True, False, False, False, False, True, True]),
         ):
