@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from harness.controller.cell_run import CellEnded, CellRun
-from harness.controller.load_run import Round
+from harness.controller.load_rounds import LoadRounds
 from harness.controller.measurement import Measurement, not_reached
 from harness.controller.rounds import (
     Pairs,
@@ -41,11 +40,6 @@ STAYS_UP_TO = 1.1
 
 CORES_FOR_BUILDS = 8
 """Builds for a GPU go on side by side where a contest has so many cores."""
-
-SETTINGS_SHARE = 0.4
-"""The search for settings takes at most this share of the time that a budget leaves for load."""
-
-NO_TIME_TO_SOAK = "--budget left no time for a soak"
 
 MIN_ROUNDS = 4
 """Cells that have been built get so many rounds, even if that takes longer than the time budget."""
@@ -387,14 +381,9 @@ class ContestRun:
                 break
             around = self._conditions_of_round(group, done, alive)
             for cell_run in order_of_round(group, done, takers):
-                try:
-                    self._resume(cell_run)
-                    cell_run.take_burst(group, done, self._machine.now_s() - self._run.begun_s, around)
-                    self._pause(cell_run)
-                except CellEnded as ended:
-                    alive.remove(cell_run)
-                    if self._makes_room(cell_run, ended, alive):
-                        epoch.displaced.append(cell_run)
+                started_s = self._machine.now_s() - self._run.begun_s
+                burst = partial(cell_run.take_burst, group, done, started_s, around)
+                self._visit(epoch, alive, cell_run, burst)
             done += 1
             if done <= self._run.sampling.rounds:
                 planned_done_s = self._machine.now_s()
@@ -403,66 +392,22 @@ class ContestRun:
         return alive
 
     def _run_load(self, epoch: Epoch, group: int, cells: Sequence[CellRun], plan: LoadPlan) -> list[CellRun]:
-        """Put one cell after the other under load while every other one is stopped. Return the surviving cells.
-
-        First each cell looks for the settings that it serves best with, then all take turns in rounds, and in its first
-        process each one is soaked. A cell for which no settings met the objective looks again in its next process.
-        """
+        """Put one cell after the other under load while every other one is stopped. Return the surviving cells."""
         alive = list(cells)
-
-        load_begun_s = self._machine.now_s()
-        settings_s = SETTINGS_SHARE * (self._time_plan.contest_ends_s - load_begun_s) / max(1, len(alive))
-        searches = itertools.count(1)
-        soaks_end_s, turns_s = math.inf, 0.0
-
-        def settle(cell_run: CellRun, _: Round) -> None:
-            ends_s = load_begun_s + settings_s * next(searches)
-            has_settings = cell_run.load is not None and cell_run.load.settings is not None
-            if not has_settings and cell_run.is_right:
-                under_load = cell_run.under_load(plan)
-                cell_run.load = under_load.find_settings(seed=1, has_time=lambda: self._machine.now_s() < ends_s)
-
-        def take_turn(cell_run: CellRun, round_: Round) -> None:
-            if (load := cell_run.load) is not None and load.settings is not None:
-                turn = cell_run.under_load(plan).turn(load, epoch.number, round_)
-                cell_run.load = load.model_copy(update={"turns": [*load.turns, turn]})
-
-        def soak(cell_run: CellRun, round_: Round) -> None:
-            if (load := cell_run.load) is not None and not load.soak:
-                if soaks_end_s > self._time_plan.contest_ends_s:
-                    left_out = list(dict.fromkeys([*load.left_out, NO_TIME_TO_SOAK]))
-                    cell_run.load = load.model_copy(update={"left_out": left_out})
-                    return
-                soaked = cell_run.under_load(plan).soak(load, round_.seed)
-                cell_run.load = load.model_copy(update={"soak": soaked})
-
-        seconds = dict.fromkeys((Step.SETTINGS, Step.LOAD), 0.0)
-        steps = [settle, *([take_turn] * plan.rounds_in(self._run.sampling.processes)), soak]
-        for number, step in enumerate(steps):
-            begun_s = self._machine.now_s()
-            if step is take_turn and number > 1 and begun_s + turns_s > self._time_plan.contest_ends_s:
-                continue
-            soaks_end_s = begun_s + plan.soak_s * len(alive)
-            now_s = begun_s - self._run.begun_s
-            round_ = Round(group, number, now_s, self._machine.calibrate_ms())
-            for cell_run in order_of_round(group, number, alive) if alive else ():
-                try:
-                    self._resume(cell_run)
-                    step(cell_run, round_)
-                    self._pause(cell_run)
-                except CellEnded as ended:
-                    alive.remove(cell_run)
-                    if self._makes_room(cell_run, ended, alive):
-                        epoch.displaced.append(cell_run)
-            taken_s = self._machine.now_s() - begun_s
-            turns_s = taken_s if step is take_turn else turns_s
-            seconds[Step.LOAD if step is take_turn else Step.SETTINGS] += taken_s
-        if epoch.number:  # nothing is planned for a search that comes late
-            del seconds[Step.SETTINGS]
-        for cell_run in alive:
-            for kind, total_s in seconds.items():
-                self._step_done(kind, cell_run, total_s / len(alive))
+        rounds = LoadRounds(self._run, plan, epoch.number, group, alive)
+        rounds.take(lambda cell_run, step: self._visit(epoch, alive, cell_run, step))
         return alive
+
+    def _visit(self, epoch: Epoch, alive: list[CellRun], cell_run: CellRun, step: Callable[[], None]) -> None:
+        """Take a step of a cell that was stopped. It is taken out of those `alive` if it ends."""
+        try:
+            self._resume(cell_run)
+            step()
+            self._pause(cell_run)
+        except CellEnded as ended:
+            alive.remove(cell_run)
+            if self._makes_room(cell_run, ended, alive):
+                epoch.displaced.append(cell_run)
 
     def _rounds_so_far(
         self, epoch: Epoch, group: int, alive: Sequence[CellRun], done: int, planned_done_s: float

@@ -14,7 +14,7 @@ import pytest
 
 from backends.base import ServingKnobs
 from backends.null import Null
-from harness.controller.contest_run import NO_TIME_TO_SOAK
+from harness.controller.load_rounds import NO_TIME_TO_SOAK
 from harness.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from harness.load_plan import USUAL_MIN_TIME_S, LoadPlan
 from harness.messages import LoadTaken, TakeLoad
@@ -256,6 +256,12 @@ def test_a_budget_ends_the_search_for_settings_and_leaves_out_the_soak(
     assert all(load.settings is not None and load.turns for load in loads), "each one has a number in any case"
     assert any(NO_TIME_FOR_SETTINGS in load.left_out for load in loads) == (told == 2)
     assert all(load.left_out.count(NO_TIME_TO_SOAK) == (told > 0) and bool(load.soak) == (told == 0) for load in loads)
+
+
+def test_a_soak_that_nobody_asked_for_is_not_told_of(tmp_path: Path) -> None:
+    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE)
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3), load=plan, budget_s=30.0)
+    assert all(NO_TIME_TO_SOAK not in record.load.left_out for record in run.records.values())
 
 
 def test_a_cell_that_met_no_objective_in_one_process_looks_again_in_the_next(tmp_path: Path) -> None:
