@@ -37,7 +37,7 @@ SOAK_PARTS = 6
 WINDOWS_OF_TURN = 3
 """Usual number of windows in a turn of the scenario `server`."""
 
-SEARCH_WINDOWS = 10
+WINDOWS_OF_SEARCH = 14
 """The search for settings usually takes as long as so many windows of a turn."""
 
 
@@ -79,7 +79,7 @@ class LoadPlan:
     @property
     def once_s(self) -> float:
         """The seconds that a cell usually takes to find its settings, and for its soak."""
-        return SEARCH_WINDOWS * self.window_s + self.soak_s
+        return WINDOWS_OF_SEARCH * self.window_s + self.soak_s
 
     def requests_of(self, rate: float, share: float = 1.0) -> int:
         """Return how many requests a window of `share` of the usual length has at this rate, at least."""

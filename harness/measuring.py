@@ -11,7 +11,7 @@ from dataclasses import replace
 import backends
 import models
 from harness.controller.contests import measure_contest
-from harness.controller.environment import Machine, usable_cores
+from harness.controller.environment import SPARE_CORES, Machine, usable_cores
 from harness.controller.groundwork import Headers
 from harness.controller.launcher import CAN_FORK, FURTHER_SERVERS_AT_ONCE, Launchers
 from harness.controller.measurement import Measurement
@@ -26,9 +26,6 @@ from models.base import Family
 from records.artifacts import Artifacts
 from records.schema import Cell
 from records.store import Store
-
-SPARE_CORES = 8
-"""With so many cores, some may prepare what comes later. On our H200 machine no build for the GPU became slower."""
 
 
 def sampling_of(request: Request) -> SamplingPlan:

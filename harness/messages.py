@@ -175,7 +175,7 @@ class Build(Frozen):
 
 
 class BeginWarmUp(Frozen):
-    """Warm up, now that nothing else goes on. It is answered by `Ready`."""
+    """Warm up, now that no other worker builds or warms up. It is answered by `Ready`."""
 
     kind: Literal["begin_warm_up"] = "begin_warm_up"
 

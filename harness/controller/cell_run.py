@@ -172,8 +172,8 @@ class CellRun:
         return self._first_build is not None and not self.cell.dynamic
 
     @property
-    def times_kernels(self) -> bool:
-        """Return True when its build must be alone: on a CPU it always must, and on GPUs where it tries out kernels."""
+    def builds_alone(self) -> bool:
+        """Return True for every build on a CPU, and for builds for a GPU that try out kernels."""
         return not self.cell.device.is_cuda or self._backend.times_kernels(self.cell)
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from harness.controller.cell_run import CellEnded, CellRun
+from harness.controller.environment import SPARE_CORES
 from harness.controller.load_rounds import LoadRounds
 from harness.controller.measurement import Measurement, not_reached
 from harness.controller.rounds import (
@@ -37,9 +38,6 @@ UNKNOWN_MEMORY = 3
 
 STAYS_UP_TO = 1.1
 """A cell stays for other groups instead of the baseline only if it takes at most so many times as much memory."""
-
-CORES_FOR_BUILDS = 8
-"""Builds for a GPU go on side by side where a contest has so many cores."""
 
 MIN_ROUNDS = 4
 """Cells that have been built get so many rounds, even if that takes longer than the time budget."""
@@ -223,8 +221,8 @@ class ContestRun:
                     loading_s = (self._machine.now_s() - begun_s) / launched
             if loading:
                 alive = [*epoch.staying, *group]
-                building = self._next_to_build(loading, alive)
-                group += self._build(epoch, building, alive, loading, loading_s)
+                built = self._build(epoch, self._next_to_build(loading, alive), alive, loading)
+                group += self._warm_up(epoch, built, [*alive, *loading], loading_s)
         return group
 
     def _next_to_build(self, loading: deque[CellRun], alive: Sequence[CellRun]) -> list[CellRun]:
@@ -239,9 +237,9 @@ class ContestRun:
 
     def _builds_beside_others(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
         """Return True where the cell's build and others' hardly disturb each other."""
-        has_room = self._run.interleaved and len(self._machine.usable_cores()) >= CORES_FOR_BUILDS
+        has_room = self._run.interleaved and len(self._machine.usable_cores()) >= SPARE_CORES
         knows_own_memory = any(one.peak_memory and one.peak_memory.is_own_account for one in (cell_run, *alive))
-        return has_room and knows_own_memory and not cell_run.times_kernels
+        return has_room and knows_own_memory and not cell_run.builds_alone
 
     def _load_at_once(self) -> int:
         cores = len(self._machine.usable_cores())
@@ -266,25 +264,18 @@ class ContestRun:
                 loading.remove(cell_run)
 
     def _build(
-        self,
-        epoch: Epoch,
-        cells: Sequence[CellRun],
-        alive: Sequence[CellRun],
-        loading: Sequence[CellRun],
-        loading_s: float,
+        self, epoch: Epoch, cells: Sequence[CellRun], alive: Sequence[CellRun], loading: Sequence[CellRun]
     ) -> list[CellRun]:
-        """Build these cells at the same time, and warm one after the other up. It took `loading_s` to load each.
+        """Build these cells at the same time, beside those `alive`, while others have loaded.
 
-        Others are `alive` or have loaded meanwhile. Return the cells that are warm. The others have ended or wait for
-        memory.
+        Return those that are built. The others have ended or wait for memory.
         """
-        first_builds = [cell_run for cell_run in cells if not cell_run.starts_warm]
         building: list[CellRun] = []
-        for cell_run in sorted(cells, key=lambda one: one.includes_headers):  # which others need not wait for
+        for cell_run in sorted(cells, key=lambda one: one.includes_headers):  # others need not wait for the headers
             others = [*alive, *loading, *(other for other in cells if other is not cell_run)]
             if not self._is_in_time(cell_run, alive):
                 continue  # what was built before it has taken the time
-            if cell_run in first_builds:
+            if not cell_run.starts_warm:
                 self._run.headers.await_for(cell_run.cell)
             if self._goes_on(epoch, cell_run, cell_run.begin_build, others):
                 building.append(cell_run)
@@ -294,18 +285,27 @@ class ContestRun:
             if self._goes_on(epoch, cell_run, cell_run.await_built, others):
                 self._pause(cell_run)
                 built.append(cell_run)
+        side_by_side = [cell_run.cell.label for cell_run in built if not cell_run.starts_warm]
+        if len(side_by_side) > 1:
+            names = ", ".join(side_by_side)
+            self._note(f"{names} were built side by side: alone, each of them may build a little faster")
+        return built
+
+    def _warm_up(
+        self, epoch: Epoch, built: Sequence[CellRun], others: Sequence[CellRun], loading_s: float
+    ) -> list[CellRun]:
+        """Warm these cells up in turn, while no other cell builds. It took `loading_s` to load each.
+
+        Return those that are warm. The others have ended or wait for memory.
+        """
         warm: list[CellRun] = []
         for place, cell_run in enumerate(built):
             begun_s = self._machine.now_s()
             self._resume(cell_run)
-            if self._goes_on(epoch, cell_run, cell_run.warm_up, [*alive, *loading, *warm, *built[place + 1 :]]):
+            if self._goes_on(epoch, cell_run, cell_run.warm_up, [*others, *warm, *built[place + 1 :]]):
                 self._pause(cell_run)
-                own_s = loading_s + cell_run.built_s + self._machine.now_s() - begun_s
-                self._note_start(cell_run, cell_run not in first_builds, own_s)
+                self._note_start(cell_run, loading_s + cell_run.built_s + self._machine.now_s() - begun_s)
                 warm.append(cell_run)
-        if len(side_by_side := [cell_run for cell_run in warm if cell_run in first_builds]) > 1:
-            names = ", ".join(cell_run.cell.label for cell_run in side_by_side)
-            self._note(f"{names} were built side by side: alone, each of them may build a little faster")
         return warm
 
     def _is_in_time(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
@@ -335,9 +335,9 @@ class ContestRun:
             return False
         return True
 
-    def _note_start(self, cell_run: CellRun, was_warm: bool, seconds: float) -> None:
-        self._step_done(Step.START if was_warm else Step.BUILD, cell_run, seconds)
-        if not was_warm:
+    def _note_start(self, cell_run: CellRun, seconds: float) -> None:
+        self._step_done(Step.START if cell_run.starts_warm else Step.BUILD, cell_run, seconds)
+        if not cell_run.starts_warm:
             self._run.progress.built(cell_run.cell, seconds)
 
     def _step_done(self, step: Step, cell_run: CellRun, seconds: float) -> None:

@@ -153,6 +153,10 @@ def calibrate_ms() -> float:
     return (time.perf_counter_ns() - begun_ns) / 1e6
 
 
+SPARE_CORES = 8
+"""With so many cores, some may prepare what comes later, and builds for a GPU go on side by side."""
+
+
 def usable_cores() -> list[int]:
     """Return the cores that this process may run on, or none where a thread cannot be put on a core."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

@@ -41,8 +41,7 @@ class LoadRounds:
         turns_s = last_s = 0.0
         for number in range(self._plan.rounds_in(self._run.sampling.processes)):
             if number and self._now_s + last_s > self._ends_s:
-                self._number += 1
-                continue
+                break
             last_s = self._step(visit, self._take_turn)
             turns_s += last_s
         if self._plan.soak_s:

@@ -96,14 +96,14 @@ class CellUnderLoad:
         knobs = backends.create(self._cell.backend).serving
         tried: list[TriedSettings] = []
         best: int | None = None  # the place in `tried`
-        passed_over = 0
+        is_over = False
 
         def attempt(settings: ServingSettings) -> None:
-            nonlocal best, passed_over
+            nonlocal best, is_over
             if any(one.settings == settings for one in tried):
                 return
             if best is not None and not has_time():
-                passed_over += 1
+                is_over = True
                 return
             one = self._try(settings, seed, None if best is None else tried[best])
             tried.append(one)
@@ -132,7 +132,7 @@ class CellUnderLoad:
             streams=self._plan.streams,
             objective=self._plan.objective,
             tried=tried,
-            left_out=[*self._left_out(knobs), *([NO_TIME_FOR_SETTINGS] if passed_over else [])],
+            left_out=[*self._left_out(knobs), *([NO_TIME_FOR_SETTINGS] if is_over else [])],
         )
         if chosen is None:
             return load.model_copy(update={"reason": tried[0].reason})

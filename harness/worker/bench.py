@@ -65,15 +65,15 @@ class Bench:
         (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
         phases = Phases(connection)
         backend = backends.create(cell.backend)
-        only_loads = isinstance(job, MeasurePackagedCell)
         with phases.announced("probe"):
-            if only_loads and isinstance(backend, AheadOfTime):
+            if isinstance(job, MeasurePackagedCell):
+                assert isinstance(backend, AheadOfTime)
                 available = backend.available_to_load(cell.device)
             else:
                 available = backend.available(cell.device)
         if not available:
             raise Unavailable(available.reason)
-        if not only_loads:
+        if not isinstance(job, MeasurePackagedCell):  # which builds nothing
             with phases.announced("import"):
                 for name in backend.imports:
                     importlib.import_module(name)
@@ -120,7 +120,7 @@ class Bench:
             trust_vector_instructions(checks.answers)
 
     def await_warm_up(self) -> None:
-        """Wait for this worker's turn to warm up. Others may be building, and nothing is to run beside a warm-up."""
+        """Wait for this worker's turn to warm up, in which no other worker builds."""
         messages.send(self.connection, Built(seconds=self.building_s))
         messages.receive_command(self.connection)
 

@@ -24,7 +24,7 @@ def trace(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> KernelTim
     """Return what the GPU does in a call, or None without a GPU, and where nothing could be traced."""
     if clock.stream is None:
         return None
-    from torch.autograd.profiler import profile  # torch.profiler's imports Inductor for a second
+    from torch.autograd.profiler import profile  # that of torch.profiler imports Inductor
 
     compiled.restore()
     compiled.bind(sets[0])

@@ -136,14 +136,14 @@ COMPILERS = ("eager", "aotinductor", "inductor", "inductor/max-autotune", "torch
 @pytest.mark.parametrize(
     ("device", "cores", "builds"), [(GPU, 16, {0: 3, 1: 4}), (GPU, 4, {0: 1, 1: 1}), (CPU, 16, {0: 1, 1: 1})]
 )
-def test_for_a_gpu_cells_build_side_by_side_and_warm_up_alone(
+def test_for_a_gpu_cells_build_side_by_side_and_warm_up_in_turn(
     tmp_path: Path, device: Device, cores: int, builds: dict[int, int]
 ) -> None:
     run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(2), cores=cores, device=device)
     assert {record.status for record in run.records.values()} == {Status.OK}
     assert run.most("builds", "built") == builds
     assert run.most("warms up", "ready") == {0: 1, 1: 1}
-    assert run.most("builds", "built", at="warms up") == {0: 0, 1: 0}, "nothing goes on beside a warm-up"
+    assert run.most("builds", "built", at="warms up") == {0: 0, 1: 0}, "no cell builds beside a warm-up"
     told = [note for note in run.notes if "were built side by side" in note]
     assert len(told) == (1 if builds[0] > 1 else 0), "a first build is timed"
 
