@@ -201,6 +201,7 @@ class TakeLoad(Frozen):
     quantile: float = 0.99  # of the latencies, that the objective limits
     shed_after_ms: float | None = None  # a request that has waited longer is not called any more
     keeps_latencies: bool = False
+    keeps_other: bool = False  # the build for the settings of the window before stays beside this one
     answers_nothing: bool = False  # answering takes no time, which shows what the generator can do
 
 

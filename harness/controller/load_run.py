@@ -87,12 +87,14 @@ class CellUnderLoad:
         self._take = take
         self._latency_ms = latency_ms
         self._threads = threads
+        self._compares = False  # settings in turn: two builds stay alive, which a turn's memory must not contain
 
     def find_settings(self, seed: int, has_time: Callable[[], bool] = lambda: True) -> Load:
         """Try the knobs of the backend one after the other, and return what was reached, with the best settings.
 
         Once some settings meet the objective, no others are tried unless it `has_time`.
         """
+        self._compares = True
         knobs = backends.create(self._cell.backend).serving
         tried: list[TriedSettings] = []
         best: int | None = None  # the place in `tried`
@@ -324,6 +326,7 @@ class CellUnderLoad:
             quantile=plan.objective.quantile if plan.objective else 0.99,
             shed_after_ms=SHED_FACTOR * plan.objective.limit_ms if plan.objective else None,
             keeps_latencies=keeps and plan.scenario is not Scenario.OFFLINE,
+            keeps_other=self._compares,
         )
 
     def _rate_of(self, value: float) -> float:

@@ -206,9 +206,13 @@ def explain(error: BaseException) -> tuple[Status, str]:
     if isinstance(error, BakeoffError):
         return Status.ERROR, first_line(error)
     reason = reason_of(type(error).__name__, str(error))
+    return (Status.OOM if is_out_of_memory(error) else Status.ERROR), reason[:400]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if the error says that memory ran out."""
     text = str(error).lower()
-    is_oom = isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_WORDS)
-    return (Status.OOM if is_oom else Status.ERROR), reason[:400]
+    return isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_WORDS)
 
 
 def last_frame_beside(file: Path, error: BaseException) -> str:

@@ -15,14 +15,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 
 from harness.messages import LoadTaken, TakeLoad
 from harness.worker import accuracy, conditions, energy
-from harness.worker.bench import Bench, explain
+from harness.worker.bench import Bench, explain, is_out_of_memory
 from harness.worker.instances import Instances, Request, nothing, started
 from models.base import Inputs
 from records.errors import BakeoffError, Unavailable
@@ -41,15 +41,21 @@ WARM_UP_S = 0.05
 SAMPLE = re.compile(r'"name":"Sample".*?"ts":([\d.]+).*?"sample_seq":(\d+).*?"complete_ns":(\d+)')
 
 
+class Kept(NamedTuple):
+    """Instances that go on beside others, or until other settings come."""
+
+    settings: ServingSettings
+    instances: Instances
+
+
 class LoadServer:
-    """Takes windows of load, with the settings of each. A build is kept until other settings come."""
+    """Takes windows of load, with the settings of each. The latest build is kept, or two while they are compared."""
 
     def __init__(self, bench: Bench, sets: Sequence[Inputs], reference: accuracy.Reference) -> None:
         self._bench = bench
         self._sets = sets
         self._reference = reference
-        self._instances: Instances | None = None
-        self._settings: ServingSettings | None = None
+        self._kept: list[Kept] = []  # the latest one last
 
     def take(self, order: TakeLoad) -> LoadTaken:
         """Return one window, or why the cell cannot serve like that."""
@@ -58,24 +64,41 @@ class LoadServer:
             if order.answers_nothing:
                 with contextlib.closing(Instances.ofnothing(order.settings)) as instances:
                     return LoadTaken(window=self._window(generator, instances, order))
-            return LoadTaken(window=self._window(generator, self._serving(order.settings), order))
+            return LoadTaken(window=self._window(generator, self._serving(order), order))
         except Exception as error:  # settings that fail are one more result of the search
             self.close()
             return LoadTaken(window=None, reason=explain(error)[1])
 
     def close(self) -> None:
-        if self._instances is not None:
-            self._instances.close()
-        self._instances, self._settings = None, None
+        self._keep([])
 
-    def _serving(self, settings: ServingSettings) -> Instances:
-        alike = settings.model_copy(update={"wait_ms": 0.0})
-        if self._instances is None or self._settings != alike:
-            self.close()
-            self._instances = started(self._bench, self._sets, self._reference, settings)
-            self._settings = alike
-        self._instances.wait_s = settings.wait_ms / 1e3
-        return self._instances
+    def _serving(self, order: TakeLoad) -> Instances:
+        alike = order.settings.model_copy(update={"wait_ms": 0.0})
+        mine = [one for one in self._kept if one.settings == alike]
+        others = [one for one in self._kept if one.settings != alike]
+        self._keep([*(others[-1:] if order.keeps_other else []), *mine])
+        if not mine:
+            instances = self._started(order.settings)  # which may end those that are kept
+            self._kept.append(Kept(alike, instances))
+        instances = self._kept[-1].instances
+        instances.wait_s = order.settings.wait_ms / 1e3
+        return instances
+
+    def _started(self, settings: ServingSettings) -> Instances:
+        """Start instances with these settings. Where memory does not hold them beside the kept ones, those end."""
+        try:
+            return started(self._bench, self._sets, self._reference, settings)
+        except Exception as error:
+            if not self._kept or not is_out_of_memory(error):
+                raise
+        self.close()
+        return started(self._bench, self._sets, self._reference, settings)
+
+    def _keep(self, wanted: list[Kept]) -> None:
+        """End all instances but these."""
+        left, self._kept = [one for one in self._kept if one not in wanted], wanted
+        for one in left:
+            one.instances.close()
 
     def _window(self, generator: ModuleType, instances: Instances, order: TakeLoad) -> LoadWindow:
         bench = self._bench

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from harness.messages import LoadTaken, MeasureCell, TakeLoad
 from harness.sampling_plan import SamplingPlan
 from harness.worker import accuracy
 from harness.worker.bench import Bench
+from harness.worker.instances import Instances, started
 from harness.worker.load import LoadServer
 from records.device import Device
 from records.load import Scenario, ServingSettings
@@ -83,6 +85,60 @@ def test_what_answers_one_call_at_a_time_says_so(tmp_path: Path) -> None:
     with server(tmp_path, "hotpath") as serving:
         taken = take(serving, ServingSettings(instances=2))
     assert taken.window is None and "answers one call at a time" in taken.reason
+
+
+ONE, TWO, THREE = (ServingSettings(instances=count) for count in (1, 2, 3))
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many instances were started, whenever some were. Memory holds three at most, kept ones included."""
+    found: list[int] = []
+    alive: list[int] = []
+
+    def start(bench: Bench, sets: Any, reference: accuracy.Reference, settings: ServingSettings) -> Instances:
+        found.append(settings.instances)
+        if sum(alive) + settings.instances > 3:
+            raise RuntimeError("CUDA out of memory")
+        alive.append(settings.instances)
+        instances = started(bench, sets, reference, settings)
+        instances._release = lambda: alive.remove(settings.instances)
+        return instances
+
+    monkeypatch.setattr("harness.worker.load.started", start)
+    return found
+
+
+def compare(serving: LoadServer, *several: ServingSettings) -> None:
+    for settings in several:
+        order = TakeLoad(scenario=Scenario.OFFLINE, settings=settings, rate=500.0, seconds=0.05, keeps_other=True)
+        taken = serving.take(order)
+        assert taken.window is not None, taken.reason
+
+
+def test_settings_that_are_compared_are_built_once_and_a_turn_has_its_build_alone(
+    tmp_path: Path, starts: list[int]
+) -> None:
+    with server(tmp_path, "eager") as serving:
+        compare(serving, ONE, TWO, ONE, TWO, TWO.model_copy(update={"wait_ms": 1.0}), ONE)
+        assert starts == [1, 2]
+        take(serving, ONE)
+        assert starts == [1, 2]
+        take(serving, TWO)
+        take(serving, ONE)
+        assert starts == [1, 2, 2, 1]
+
+
+def test_settings_that_do_not_fit_beside_others_are_built_alone(tmp_path: Path, starts: list[int]) -> None:
+    with server(tmp_path, "eager") as serving:
+        compare(serving, ONE, THREE, ONE)
+        assert starts == [1, 3, 3, 1, 1]
+
+
+def test_a_third_build_ends_the_oldest(tmp_path: Path, starts: list[int]) -> None:
+    with server(tmp_path, "eager") as serving:
+        compare(serving, ONE, ONE.model_copy(update={"batch": 2}), TWO, ONE.model_copy(update={"batch": 2}))
+        assert starts == [1, 1, 2]
 
 
 @pytest.mark.gpu
