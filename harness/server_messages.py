@@ -20,7 +20,18 @@ class Preload(Frozen):
     for_cuda: bool = False  # workers will use CUDA: what the modules find out about GPUs must hold for them
 
 
-Order = Annotated[Assignment | Preload, Field(discriminator="kind")]
+class Branch(Frozen):
+    """Fork a server that imports these modules, too. It takes its orders from the socket that comes along.
+
+    It says `Preloaded` there when it can fork workers.
+    """
+
+    kind: Literal["branch"] = "branch"
+    modules: tuple[str, ...]
+    for_cuda: bool = False  # as in `Preload`
+
+
+Order = Annotated[Assignment | Preload | Branch, Field(discriminator="kind")]
 
 
 class Serving(Frozen):

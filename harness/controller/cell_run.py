@@ -460,7 +460,9 @@ class CellRun:
             inputs=self._setup.store.inputs(self.cell.contest_id).resolve() if self.cell.dynamic else None,
         )
         assert self._launcher is not None, "the cell has been launched"
-        return self._launcher.start(job, self._log, workspace)
+        # what loads a package imports no compiler
+        imports = () if kind is MeasurePackagedCell else self._backend.imports
+        return self._launcher.with_imports(imports).start(job, self._log, workspace)
 
     def _end_worker(self) -> None:
         if self._live is not None and not self._live.worker.is_over:

@@ -41,6 +41,8 @@ def _measure_sensible(run: Measurement, contest: Contest, sensible: Sequence[Pla
     if not run.launchers.are_serving:
         run.progress.note("importing torch in the fork servers of further processes")
     run.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
+    if told := run.launchers.first.branch_note:
+        run.store.note(told)
     groundwork.measure_ceilings(sensible[0].cell, *needed)
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
     setup = ContestSetup(run.store, run.progress, run.sampling, run.time_limit_s, reference, run.machine)

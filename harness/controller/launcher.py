@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import socket
 import subprocess
@@ -19,11 +18,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
 
-from harness import isolation, messages, server_messages
-from harness.controller.worker_process import Worker
+from harness import isolation, messages
+from harness.controller.fork_server import CannotPreload, ForkServer
+from harness.controller.worker_process import Started, Worker
 from harness.messages import Assignment, Event, Job
 from harness.plan import StartMethod
-from harness.server_messages import Exited, Forked, Notice, Order, Preload, Preloaded, Serving
+from harness.server_messages import Serving
 from records.errors import BakeoffError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,14 +39,6 @@ that needs a fourth process mostly needs a fifth."""
 CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
 
 
-Started = tuple[int, Callable[[bool], int | None]]
-"""A worker's process id, and the function that returns its exit status. See `Worker`."""
-
-
-class CannotPreload(Exception):
-    """The fork server ended while it imported what it was asked to, or took too long."""
-
-
 class Launcher(ABC):
     """Starts workers. It is a context manager: leaving it ends all of them and removes their folders."""
 
@@ -54,9 +46,11 @@ class Launcher(ABC):
     is_per_epoch: bool
     """Each epoch needs a launcher of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, temporary: Path | None = None) -> None:
+        """A folder that is given for temporary files stays when it is left."""
+        self._keeps_temporary = temporary is not None
         # resolved: a socket or a compiler that sees the path through a link would take it for another
-        self.temporary = Path(tempfile.mkdtemp(prefix="bakeoff-")).resolve()
+        self.temporary = temporary or Path(tempfile.mkdtemp(prefix="bakeoff-")).resolve()
         self._workers: list[Worker] = []
 
     def start(self, job: Job, log: Path, workspace: Path | None = None) -> Worker:
@@ -93,7 +87,8 @@ class Launcher(ABC):
 
     def __exit__(self, *_: object) -> None:
         with contextlib.ExitStack() as stack:  # each step is taken even if another one fails
-            stack.callback(shutil.rmtree, self.temporary, ignore_errors=True)
+            if not self._keeps_temporary:
+                stack.callback(shutil.rmtree, self.temporary, ignore_errors=True)
             stack.callback(self._close)
             for worker in self._workers:
                 if not worker.is_over:
@@ -104,8 +99,20 @@ class Launcher(ABC):
     def note(self) -> str:
         """What a reader of the report should know of how workers were started."""
 
+    @property
+    def branch_note(self) -> str:
+        """What a reader should know of workers that come from a branch, or nothing."""
+        return ""
+
     def preload(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
         """Import `modules` for all workers, where they share what was imported. `for_cuda`: some will use CUDA."""
+
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
+        """Import `modules` for the workers that `with_imports` starts, and for no others. This does not wait."""
+
+    def with_imports(self, modules: Sequence[str]) -> Launcher:
+        """Return what starts workers that have imported `modules`, where there is such a branch, or this launcher."""
+        return self
 
     @property
     def is_serving(self) -> bool:
@@ -114,6 +121,9 @@ class Launcher(ABC):
 
     def await_serving(self) -> None:  # noqa: B027 - only some have a server to wait for
         """Wait until workers can be started. Raises CannotPreload or BakeoffError where that does not come."""
+
+    def await_branch(self) -> None:  # noqa: B027 - only some have one
+        """Wait until workers can be started in the branch, or until it has failed."""
 
     @abstractmethod
     def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
@@ -146,6 +156,7 @@ class Launchers:
         self._further: dict[int, Launcher] = {}  # by epoch, beyond the prepared ones
         self._modules: tuple[str, ...] = ()
         self._for_cuda = False
+        self._branch: tuple[str, ...] = ()
 
     @property
     def first(self) -> Launcher:
@@ -166,6 +177,15 @@ class Launchers:
         for others in self._others.values():
             others.preload(modules, for_cuda)
 
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
+        """Have every fork server branch: only the workers of cells that need `modules` have imported them then.
+
+        They share memory and its layout with all others. Named environments have no branches.
+        """
+        self._branch, self._for_cuda = tuple(dict.fromkeys(modules)), for_cuda
+        for each in (*self._launchers, *self._further.values()):
+            each.branch(self._branch, for_cuda)
+
     def prepare(self, epochs: int) -> None:
         """Have launchers for so many epochs. Their servers import torch at the same time, and this does not wait."""
         while len(self._launchers) < epochs and self.first.is_per_epoch:
@@ -180,9 +200,11 @@ class Launchers:
         return mine and all(others.are_serving for others in self._others.values())
 
     def await_serving(self, epochs: int | None = None) -> None:
-        """Wait until the servers of so many epochs, or of all, have imported what they are to import."""
+        """Wait until the servers of so many epochs have imported what they are to, or of all with their branches."""
         for place, each in enumerate(self._launchers[:epochs]):
             self._launchers[place] = self._serving(each)
+            if epochs is None:
+                self._launchers[place].await_branch()
         for others in self._others.values():
             others.await_serving(epochs)
 
@@ -203,6 +225,8 @@ class Launchers:
     def _started(self) -> Launcher:
         started = self._new_launcher(self._start_method)
         started.preload(self._modules, self._for_cuda)
+        if self._branch:
+            started.branch(self._branch, self._for_cuda)
         return started
 
     def _serving(self, server: Launcher) -> Launcher:
@@ -211,7 +235,7 @@ class Launchers:
             server.await_serving()
         except CannotPreload:
             server.__exit__()
-            self._modules = ()
+            self._modules = self._branch = ()
             server = self._started()
             try:
                 server.await_serving()
@@ -231,6 +255,7 @@ class Launchers:
         for epoch in epochs:
             try:
                 self._further[epoch] = self._serving(self._further[epoch])
+                self._further[epoch].await_branch()
             except BakeoffError:
                 self._leave_further([later for later in epochs if later >= epoch])
                 if epoch == epochs.start:
@@ -280,13 +305,10 @@ class ForkLauncher(Launcher):
         max_close_s: float = MAX_CLOSE_S,
     ) -> None:
         super().__init__()
-        self._max_preload_s, self._max_close_s = max_preload_s, max_close_s
-        self._imported: list[str] = []
-        self._exited: dict[int, int] = {}
-        self._buffer = b""
-        self._control, theirs = socket.socketpair()
+        self._max_close_s = max_close_s
+        control, theirs = socket.socketpair()
         with theirs:
-            self._server = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [
                     *(python or command_of(sys.executable)),
                     "from harness.worker.forkserver import main; main()",
@@ -298,103 +320,111 @@ class ForkLauncher(Launcher):
                 env=isolation.allowed(os.environ),
                 start_new_session=True,
             )
-        self._awaited: list[type[Notice]] = [Serving]
+        self._server = ForkServer(control, Serving, max_preload_s, self._how_it_ended)
+        self._branch: BranchLauncher | None = None
 
     @property
     def pid(self) -> int:
         """The process id of the server."""
-        return self._server.pid
+        return self._process.pid
 
     @property
     def note(self) -> str:
-        packages = dict.fromkeys(name.partition(".")[0] for name in self._imported)
+        packages = dict.fromkeys(name.partition(".")[0] for name in self._server.imported)
         imported = f"{' and '.join(['torch', *packages])} and nothing else"
         return (
             f"every cell ran in processes forked from servers that had imported {imported}; each of its "
             "processes came from a server of its own, with memory laid out anew"
         )
 
+    @property
+    def branch_note(self) -> str:
+        return "" if self._branch is None else self._branch.note
+
     def preload(self, modules: Sequence[str], for_cuda: bool = False) -> None:
         """Have the server import `modules` before it forks another worker. One that does not import is left out."""
         if modules:
-            with contextlib.suppress(OSError):  # the server is gone: waiting for it says so
-                self._send(Preload(modules=tuple(modules), for_cuda=for_cuda))
-            self._awaited.append(Preloaded)
+            self._server.preload(modules, for_cuda)
+
+    def branch(self, modules: Sequence[str], for_cuda: bool = False) -> None:
+        if self._branch is None:
+            self._branch = BranchLauncher(self._server.branch(modules, for_cuda), self.temporary)
+
+    def with_imports(self, modules: Sequence[str]) -> Launcher:
+        self.await_branch()
+        return self._branch if self._branch and modules and self._branch.has_imported(modules) else self
 
     @property
     def is_serving(self) -> bool:
         """Return True when a worker can be forked without waiting."""
-        while self._awaited and self._readable():
-            self._note(self._answer())
-        return not self._awaited
+        return self._server.is_serving and (self._branch is None or self._branch.is_serving)
 
     def await_serving(self) -> None:
-        """Wait until everything is imported and workers can be forked. Servers started together import together.
+        """Wait until everything is imported and workers can be forked. See `ForkServer.await_serving`."""
+        self._server.await_serving()
 
-        Raises CannotPreload where a module that it was asked to import ends the server, or takes too long.
-        """
-        while self._awaited:
-            is_preloading = self._awaited[0] is Preloaded
-            if is_preloading and not self._readable(self._max_preload_s):
-                raise CannotPreload
-            try:
-                self._note(self._answer())
-            except BakeoffError:
-                if is_preloading:
-                    raise CannotPreload from None
-                raise
-
-    def _send(self, order: Order, *descriptors: int) -> None:
-        server_messages.send_order(self._control, order, *descriptors)
+    def await_branch(self) -> None:
+        if self._branch is not None and not self._branch.comes_to_serve():
+            self._leave_branch()
 
     def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
-        self.await_serving()
-        self._send(assignment, theirs.fileno())
-        while not isinstance(notice := self._answer(), Forked):
-            self._note(notice)
-        return notice.pid, partial(self._exit_status, notice.pid)
+        return self._server.fork(assignment, theirs)
 
-    def _exit_status(self, pid: int, wait: bool) -> int | None:
-        while pid not in self._exited:
-            if not wait and not self._readable():
-                return None
-            self._note(self._answer())
-        return self._exited[pid]
+    def _how_it_ended(self) -> str:
+        return (
+            f"the fork server ended (status {self._process.wait()}): its last words are above; try --start-method spawn"
+        )
 
-    def _note(self, notice: Notice) -> None:
-        if isinstance(notice, Exited):
-            self._exited[notice.pid] = notice.status
-        elif type(notice) in self._awaited:
-            self._awaited.remove(type(notice))
-        if isinstance(notice, Preloaded):
-            self._imported += notice.modules
-
-    def _readable(self, seconds: float = 0.0) -> bool:
-        """Return True when an answer comes within `seconds`."""
-        if b"\n" in self._buffer:
-            return True
-        readable, _, _ = select.select([self._control], [], [], seconds)
-        return bool(readable) and bool(self._control.recv(1, socket.MSG_PEEK))  # nothing: the server is gone
-
-    def _answer(self) -> Notice:
-        while b"\n" not in self._buffer:
-            part = self._control.recv(65536)
-            if not part:
-                raise BakeoffError(
-                    f"the fork server ended (status {self._server.wait()}): its last words are above; "
-                    "try --start-method spawn"
-                )
-            self._buffer += part
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return server_messages.parse_notice(line)
+    def _leave_branch(self) -> None:
+        if self._branch is not None:
+            self._branch.__exit__()
+        self._branch = None
 
     def _close(self) -> None:
-        self._control.close()
+        self._leave_branch()
+        self._server.close()
         try:
-            self._server.wait(self._max_close_s)
+            self._process.wait(self._max_close_s)
         except subprocess.TimeoutExpired:  # it is stuck in an import, and does not hear
-            self._server.kill()
-            self._server.wait()
+            self._process.kill()
+            self._process.wait()
+
+
+class BranchLauncher(Launcher):
+    """Starts workers as forks of a branch of another launcher's server, which has imported more."""
+
+    start_method = "forkserver"
+    is_per_epoch = True
+
+    def __init__(self, server: ForkServer, temporary: Path) -> None:
+        super().__init__(temporary)
+        self._server = server
+
+    @property
+    def note(self) -> str:
+        packages = " and ".join(dict.fromkeys(".".join(name.split(".")[:2]) for name in self._server.imported))
+        return f"cells whose builds need {packages} were forked from a fork of their server that had imported it, too"
+
+    def has_imported(self, modules: Sequence[str]) -> bool:
+        return set(modules) <= set(self._server.imported)
+
+    @property
+    def is_serving(self) -> bool:
+        return self._server.is_gone or self._server.is_serving
+
+    def comes_to_serve(self) -> bool:
+        """Wait until workers can be forked. Return False where that does not come."""
+        try:
+            self._server.await_serving()
+        except (CannotPreload, BakeoffError):
+            return False
+        return not self._server.is_gone
+
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
+        return self._server.fork(assignment, theirs)
+
+    def _close(self) -> None:
+        self._server.close()
 
 
 class SpawnLauncher(Launcher):

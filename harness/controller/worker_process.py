@@ -20,6 +20,12 @@ MAX_CLOSE_S = 10.0
 
 CAN_PAUSE = hasattr(signal, "SIGSTOP")
 
+ExitStatus = Callable[[bool], int | None]
+"""Returns the exit status of a worker, or None where it is alive and is not to be waited for."""
+
+Started = tuple[int, ExitStatus]
+"""A worker's process id, and what returns its exit status."""
+
 
 class WorkerEnded(Exception):
     """The worker is gone. `status` is its exit code, or minus the number of the signal that killed it."""
@@ -34,10 +40,7 @@ class DeadlinePassed(Exception):
 
 
 class Worker:
-    """One worker process. Its events come through `receive`, in order.
-
-    `exit_status(wait)` returns its exit status, or None where it is alive and nobody waits.
-    """
+    """One worker process. Its events come through `receive`, in order."""
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class Worker:
         connection: Connection,
         assignment: Assignment,
         keeps_workspace: bool,
-        exit_status: Callable[[bool], int | None],
+        exit_status: ExitStatus,
     ) -> None:
         self.pid = pid
         self.mark = assignment.mark

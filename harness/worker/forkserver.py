@@ -1,9 +1,10 @@
 """A process that has imported torch, and forks workers.
 
 A fresh interpreter needs seconds for `import torch`; a fork of this process needs milliseconds. The controller may also
-ask for the modules that loading the run's models imports. No fork can use CUDA once this process has initialised its
-driver. So torch gets the GPUs' number and versions from NVML meanwhile. A server whose driver is initialised all the
-same ends, and the controller starts another one, which imports torch alone.
+ask for the modules that loading the run's models imports, and for a branch: a fork that imports what only some cells
+need, and forks their workers. No fork can use CUDA once its parent has initialised the driver. So torch gets the GPUs'
+number and versions from NVML meanwhile. A server whose driver is initialised all the same ends. The controller starts
+another one, which imports torch alone, and does without a branch.
 
 When the controller's end of the socket closes, however the controller died, the server kills what is left, removes the
 run's temporary folder and leaves.
@@ -24,12 +25,23 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from harness import isolation
 from harness.messages import Assignment
 from harness.nvml import compute_capability
-from harness.server_messages import Exited, Forked, Notice, Preload, Preloaded, Serving, notice_line, receive_order
+from harness.server_messages import (
+    Branch,
+    Exited,
+    Forked,
+    Notice,
+    Order,
+    Preload,
+    Preloaded,
+    Serving,
+    notice_line,
+    receive_order,
+)
 from harness.worker import main as worker
 from harness.worker.sampling import freeze_garbage
 
@@ -44,55 +56,108 @@ def main() -> None:
     The arguments of the process are the number of the socket's descriptor and the temporary folder.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
-    temporary = sys.argv[2]
+    temporary = Path(sys.argv[2])
     import torch  # noqa: F401 - this process exists to import it
 
     freeze_garbage()  # or a collection in a worker would touch, and so copy, the pages shared with this process
-    isolation.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    wake_read, wake_write = os.pipe()
-    os.set_blocking(wake_write, False)
-    os.set_blocking(wake_read, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    marks: dict[int, str] = {}
+    server = Server(control, temporary)
     _tell(control, Serving())
-    while True:
-        readable, _, _ = select.select([control.fileno(), wake_read], [], [])
-        if wake_read in readable:
-            with contextlib.suppress(BlockingIOError):
-                os.read(wake_read, 4096)
-            for pid, status in _ended():
-                mark = marks.pop(pid, None)
-                if mark is not None:
-                    isolation.kill_tree(pid, mark)
-                    _tell(control, Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
-        if control.fileno() in readable:
-            received = receive_order(control)
-            if received is None:
-                break
-            order, descriptors = received
-            if isinstance(order, Preload):
-                with _as_a_worker(Path(temporary) / "preload", order.for_cuda):
-                    imported = _imported(order.modules)
-                if order.for_cuda and has_initialised_cuda():
-                    break
-                freeze_garbage()
-                _tell(control, Preloaded(modules=tuple(imported)))
-                continue
-            pid = os.fork()
-            if pid == 0:
-                _become_worker(control, [wake_read, wake_write], order, descriptors[0])
-            os.close(descriptors[0])
-            marks[pid] = order.mark
-            _tell(control, Forked(pid=pid))
-    for pid, mark in marks.items():
-        isolation.kill_tree(pid, mark)
-    for process in isolation.descendants(os.getpid()):  # processes that belong to no cell any more
-        with contextlib.suppress(Exception):
-            process.kill()
+    server.serve()
     shutil.rmtree(temporary, ignore_errors=True)
+
+
+class Server:
+    """Takes orders from a socket, and forks workers. A branch is a fork of a server that is a server, too."""
+
+    def __init__(self, control: socket.socket, temporary: Path) -> None:
+        self._control = control
+        self._temporary = temporary
+        self._marks: dict[int, str] = {}  # of the workers that run, by process id
+        isolation.adopt_orphans()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        os.set_blocking(self._wake_read, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Take orders until the socket closes. Then kill what is left of the workers."""
+        while True:
+            readable, _, _ = select.select([self._control.fileno(), self._wake_read], [], [])
+            if self._wake_read in readable:
+                self._note_ended()
+            if self._control.fileno() in readable:
+                received = receive_order(self._control)
+                if received is None or not self._do(*received):
+                    break
+        for pid, mark in self._marks.items():
+            isolation.kill_tree(pid, mark)
+        for process in isolation.descendants(os.getpid()):  # branches, and processes that belong to no cell any more
+            with contextlib.suppress(Exception):
+                process.kill()
+
+    def preload(self, order: Preload | Branch) -> bool:
+        """Import modules. Return False if this process cannot fork workers any more."""
+        with _as_a_worker(self._temporary / "preload", order.for_cuda):
+            imported = _imported(order.modules)
+        if order.for_cuda and has_initialised_cuda():
+            return False
+        freeze_garbage()
+        _tell(self._control, Preloaded(modules=tuple(imported)))
+        return True
+
+    def _do(self, order: Order, descriptors: list[int]) -> bool:
+        if isinstance(order, Preload):
+            return self.preload(order)
+        pid = os.fork()
+        if pid == 0:
+            if isinstance(order, Branch):
+                self._become_branch(order, descriptors[0])
+            self._become_worker(order, descriptors[0])
+        os.close(descriptors[0])
+        if isinstance(order, Assignment):
+            self._marks[pid] = order.mark
+            _tell(self._control, Forked(pid=pid))
+        return True
+
+    def _note_ended(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+        for pid, status in _ended():
+            mark = self._marks.pop(pid, None)
+            if mark is not None:
+                isolation.kill_tree(pid, mark)
+                _tell(self._control, Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
+
+    def _become_worker(self, assignment: Assignment, descriptor: int) -> NoReturn:
+        """Do the job in this process, which was just forked."""
+        try:
+            self._leave()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            worker.main(Connection(descriptor), assignment)
+        finally:
+            # without exit handlers, because they belong to the server
+            os._exit(1)
+
+    def _become_branch(self, order: Branch, descriptor: int) -> NoReturn:
+        """Serve in this process, which was just forked."""
+        try:
+            self._leave()
+            branch = Server(socket.socket(fileno=descriptor), self._temporary)
+            if branch.preload(order):
+                branch.serve()
+        finally:
+            os._exit(1)
+
+    def _leave(self) -> None:
+        """Close in a fork what belongs to this server."""
+        signal.set_wakeup_fd(-1)
+        self._control.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
 
 @contextlib.contextmanager
@@ -198,21 +263,6 @@ def has_initialised_cuda() -> bool:
     except OSError:  # nothing has loaded it
         return False
     return bool(loaded.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != NOT_INITIALIZED)
-
-
-def _become_worker(control: socket.socket, pipes: list[int], assignment: Assignment, descriptor: int) -> None:
-    """Do the job in this process, which was just forked. This never returns."""
-    try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        control.close()
-        for pipe in pipes:
-            os.close(pipe)
-        worker.main(Connection(descriptor), assignment)
-    finally:
-        # without exit handlers, because they belong to the server
-        os._exit(1)
 
 
 def _ended() -> list[tuple[int, int]]:

@@ -247,11 +247,14 @@ class ScriptedLauncher:
 
     start_method = "scripted"
     are_serving = True
+    branch_note = ""
 
     def __init__(self, folder: Path, scripts: Mapping[str, Script], machine: ScriptedMachine) -> None:
         self.temporary = folder
         self.first = self
         self.started: list[tuple[int, str]] = []  # epoch and label, in order
+        self.jobs: list[tuple[str, type, tuple[str, ...]]] = []  # label, job, and imports of the branch, in order
+        self._imports: tuple[str, ...] = ()
         self.steps: list[tuple[int, str, str]] = []  # epoch, what, and label, in order
         self.epochs = 10**6  # so many have a fork server
         self.interrupted_at: tuple[int, str] | None = None  # epoch and label of a cell whose start is interrupted
@@ -275,6 +278,10 @@ class ScriptedLauncher:
         self.epoch = epoch
         return self
 
+    def with_imports(self, modules: Sequence[str]) -> ScriptedLauncher:
+        self._imports = tuple(modules)
+        return self
+
     def start(self, job: CellJob, log: Path, workspace: Path | None = None) -> ScriptedWorker | ScriptedAnswer:
         if type(job) in self.answers:
             return ScriptedAnswer(self.answers[type(job)])
@@ -284,6 +291,7 @@ class ScriptedLauncher:
         job.shared_folder.mkdir(parents=True, exist_ok=True)
         self.folders.setdefault(label, []).append(job.shared_folder)
         self.started.append((self.epoch, label))
+        self.jobs.append((label, type(job), self._imports))
         before = self._workers.setdefault(label, [])
 
         def on_step(what: str) -> None:
@@ -418,6 +426,7 @@ def run_contest(
         notes=store.notes(),
         said=progress.notes,
         started=launcher.started,
+        jobs=launcher.jobs,
         folders=launcher.folders,
         steps=launcher.steps,
         most=launcher.most,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness.messages import MeasureCell, MeasurePackagedCell, PackageCell
 from harness.sampling_plan import MAX_ROUNDS_PER_EPOCH
 from records.device import CPU, Device
 from records.schema import Burst, DoubtKind, Record, Status
@@ -146,6 +147,17 @@ def test_for_a_gpu_cells_build_side_by_side_and_warm_up_in_turn(
     assert run.most("builds", "built", at="warms up") == {0: 0, 1: 0}, "no cell builds beside a warm-up"
     told = [note for note in run.notes if "were built side by side" in note]
     assert len(told) == (1 if builds[0] > 1 else 0), "a first build is timed"
+
+
+def test_what_builds_has_the_compiler_imported_and_what_loads_a_package_has_not(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in ("eager", "aotinductor", "inductor")}, plan_of(1))
+    compiler = "torch._inductor.compile_fx"
+    assert [(label, job, compiler in imports) for label, job, imports in run.jobs if label != "inductor"] == [
+        ("eager", MeasureCell, False),
+        ("aotinductor", PackageCell, True),
+        ("aotinductor", MeasurePackagedCell, False),
+    ]
+    assert all(compiler in imports for label, _, imports in run.jobs if label == "inductor")
 
 
 def test_what_tries_out_kernels_is_built_alone(tmp_path: Path) -> None:

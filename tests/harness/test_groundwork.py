@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -176,12 +176,17 @@ class OneServer(ScriptedLauncher):
     """Stands for the launchers of a run, and counts the fork servers that are prepared."""
 
     prepared = 0
+    branched: tuple[str, ...] = ()
     note = ""
 
     def prepare(self, epochs: int) -> None:
         self.prepared = epochs
 
     def await_serving(self, epochs: int = 0) -> None: ...
+
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
+        assert for_cuda
+        self.branched = tuple(modules)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +206,10 @@ def test_with_cores_to_spare_preparations_go_on_beside_builds_on_a_gpu(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     launchers = OneServer(tmp_path, {}, ScriptedMachine())
     launchers.answers[PrecompileHeaders] = HeadersMade(checks_s=22.1)
-    cells = [Cell(model="mlp", backend="aotinductor", device=Device(device))]
+    cells = [Cell(model="mlp", backend=name, device=Device(device)) for name in ("aotinductor", "onnx")]
     headers = measuring.prepare(launchers, cells, Request(), store, Silent())  # type: ignore[arg-type]
     assert launchers.prepared == servers
+    assert launchers.branched == (("torch._inductor.compile_fx",) if (cores, device) == (16, "cuda") else ())
     told = "builds for aotinductor on"
     assert any(told in note for note in store.notes()) is is_awaited
     headers.await_for(cells[0])

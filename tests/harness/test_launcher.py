@@ -15,8 +15,9 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from harness.controller.launcher import CannotPreload, ForkLauncher, Launcher, Launchers, SpawnLauncher, Started
-from harness.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
+from harness.controller.fork_server import CannotPreload
+from harness.controller.launcher import ForkLauncher, Launcher, Launchers, SpawnLauncher
+from harness.controller.worker_process import DeadlinePassed, Started, Worker, WorkerEnded
 from harness.messages import (
     BeginWarmUp,
     Build,
@@ -253,9 +254,13 @@ class Server(Launcher):
         self.failure = failure
         self.is_closed = False
         self.preloaded: Sequence[str] = ()
+        self.branched: Sequence[str] = ()
 
     def preload(self, modules: Sequence[str], for_cuda: bool) -> None:
         self.preloaded = modules
+
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
+        self.branched = modules
 
     def await_serving(self) -> None:
         if self.failure is not None:
@@ -336,6 +341,17 @@ def test_a_server_that_does_not_survive_its_imports_is_replaced_by_one_without_t
         assert launchers.first is servers.made[1]
 
 
+def test_all_servers_branch_and_one_that_replaces_another_does_not() -> None:
+    servers = Servers(None, None, None, None, CannotPreload())
+    with Launchers("forkserver", servers) as launchers:
+        launchers.prepare(2)
+        launchers.branch(["module", "module"], for_cuda=True)
+        launchers.of_epoch(2)
+        assert [server.branched for server in servers.made] == [("module",)] * 4
+        launchers.of_epoch(4)
+        assert [server.branched for server in servers.made[4:]] == [("module",), ("module",), ()]
+
+
 def test_spawned_workers_need_one_launcher_only() -> None:
     with Launchers("spawn") as launchers:
         launchers.prepare(3)
@@ -413,6 +429,58 @@ def test_a_module_that_ends_or_stops_the_server_cannot_be_preloaded(modules: Pat
             server.await_serving()
 
 
+LOOKING = """
+import pathlib, sys
+maps = pathlib.Path("/proc/self/maps").read_text().splitlines()
+address = next(line.split("-")[0] for line in maps if "libc.so" in line)
+print(["xmlrpc.server" in sys.modules, address], file=open({path!r}, "w"))
+"""
+
+
+def test_only_workers_of_the_branch_have_imported_its_modules_and_all_share_a_layout(modules: Path) -> None:
+    (modules / "looking_module.py").write_text(LOOKING.format(path=str(modules / "seen")))
+
+    def seen(launcher: Launcher) -> tuple[bool, str]:
+        worker = launcher.start(TryImport(module="looking_module"), modules / "log")
+        assert until(worker, Tried).reason == "" and worker.workspace.is_relative_to(server.temporary)
+        worker.end()
+        found: tuple[bool, str] = ast.literal_eval((modules / "seen").read_text())
+        return found
+
+    with ForkLauncher() as server:
+        server.branch(["xmlrpc.server", "no.such.module"])
+        branch = server.with_imports(["xmlrpc.server"])
+        (has_it, address), (has_it_not, same_address) = seen(branch), seen(server.with_imports(["json.tool"]))
+        assert has_it and not has_it_not and address == same_address
+        assert server.with_imports([]) is server.with_imports(["no.such.module"]) is server
+        assert "builds need xmlrpc.server were forked" in server.branch_note
+        assert "had imported torch and nothing else" in server.note
+        hanging = branch.start(TryImport(module="stuck_module"), modules / "log")
+        process = psutil.Process(hanging.pid)
+    assert not process.is_running(), "it ends with the launcher"
+
+
+@pytest.mark.parametrize("module", ["dying_module", "stuck_module"])
+def test_a_branch_that_cannot_import_is_done_without(modules: Path, module: str) -> None:
+    with ForkLauncher(max_preload_s=1.0, max_close_s=2.0) as server:
+        server.branch([module])
+        assert server.with_imports([module]) is server
+        assert server.branch_note == ""
+        until(server.start(ProbeTorch(), modules / "log"), TorchFacts)
+
+
+def test_a_branch_that_dies_later_is_done_without(modules: Path) -> None:
+    with ForkLauncher() as server:
+        server.branch(["xmlrpc.server"])
+        assert server.with_imports(["xmlrpc.server"]) is not server
+        for process in psutil.Process(server.pid).children():
+            process.kill()
+        deadline = time.monotonic() + 20
+        while server.with_imports(["xmlrpc.server"]) is not server:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
 @pytest.mark.parametrize(("answers", "is_initialised"), [(3, False), (0, True)])
 def test_a_server_whose_modules_initialise_the_driver_cannot_fork_for_cuda(
@@ -428,10 +496,15 @@ def test_a_server_whose_modules_initialise_the_driver_cannot_fork_for_cuda(
         if is_initialised:
             with pytest.raises(CannotPreload):
                 server.await_serving()
+            with ForkLauncher() as other:
+                other.branch(["touching_module"], for_cuda=True)
+                assert other.with_imports(["touching_module"]) is other
         else:
             server.await_serving()
             assert "touching_module" in server.note
             devices = ast.literal_eval((modules / "seen").read_text())[1]
+            server.branch(["curious_module"], for_cuda=True)
+            assert server.with_imports(["curious_module"]) is not server
             assert devices == os.environ.get("CUDA_VISIBLE_DEVICES"), "modules see the GPUs that workers will use"
 
 

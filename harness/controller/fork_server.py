@@ -1,0 +1,125 @@
+"""The controller's end of a fork server: it sends orders, and reads what the server notes."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+
+from harness import server_messages
+from harness.controller.worker_process import Started
+from harness.messages import Assignment
+from harness.server_messages import Branch, Exited, Forked, Notice, Order, Preload, Preloaded
+from records.errors import BakeoffError
+
+
+class CannotPreload(Exception):
+    """The fork server ended while it imported what it was asked to, or took too long."""
+
+
+class ForkServer:
+    """A fork server, or a branch of one."""
+
+    def __init__(
+        self, control: socket.socket, awaited: type[Notice], max_preload_s: float, how_it_ended: Callable[[], str]
+    ) -> None:
+        """It says the notice `awaited` when it serves. `how_it_ended` waits for the process once it closed its end."""
+        self.imported: list[str] = []  # beside torch
+        self._control = control
+        self._awaited: list[type[Notice]] = [awaited]
+        self._max_preload_s = max_preload_s
+        self._how_it_ended = how_it_ended
+        self._exited: dict[int, int] = {}
+        self._buffer = b""
+
+    def preload(self, modules: Sequence[str], for_cuda: bool) -> None:
+        """Have it import `modules` before it forks another worker. One that does not import is left out."""
+        with contextlib.suppress(OSError):  # the server is gone: waiting for it says so
+            self._send(Preload(modules=tuple(modules), for_cuda=for_cuda))
+        self._awaited.append(Preloaded)
+
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> ForkServer:
+        """Have it fork a server that imports `modules`, too."""
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.suppress(OSError):
+            self._send(Branch(modules=tuple(modules), for_cuda=for_cuda), theirs.fileno())
+        return ForkServer(ours, Preloaded, self._max_preload_s, lambda: "the branch of the fork server ended")
+
+    @property
+    def is_serving(self) -> bool:
+        """Return True when a worker can be forked without waiting."""
+        while self._awaited and self._readable():
+            self._note(self._answer())
+        return not self._awaited
+
+    @property
+    def is_gone(self) -> bool:
+        """Return True when it has ended, and everything that it said was read."""
+        readable, _, _ = select.select([self._control], [], [], 0.0)
+        return bool(readable) and not self._control.recv(1, socket.MSG_PEEK)
+
+    def await_serving(self) -> None:
+        """Wait until everything is imported and workers can be forked. Servers started together import together.
+
+        Raises CannotPreload where a module that it was asked to import ends the server, or takes too long, and
+        BakeoffError where it ended otherwise.
+        """
+        while self._awaited:
+            is_preloading = self._awaited[0] is Preloaded
+            if is_preloading and not self._readable(self._max_preload_s):
+                raise CannotPreload
+            try:
+                self._note(self._answer())
+            except BakeoffError:
+                if is_preloading:
+                    raise CannotPreload from None
+                raise
+
+    def fork(self, assignment: Assignment, theirs: Connection) -> Started:
+        """Fork a worker, and hand it `assignment` and its end of the pipe, `theirs`."""
+        self.await_serving()
+        self._send(assignment, theirs.fileno())
+        while not isinstance(notice := self._answer(), Forked):
+            self._note(notice)
+        return notice.pid, partial(self._exit_status, notice.pid)
+
+    def close(self) -> None:
+        """Have it kill its workers and leave."""
+        self._control.close()
+
+    def _send(self, order: Order, *descriptors: int) -> None:
+        server_messages.send_order(self._control, order, *descriptors)
+
+    def _exit_status(self, pid: int, wait: bool) -> int | None:
+        while pid not in self._exited:
+            if not wait and not self._readable():
+                return None
+            self._note(self._answer())
+        return self._exited[pid]
+
+    def _note(self, notice: Notice) -> None:
+        if isinstance(notice, Exited):
+            self._exited[notice.pid] = notice.status
+        elif type(notice) in self._awaited:
+            self._awaited.remove(type(notice))
+        if isinstance(notice, Preloaded):
+            self.imported += notice.modules
+
+    def _readable(self, seconds: float = 0.0) -> bool:
+        """Return True when an answer comes within `seconds`."""
+        if b"\n" in self._buffer:
+            return True
+        readable, _, _ = select.select([self._control], [], [], seconds)
+        return bool(readable) and bool(self._control.recv(1, socket.MSG_PEEK))  # nothing: the server is gone
+
+    def _answer(self) -> Notice:
+        while b"\n" not in self._buffer:
+            part = self._control.recv(65536)
+            if not part:
+                raise BakeoffError(self._how_it_ended())
+            self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return server_messages.parse_notice(line)
