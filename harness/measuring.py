@@ -114,15 +114,16 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
         headers.begin([(cell, launchers.of_environment(cell.environment).first) for cell in asked], may_make)
         if may_make and (len(usable_cores()) < SPARE_CORES or not all(cell.device.is_cuda for cell in missing)):
             headers.await_all()
-    if len(usable_cores()) >= SPARE_CORES and (parts := parts_of_torch(missing)):
-        launchers.branch(parts, for_cuda=True)  # its modules look for the headers' folder
+    sensible = [cell for cell in missing if not cell.environment and not refusal(cell)[1]]
+    if parts := parts_of_torch(sensible):  # they look for the headers' folder
+        for_cuda = any(cell.device.is_cuda for cell in sensible)
+        launchers.branch(parts, for_cuda, at_once=len(usable_cores()) >= SPARE_CORES)
     return headers
 
 
 def parts_of_torch(cells: Sequence[Cell]) -> list[str]:
-    """Return the modules of torch that building cells for a GPU imports. Other libraries may start threads."""
-    sensible = [cell for cell in cells if cell.device.is_cuda and not cell.environment and not refusal(cell)[1]]
-    imports = [name for cell in sensible for name in backends.create(cell.backend).imports]
+    """Return the modules of torch that building the cells imports. Other libraries may start threads."""
+    imports = [name for cell in cells for name in backends.create(cell.backend).imports]
     return list(dict.fromkeys(name for name in imports if name.startswith("torch.")))
 
 

@@ -41,8 +41,6 @@ def _measure_sensible(run: Measurement, contest: Contest, sensible: Sequence[Pla
     if not run.launchers.are_serving:
         run.progress.note("importing torch in the fork servers of further processes")
     run.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
-    if told := run.launchers.first.branch_note:
-        run.store.note(told)
     groundwork.measure_ceilings(sensible[0].cell, *needed)
     run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
     setup = ContestSetup(run.store, run.progress, run.sampling, run.time_limit_s, reference, run.machine)
@@ -54,6 +52,8 @@ def _measure_sensible(run: Measurement, contest: Contest, sensible: Sequence[Pla
     if before := [cell_run.cell.label for cell_run in cell_runs if cell_run.was_built_before]:
         run.store.note(f"interrupted and resumed: {contest.id} began anew, but with {', '.join(before)} built before")
     ContestRun(run, cell_runs, kept).run()
+    if told := run.launchers.first.branch_note:
+        run.store.note(told)
     run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
 
 
