@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from backends import cuda_graph, memory_format, quantising, surgical
 from backends.base import (
@@ -49,6 +50,12 @@ COORDINATE_DESCENT = "coordinate-descent"
 """The mode for decode steps. With one sequence, its options turn products into reductions that Inductor generates and
 tunes, and attention is generated, too. Source: gpt-fast (https://github.com/pytorch-labs/gpt-fast)."""
 
+OVERLAPPED = "coordinate-descent-overlapped"
+"""`coordinate-descent` with independent kernels in one, and with kernels that start while the one ahead still ends. The
+second is Hopper's programmatic dependent launch. It helps small models most, and others not always."""
+
+DESCENTS = frozenset({COORDINATE_DESCENT, OVERLAPPED})
+
 BUCKETS = "buckets"
 """The mode that pads inputs to the next power of two, so that a stream of sizes has only a few shapes."""
 
@@ -69,6 +76,14 @@ class Inductor(Backend):
         "freezing": {"options": {"freezing": True}},
         CUDA_GRAPH: {},
         COORDINATE_DESCENT: {"options": {"coordinate_descent_tuning": True}},
+        OVERLAPPED: {
+            "options": {
+                "coordinate_descent_tuning": True,
+                "combo_kernels": True,
+                "combo_kernel_allow_mixed_sizes": 2,  # of reductions, too
+                "triton.enable_pdl": True,
+            }
+        },
         OPTIMIZER_INSIDE: {},
         SURGICAL: {},
         "static": {"dynamic": False},
@@ -79,7 +94,7 @@ class Inductor(Backend):
         f"{CUDA_GRAPH}-{CHANNELS_LAST}": {},
     }
     channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", "reduce-overhead", CUDA_GRAPH)
-    captures = frozenset({CUDA_GRAPH, COORDINATE_DESCENT})
+    captures = DESCENTS | {CUDA_GRAPH}
     best: ClassVar[Mapping[str, Suits]] = {
         "default": Suits(),
         CHANNELS_LAST: Suits("cpu", convolutions=True),
@@ -96,7 +111,7 @@ class Inductor(Backend):
     imports: ClassVar[tuple[str, ...]] = ("torch._dynamo", "torch._inductor.compile_fx")
     one_size: ClassVar[Mapping[str, str]] = {
         **Backend.one_size,
-        COORDINATE_DESCENT: "a CUDA graph replays calls of one size",
+        **dict.fromkeys(DESCENTS, "a CUDA graph replays calls of one size"),
         SURGICAL: "parts that are compiled alone have no inputs of the model, which a range is of",
         "static": "this mode builds for one size",
         BUCKETS: "this mode builds for each power of two",
@@ -118,7 +133,7 @@ class Inductor(Backend):
         torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
 
     def times_kernels(self, cell: Cell) -> bool:
-        return cell.mode == COORDINATE_DESCENT or "max-autotune" in str(self.modes[cell.mode].get("mode"))
+        return cell.mode in DESCENTS or "max-autotune" in str(self.modes[cell.mode].get("mode"))
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
@@ -130,7 +145,7 @@ class Inductor(Backend):
             return Availability(f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune")
         if not cell.device.is_cuda and cell.precision is Precision.INT8 and mode == "freezing":
             return Availability(f"on {cell.device}, int8 is always frozen: use inductor")
-        if cell.mode == COORDINATE_DESCENT and cell.is_trained:
+        if cell.mode in DESCENTS and cell.is_trained:
             return Availability(f"mode {cell.mode} is for inference: use inductor/{CUDA_GRAPH}")
         if cell.mode == OPTIMIZER_INSIDE and cell.task != TRAIN_STEP:
             return Availability(f"task {cell.task} has no optimiser to compile: use inductor")
@@ -161,9 +176,9 @@ class Inductor(Backend):
         # torch.compile is lazy and compiles in the first call, so the call belongs to this phase
         mark(inputs, context.open_axes)
         with context.phase("compile"), prepared.compiling(), refusing_guards(context.open_axes), InductorLog() as log:
-            options = self.modes[context.cell.mode]
+            options = known_options(self.modes[context.cell.mode])
             # any `dynamic` but the default is entered and left as a context in every call (5 µs)
-            compiled = torch.compile(prepared.module, backend="inductor", **options)  # type: ignore[call-overload]
+            compiled = torch.compile(prepared.module, backend="inductor", **options)
             if context.cell.mode == BUCKETS:
                 compiled = Buckets(prepared.module, [inputs, *context.calibration]).around(compiled)
             others = of_each_shape([inputs, *context.calibration])[1:]
@@ -183,11 +198,11 @@ class Inductor(Backend):
                 )
 
     def _attention(self, cell: Cell, inputs: Inputs) -> AbstractContextManager[object]:
-        """Return the context to compile in. `coordinate-descent` changes attention in steps of one sequence."""
+        """Return the context to compile in. Coordinate descent changes attention in steps of one sequence."""
         from backends.attention_products import attention_as_products
 
         is_one_sequence = cell.task == DECODE and inputs.args[0].shape[0] == 1
-        applies = is_one_sequence and cell.mode == COORDINATE_DESCENT
+        applies = is_one_sequence and cell.mode in DESCENTS
         return attention_as_products() if applies else contextlib.nullcontext()
 
     def _build_surgical(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
@@ -311,6 +326,19 @@ class OptimisedSteps(FromCounters, Wrapped):
                 asked_for = {reason for reason in counters["graph_break"] if "torch._dynamo.graph_break()" in reason}
                 found = counters["graph_break"] - before
                 self._breaks_by_design = Counter({reason: found[reason] for reason in asked_for})
+
+
+def known_options(mode: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a mode. Raises Unsupported where this version of Inductor lacks one of its options."""
+    import torch
+    from torch._inductor import config
+
+    for name in mode.get("options", {}):
+        try:
+            operator.attrgetter(name)(config)
+        except AttributeError:
+            raise Unsupported(f"Inductor of torch {torch.__version__} has no option {name}") from None
+    return mode
 
 
 def failed_guards() -> list[str]:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
 import backends
-from backends.inductor import Inductor, InductorLog
+from backends.inductor import DESCENTS, Inductor, InductorLog, known_options
 from models.base import Inputs, LoadedModel
 from records.device import Device
+from records.errors import Unsupported
 from records.schema import DECODE, INFERENCE, Cell, Extent
 from tests.backends.building import built
 
@@ -166,8 +167,9 @@ def test_modes_that_make_no_sense_on_a_cpu_say_what_to_use(mode: str, instead: s
     assert backends.create("inductor").supports(Cell(model="mlp", backend="inductor", mode=mode, device="cuda"))
 
 
-def test_coordinate_descent_is_a_graph_for_inference_on_cuda() -> None:
-    inductor, asked = backends.create("inductor"), Cell(model="mlp", backend="inductor", mode="coordinate-descent")
+@pytest.mark.parametrize("mode", sorted(DESCENTS))
+def test_coordinate_descent_is_a_graph_for_inference_on_cuda(mode: str) -> None:
+    inductor, asked = backends.create("inductor"), Cell(model="mlp", backend="inductor", mode=mode)
     on_cuda = asked.model_copy(update={"device": Device("cuda")})
     assert "need a CUDA device" in inductor.supports(asked).reason
     assert inductor.supports(on_cuda)
@@ -178,6 +180,7 @@ def test_coordinate_descent_is_a_graph_for_inference_on_cuda() -> None:
     ("mode", "task", "sequences", "is_fused"),
     [
         ("coordinate-descent", DECODE, 1, False),
+        ("coordinate-descent-overlapped", DECODE, 1, False),
         ("coordinate-descent", DECODE, 2, True),
         ("coordinate-descent", INFERENCE, 1, True),
         ("cuda-graph", DECODE, 1, True),
@@ -203,6 +206,13 @@ def test_only_in_its_decode_steps_of_one_sequence_attention_is_products(
     assert any("mul" in name for name in seen) is not is_fused
     assert not any("mm" in name for name in seen)
     torch.testing.assert_close(found, model(x))
+
+
+def test_an_option_that_this_torch_lacks_is_named() -> None:
+    assert known_options({"mode": "max-autotune"}) == {"mode": "max-autotune"}
+    assert known_options({"options": {"triton.cudagraphs": True}})
+    with pytest.raises(Unsupported, match=r"Inductor of torch 2\S+ has no option triton\.flies"):
+        known_options({"options": {"freezing": True, "triton.flies": True}})
 
 
 class Attend(nn.Module):

@@ -70,6 +70,7 @@ def test_an_alias_is_the_backend_it_stands_for(alias: str, name: str) -> None:
         ("inductor/max-autotune", True),
         ("inductor/max-autotune-no-cudagraphs", True),
         ("inductor/coordinate-descent", True),
+        ("inductor/coordinate-descent-overlapped", True),
         ("aotinductor/cuda-graph", False),
         ("onnx", True),
         ("tensorrt", True),
