@@ -116,8 +116,7 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
             headers.await_all()
     sensible = [cell for cell in missing if not cell.environment and not refusal(cell)[1]]
     if parts := parts_of_torch(sensible):  # they look for the headers' folder
-        for_cuda = any(cell.device.is_cuda for cell in sensible)
-        launchers.branch(parts, for_cuda, at_once=len(usable_cores()) >= SPARE_CORES)
+        launchers.branch(parts, for_cuda=any(cell.device.is_cuda for cell in sensible))
     return headers
 
 

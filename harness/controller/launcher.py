@@ -107,14 +107,11 @@ class Launcher(ABC):
     def preload(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
         """Import `modules` for all workers, where they share what was imported. `for_cuda`: some will use CUDA."""
 
-    def branch(self, modules: Sequence[str], for_cuda: bool, at_once: bool) -> None:  # noqa: B027 - as above
-        """Import `modules` for the workers that `with_imports` starts, and for no others: `at_once`, or for the first.
-
-        This does not wait.
-        """
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
+        """Import `modules` for the workers that `with_imports` starts, and for no others. This does not wait."""
 
     def with_imports(self, modules: Sequence[str]) -> Launcher:
-        """Return what starts workers that have imported `modules`, where there can be a branch, or this launcher."""
+        """Return what starts workers that have imported `modules`, where there is such a branch, or this launcher."""
         return self
 
     @property
@@ -159,7 +156,6 @@ class Launchers:
         self._further: dict[int, Launcher] = {}  # by epoch, beyond the prepared ones
         self._modules: tuple[str, ...] = ()
         self._for_cuda = False
-        self._branch: tuple[tuple[str, ...], bool, bool] | None = None  # modules, and how
 
     @property
     def first(self) -> Launcher:
@@ -180,15 +176,14 @@ class Launchers:
         for others in self._others.values():
             others.preload(modules, for_cuda)
 
-    def branch(self, modules: Sequence[str], for_cuda: bool, at_once: bool) -> None:
-        """Have every fork server branch, so that only the workers of cells that need `modules` have imported them.
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
+        """Have the prepared fork servers branch, so that only the workers of cells that need `modules` import them.
 
-        All share a layout of memory. A branch starts `at_once`, or with the first worker that needs it. Named
-        environments have no branches.
+        All share a layout of memory. Named environments have no branches. Nor have the servers of further epochs, whose
+        cells may do without.
         """
-        self._branch = tuple(dict.fromkeys(modules)), for_cuda, at_once
-        for each in (*self._launchers, *self._further.values()):
-            each.branch(*self._branch)
+        for each in self._launchers:
+            each.branch(tuple(dict.fromkeys(modules)), for_cuda)
 
     def prepare(self, epochs: int) -> None:
         """Have launchers for so many epochs. Their servers import torch at the same time, and this does not wait."""
@@ -229,8 +224,6 @@ class Launchers:
     def _started(self) -> Launcher:
         started = self._new_launcher(self._start_method)
         started.preload(self._modules, self._for_cuda)
-        if self._branch:
-            started.branch(*self._branch)
         return started
 
     def _serving(self, server: Launcher) -> Launcher:
@@ -239,7 +232,7 @@ class Launchers:
             server.await_serving()
         except CannotPreload:
             server.__exit__()
-            self._modules, self._branch = (), None
+            self._modules = ()
             server = self._started()
             try:
                 server.await_serving()
@@ -259,7 +252,6 @@ class Launchers:
         for epoch in epochs:
             try:
                 self._further[epoch] = self._serving(self._further[epoch])
-                self._further[epoch].await_branch()
             except BakeoffError:
                 self._leave_further([later for later in epochs if later >= epoch])
                 if epoch == epochs.start:
@@ -326,7 +318,6 @@ class ForkLauncher(Launcher):
             )
         self._server = ForkServer(control, Serving, max_preload_s, self._how_it_ended)
         self._branch: BranchLauncher | None = None
-        self._may_branch: tuple[Sequence[str], bool] = (), False
 
     @property
     def pid(self) -> int:
@@ -351,14 +342,10 @@ class ForkLauncher(Launcher):
         if modules:
             self._server.preload(modules, for_cuda)
 
-    def branch(self, modules: Sequence[str], for_cuda: bool = False, at_once: bool = True) -> None:
-        self._may_branch = modules, for_cuda
-        if at_once:
-            self._start_branch()
+    def branch(self, modules: Sequence[str], for_cuda: bool = False) -> None:
+        self._branch = BranchLauncher(self._server.branch(modules, for_cuda), self.temporary)
 
     def with_imports(self, modules: Sequence[str]) -> Launcher:
-        if modules and self._branch is None and set(modules) <= set(self._may_branch[0]):
-            self._start_branch()
         self.await_branch()
         return self._branch if self._branch and modules and self._branch.has_imported(modules) else self
 
@@ -383,12 +370,7 @@ class ForkLauncher(Launcher):
             f"the fork server ended (status {self._process.wait()}): its last words are above; try --start-method spawn"
         )
 
-    def _start_branch(self) -> None:
-        self._branch = BranchLauncher(self._server.branch(*self._may_branch), self.temporary)
-
     def _leave_branch(self) -> None:
-        """Leave the branch, and do without one from here on."""
-        self._may_branch = (), False
         if self._branch is not None:
             self._branch.__exit__()
         self._branch = None

@@ -176,7 +176,7 @@ class OneServer(ScriptedLauncher):
     """Stands for the launchers of a run, and counts the fork servers that are prepared."""
 
     prepared = 0
-    branched: tuple[tuple[str, ...], bool, bool] | None = None
+    branched: tuple[tuple[str, ...], bool] | None = None
     note = ""
 
     def prepare(self, epochs: int) -> None:
@@ -184,8 +184,8 @@ class OneServer(ScriptedLauncher):
 
     def await_serving(self, epochs: int = 0) -> None: ...
 
-    def branch(self, modules: Sequence[str], for_cuda: bool, at_once: bool) -> None:
-        self.branched = tuple(modules), for_cuda, at_once
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
+        self.branched = tuple(modules), for_cuda
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_with_cores_to_spare_preparations_go_on_beside_builds_on_a_gpu(
     cells = [Cell(model="mlp", backend=name, device=Device(device)) for name in ("aotinductor", "onnx")]
     headers = measuring.prepare(launchers, cells, Request(), store, Silent())  # type: ignore[arg-type]
     assert launchers.prepared == servers
-    assert launchers.branched == (("torch._inductor.compile_fx",), device == "cuda", cores == 16)
+    assert launchers.branched == (("torch._inductor.compile_fx",), device == "cuda")
     told = "builds for aotinductor on"
     assert any(told in note for note in store.notes()) is is_awaited
     headers.await_for(cells[0])
