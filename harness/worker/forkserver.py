@@ -3,8 +3,8 @@
 A fresh interpreter needs seconds for `import torch`; a fork of this process needs milliseconds. The controller may also
 ask for the modules that loading the run's models imports, and for a branch: a fork that imports what only some cells
 need, and forks their workers. No fork can use CUDA once its parent has initialised the driver. So torch gets the GPUs'
-number and versions from NVML meanwhile. A server whose driver is initialised all the same ends. The controller starts
-another one, which imports torch alone, and does without a branch.
+number and versions from NVML meanwhile. A server ends if its driver is initialised all the same, or if a thread was
+started. The controller starts another one, which imports torch alone, and does without a branch.
 
 When the controller's end of the socket closes, however the controller died, the server kills what is left, removes the
 run's temporary folder and leaves.
@@ -21,6 +21,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
@@ -99,10 +100,13 @@ class Server:
                 process.kill()
 
     def preload(self, order: Preload | Branch) -> bool:
-        """Import modules. Return False if this process cannot fork workers any more."""
+        """Import modules. Return False if this process cannot fork workers any more.
+
+        A fork has none of its parent's threads, and whatever they held stays locked in it.
+        """
         with _as_a_worker(self._temporary / "preload", order.for_cuda):
             imported = _imported(order.modules)
-        if order.for_cuda and has_initialised_cuda():
+        if (order.for_cuda and has_initialised_cuda()) or threading.active_count() > 1:
             return False
         freeze_garbage()
         _tell(self._control, Preloaded(modules=tuple(imported)))
@@ -167,6 +171,7 @@ def _as_a_worker(workspace: Path, for_cuda: bool) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(isolation.child_environment(before, workspace, ""))
     os.environ.update({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if for_cuda else {"CUDA_VISIBLE_DEVICES": ""})
+    os.environ["TORCH_WARM_POOL"] = "0"  # some versions of Inductor start compiling processes when it is imported
     try:
         with _output_to(workspace / "log"), versions_by_nvml() if for_cuda else contextlib.nullcontext():
             yield

@@ -394,6 +394,7 @@ MODULES = {
     "exiting_module": "import sys; sys.exit(3)",
     "dying_module": "import os; os._exit(3)",
     "stuck_module": "import time; time.sleep(3600)",
+    "threading_module": "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
     "curious_module": (
         "import os\nprint('heard by nobody')\nopen(os.path.join(os.path.dirname(__file__), 'seen'), 'w').write("
         "repr([os.environ.get(name) for name in ('HF_HUB_OFFLINE', 'CUDA_VISIBLE_DEVICES', 'XDG_CACHE_HOME')]))"
@@ -419,7 +420,7 @@ def test_modules_are_imported_for_all_workers_and_as_in_one_and_what_does_not_im
         assert cache.startswith(str(server.temporary))
 
 
-@pytest.mark.parametrize("module", ["dying_module", "stuck_module"])
+@pytest.mark.parametrize("module", ["dying_module", "stuck_module", "threading_module"])
 def test_a_module_that_ends_or_stops_the_server_cannot_be_preloaded(modules: Path, module: str) -> None:
     with ForkLauncher(max_preload_s=1.0, max_close_s=0.5) as server:
         server.preload([module])
@@ -458,7 +459,7 @@ def test_only_workers_of_the_branch_have_imported_its_modules_and_all_share_a_la
     assert not process.is_running(), "it ends with the launcher"
 
 
-@pytest.mark.parametrize("module", ["dying_module", "stuck_module"])
+@pytest.mark.parametrize("module", ["dying_module", "stuck_module", "threading_module"])
 def test_a_branch_that_cannot_import_is_done_without(modules: Path, module: str) -> None:
     with ForkLauncher(max_preload_s=1.0, max_close_s=2.0) as server:
         server.branch([module])
