@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from harness import isolation, messages
-from harness.controller.fork_server import CannotPreload, ForkServer
+from harness.controller.server_process import CannotPreload, ForkServer
 from harness.controller.worker_process import Started, Worker
 from harness.messages import Assignment, Event, Job
 from harness.plan import StartMethod

@@ -15,8 +15,8 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from harness.controller.fork_server import CannotPreload
 from harness.controller.launcher import ForkLauncher, Launcher, Launchers, SpawnLauncher
+from harness.controller.server_process import CannotPreload
 from harness.controller.worker_process import DeadlinePassed, Started, Worker, WorkerEnded
 from harness.messages import (
     BeginWarmUp,

@@ -1,4 +1,4 @@
-"""The controller's end of a fork server: it sends orders, and reads what the server notes."""
+"""A fork server, as the controller sees it: it takes orders, and tells what it has done."""
 
 from __future__ import annotations
 
