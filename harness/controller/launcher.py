@@ -36,6 +36,9 @@ FURTHER_SERVERS_AT_ONCE = 2
 """Servers that are started together for epochs beyond the prepared ones. Two hardly take longer than one, and a contest
 that needs a fourth process mostly needs a fifth."""
 
+MOST_BRANCHES = 5
+"""So many fork servers have a branch at most, since each may hold 160 MB of its own (Inductor of torch 2.13)."""
+
 CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
 
 
@@ -179,10 +182,10 @@ class Launchers:
     def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
         """Have the prepared fork servers branch, so that only the workers of cells that need `modules` import them.
 
-        All share a layout of memory. Named environments have no branches. Nor have the servers of further epochs, whose
-        cells may do without.
+        All share a layout of memory. Named environments have no branches. Nor have the servers of further epochs, in
+        which such cells import for themselves.
         """
-        for each in self._launchers:
+        for each in self._launchers[:MOST_BRANCHES]:
             each.branch(tuple(dict.fromkeys(modules)), for_cuda)
 
     def prepare(self, epochs: int) -> None:

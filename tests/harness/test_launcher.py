@@ -341,13 +341,16 @@ def test_a_server_that_does_not_survive_its_imports_is_replaced_by_one_without_t
         assert launchers.first is servers.made[1]
 
 
-def test_only_prepared_servers_branch() -> None:
+@pytest.mark.parametrize(("prepared", "branches"), [(2, 2), (7, 5)])
+def test_only_the_first_prepared_servers_branch(prepared: int, branches: int) -> None:
     servers = Servers()
     with Launchers("forkserver", servers) as launchers:
-        launchers.prepare(2)
+        launchers.prepare(prepared)
         launchers.branch(["module", "module"], for_cuda=True)
-        launchers.of_epoch(2)
-        assert [server.branched for server in servers.made] == [("module",)] * 2 + [()] * 2
+        launchers.of_epoch(prepared)
+        assert [server.branched for server in servers.made] == [("module",)] * branches + [()] * (
+            prepared + 2 - branches
+        )
 
 
 def test_spawned_workers_need_one_launcher_only() -> None:
