@@ -348,9 +348,8 @@ def test_only_the_first_prepared_servers_branch(prepared: int, branches: int) ->
         launchers.prepare(prepared)
         launchers.branch(["module", "module"], for_cuda=True)
         launchers.of_epoch(prepared)
-        assert [server.branched for server in servers.made] == [("module",)] * branches + [()] * (
-            prepared + 2 - branches
-        )
+        expected = [("module",) if place < branches else () for place in range(prepared + 2)]
+        assert [server.branched for server in servers.made] == expected
 
 
 def test_spawned_workers_need_one_launcher_only() -> None:
