@@ -263,7 +263,8 @@ class Backend(ABC):
     precompiles: ClassVar[tuple[str, ...]] = ()
     """Kinds of device. Its builds for them include torch's C++ headers, which are precompiled once for a machine."""
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that `build` needs and that take seconds to import. No phase is timed with them."""
+    """Modules that `build` needs and that take seconds to import. No phase is timed with them. Those of torch are
+    imported once for all cells, in processes that cells are forked from: they must not start threads."""
     fast_path: ClassVar[tuple[str, ...]] = ()
     """Modes that call PyTorch's fused kernels for transformer layers (`backends.fast_path`). All others compile what is
     inside of these layers."""
