@@ -47,7 +47,7 @@ class LoadDoubtKind(StrEnum):
     """The kinds of doubts about what was found under load. The comments say what `values` hold."""
 
     NEAR_CEILING = "near ceiling"  # the generator can hardly do more; value, ceiling
-    SOAK_MISSED = "soak missed"  # the objective does not hold over the soak; value_ms, seconds
+    SOAK_MISSED = "soak missed"  # the objective does not hold over the soak; value_ms, seconds, (lower_rate, lower_ms)
     DRIFTED = "drifted"  # latencies changed over the soak; share
     SHORT_WINDOWS = "short windows"  # no queue had time to grow; seconds
     FAILED = "failed"  # requests raised errors or were left out; failed, shed, requests
@@ -210,15 +210,20 @@ def _loaded_cell(label: str, load: Load, found: Fit, rank: int | None, price_per
         value=value,
         interval=interval,
         rank=rank if value is not None else None,
-        soak=_soaked(load),
+        soak=_soaked(load, load.soak),
         points=_points(load),
         rate=rate,
         price_per_million=price_per_hour / 3600 / rate * MILLION if price_per_hour and rate else None,
     )
 
 
-def _soaked(load: Load) -> Soaked | None:
-    windows = load.soak
+def misses_objective(load: Load) -> bool:
+    """Return True if the objective does not hold over the soak."""
+    soak = _soaked(load, load.soak)
+    return bool(soak and load.objective and (soak.objective_ms or 0.0) > MISSED * load.objective.limit_ms)
+
+
+def _soaked(load: Load, windows: Sequence[LoadWindow]) -> Soaked | None:
     if not windows:
         return None
     requests = sum(window.requests for window in windows)
@@ -268,8 +273,10 @@ def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
             values = {"value": cell.value, "ceiling": load.ceiling}
             found.append(LoadDoubt(LoadDoubtKind.NEAR_CEILING, cell.label, values))
     soak = cell.soak
-    if soak and load.objective and soak.objective_ms and soak.objective_ms > MISSED * load.objective.limit_ms:
+    if soak and soak.objective_ms and misses_objective(load):
         values = {"value_ms": soak.objective_ms, "seconds": soak.seconds}
+        if (lower := _soaked(load, load.lower_soak)) and lower.objective_ms:
+            values |= {"lower_rate": lower.rate, "lower_ms": lower.objective_ms}
         found.append(LoadDoubt(LoadDoubtKind.SOAK_MISSED, cell.label, values))
     if soak and soak.drift is not None and abs(soak.drift) > DRIFT:
         found.append(LoadDoubt(LoadDoubtKind.DRIFTED, cell.label, {"share": soak.drift}))
@@ -278,7 +285,7 @@ def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
         seconds = float(np.median([window.seconds for window in of_turns]))
         if seconds < LONG_WINDOW_S:
             found.append(LoadDoubt(LoadDoubtKind.SHORT_WINDOWS, cell.label, {"seconds": seconds}))
-    windows = [*load.soak, *of_turns]
+    windows = [*load.soak, *load.lower_soak, *of_turns]
     if any(window.failed for window in windows):
         values = {
             "failed": sum(window.failed for window in windows),

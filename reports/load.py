@@ -148,6 +148,9 @@ def doubt(found: LoadDoubt) -> str:
             )
         case LoadDoubtKind.SOAK_MISSED:
             was = f"{format.milliseconds(values['value_ms'])} ms over {format.seconds(values['seconds'])} s"
+            if lower_ms := values.get("lower_ms"):
+                was += f" at the rate found, and {format.milliseconds(lower_ms)} ms at {rate(values['lower_rate'])}"
+                return f"{label} does not hold the objective for long: it was {was} requests/s."
             return f"{label} does not hold the objective for long: it was {was} at the rate found."
         case LoadDoubtKind.DRIFTED:
             return f"{label}'s time for a request changed by {100 * values['share']:+.0f} % over the soak."

@@ -158,12 +158,12 @@ class CellUnderLoad:
             calibration_ms=round_.calibration_ms,
         )
 
-    def soak(self, load: Load, seed: int) -> list[LoadWindow]:
-        """Serve for a long time at the rate that was found, in several windows that follow each other."""
+    def soak(self, load: Load, seed: int, share: float = 1.0) -> list[LoadWindow]:
+        """Serve for a long time at this share of the rate that was found, in several windows that follow each other."""
         values = [turn.value for turn in load.turns if turn.value is not None]
         if not values or not self._plan.soak_s or load.settings is None:
             return []
-        rate = self._rate_of(statistics.median(values))
+        rate = share * self._rate_of(statistics.median(values))
         orders = [self._order(load.settings, rate, seed + part, keeps=True) for part in range(SOAK_PARTS)]
         seconds = self._plan.soak_s / SOAK_PARTS
         taken = [self._take(order.model_copy(update={"seconds": seconds, "min_requests": 1})) for order in orders]

@@ -104,6 +104,7 @@ class Script:
     built_bytes: int = 0  # what its backend builds
     endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
     """By number of the worker and stage: "start", "build", "warm-up", "burst 3", "load 3", "finish" or "trace"."""
+    slower_after_s: float = math.inf  # longer windows of load answer 5 % less
     overloaded: frozenset[int] = frozenset()  # numbers of workers that meet no objective under load
     answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
 
@@ -195,7 +196,8 @@ class ScriptedWorker:
             self._bursts += 1
         elif isinstance(command, TakeLoad):
             self._passing_s = command.seconds
-            window = window_of_load(command, 1e3 / self._script.level_ms)
+            share = 0.95 if command.seconds > self._script.slower_after_s else 1.0
+            window = window_of_load(command, share * 1e3 / self._script.level_ms)
             late = {"objective_ms": 1e3} if self._number in self._script.overloaded else {}
             taken_under_load = LoadTaken(window=window.model_copy(update=late))
             self._say(f"load {self._windows}", taken_under_load)

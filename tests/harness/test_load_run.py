@@ -18,6 +18,7 @@ from harness.controller.load_rounds import NO_TIME_TO_SOAK
 from harness.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from harness.load_plan import USUAL_MIN_TIME_S, LoadPlan
 from harness.messages import LoadTaken, TakeLoad
+from judging.load import misses_objective
 from records.load import Load, Objective, Scenario, ServingSettings, TriedSettings
 from records.schema import Cell, DoubtKind, Status
 from tests.harness.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
@@ -256,6 +257,23 @@ def test_a_budget_ends_the_search_for_settings_and_leaves_out_the_soak(
     assert all(load.settings is not None and load.turns for load in loads), "each one has a number in any case"
     assert any(NO_TIME_FOR_SETTINGS in load.left_out for load in loads) == (told == 2)
     assert all(load.left_out.count(NO_TIME_TO_SOAK) == (told > 0) and bool(load.soak) == (told == 0) for load in loads)
+
+
+@pytest.mark.parametrize(("budget_s", "soaks_again"), [(10_000.0, True), (130.0, False)])
+def test_what_misses_the_objective_over_the_soak_is_soaked_once_more_at_less(
+    tmp_path: Path, budget_s: float, soaks_again: bool
+) -> None:
+    scripts = {"eager": Script(), "null": Script(slower_after_s=4.0)}
+    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0)
+    run = run_contest(tmp_path, scripts, plan_of(3), load=plan, budget_s=budget_s)
+    holds, missed = run.records["eager"].load, run.records["null"].load
+    assert run.ended_s <= budget_s and len(holds.soak) == len(missed.soak) == 6
+    assert not misses_objective(holds) and misses_objective(missed) and not holds.lower_soak
+    rates = [
+        after.asked_rate / before.asked_rate
+        for after, before in zip(missed.lower_soak, missed.soak, strict=soaks_again)
+    ]
+    assert rates == pytest.approx([0.9] * 6 if soaks_again else [])
 
 
 def test_a_soak_that_nobody_asked_for_is_not_told_of(tmp_path: Path) -> None:

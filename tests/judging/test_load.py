@@ -82,6 +82,13 @@ def test_a_soak_tells_what_does_not_last() -> None:
     assert found.cells[0].price_per_million == pytest.approx(1e-3 / 403 * 1e6, rel=0.02)
 
 
+def test_a_soak_at_less_is_told_beside_the_one_that_missed() -> None:
+    soak, lower = [window(p99_ms=25.0)] * 6, [window(360.0, p99_ms=14.0)] * 6
+    (doubt,) = judged(carrying("onnx", [400, 402, 401], soak=soak, lower_soak=lower)).doubts
+    assert doubt.kind is LoadDoubtKind.SOAK_MISSED
+    assert (doubt.values["value_ms"], doubt.values["lower_ms"], doubt.values["lower_rate"]) == (25.0, 14.0, 360.0)
+
+
 def test_a_queue_that_comes_and_goes_is_no_drift() -> None:
     soak = [window(p50_ms=median_ms) for median_ms in (13.0, 32.6, 9.1, 12.7, 13.3, 13.1)]
     found = judged(carrying("onnx", [400, 402, 401], soak=soak))

@@ -57,6 +57,17 @@ def test_it_says_when_another_cell_wins_at_single_calls(judgement: Judgement) ->
     assert "single calls" not in " ".join(load.sentences(same.contests[0]))
 
 
+def test_a_rate_that_does_not_last_has_one_that_does_beside_it() -> None:
+    soak, lower = [window(420.0, p99_ms=25.0)] * 6, [window(378.0, p99_ms=14.0)] * 6
+    for known, told in (
+        ([], "25.00 ms over 15 s at the rate found."),
+        (lower, "found, and 14.00 ms at 378 requests/s."),
+    ):
+        record = carrying("openvino", [410, 414, 409], 2.0, soak=soak, lower_soak=known)
+        found = load.sentences(judge(report([record])).contests[0])
+        assert any("does not hold the objective for long" in one and one.endswith(told) for one in found), found
+
+
 def test_settings_are_said_in_words() -> None:
     assert load.settings(BEST) == "2 instances x 1 thread, batches of up to 4 within 2 ms, hint THROUGHPUT"
     assert load.settings(Settings(threads=2)) == "1 instance x 2 threads"
