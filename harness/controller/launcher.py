@@ -401,7 +401,7 @@ class BranchLauncher(Launcher):
     @property
     def note(self) -> str:
         packages = " and ".join(dict.fromkeys(".".join(name.split(".")[:2]) for name in self._server.imported))
-        return f"cells whose builds need {packages} were forked from a fork of their server that had imported it, too"
+        return f"cells whose builds import {packages} came from forks of these servers, in which that was done already"
 
     def has_imported(self, modules: Sequence[str]) -> bool:
         return set(modules) <= set(self._server.imported)

@@ -454,7 +454,7 @@ def test_only_workers_of_the_branch_have_imported_its_modules_and_all_share_a_la
         (has_it, address), (has_it_not, same_address) = seen(branch), seen(server.with_imports(["json.tool"]))
         assert has_it and not has_it_not and address == same_address
         assert server.with_imports([]) is server.with_imports(["no.such.module"]) is server
-        assert "builds need xmlrpc.server were forked" in server.branch_note
+        assert "builds import xmlrpc.server came from forks" in server.branch_note
         assert "had imported torch and nothing else" in server.note
         hanging = branch.start(TryImport(module="stuck_module"), modules / "log")
         process = psutil.Process(hanging.pid)
