@@ -115,7 +115,7 @@ def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store
         if may_make and (len(usable_cores()) < SPARE_CORES or not all(cell.device.is_cuda for cell in missing)):
             headers.await_all()
     sensible = [cell for cell in missing if not cell.environment and not refusal(cell)[1]]
-    if parts := parts_of_torch(sensible):  # they look for the headers' folder
+    if parts := parts_of_torch(sensible):  # after the headers: Inductor looks for their folder when it is imported
         launchers.branch(parts, for_cuda=any(cell.device.is_cuda for cell in sensible))
     return headers
 

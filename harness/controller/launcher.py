@@ -338,7 +338,7 @@ class ForkLauncher(Launcher):
 
     @property
     def branch_note(self) -> str:
-        return "" if self._branch is None else self._branch.note
+        return self._branch.note if self._branch is not None and self._branch.comes_to_serve() else ""
 
     def preload(self, modules: Sequence[str], for_cuda: bool = False) -> None:
         """Have the server import `modules` before it forks another worker. One that does not import is left out."""
@@ -349,8 +349,8 @@ class ForkLauncher(Launcher):
         self._branch = BranchLauncher(self._server.branch(modules, for_cuda), self.temporary)
 
     def with_imports(self, modules: Sequence[str]) -> Launcher:
-        self.await_branch()
-        return self._branch if self._branch and modules and self._branch.has_imported(modules) else self
+        branch = self._branch
+        return branch if branch and modules and branch.comes_to_serve() and branch.has_imported(modules) else self
 
     @property
     def is_serving(self) -> bool:
@@ -362,8 +362,8 @@ class ForkLauncher(Launcher):
         self._server.await_serving()
 
     def await_branch(self) -> None:
-        if self._branch is not None and not self._branch.comes_to_serve():
-            self._leave_branch()
+        if self._branch is not None:
+            self._branch.comes_to_serve()
 
     def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
         return self._server.fork(assignment, theirs)
@@ -373,13 +373,9 @@ class ForkLauncher(Launcher):
             f"the fork server ended (status {self._process.wait()}): its last words are above; try --start-method spawn"
         )
 
-    def _leave_branch(self) -> None:
+    def _close(self) -> None:
         if self._branch is not None:
             self._branch.__exit__()
-        self._branch = None
-
-    def _close(self) -> None:
-        self._leave_branch()
         self._server.close()
         try:
             self._process.wait(self._max_close_s)
@@ -397,6 +393,7 @@ class BranchLauncher(Launcher):
     def __init__(self, server: ForkServer, temporary: Path) -> None:
         super().__init__(temporary)
         self._server = server
+        self._has_failed = False
 
     @property
     def note(self) -> str:
@@ -408,15 +405,17 @@ class BranchLauncher(Launcher):
 
     @property
     def is_serving(self) -> bool:
-        return self._server.is_gone or self._server.is_serving
+        return self._has_failed or self._server.is_gone or self._server.is_serving
 
     def comes_to_serve(self) -> bool:
-        """Wait until workers can be forked. Return False where that does not come."""
-        try:
-            self._server.await_serving()
-        except (CannotPreload, BakeoffError):
-            return False
-        return not self._server.is_gone
+        """Wait until workers can be forked. Return False where that does not come, and from then on at once."""
+        if not self._has_failed:
+            try:
+                self._server.await_serving()
+                self._has_failed = self._server.is_gone
+            except (CannotPreload, BakeoffError):
+                self._has_failed = True
+        return not self._has_failed
 
     def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
         return self._server.fork(assignment, theirs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,9 +25,15 @@ class ForkServer:
     """A fork server, or a branch of one."""
 
     def __init__(
-        self, control: socket.socket, awaited: type[Notice], max_preload_s: float, how_it_ended: Callable[[], str]
+        self,
+        control: socket.socket,
+        awaited: type[Notice],
+        max_preload_s: float,
+        how_it_ended: Callable[[], str],
+        is_branch: bool = False,
     ) -> None:
         """It says the notice `awaited` when it serves. `how_it_ended` waits for the process once it closed its end."""
+        self._is_branch = is_branch
         self.imported: list[str] = []  # beside torch
         self._control = control
         self._awaited: list[type[Notice]] = [awaited]
@@ -46,7 +53,7 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         with theirs, contextlib.suppress(OSError):
             self._send(Branch(modules=tuple(modules), for_cuda=for_cuda), theirs.fileno())
-        return ForkServer(ours, Preloaded, self._max_preload_s, lambda: "the branch of the fork server ended")
+        return ForkServer(ours, Preloaded, self._max_preload_s, lambda: "the branch of the fork server ended", True)
 
     @property
     def is_serving(self) -> bool:
@@ -97,7 +104,12 @@ class ForkServer:
         while pid not in self._exited:
             if not wait and not self._readable():
                 return None
-            self._note(self._answer())
+            try:
+                self._note(self._answer())
+            except BakeoffError:
+                if not self._is_branch:
+                    raise
+                return -signal.SIGKILL  # workers die with their parent, and cells go on without a branch
         return self._exited[pid]
 
     def _note(self, notice: Notice) -> None:

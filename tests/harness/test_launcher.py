@@ -473,13 +473,17 @@ def test_a_branch_that_cannot_import_is_done_without(modules: Path, module: str)
 def test_a_branch_that_dies_later_is_done_without(modules: Path) -> None:
     with ForkLauncher() as server:
         server.branch(["xmlrpc.server"])
-        assert server.with_imports(["xmlrpc.server"]) is not server
+        worker = server.with_imports(["xmlrpc.server"]).start(TryImport(module="stuck_module"), modules / "log")
         for process in psutil.Process(server.pid).children():
             process.kill()
         deadline = time.monotonic() + 20
         while server.with_imports(["xmlrpc.server"]) is not server:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+        with pytest.raises(WorkerEnded) as ended:
+            until(worker, Tried)
+        assert ended.value.status == -9
+        until(server.start(ProbeTorch(), modules / "log"), TorchFacts)
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
