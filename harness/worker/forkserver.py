@@ -75,6 +75,7 @@ class Server:
     def __init__(self, control: socket.socket, temporary: Path) -> None:
         self._control = control
         self._temporary = temporary
+        self._pid = os.getpid()
         self._marks: dict[int, str] = {}  # of the workers that run, by process id
         isolation.adopt_orphans()
         self._wake_read, self._wake_write = os.pipe()
@@ -157,7 +158,10 @@ class Server:
             os._exit(1)
 
     def _leave(self) -> None:
-        """Close in a fork what belongs to this server."""
+        """Close in a fork what belongs to this server, and end with it."""
+        isolation.die_with_parent()
+        if os.getppid() != self._pid:  # it has ended already, and the kernel tells nobody of that
+            os._exit(1)
         signal.set_wakeup_fd(-1)
         self._control.close()
         os.close(self._wake_read)
