@@ -103,7 +103,7 @@ class ForkServer:
     def _exit_status(self, pid: int, wait: bool) -> int | None:
         while pid not in self._exited:
             if not wait and not self._readable():
-                return None
+                return -signal.SIGKILL if self._is_branch and self.is_gone else None
             try:
                 self._note(self._answer())
             except BakeoffError:
