@@ -35,7 +35,6 @@ PASSED_ON_PREFIXES = (
     "LC_", "MALLOC_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NCCL_", "TORCH_SYMM_", "NVSHMEM_",
 )
 # fmt: on
-# fmt: on
 """Other variables are not passed on: TF32 overrides, compiler options and caches of the user would affect results."""
 
 
@@ -123,8 +122,10 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def kill_tree(pid: int, mark: str) -> None:
-    """Kill the process group that `pid` leads, its descendants, and every other process with `mark`."""
+    """Kill the process `pid`, the group that it leads, its descendants, and every other process with `mark`."""
     victims = descendants(pid)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        victims.append(psutil.Process(pid))  # it leads no group yet if it was forked a moment ago
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
