@@ -454,7 +454,13 @@ class SpawnLauncher(Launcher):
         else:
             process = start(pass_fds=[theirs.fileno()], start_new_session=True)
         messages.send(ours, assignment)
-        return process.pid, lambda wait: process.wait() if wait else process.poll()
+
+        def status_within(seconds: float) -> int | None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+            return process.returncode
+
+        return process.pid, status_within
 
 
 def command_of(python: str) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
@@ -100,10 +101,11 @@ class ForkServer:
     def _send(self, order: Order, *descriptors: int) -> None:
         server_messages.send_order(self._control, order, *descriptors)
 
-    def _exit_status(self, pid: int, wait: bool) -> int | None:
+    def _exit_status(self, pid: int, seconds: float) -> int | None:
+        deadline = time.monotonic() + seconds
         while pid not in self._exited:
-            if not wait and not self._readable():
-                return -signal.SIGKILL if self._is_branch and self.is_gone else None
+            if not self._readable(max(0.0, deadline - time.monotonic())) and not self.is_gone:
+                return None
             try:
                 self._note(self._answer())
             except BakeoffError:

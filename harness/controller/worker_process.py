@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 
 from harness import isolation, messages
 from harness.messages import Assignment, Command, Event, PhaseBegun
+from records.errors import BakeoffError
 
 LIVENESS_CHECK_S = 1.0
 """A blocking wait looks this often whether the worker is still there. Usually the end of its pipe tells first."""
@@ -20,8 +21,11 @@ MAX_CLOSE_S = 10.0
 
 CAN_PAUSE = hasattr(signal, "SIGSTOP")
 
-ExitStatus = Callable[[bool], int | None]
-"""Returns the exit status of a worker, or None where it is alive and is not to be waited for."""
+MAX_DEATH_S = 60.0
+"""A worker that was killed may take this long to be gone: the kernel frees its memory and what it holds of a GPU."""
+
+ExitStatus = Callable[[float], int | None]
+"""Returns the exit status of a worker, or None if it is still alive after so many seconds."""
 
 Started = tuple[int, ExitStatus]
 """A worker's process id, and what returns its exit status."""
@@ -72,7 +76,7 @@ class Worker:
                     return messages.receive_event(self._connection)
                 except (EOFError, OSError):
                     raise WorkerEnded(self._reap()) from None
-            status = self._exit_status(False)
+            status = self._exit_status(0.0)
             if status is not None and not self._connection.poll(0):
                 raise WorkerEnded(status)
             if remaining <= 0:
@@ -96,24 +100,25 @@ class Worker:
         self._signal_group(signal.SIGCONT)
 
     def end(self) -> int:
-        """Kill the worker with everything it started, and return its exit status. Its own workspace goes, too."""
+        """Kill the worker with everything it started, and return its exit status. Its own workspace goes, too.
+
+        Raises BakeoffError if it does not die, because a driver or a file system holds it in the kernel.
+        """
+        self.is_over = True
         isolation.kill_tree(self.pid, self.mark)
         status = self._wait()
         isolation.kill_tree(self.pid, self.mark)  # what was being started meanwhile
         self._connection.close()
         if not self._keeps_workspace:
             shutil.rmtree(self.workspace, ignore_errors=True)
-        self.is_over = True
         return status
 
     def _reap(self) -> int:
         """Return the exit status of a worker that closed its pipe. One that does not leave is killed."""
-        give_up = time.monotonic() + MAX_CLOSE_S
-        while (status := self._exit_status(False)) is None:
-            if time.monotonic() > give_up:
-                isolation.kill_tree(self.pid, self.mark)
-                return self._wait()
-            time.sleep(0.01)
+        status = self._exit_status(MAX_CLOSE_S)
+        if status is None:
+            isolation.kill_tree(self.pid, self.mark)
+            return self._wait()
         return status
 
     def _signal_group(self, number: int) -> None:
@@ -121,6 +126,10 @@ class Worker:
             os.killpg(self.pid, number)
 
     def _wait(self) -> int:
-        status = self._exit_status(True)
-        assert status is not None
+        status = self._exit_status(MAX_DEATH_S)
+        if status is None:
+            raise BakeoffError(
+                f"process {self.pid} was killed {MAX_DEATH_S:.0f} s ago and is not gone: "
+                "a driver or a file system holds it"
+            )
         return status

@@ -230,6 +230,23 @@ def test_leaving_the_launcher_ends_workers_and_removes_its_folder(reference: Pat
     assert not launcher.temporary.exists()
 
 
+def test_a_worker_that_does_not_die_is_told_and_not_waited_for_again(tmp_path: Path) -> None:
+    """A driver or a file system may hold a process that was killed."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+
+    class Holding(SpawnLauncher):
+        def _start(self, *_: object) -> Started:
+            return process.pid, lambda seconds: None
+
+    with Holding() as launcher:
+        worker = launcher.start(ProbeTorch(), tmp_path / "log")
+        with pytest.raises(BakeoffError, match=f"process {process.pid} was killed 60 s ago and is not gone"):
+            worker.end()
+        assert worker.is_over
+    assert not launcher.temporary.exists()
+    assert process.wait(timeout=10) == -9
+
+
 def test_a_workspace_that_was_given_stays_when_its_worker_has_ended(
     launcher: Launcher, reference: Path, tmp_path: Path
 ) -> None:
