@@ -235,6 +235,8 @@ class Backend(ABC):
     """The library's options for each mode. The first mode is `default`."""
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
     """Distributions to note the versions of in the record."""
+    module: ClassVar[str] = "torch"
+    """A top-level module that it cannot run without. A run that does not find it expects no time for the backend."""
     best: ClassVar[Mapping[str, Suits]] = {"default": Suits()}
     """The modes worth trying, and where. `NAME/best` stands for them. What is here has won somewhere."""
     channels_last: ClassVar[Mapping[str, str]] = {}

@@ -33,6 +33,7 @@ class ExecuTorch(AheadOfTime):
     description = "ExecuTorch from torch.export, delegated to XNNPACK, loaded in a fresh process"
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "executorch")
+    module: ClassVar[str] = "executorch"
 
     def available(self, device: Device) -> Availability:
         if device.is_cuda:

@@ -51,6 +51,7 @@ class IREE(Backend):
     takes_onnx = True
     modes: ClassVar[Mapping[str, Mapping[str, str]]] = {"default": {"iree-opt-level": "O3"}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "iree-base-compiler", "iree-base-runtime")
+    module: ClassVar[str] = "iree"
 
     def available(self, device: Device) -> Availability:
         try:

@@ -36,6 +36,7 @@ class LiteRT(AheadOfTime):
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, INT8_PRODUCTS: {}}
     quantises = True
     libraries: ClassVar[tuple[str, ...]] = ("torch", "litert-torch", "ai-edge-litert", "ai-edge-quantizer")
+    module: ClassVar[str] = "ai_edge_litert"
 
     def available(self, device: Device) -> Availability:
         if device.is_cuda:

@@ -89,6 +89,7 @@ class Onnx(Backend):
         "onnxruntime-openvino",
         onnx_tensorrt_rtx.PACKAGE,
     )
+    module: ClassVar[str] = "onnxruntime"
 
     def available(self, device: Device) -> Availability:
         for library in ("onnx", "onnxscript", "onnxruntime"):

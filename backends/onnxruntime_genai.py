@@ -32,6 +32,7 @@ class OnnxRuntimeGenAI(Backend):
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
     tasks: ClassVar[tuple[str, ...]] = ()  # none but a generation's two
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnxruntime-genai", "onnxruntime", "transformers")
+    module: ClassVar[str] = "onnxruntime_genai"
     caveat: ClassVar[str] = "an engine of its own: its graph and caches are not those that the other rows build"
 
     def available(self, device: Device) -> Availability:

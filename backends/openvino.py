@@ -53,6 +53,7 @@ class OpenVINO(Backend):
     }
     best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cpu")}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino", "nncf")
+    module: ClassVar[str] = "openvino"
     serving: ClassVar[ServingKnobs] = ServingKnobs(
         instance="stream with a request of its own", options={"hint": ("LATENCY", "THROUGHPUT")}
     )

@@ -56,6 +56,7 @@ class TensorRT(AheadOfTime):
     }
     best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cuda"), CUDA_GRAPH: Suits("cuda")}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "tensorrt")
+    module: ClassVar[str] = "tensorrt"
     caveat = "Bakeoff's authors never ran this backend on real TensorRT: it was only held against TensorRT's Python API"
 
     def available(self, device: Device) -> Availability:

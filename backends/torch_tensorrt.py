@@ -52,6 +52,7 @@ class TorchTensorRT(Backend):
     modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}, JUST_IN_TIME: {}}
     best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cuda"), CUDA_GRAPH: Suits("cuda")}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-tensorrt", "tensorrt")
+    module: ClassVar[str] = "torch_tensorrt"
     caveat = (
         "Bakeoff's authors never ran this backend on real TensorRT: it was only held against Torch-TensorRT's sources"
     )

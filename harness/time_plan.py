@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from statistics import fmean
 
+import backends
 from harness.load_plan import LoadPlan
 from harness.sampling_plan import SamplingPlan
 from records.schema import Cell
@@ -175,8 +177,13 @@ class TimePlan:
 
 
 def likely_to_run(cells: Iterable[Cell]) -> list[str]:
-    """Return the labels of the cells that are likely to take time."""
-    return [cell.label for cell in cells if cell.device.is_cuda or cell.backend not in CUDA_ONLY]
+    """Return the labels of the cells that are likely to take time: those whose libraries are here, for this device."""
+    return [cell.label for cell in cells if (cell.device.is_cuda or cell.backend not in CUDA_ONLY) and _is_found(cell)]
+
+
+def _is_found(cell: Cell) -> bool:
+    """Return False if this interpreter lacks the backend's module. What another environment has is not looked up."""
+    return bool(cell.environment) or importlib.util.find_spec(backends.create(cell.backend).module) is not None
 
 
 def end_of_budget(begun_s: float, budget_s: float | None) -> float:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from backends.eager import Eager
 from harness.load_plan import LoadPlan
 from harness.sampling_plan import SamplingPlan
 from harness.time_plan import (
@@ -102,6 +103,14 @@ def test_a_backend_that_says_at_once_that_it_cannot_run_finds_room() -> None:
     plan.expect("a", likely_to_run(cells), 3)
     plan.begin("a", 0.0)
     assert plan.leaves_room_for_build("tensorrt", ["eager"], 5.0)
+
+
+def test_a_backend_that_is_not_installed_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Eager, "module", "no_such_module_of_anybody")
+    cells = [Cell(model="mlp", backend="eager"), Cell(model="mlp", backend="torchscript")]
+    assert likely_to_run(cells) == ["torchscript"]
+    elsewhere = [cell.model_copy(update={"environment": "other"}) for cell in cells]
+    assert likely_to_run(elsewhere) == [cell.label for cell in elsewhere], "nobody has looked there"
 
 
 def test_half_of_the_further_processes_are_expected_in_a_race() -> None:
