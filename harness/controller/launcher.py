@@ -36,6 +36,9 @@ FURTHER_SERVERS_AT_ONCE = 2
 """Servers that are started together for epochs beyond the prepared ones. Two hardly take longer than one, and a contest
 that needs a fourth process mostly needs a fifth."""
 
+MOST_FURTHER_SERVERS = 6
+"""So many of them stay for the contests to come, because each holds a torch."""
+
 MOST_BRANCHES = 5
 """So many fork servers have a branch at most, since each may hold 160 MB of its own (Inductor of torch 2.13)."""
 
@@ -213,15 +216,17 @@ class Launchers:
     def of_epoch(self, epoch: int) -> Launcher:
         """Return the launcher of this epoch. Raises BakeoffError where its server does not start.
 
-        Servers beyond the prepared ones start by twos. They stay until two others are needed, since each holds a
-        torch. Spawned workers are processes of their own anyway, so that one launcher serves all epochs.
+        Servers beyond the prepared ones start by twos, and stay until there are too many. Spawned workers are
+        processes of their own anyway, so that one launcher serves all epochs.
         """
         self.await_serving()
         if epoch < len(self._launchers) or not self.first.is_per_epoch:
             return self._launchers[min(epoch, len(self._launchers) - 1)]
         if epoch not in self._further:
-            self._leave_further(list(self._further))
-            self._start_further(range(epoch, epoch + FURTHER_SERVERS_AT_ONCE))
+            if len(self._further) >= MOST_FURTHER_SERVERS:
+                self._leave_further(list(self._further))
+            following = range(epoch, epoch + FURTHER_SERVERS_AT_ONCE)
+            self._start_further([each for each in following if each not in self._further])
         return self._further[epoch]
 
     def _started(self) -> Launcher:
@@ -244,7 +249,7 @@ class Launchers:
                 raise
         return server
 
-    def _start_further(self, epochs: range) -> None:
+    def _start_further(self, epochs: Sequence[int]) -> None:
         """Start a server for each of `epochs`. Raises BakeoffError where the first does not start; others are spare."""
         try:
             for epoch in epochs:
@@ -257,7 +262,7 @@ class Launchers:
                 self._further[epoch] = self._serving(self._further[epoch])
             except BakeoffError:
                 self._leave_further([later for later in epochs if later >= epoch])
-                if epoch == epochs.start:
+                if epoch == epochs[0]:
                     raise
                 return
 

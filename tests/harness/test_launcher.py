@@ -315,20 +315,17 @@ def test_each_epoch_has_a_launcher_of_its_own_and_the_same_one_whenever_it_is_as
     assert not any(server.temporary.exists() for server in servers.made)
 
 
-def test_servers_beyond_those_prepared_start_by_twos_and_stay_until_two_others_are_needed() -> None:
+def test_servers_beyond_those_prepared_start_by_twos_and_stay_until_there_are_too_many() -> None:
     """Contests begin at the first epoch again, wherever the one before ended."""
     servers = Servers()
     with Launchers("forkserver", servers) as launchers:
-        for epoch, expected in (
-            (0, [True]),
-            (1, [True, True, True]),
-            (2, [True, True, True]),
-            (1, [True, True, True]),
-            (3, [True, False, False, True, True]),
-            (2, [True, False, False, False, False, True, True]),
-        ):
+        for epoch, started in ((0, 1), (1, 3), (2, 3), (1, 3), (5, 5), (4, 6), (5, 6), (8, 8)):
             launchers.of_epoch(epoch)
-            assert servers.alive() == expected
+            assert servers.alive() == [True] * started
+        assert launchers.of_epoch(5) is servers.made[3], "a server that is there is not started again"
+        launchers.of_epoch(10)
+        assert servers.alive() == [True, *[False] * 7, True, True]
+    assert not any(servers.alive())
 
 
 def test_a_further_server_that_does_not_start_ends_what_asked_for_it() -> None:
