@@ -122,10 +122,8 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def kill_tree(pid: int, mark: str) -> None:
-    """Kill the process `pid`, the group that it leads, its descendants, and every other process with `mark`."""
+    """Kill the process group that `pid` leads, its descendants, and every other process with `mark`."""
     victims = descendants(pid)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        victims.append(psutil.Process(pid))  # it leads no group yet if it was forked a moment ago
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
@@ -133,6 +131,12 @@ def kill_tree(pid: int, mark: str) -> None:
         if process.pid != os.getpid():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 process.kill()
+
+
+def kill_alone(pid: int) -> None:
+    """Kill this one process. It must be known to be alive: the kernel gives the numbers of ended ones to others."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).kill()
 
 
 def _marked(mark: str) -> list[psutil.Process]:

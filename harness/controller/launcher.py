@@ -351,7 +351,7 @@ class ForkLauncher(Launcher):
             self._server.preload(modules, for_cuda)
 
     def branch(self, modules: Sequence[str], for_cuda: bool = False) -> None:
-        self._branch = BranchLauncher(self._server.branch(modules, for_cuda), self.temporary)
+        self._branch = BranchLauncher(self._server.branch(modules, for_cuda), self._server, self.temporary)
 
     def with_imports(self, modules: Sequence[str]) -> Launcher:
         branch = self._branch
@@ -390,43 +390,51 @@ class ForkLauncher(Launcher):
 
 
 class BranchLauncher(Launcher):
-    """Starts workers as forks of a branch of another launcher's server, which has imported more."""
+    """Starts workers as forks of a branch of another launcher's server, which has imported more.
+
+    If the branch ends while it is to fork a worker, the server forks that one.
+    """
 
     start_method = "forkserver"
     is_per_epoch = True
 
-    def __init__(self, server: ForkServer, temporary: Path) -> None:
+    def __init__(self, branch: ForkServer, server: ForkServer, temporary: Path) -> None:
         super().__init__(temporary)
+        self._branch = branch
         self._server = server
         self._has_failed = False
 
     @property
     def note(self) -> str:
-        packages = " and ".join(dict.fromkeys(".".join(name.split(".")[:2]) for name in self._server.imported))
+        packages = " and ".join(dict.fromkeys(".".join(name.split(".")[:2]) for name in self._branch.imported))
         return f"cells whose builds import {packages} came from forks of these servers, in which that was done already"
 
     def has_imported(self, modules: Sequence[str]) -> bool:
-        return set(modules) <= set(self._server.imported)
+        return set(modules) <= set(self._branch.imported)
 
     @property
     def is_serving(self) -> bool:
-        return self._has_failed or self._server.is_gone or self._server.is_serving
+        return self._has_failed or self._branch.is_gone or self._branch.is_serving
 
     def comes_to_serve(self) -> bool:
         """Wait until workers can be forked. Return False where that does not come, and from then on at once."""
         if not self._has_failed:
             try:
-                self._server.await_serving()
-                self._has_failed = self._server.is_gone
+                self._branch.await_serving()
+                self._has_failed = self._branch.is_gone
             except (CannotPreload, BakeoffError):
                 self._has_failed = True
         return not self._has_failed
 
     def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
-        return self._server.fork(assignment, theirs)
+        try:
+            return self._branch.fork(assignment, theirs)
+        except BakeoffError:
+            self._has_failed = True
+            return self._server.fork(assignment, theirs)
 
     def _close(self) -> None:
-        self._server.close()
+        self._branch.close()
 
 
 class SpawnLauncher(Launcher):

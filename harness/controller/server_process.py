@@ -67,7 +67,7 @@ class ForkServer:
     def is_gone(self) -> bool:
         """Return True when it has ended, and everything that it said was read."""
         readable, _, _ = select.select([self._control], [], [], 0.0)
-        return bool(readable) and not self._control.recv(1, socket.MSG_PEEK)
+        return bool(readable) and not self._received(1, socket.MSG_PEEK)
 
     def await_serving(self) -> None:
         """Wait until everything is imported and workers can be forked. Servers started together import together.
@@ -87,9 +87,11 @@ class ForkServer:
                 raise
 
     def fork(self, assignment: Assignment, theirs: Connection) -> Started:
-        """Fork a worker, and hand it `assignment` and its end of the pipe, `theirs`."""
+        """Fork a worker, and hand it `assignment` and its end of the pipe, `theirs`. Raises BakeoffError where the
+        server is gone."""
         self.await_serving()
-        self._send(assignment, theirs.fileno())
+        with contextlib.suppress(ConnectionError):  # it is gone, as waiting for its answer says
+            self._send(assignment, theirs.fileno())
         while not isinstance(notice := self._answer(), Forked):
             self._note(notice)
         return notice.pid, partial(self._exit_status, notice.pid)
@@ -127,11 +129,18 @@ class ForkServer:
         if b"\n" in self._buffer:
             return True
         readable, _, _ = select.select([self._control], [], [], seconds)
-        return bool(readable) and bool(self._control.recv(1, socket.MSG_PEEK))  # nothing: the server is gone
+        return bool(readable) and bool(self._received(1, socket.MSG_PEEK))
+
+    def _received(self, size: int, flags: int = 0) -> bytes:
+        """Wait for what the server says, and return it, or nothing when the server is gone."""
+        try:
+            return self._control.recv(size, flags)
+        except ConnectionResetError:  # it ended with an order unread
+            return b""
 
     def _answer(self) -> Notice:
         while b"\n" not in self._buffer:
-            part = self._control.recv(65536)
+            part = self._received(65536)
             if not part:
                 raise BakeoffError(self._how_it_ended())
             self._buffer += part

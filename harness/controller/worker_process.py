@@ -105,8 +105,7 @@ class Worker:
         Raises BakeoffError if it does not die, because a driver or a file system holds it in the kernel.
         """
         self.is_over = True
-        isolation.kill_tree(self.pid, self.mark)
-        status = self._wait()
+        status = self._kill()
         isolation.kill_tree(self.pid, self.mark)  # what was being started meanwhile
         self._connection.close()
         if not self._keeps_workspace:
@@ -116,17 +115,18 @@ class Worker:
     def _reap(self) -> int:
         """Return the exit status of a worker that closed its pipe. One that does not leave is killed."""
         status = self._exit_status(MAX_CLOSE_S)
-        if status is None:
-            isolation.kill_tree(self.pid, self.mark)
-            return self._wait()
-        return status
+        return self._kill() if status is None else status
 
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
-    def _wait(self) -> int:
-        status = self._exit_status(MAX_DEATH_S)
+    def _kill(self) -> int:
+        isolation.kill_tree(self.pid, self.mark)
+        status = self._exit_status(0.0)
+        if status is None:
+            isolation.kill_alone(self.pid)  # it leads no group yet if it was forked a moment ago
+            status = self._exit_status(MAX_DEATH_S)
         if status is None:
             raise BakeoffError(
                 f"process {self.pid} was killed {MAX_DEATH_S:.0f} s ago and is not gone: "

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -228,6 +229,22 @@ def test_leaving_the_launcher_ends_workers_and_removes_its_folder(reference: Pat
         until(worker, PhaseBegun)
     assert not psutil.pid_exists(worker.pid) or psutil.Process(worker.pid).status() == "zombie"
     assert not launcher.temporary.exists()
+
+
+def test_a_worker_that_leads_no_group_yet_can_be_ended(tmp_path: Path) -> None:
+    """A worker that was forked a moment ago is such a process. Its end was waited for without limit once."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+
+    class Young(SpawnLauncher):
+        def _start(self, *_: object) -> Started:
+            return process.pid, lambda seconds: process.wait(seconds) if seconds else process.poll()
+
+    try:
+        with Young() as launcher:
+            assert launcher.start(ProbeTorch(), tmp_path / "log").end() == -9
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_worker_that_does_not_die_is_told_and_not_waited_for_again(tmp_path: Path) -> None:
@@ -498,6 +515,20 @@ def test_a_branch_that_dies_later_is_done_without(modules: Path) -> None:
             until(worker, Tried)
         assert ended.value.status == -9
         until(server.start(ProbeTorch(), modules / "log"), TorchFacts)
+
+
+def test_a_branch_that_dies_while_it_is_to_fork_is_done_without(modules: Path) -> None:
+    with ForkLauncher() as server, ThreadPoolExecutor(1) as pool:
+        server.branch(["xmlrpc.server"])
+        launcher = server.with_imports(["xmlrpc.server"])
+        (branch,) = psutil.Process(server.pid).children()
+        branch.suspend()
+        starting = pool.submit(launcher.start, ProbeTorch(), modules / "log")
+        time.sleep(0.3)
+        assert not starting.done(), "the branch has not read the order"
+        branch.kill()
+        until(starting.result(timeout=20), TorchFacts)
+        assert server.with_imports(["xmlrpc.server"]) is server
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
