@@ -175,8 +175,9 @@ class Inductor(Backend):
                 torch._dynamo.mark_static_address(cache, guard=False)
         # torch.compile is lazy and compiles in the first call, so the call belongs to this phase
         mark(inputs, context.open_axes)
-        with context.phase("compile"), prepared.compiling(), refusing_guards(context.open_axes), InductorLog() as log:
-            options = known_options(self.modes[context.cell.mode])
+        options = known_options(self.modes[context.cell.mode])
+        compiling = prepared.compiling(freezes=options.get("options", {}).get("freezing", False))
+        with context.phase("compile"), compiling, refusing_guards(context.open_axes), InductorLog() as log:
             # any `dynamic` but the default is entered and left as a context in every call (5 µs)
             compiled = torch.compile(prepared.module, backend="inductor", **options)
             if context.cell.mode == BUCKETS:

@@ -68,9 +68,13 @@ class Prepared:
     needs_freezing: bool = False
     spares_inputs: bool = False
 
-    def compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context for torch.compile and its first calls. oneDNN's int8 kernels need weights as constants."""
-        if not self.needs_freezing:
+    def compiling(self, freezes: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Return the context for torch.compile and its first calls, in which weights are constants if that is asked for.
+
+        oneDNN's int8 kernels need it. As an option of one call of torch.compile, Inductor's `freezing` does nothing:
+        Dynamo only reads the setting of the whole process.
+        """
+        if not (freezes or self.needs_freezing):
             return contextlib.nullcontext()
         import torch._inductor.config
 

@@ -88,6 +88,23 @@ def test_a_graph_that_breaks_is_no_full_placement(
         assert placement.fallbacks == []
 
 
+class Scaled(Whole):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.linear.weight * 2)
+
+
+@pytest.mark.parametrize(("mode", "is_constant"), [("freezing", True), ("default", False)])
+def test_freezing_makes_constants_of_weights(mode: str, is_constant: bool, tmp_path: Path) -> None:
+    model = loaded(Scaled())
+    with built(Cell(model="own", backend="inductor", mode=mode), tmp_path, model) as one:
+        (before,) = [output.clone() for output in one.call(one.sets[1])]
+        torch.testing.assert_close((before,), one.eager(one.sets[1]))
+        next(one.module.parameters()).zero_()
+        (after,) = one.call(one.sets[1])
+        assert torch.equal(after, before) is is_constant
+    assert not torch._inductor.config.freezing
+
+
 @torch.library.custom_op("bakeoff_tests::double", mutates_args=())
 def double(x: Tensor) -> Tensor:
     return x + x
