@@ -8,14 +8,33 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from backends import cuda_graph, quantising
-from backends.base import CUDA_GRAPH, AheadOfTime, Availability, BuildContext, Compiled, ServingKnobs, Settings, Suits
+from backends.base import (
+    CUDA_GRAPH,
+    YES,
+    AheadOfTime,
+    Availability,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Settings,
+    Suits,
+)
 from backends.eager import torch_available
 from backends.exporting import use_exportable_experts
-from backends.inductor import Inductor, InductorLog, compiler_available, generated_and_called
+from backends.inductor import (
+    AUTOTUNED,
+    FREEZING,
+    FROZEN,
+    Inductor,
+    InductorLog,
+    compiler_available,
+    generated_and_called,
+)
 from backends.linking import LINKED, linker_options
 from backends.ranges import exported
 from models.base import Inputs
 from records.device import Device
+from records.precision import Precision
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -26,6 +45,9 @@ Function = Callable[[list["torch.Tensor"]], list["torch.Tensor"]]
 PACKAGE = "model.pt2"
 ACCOUNT = "placement.json"
 """The process that compiles writes here where the work goes, for the process that loads."""
+
+LOADING = ("run_single_threaded",)
+"""The options of modes that loading takes."""
 
 SINGLE_THREADED = "single-threaded"
 """The mode without locks and events around the package's only runner. With them, a call waits until the GPU has
@@ -46,12 +68,25 @@ class AOTInductor(AheadOfTime):
         "default": {},
         SINGLE_THREADED: {"run_single_threaded": True},
         CUDA_GRAPH: {"run_single_threaded": True},  # a captured graph takes no locks and events
+        FREEZING: {"freezing": True},
+        AUTOTUNED: {"freezing": True, "max_autotune": True},
     }
     best: ClassVar[Mapping[str, Suits]] = {
         "default": Suits("cpu"),
         SINGLE_THREADED: Suits("cuda"),
         CUDA_GRAPH: Suits("cuda"),
+        FREEZING: Suits("cpu"),
+        AUTOTUNED: Suits("cpu"),
     }
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)) or cell.mode not in FROZEN:
+            return supported
+        if cell.device.is_cuda:
+            return Availability(f"mode {cell.mode} is for CPUs: use {self.name}/{SINGLE_THREADED}")
+        if cell.precision is Precision.INT8:
+            return Availability(f"on {cell.device}, int8 is always frozen: use {self.name}")
+        return YES
 
     def available(self, device: Device) -> Availability:
         return Inductor().available(device) and compiler_available()
@@ -60,7 +95,7 @@ class AOTInductor(AheadOfTime):
         return torch_available(device)  # compilers have done their work
 
     def times_kernels(self, cell: Cell) -> bool:
-        return False
+        return cell.mode == AUTOTUNED
 
     def precompile(self, device: Device) -> None:
         """Package an addition."""
@@ -92,9 +127,10 @@ class AOTInductor(AheadOfTime):
                     program = torch.export.export(prepared.module, example)
                 else:
                     program = exported(module, inputs, context.open_axes)
+            configs = {**inductor_configs(self.modes[context.cell.mode]), **linker_options()}
             with context.phase("compile"), prepared.compiling(), InductorLog() as log:
                 torch._inductor.aoti_compile_and_package(
-                    program, package_path=str(context.workspace / PACKAGE), inductor_configs=linker_options()
+                    program, package_path=str(context.workspace / PACKAGE), inductor_configs=configs
                 )
         account = {
             "engines": generated_and_called(),
@@ -128,6 +164,11 @@ class AOTInductor(AheadOfTime):
             return (
                 cuda_graph.capture(loaded, inputs, context.calibration) if context.cell.mode == CUDA_GRAPH else loaded
             )
+
+
+def inductor_configs(mode: Mapping[str, object]) -> dict[str, object]:
+    """Return the options of a mode that compiling takes. Loading takes the other ones."""
+    return {name: value for name, value in mode.items() if name not in LOADING}
 
 
 class Loaded(Compiled):

@@ -43,6 +43,16 @@ if TYPE_CHECKING:
 TRIGGERING_CALLS = 3
 """The first call compiles. With CUDA graphs the second warms up on the graph's pool, and the third is recorded."""
 
+FREEZING = "freezing"
+"""The mode in which weights are constants, and those of convolutions are packed for oneDNN. As an option of one call of
+torch.compile it does nothing: Dynamo only reads the setting of the process, and makes the weights inputs without it."""
+
+AUTOTUNED = "max-autotune-freezing"
+"""The mode that also tries products of Inductor's own. On a CPU, `max-autotune` alone has none: they take constants."""
+
+FROZEN: Mapping[str, str] = {FREEZING: "inductor", AUTOTUNED: "inductor/max-autotune"}
+"""The modes in which weights are constants, and which configuration is the same without."""
+
 OPTIMIZER_INSIDE = "optimizer-inside"
 """The mode that compiles the optimiser of a training step, too."""
 
@@ -73,7 +83,8 @@ class Inductor(Backend):
         "reduce-overhead": {"mode": "reduce-overhead"},
         "max-autotune": {"mode": "max-autotune"},
         "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
-        "freezing": {"options": {"freezing": True}},
+        FREEZING: {},
+        AUTOTUNED: {"mode": "max-autotune"},
         CUDA_GRAPH: {},
         COORDINATE_DESCENT: {"options": {"coordinate_descent_tuning": True}},
         OVERLAPPED: {
@@ -97,6 +108,8 @@ class Inductor(Backend):
     captures = DESCENTS | {CUDA_GRAPH}
     best: ClassVar[Mapping[str, Suits]] = {
         "default": Suits(),
+        FREEZING: Suits("cpu", convolutions=True),
+        AUTOTUNED: Suits("cpu"),
         CHANNELS_LAST: Suits("cpu", convolutions=True),
         "reduce-overhead": Suits("cuda"),
         CUDA_GRAPH: Suits("cuda"),
@@ -143,14 +156,14 @@ class Inductor(Backend):
             return Availability(f"mode {cell.mode} is CUDA graphs, and {cell.device} has none: use inductor")
         if not cell.device.is_cuda and cell.mode == "max-autotune-no-cudagraphs":
             return Availability(f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune")
-        if not cell.device.is_cuda and cell.precision is Precision.INT8 and mode == "freezing":
-            return Availability(f"on {cell.device}, int8 is always frozen: use inductor")
+        if not cell.device.is_cuda and cell.precision is Precision.INT8 and mode in FROZEN:
+            return Availability(f"on {cell.device}, int8 is always frozen: use {FROZEN[mode]}")
         if cell.mode in DESCENTS and cell.is_trained:
             return Availability(f"mode {cell.mode} is for inference: use inductor/{CUDA_GRAPH}")
         if cell.mode == OPTIMIZER_INSIDE and cell.task != TRAIN_STEP:
             return Availability(f"task {cell.task} has no optimiser to compile: use inductor")
-        if mode == "freezing" and cell.is_trained:
-            return Availability("freezing makes constants of the weights, and training changes them: use inductor")
+        if mode in FROZEN and cell.is_trained:
+            return Availability(f"{mode} makes constants of the weights, and training changes them: use {FROZEN[mode]}")
         if cell.mode == SURGICAL and (cell.task != INFERENCE or cell.precision.is_quantised):
             return Availability(
                 f"{SURGICAL} compilation is of inference, in a precision that casting gives: use inductor"
@@ -176,7 +189,7 @@ class Inductor(Backend):
         # torch.compile is lazy and compiles in the first call, so the call belongs to this phase
         mark(inputs, context.open_axes)
         options = known_options(self.modes[context.cell.mode])
-        compiling = prepared.compiling(freezes=options.get("options", {}).get("freezing", False))
+        compiling = prepared.compiling(freezes=context.cell.mode in FROZEN)
         with context.phase("compile"), compiling, refusing_guards(context.open_axes), InductorLog() as log:
             # any `dynamic` but the default is entered and left as a context in every call (5 µs)
             compiled = torch.compile(prepared.module, backend="inductor", **options)

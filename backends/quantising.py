@@ -69,11 +69,8 @@ class Prepared:
     spares_inputs: bool = False
 
     def compiling(self, freezes: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Return the context for torch.compile and its first calls, in which weights are constants if that is asked for.
-
-        oneDNN's int8 kernels need it. As an option of one call of torch.compile, Inductor's `freezing` does nothing:
-        Dynamo only reads the setting of the whole process.
-        """
+        """Return the context for torch.compile and its first calls. With `freezes`, weights are constants in it, as
+        oneDNN's int8 kernels need them."""
         if not (freezes or self.needs_freezing):
             return contextlib.nullcontext()
         import torch._inductor.config

@@ -69,7 +69,8 @@ def script_for(report: Report, record: Record) -> str:
             "seed": cell.seed,
             **model.facts,
             "flat": backend.flat,
-            "linked": json.dumps({LINKED_LIBRARY: [linked]}) if linked else "",
+            "configs": {**settings.get("configs", {}), **({LINKED_LIBRARY: [linked]} if linked else {})},
+            "linked": linked,
         },
     )
 

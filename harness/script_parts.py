@@ -16,6 +16,8 @@ import jinja2
 
 import backends
 import models
+from backends.aotinductor import inductor_configs
+from backends.inductor import FROZEN
 from backends.openvino import INPUTS_PER_SCALE
 from harness.isolation import READ_AT_START
 from models.base import INPUT_SETS
@@ -76,7 +78,12 @@ def common_settings(report: Report, record: Record) -> dict[str, Any]:
     backend = backends.create(cell.backend)
     return {
         "variables": {
-            name: value for name, value in report.environment.variables.items() if not name.startswith(READ_AT_START)
+            **{
+                name: value
+                for name, value in report.environment.variables.items()
+                if not name.startswith(READ_AT_START)
+            },
+            **({"TORCHINDUCTOR_FREEZING": "1"} if cell.backend == "inductor" and cell.mode in FROZEN else {}),
         },
         "threads": _threads(report, record),
         "cuda": cell.device.is_cuda,
@@ -141,8 +148,11 @@ def render(template: str, facts: Mapping[str, Any]) -> str:
 def _options(cell: Cell) -> dict[str, Any]:
     """Return what the backend's mode sets, under the names in its template."""
     mode = mode_of(cell)
-    if cell.backend in ("inductor", "aotinductor"):
+    if cell.backend == "inductor":
         return {"options": mode}
+    if cell.backend == "aotinductor":
+        configs = inductor_configs(mode)
+        return {"options": {name: value for name, value in mode.items() if name not in configs}, "configs": configs}
     if cell.backend == "openvino":
         unrounded = {INPUTS_PER_SCALE: "0"} if cell.precision.is_weight_only else {}
         return {"options": {**unrounded, **mode}, "hint": OPENVINO_HINTS[cell.precision.products]}
@@ -186,6 +196,8 @@ def _literal(value: object) -> str:
     """Return `value` as Python source. Reports come from anywhere, and none of their text may become code."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_literal(key)}: {_literal(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_literal, value)) + "]"
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from backends.aotinductor import PACKAGE, AOTInductor
 from backends.base import Availability
 from backends.linking import LINKED, linker_options
 from models.base import Inputs, LoadedModel
-from records.device import CPU
+from records.device import CPU, Device
+from records.precision import Precision
 from records.schema import Cell, Extent
 from tests.backends.building import built
 
@@ -37,6 +39,31 @@ def test_an_operator_that_stays_pytorchs_is_named_after_loading(tmp_path: Path) 
     assert placement is not None and placement.extent is Extent.PARTIAL
     assert any(kept.startswith("aten.linalg_inv") for kept in placement.fallbacks), placement.fallbacks
     assert (tmp_path / PACKAGE).stat().st_size > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "settings"),
+    [("freezing", {"freezing": True}), ("max-autotune-freezing", {"freezing": True, "max_autotune": True})],
+)
+def test_a_package_with_frozen_weights_is_right_and_says_what_it_is(
+    mode: str, settings: dict[str, bool], tmp_path: Path
+) -> None:
+    model = LoadedModel(nn.Linear(64, 64).eval(), tuple(Inputs((torch.randn(4, 64),)) for _ in range(4)))
+    with built(Cell(model="own", backend="aotinductor", mode=mode), tmp_path, model) as one:
+        torch.testing.assert_close(one.call(one.sets[1]), one.eager(one.sets[1]))
+        assert settings.items() <= one.compiled.settings().items()
+    with zipfile.ZipFile(tmp_path / PACKAGE) as package:
+        wrapper = "".join(package.read(name).decode() for name in package.namelist() if name.endswith(".wrapper.cpp"))
+    assert "aoti_torch_cpu_addmm_out" not in wrapper, "this product takes plain weights, which are not prepared"
+
+
+@pytest.mark.parametrize("mode", ["freezing", "max-autotune-freezing"])
+def test_frozen_modes_are_for_floating_point_on_cpus(mode: str) -> None:
+    asked = Cell(model="mlp", backend="aotinductor", mode=mode)
+    assert AOTInductor().supports(asked)
+    assert "is for CPUs" in AOTInductor().supports(asked.model_copy(update={"device": Device("cuda")})).reason
+    assert "always frozen" in AOTInductor().supports(asked.model_copy(update={"precision": Precision.INT8})).reason
 
 
 def test_a_package_is_loaded_where_no_compiler_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,17 @@ def test_it_is_what_pytorch_computes(kind: str, scale: float | None) -> None:
     torch.testing.assert_close(products(QUERIES, KEYS, VALUES, MASKS[kind], scale), wanted)
 
 
+@pytest.mark.parametrize("rows", [128, 48, 5, 66])
+@pytest.mark.parametrize("kind", ["bool", "lowest", "infinite"])
+def test_rows_in_blocks_are_what_pytorch_computes_with_whole_blocks_unseen(rows: int, kind: str) -> None:
+    queries, keys, values = torch.randn(1, 2, 4, 8), torch.randn(1, 2, rows, 8), torch.randn(1, 2, rows, 8)
+    is_seen = (torch.arange(rows) < 3).expand(1, 1, 1, rows)
+    lowest = {"lowest": torch.finfo(torch.float32).min, "infinite": float("-inf")}
+    mask = is_seen if kind == "bool" else torch.zeros(is_seen.shape).masked_fill(~is_seen, lowest[kind])
+    wanted = functional.scaled_dot_product_attention(queries, keys, values, mask)
+    torch.testing.assert_close(products(queries, keys, values, mask, None), wanted)
+
+
 def test_sixteen_bits_are_computed_in_float32_and_float64_stays() -> None:
     narrow, wide = ([one.to(dtype) for one in (QUERIES, KEYS, VALUES)] for dtype in (torch.bfloat16, torch.float64))
     found = products(*narrow, None, None)

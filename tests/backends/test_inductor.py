@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
 import backends
-from backends.inductor import DESCENTS, Inductor, InductorLog, known_options
+from backends.inductor import DESCENTS, FROZEN, Inductor, InductorLog, known_options
 from models.base import Inputs, LoadedModel
 from records.device import Device
 from records.errors import Unsupported
-from records.schema import DECODE, INFERENCE, Cell, Extent
+from records.precision import Precision
+from records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Extent
 from tests.backends.building import built
 
 
@@ -93,7 +94,10 @@ class Scaled(Whole):
         return nn.functional.linear(x, self.linear.weight * 2)
 
 
-@pytest.mark.parametrize(("mode", "is_constant"), [("freezing", True), ("default", False)])
+@pytest.mark.parametrize(
+    ("mode", "is_constant"),
+    [("freezing", True), ("default", False), pytest.param("max-autotune-freezing", True, marks=pytest.mark.slow)],
+)
 def test_freezing_makes_constants_of_weights(mode: str, is_constant: bool, tmp_path: Path) -> None:
     model = loaded(Scaled())
     with built(Cell(model="own", backend="inductor", mode=mode), tmp_path, model) as one:
@@ -182,6 +186,14 @@ def test_modes_that_make_no_sense_on_a_cpu_say_what_to_use(mode: str, instead: s
     refused = backends.create("inductor").supports(Cell(model="mlp", backend="inductor", mode=mode))
     assert not refused and refused.reason.endswith(instead)
     assert backends.create("inductor").supports(Cell(model="mlp", backend="inductor", mode=mode, device="cuda"))
+
+
+@pytest.mark.parametrize(("mode", "instead"), FROZEN.items())
+def test_weights_that_change_or_are_frozen_anyway_are_not_frozen(mode: str, instead: str) -> None:
+    asked = Cell(model="mlp", backend="inductor", mode=mode)
+    for changed in ({"task": TRAIN_STEP}, {"precision": Precision.INT8}):
+        refused = backends.create("inductor").supports(asked.model_copy(update=changed))
+        assert not refused and refused.reason.endswith(f"use {instead}")
 
 
 @pytest.mark.parametrize("mode", sorted(DESCENTS))

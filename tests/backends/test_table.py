@@ -72,6 +72,7 @@ def test_an_alias_is_the_backend_it_stands_for(alias: str, name: str) -> None:
         ("inductor/coordinate-descent", True),
         ("inductor/coordinate-descent-overlapped", True),
         ("aotinductor/cuda-graph", False),
+        ("aotinductor/max-autotune-freezing", True),
         ("onnx", True),
         ("tensorrt", True),
         ("triton", True),

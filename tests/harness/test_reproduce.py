@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("restored_switches")
 
 ROOT = Path(__file__).parents[2]
 ON_CPU = ["eager", "eager/channels-last", "torchscript", "onnx", "onnx/opset-23", "openvino"]
-COMPILING = ["inductor", "inductor/freezing", "inductor/max-autotune", "aotinductor"]
+COMPILING = ["inductor", "inductor/freezing", "inductor/max-autotune", "aotinductor", "aotinductor/freezing"]
 ON_CUDA = [
     "eager",
     "eager/cuda-graph",
@@ -311,6 +311,16 @@ def test_every_script_is_python_that_ruff_leaves_as_it_is(tmp_path: Path, model:
     ruff = [sys.executable, "-m", "ruff"]
     subprocess.run([*ruff, "check", "--isolated", "--line-length=120", "--select=E,F,I", tmp_path], check=True)
     subprocess.run([*ruff, "format", "--isolated", "--line-length=120", "--diff", tmp_path], check=True)
+
+
+@pytest.mark.parametrize("label", [*ON_CPU, *COMPILING])
+def test_weights_are_constants_in_the_script_of_freezing_only(label: str) -> None:
+    settings = {
+        "inductor": 'os.environ["TORCHINDUCTOR_FREEZING"] = "1"',
+        "aotinductor": 'inductor_configs={"freezing": True}',
+    }
+    written = {backend for backend, setting in settings.items() if setting in script_of(cell_of("mlp", label))}
+    assert written == ({label.removesuffix("/freezing")} if label.endswith("/freezing") else set())
 
 
 @pytest.mark.parametrize("label", [*ON_CPU, *COMPILING])
