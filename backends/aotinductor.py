@@ -27,6 +27,7 @@ from backends.inductor import (
     FROZEN,
     Inductor,
     InductorLog,
+    against_freezing,
     compiler_available,
     generated_and_called,
 )
@@ -34,7 +35,6 @@ from backends.linking import LINKED, linker_options
 from backends.ranges import exported
 from models.base import Inputs
 from records.device import Device
-from records.precision import Precision
 from records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class AOTInductor(AheadOfTime):
             return supported
         if cell.device.is_cuda:
             return Availability(f"mode {cell.mode} is for CPUs: use {self.name}/{SINGLE_THREADED}")
-        if cell.precision is Precision.INT8:
-            return Availability(f"on {cell.device}, int8 is always frozen: use {self.name}")
+        if cell.precision.is_quantised:
+            return Availability(f"{against_freezing(cell)}: use {self.name}")
         return YES
 
     def available(self, device: Device) -> Availability:

@@ -125,6 +125,7 @@ class Inductor(Backend):
     one_size: ClassVar[Mapping[str, str]] = {
         **Backend.one_size,
         **dict.fromkeys(DESCENTS, "a CUDA graph replays calls of one size"),
+        **dict.fromkeys(FROZEN, "a size that torch.compile compiles again would get no constants"),
         SURGICAL: "parts that are compiled alone have no inputs of the model, which a range is of",
         "static": "this mode builds for one size",
         BUCKETS: "this mode builds for each power of two",
@@ -156,8 +157,8 @@ class Inductor(Backend):
             return Availability(f"mode {cell.mode} is CUDA graphs, and {cell.device} has none: use inductor")
         if not cell.device.is_cuda and cell.mode == "max-autotune-no-cudagraphs":
             return Availability(f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune")
-        if not cell.device.is_cuda and cell.precision is Precision.INT8 and mode in FROZEN:
-            return Availability(f"on {cell.device}, int8 is always frozen: use {FROZEN[mode]}")
+        if mode in FROZEN and cell.precision.is_quantised:
+            return Availability(f"{against_freezing(cell)}: use {FROZEN[mode]}")
         if cell.mode in DESCENTS and cell.is_trained:
             return Availability(f"mode {cell.mode} is for inference: use inductor/{CUDA_GRAPH}")
         if cell.mode == OPTIMIZER_INSIDE and cell.task != TRAIN_STEP:
@@ -340,6 +341,13 @@ class OptimisedSteps(FromCounters, Wrapped):
                 asked_for = {reason for reason in counters["graph_break"] if "torch._dynamo.graph_break()" in reason}
                 found = counters["graph_break"] - before
                 self._breaks_by_design = Counter({reason: found[reason] for reason in asked_for})
+
+
+def against_freezing(cell: Cell) -> str:
+    """Return why no mode freezes the weights of a cell whose precision rounds them."""
+    if cell.precision is Precision.INT8 and not cell.device.is_cuda:
+        return f"on {cell.device}, int8 is always frozen"
+    return f"constants of {cell.precision} would be the weights as floating point, and nothing smaller"
 
 
 def known_options(mode: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -191,7 +191,7 @@ def test_modes_that_make_no_sense_on_a_cpu_say_what_to_use(mode: str, instead: s
 @pytest.mark.parametrize(("mode", "instead"), FROZEN.items())
 def test_weights_that_change_or_are_frozen_anyway_are_not_frozen(mode: str, instead: str) -> None:
     asked = Cell(model="mlp", backend="inductor", mode=mode)
-    for changed in ({"task": TRAIN_STEP}, {"precision": Precision.INT8}):
+    for changed in ({"task": TRAIN_STEP}, {"precision": Precision.INT8}, {"precision": Precision.W8A32}):
         refused = backends.create("inductor").supports(asked.model_copy(update=changed))
         assert not refused and refused.reason.endswith(f"use {instead}")
 

@@ -114,6 +114,7 @@ def test_inductor_refuses_a_range_that_the_code_specialises(tmp_path: Path) -> N
         ("triton", {}, "triton builds for one size"),
         ("inductor/static", {}, "this mode builds for one size"),
         ("inductor/buckets", {}, "this mode builds for each power of two"),
+        ("inductor/freezing", {}, "a size that torch.compile compiles again would get no constants"),
         ("onnx/cuda-graph", {"device": "cuda"}, "a CUDA graph replays calls of one size"),
         ("inductor", {"task": "train_step"}, "one build for a range of sizes is for inference"),
         ("onnx", {"precision": "int8"}, "in a precision that casting gives"),
