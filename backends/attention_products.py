@@ -1,7 +1,8 @@
 """Attention of one query for each head, as products and sums that a compiler generates kernels of.
 
 PyTorch's fused kernels share their work out over sequences and heads, which are few with one sequence. Here the rows
-of the cache are in blocks, and each block is work of its own. This file imports torch, so only workers import it.
+of the cache can be in blocks, and each block is work of its own. That makes more kernels, and pays where they overlap.
+This file imports torch, so only workers import it.
 Source: Dao et al., "Flash-Decoding for long-context inference", 2023.
 """
 
@@ -19,11 +20,11 @@ BLOCK = 64
 """How many rows one block has at most. A multiprocessor has enough to do with that."""
 
 LEAST_BLOCK = 16
-"""With fewer rows in a block, putting the blocks together costs more than they save. Then one block has all rows."""
+"""With fewer rows in a block, putting the blocks together costs more than they save. Then there are none."""
 
 
 @contextmanager
-def attention_as_products() -> Iterator[None]:
+def attention_as_products(in_blocks: bool = False) -> Iterator[None]:
     """Have models that call `torch.nn.functional.scaled_dot_product_attention` compute it by `products`."""
     fused = functional.scaled_dot_product_attention
 
@@ -39,7 +40,7 @@ def attention_as_products() -> Iterator[None]:
     ) -> Tensor:
         if dropout_p or is_causal or enable_gqa:
             return fused(queries, keys, values, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        return products(queries, keys, values, attn_mask, scale)
+        return products(queries, keys, values, attn_mask, scale, in_blocks)
 
     functional.scaled_dot_product_attention = attend  # type: ignore[assignment]
     try:
@@ -48,22 +49,30 @@ def attention_as_products() -> Iterator[None]:
         functional.scaled_dot_product_attention = fused
 
 
-def products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+def products(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None, in_blocks: bool = False
+) -> Tensor:
     """Return softmax(queries · keys · scale + mask) · values, computed in float32 or wider.
 
     Queries are (batch, heads, queries, width), keys and values (batch, heads, rows, width). The mask is added, or is
     False where a row is not seen. Of each query, some row must be seen.
     """
     rows, width = keys.shape[-2:]
-    block = math.gcd(rows, BLOCK)
-    in_blocks = (-1, block if block >= LEAST_BLOCK else rows)
     wide = torch.promote_types(queries.dtype, torch.float32)
-    keys, values = (torch.unflatten(one.to(wide), -2, in_blocks).unsqueeze(-4) for one in (keys, values))
-    scores = (queries.to(wide)[..., None, None, :] * keys).sum(-1) * (width**-0.5 if scale is None else scale)
+    scale = width**-0.5 if scale is None else scale
+    # the lowest number and not -inf, whose difference to itself is not a number: whole blocks are not seen
+    lowest = torch.finfo(wide).min
+    block = math.gcd(rows, BLOCK)
+    if not in_blocks or block < LEAST_BLOCK:
+        scores = (queries.to(wide).unsqueeze(-2) * keys.to(wide).unsqueeze(-3)).sum(-1) * scale
+        if mask is not None:
+            scores = scores.masked_fill(~mask, lowest) if mask.dtype == torch.bool else scores + mask
+        shares = scores.softmax(-1)
+        return (shares.unsqueeze(-1) * values.to(wide).unsqueeze(-3)).sum(-2).to(queries.dtype)
+    keys, values = (torch.unflatten(one.to(wide), -2, (-1, block)).unsqueeze(-4) for one in (keys, values))
+    scores = (queries.to(wide)[..., None, None, :] * keys).sum(-1) * scale
     if mask is not None:
-        mask = torch.unflatten(mask.expand(*mask.shape[:-1], rows), -1, in_blocks)
-        # the lowest number and not -inf, whose difference to itself is not a number: whole blocks are not seen
-        lowest = torch.finfo(wide).min
+        mask = torch.unflatten(mask.expand(*mask.shape[:-1], rows), -1, (-1, block))
         scores = scores.masked_fill(~mask, lowest) if mask.dtype == torch.bool else (scores + mask).clamp(min=lowest)
     largest = scores.amax(-1)
     shares = (scores - largest[..., None]).exp()

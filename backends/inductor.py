@@ -218,7 +218,7 @@ class Inductor(Backend):
 
         is_one_sequence = cell.task == DECODE and inputs.args[0].shape[0] == 1
         applies = is_one_sequence and cell.mode in DESCENTS
-        return attention_as_products() if applies else contextlib.nullcontext()
+        return attention_as_products(cell.mode == OVERLAPPED) if applies else contextlib.nullcontext()
 
     def _build_surgical(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         """Compile only the targets, each alone. The module's own `forward` calls them."""

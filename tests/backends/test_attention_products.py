@@ -28,7 +28,8 @@ def test_rows_in_blocks_are_what_pytorch_computes_with_whole_blocks_unseen(rows:
     lowest = {"lowest": torch.finfo(torch.float32).min, "infinite": float("-inf")}
     mask = is_seen if kind == "bool" else torch.zeros(is_seen.shape).masked_fill(~is_seen, lowest[kind])
     wanted = functional.scaled_dot_product_attention(queries, keys, values, mask)
-    torch.testing.assert_close(products(queries, keys, values, mask, None), wanted)
+    for in_blocks in (True, False):
+        torch.testing.assert_close(products(queries, keys, values, mask, None, in_blocks), wanted)
 
 
 def test_sixteen_bits_are_computed_in_float32_and_float64_stays() -> None:
