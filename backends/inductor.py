@@ -347,7 +347,7 @@ def against_freezing(cell: Cell) -> str:
     """Return why no mode freezes the weights of a cell whose precision rounds them."""
     if cell.precision is Precision.INT8 and not cell.device.is_cuda:
         return f"on {cell.device}, int8 is always frozen"
-    return f"constants of {cell.precision} would be the weights as floating point, and nothing smaller"
+    return f"as constants, weights of {cell.precision} would be floating-point numbers of full size"
 
 
 def known_options(mode: Mapping[str, Any]) -> Mapping[str, Any]:

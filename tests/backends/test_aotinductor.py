@@ -63,7 +63,7 @@ def test_frozen_modes_are_for_floating_point_on_cpus(mode: str) -> None:
     asked = Cell(model="mlp", backend="aotinductor", mode=mode)
     assert AOTInductor().supports(asked)
     assert "is for CPUs" in AOTInductor().supports(asked.model_copy(update={"device": Device("cuda")})).reason
-    for precision, reason in ((Precision.INT8, "always frozen"), (Precision.W8A32, "nothing smaller")):
+    for precision, reason in ((Precision.INT8, "always frozen"), (Precision.W8A32, "full size")):
         assert reason in AOTInductor().supports(asked.model_copy(update={"precision": precision})).reason
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from backends.attention_products import attention_as_products, products
+from backends.attention_products import attention_as_products, products, products_in_blocks
 
 QUERIES, KEYS, VALUES = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 6)
 SEEN = torch.tensor([True, True, False, True, False])
@@ -28,8 +28,8 @@ def test_rows_in_blocks_are_what_pytorch_computes_with_whole_blocks_unseen(rows:
     lowest = {"lowest": torch.finfo(torch.float32).min, "infinite": float("-inf")}
     mask = is_seen if kind == "bool" else torch.zeros(is_seen.shape).masked_fill(~is_seen, lowest[kind])
     wanted = functional.scaled_dot_product_attention(queries, keys, values, mask)
-    for in_blocks in (True, False):
-        torch.testing.assert_close(products(queries, keys, values, mask, None, in_blocks), wanted)
+    for compute in (products, products_in_blocks):
+        torch.testing.assert_close(compute(queries, keys, values, mask, None), wanted)
 
 
 def test_sixteen_bits_are_computed_in_float32_and_float64_stays() -> None:
