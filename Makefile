@@ -39,13 +39,13 @@ $(VENV)/bin/python:
 # Torch is installed first, so that an extra which asks for a range of it finds the pinned one.
 $(VENV)/.ready-$(EXTRA): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch
-	$(PIP) ".[$(EXTRA)]"
+	$(PIP) -e ".[$(EXTRA)]"
 	$(COMPILE)
 	touch $@
 
 $(VENV)/.ready-$(EXTRA)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch
-	$(PIP) ".[$(EXTRA),test]"
+	$(PIP) -e ".[$(EXTRA),test]"
 	$(COMPILE)
 	touch $@ $(VENV)/.ready-$(EXTRA)
 

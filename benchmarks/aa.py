@@ -38,11 +38,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness import selfcheck
-from harness.controller.progress import Silent
-from harness.sampling_plan import MAX_PROCESSES
-from judging.decision import Relation, is_decided, relation
-from judging.estimate import ratio_over_processes
+from bakeoff.commands import selfcheck
+from bakeoff.judging.decision import Relation, is_decided, relation
+from bakeoff.judging.estimate import ratio_over_processes
+from bakeoff.measuring.controller.progress import Silent
+from bakeoff.planning.sampling_plan import MAX_PROCESSES
 
 RESAMPLES = 3000
 MEAN_S = 0.5

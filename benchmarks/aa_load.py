@@ -21,11 +21,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness import run as runs
-from harness.config import parse_dimensions
-from harness.controller.progress import Silent
-from harness.plan import Request
-from judging.load import judge_load
+from bakeoff.commands import run as runs
+from bakeoff.judging.load import judge_load
+from bakeoff.measuring.controller.progress import Silent
+from bakeoff.planning.config import parse_dimensions
+from bakeoff.planning.plan import Request
 
 COPIES = ("eager", "eager-again")
 

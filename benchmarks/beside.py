@@ -33,11 +33,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from harness import selfcheck
-from harness.controller.environment import usable_cores
-from harness.controller.progress import Silent
-from harness.places import Place, physical_cores, places_of
-from judging.estimate import process_medians_ms, ratio_over_processes
+from bakeoff.commands import selfcheck
+from bakeoff.judging.estimate import process_medians_ms, ratio_over_processes
+from bakeoff.measuring.controller.environment import usable_cores
+from bakeoff.measuring.controller.progress import Silent
+from bakeoff.planning.places import Place, physical_cores, places_of
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -18,8 +18,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from judging.compare import compare
-from records.schema import Burst, Cell, Environment, Record, Report, Status
+from bakeoff.judging.compare import compare
+from bakeoff.records.schema import Burst, Cell, Environment, Record, Report, Status
 
 ROUNDS = 6
 ROUND_NOISE = 0.003

@@ -28,19 +28,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness import config
-from harness import run as runs
-from harness.controller.cell_run import CellRun
-from harness.controller.launcher import Launcher
-from harness.controller.progress import Silent
-from harness.controller.worker_process import Worker
-from harness.messages import ComputeReference, MeasureCeilings
-from harness.plan import Request
-from judging.judgement import judge
-from records import report_file
-from records.schema import Cell, Record
-from records.store import Store
-from reports import sentences, writer
+from bakeoff.commands import run as runs
+from bakeoff.judging.judgement import judge
+from bakeoff.measuring.controller.cell_run import CellRun
+from bakeoff.measuring.controller.launcher import Launcher
+from bakeoff.measuring.controller.progress import Silent
+from bakeoff.measuring.controller.worker_process import Worker
+from bakeoff.measuring.messages import ComputeReference, MeasureCeilings
+from bakeoff.planning import config
+from bakeoff.planning.plan import Request
+from bakeoff.records import report_file
+from bakeoff.records.schema import Cell, Record
+from bakeoff.records.store import Store
+from bakeoff.reports import sentences, writer
 
 BEGUN = time.monotonic() - time.process_time()
 """When this process was started, without the time that it has waited."""

@@ -25,10 +25,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from judging.decision import FEWEST_PROCESSES, Relation, is_decided, relation
-from judging.estimate import Series, Turn
-from judging.fit import fit
-from records.schema import Ratio
+from bakeoff.judging.decision import FEWEST_PROCESSES, Relation, is_decided, relation
+from bakeoff.judging.estimate import Series, Turn
+from bakeoff.judging.fit import fit
+from bakeoff.records.schema import Ratio
 
 STORED = Path(__file__).with_name("equals.npz")
 LOG_STEP = 2e-4

@@ -25,10 +25,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness import reproduce, script_parts
-from judging.intervals import median_interval
-from records import report_file
-from records.schema import Report
+from bakeoff.judging.intervals import median_interval
+from bakeoff.records import report_file
+from bakeoff.records.schema import Report
+from bakeoff.shipping import reproduce, script_parts
 
 RUNNER = Path(__file__).parents[1] / "runner.py"
 PRINTED = re.compile(r"median latency (\S+) ms")

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-import runner
-from harness.controller import groundwork, launcher
-from harness.controller.launcher import Launcher
-from harness.controller.progress import Progress
-from records.schema import Ceilings, Cell
-from records.store import Store
+from bakeoff import cli
+from bakeoff.measuring.controller import groundwork, launcher
+from bakeoff.measuring.controller.launcher import Launcher
+from bakeoff.measuring.controller.progress import Progress
+from bakeoff.records.schema import Ceilings, Cell
+from bakeoff.records.store import Store
 from tests.lent_servers import lent_servers
 
 
 @pytest.fixture
 def restored_signals() -> Iterator[None]:
-    """`runner.main` takes SIGTERM for itself; afterwards it is as it was."""
+    """`cli.main` takes SIGTERM for itself; afterwards it is as it was."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -57,7 +57,7 @@ def command_line(
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> tuple[int, str, str]:
-        status = runner.main([*map(str, arguments)])
+        status = cli.main([*map(str, arguments)])
         said = capsys.readouterr()
         assert "Traceback" not in said.out + said.err
         return status, said.out, said.err

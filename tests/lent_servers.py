@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from harness.controller import launcher
-from harness.controller.launcher import ForkLauncher, Launcher
-from harness.plan import StartMethod
+from bakeoff.measuring.controller import launcher
+from bakeoff.measuring.controller.launcher import ForkLauncher, Launcher
+from bakeoff.planning.plan import StartMethod
 
 
 class LentServer(ForkLauncher):

@@ -1,11 +1,11 @@
-"""`runner.py compare` and `history`, from what a user types to the exit status."""
+"""`bakeoff compare` and `history`, from what a user types to the exit status."""
 
 from pathlib import Path
 
 import pytest
 
-from records.schema import Burst, Status
-from reports import writer
+from bakeoff.records.schema import Burst, Status
+from bakeoff.reports import writer
 from tests.conftest import CommandLine
 from tests.reports.samples import cell, failed, ok, report, steady
 

@@ -1,13 +1,13 @@
-"""`runner.py doctor`: what it prints, and its exit status."""
+"""`bakeoff doctor`: what it prints, and its exit status."""
 
 import json
 from collections.abc import Callable, Sequence
 
 import pytest
 
-import runner
-from doctor.diagnosis import Diagnosis, Facts, Outcome, Trial
-from records.schema import Status
+from bakeoff import cli
+from bakeoff.doctor.diagnosis import Diagnosis, Facts, Outcome, Trial
+from bakeoff.records.schema import Status
 
 
 @pytest.fixture
@@ -24,12 +24,12 @@ def examined(monkeypatch: pytest.MonkeyPatch, restored_signals: None) -> list[tu
         broken = ["onnx on cpu"] if "onnx" in backends else []
         return Diagnosis(created_at="now", facts=Facts(python="3.12.3"), trials=[trial], findings=[], broken=broken)
 
-    monkeypatch.setattr("doctor.examine.examine", examine)
+    monkeypatch.setattr("bakeoff.doctor.examine.examine", examine)
     return asked
 
 
 def call(*arguments: str) -> int:
-    return runner.main(["doctor", *arguments])
+    return cli.main(["doctor", *arguments])
 
 
 def test_a_table_for_people(examined: list[object], capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,4 +56,4 @@ def test_json_and_nothing_else(examined: list[object], capsys: pytest.CaptureFix
 
 def test_an_unknown_backend_is_refused_in_a_line(capsys: pytest.CaptureFixture[str], restored_signals: None) -> None:
     assert call("--backends", "onx") == 2
-    assert capsys.readouterr().err.strip() == "error: unknown backend 'onx': did you mean 'onnx'? (runner.py list)"
+    assert capsys.readouterr().err.strip() == "error: unknown backend 'onx': did you mean 'onnx'? (bakeoff list)"

@@ -1,4 +1,4 @@
-"""`runner.py report`, which renders what is there: also by other requirements, or over another number of calls."""
+"""`bakeoff report`, which renders what is there: also by other requirements, or over another number of calls."""
 
 import os
 import subprocess
@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import runner
-from records import report_file
-from records.schema import Status
-from reports import writer
+from bakeoff import cli
+from bakeoff.records import report_file
+from bakeoff.records.schema import Status
+from bakeoff.reports import writer
 from tests.reports.samples import cell, conv_on_cpu, failed, report
+from tests.support.checkout import ROOT
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def without_verdicts(folder: Path) -> None:
 
 
 def call(*arguments: object) -> int:
-    return runner.main(["report", *map(str, arguments)])
+    return cli.main(["report", *map(str, arguments)])
 
 
 def test_requirements_judge_a_report_anew_and_none_judge_it_as_before(
@@ -62,7 +63,7 @@ def test_a_reader_who_leaves_costs_no_file(folder: Path) -> None:
     reader, writing_end = os.pipe()
     os.close(reader)
     with open(writing_end, "wb") as closed:
-        subprocess.run([sys.executable, runner.__file__, "report", str(folder)], stdout=closed, timeout=120)
+        subprocess.run([sys.executable, str(ROOT / "runner.py"), "report", str(folder)], stdout=closed, timeout=120)
     assert report_file.read(folder).verdicts[0].winner == "onnx"
     assert (folder / "report.md").exists() and (folder / "report.html").exists()
 

@@ -14,17 +14,17 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 from torch._inductor import metrics
 
-import backends
-from backends import fast_path
-from backends.base import Backend, BuildContext, Compiled
-from backends.calling import flatten_outputs
-from backends.ranges import OpenAxis
-from harness.worker import accuracy, precision, simulation
-from harness.worker.clock import Clock
-from harness.worker.loading import gradients, load, place, training_of
-from harness.worker.reference import run_eager
-from models.base import Inputs, LoadedModel
-from records.schema import Cell
+from bakeoff import backends
+from bakeoff.backends import fast_path
+from bakeoff.backends.base import Backend, BuildContext, Compiled
+from bakeoff.backends.calling import flatten_outputs
+from bakeoff.backends.ranges import OpenAxis
+from bakeoff.measuring.worker import accuracy, precision, simulation
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.loading import gradients, load, place, training_of
+from bakeoff.measuring.worker.reference import run_eager
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.schema import Cell
 
 Outputs = tuple[torch.Tensor, ...]
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from backends.aotinductor import PACKAGE, AOTInductor
-from backends.base import Availability
-from backends.linking import LINKED, linker_options
-from models.base import Inputs, LoadedModel
-from records.device import CPU, Device
-from records.precision import Precision
-from records.schema import Cell, Extent
+from bakeoff.backends.aotinductor import PACKAGE, AOTInductor
+from bakeoff.backends.base import Availability
+from bakeoff.backends.linking import LINKED, linker_options
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell, Extent
 from tests.backends.building import built
 
 
@@ -68,7 +68,7 @@ def test_frozen_modes_are_for_floating_point_on_cpus(mode: str) -> None:
 
 
 def test_a_package_is_loaded_where_no_compiler_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backends.aotinductor.compiler_available", lambda: Availability("no compiler"))
+    monkeypatch.setattr("bakeoff.backends.aotinductor.compiler_available", lambda: Availability("no compiler"))
     assert not AOTInductor().available(CPU)
     assert AOTInductor().available_to_load(CPU)
 

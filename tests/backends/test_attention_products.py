@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from backends.attention_products import attention_as_products, products, products_in_blocks
+from bakeoff.backends.attention_products import attention_as_products, products, products_in_blocks
 
 QUERIES, KEYS, VALUES = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 6)
 SEEN = torch.tensor([True, True, False, True, False])

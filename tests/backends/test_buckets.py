@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from backends.buckets import Buckets
-from models.base import Inputs, LoadedModel
-from records.errors import Unsupported
-from records.schema import Cell
+from bakeoff.backends.buckets import Buckets
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.schema import Cell
 from tests.backends.building import built
 
 

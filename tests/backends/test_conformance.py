@@ -17,17 +17,16 @@ from typing import Any
 import pytest
 import torch
 
-import backends
-import models
-from backends.base import Availability
-from harness.worker import accuracy
-from harness.worker.loading import load, place, training_of
-from harness.worker.reference import run_eager
-from models.base import Inputs
-from records.device import CPU, Device
-from records.errors import Unavailable, Unsupported
-from records.precision import Precision
-from records.schema import INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
+from bakeoff import backends, models
+from bakeoff.backends.base import Availability
+from bakeoff.measuring.worker import accuracy
+from bakeoff.measuring.worker.loading import load, place, training_of
+from bakeoff.measuring.worker.reference import run_eager
+from bakeoff.models.base import Inputs
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.errors import Unavailable, Unsupported
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
 from tests.backends.building import Built, built, tensors_of
 
 ROOT = Path(__file__).parents[2]
@@ -362,8 +361,8 @@ def imported() -> dict[str, dict[str, list[str]]]:
     script = f"""
 import json, sys
 sys.path.insert(0, {str(ROOT)!r})
-import backends
-from records.schema import Cell
+from bakeoff import backends
+from bakeoff.records.schema import Cell
 found = {{}}
 for name in sys.argv[1:]:
     before = set(sys.modules)

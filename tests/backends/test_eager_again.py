@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-import backends
-from backends.base import Compiled
-from backends.eager_again import EagerAgain, Slowed
-from harness.selfcheck import SLOWER_BY_ITSELF
+from bakeoff import backends
+from bakeoff.backends.base import Compiled
+from bakeoff.backends.eager_again import EagerAgain, Slowed
+from bakeoff.commands.selfcheck import SLOWER_BY_ITSELF
 
 
 class Spinning(Compiled):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import models
-from records.device import CPU
-from records.schema import Cell
+from bakeoff import models
+from bakeoff.records.device import CPU
+from bakeoff.records.schema import Cell
 from tests.backends.building import built
 
 TINY_MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 40, "hidden_size": 8,

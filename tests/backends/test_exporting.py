@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import models
-from backends.exporting import BFLOAT16_OPSET, export_onnx
-from harness.worker.loading import load, place
-from models.base import Inputs
-from records.precision import Precision
-from records.schema import Cell
+from bakeoff import models
+from bakeoff.backends.exporting import BFLOAT16_OPSET, export_onnx
+from bakeoff.measuring.worker.loading import load, place
+from bakeoff.models.base import Inputs
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
 
 onnx: Any = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.profiler import profile
 
-from backends import fast_path
-from models.base import Inputs, LoadedModel
-from records.errors import Unsupported
-from records.schema import Cell
+from bakeoff.backends import fast_path
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.schema import Cell
 from tests.backends.building import Built, built
-from tests.harness.measuring import by_label, measure
+from tests.support.measuring import by_label, measure
 
 FUSED = "aten::_transformer_encoder_layer_fwd"
 

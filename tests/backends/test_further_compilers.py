@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-import backends
-from backends import litert
-from backends.executorch import placement_of
-from records.device import CPU, Device
-from records.schema import Cell, Extent
+from bakeoff import backends
+from bakeoff.backends import litert
+from bakeoff.backends.executorch import placement_of
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.schema import Cell, Extent
 
 MODULES = {"iree": "iree.compiler", "executorch": "executorch.runtime", "litert": "ai_edge_litert.interpreter"}
 """What each backend imports first."""
@@ -23,7 +23,7 @@ def test_where_it_is_not_installed_the_reason_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, module, None)
     answer = backends.create(name).available(CPU)
     assert answer.reason.startswith(f"{name} is not installed (")
-    assert f"runner.py env add {name} " in answer.reason
+    assert f"bakeoff env add {name} " in answer.reason
 
 
 @pytest.mark.parametrize("name", ["executorch", "litert"])

@@ -1,4 +1,4 @@
-"""What the backend `hotpath` reports. The conformance suite has the rest, and hotpath/tests the library."""
+"""What the backend `hotpath` reports. The conformance suite has the rest, and tests/hotpath the library."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-import backends
-from backends.base import Settings
-from backends.eager import Callables
-from backends.hotpath import Hot
-from hotpath import enable_hot_path_detection
-from hotpath.compiling import Outcome
-from hotpath.tests.fakes import DONE, SLOW_S, FakeCompiler, Slowly, make_compiling_cheap
-from models.base import Inputs
-from records.device import Device
-from records.schema import Extent, Placement
+from bakeoff import backends
+from bakeoff.backends.base import Settings
+from bakeoff.backends.eager import Callables
+from bakeoff.backends.hotpath import Hot
+from bakeoff.hotpath import enable_hot_path_detection
+from bakeoff.hotpath.compiling import Outcome
+from bakeoff.models.base import Inputs
+from bakeoff.records.device import Device
+from bakeoff.records.schema import Extent, Placement
+from tests.hotpath.fakes import DONE, SLOW_S, FakeCompiler, Slowly, make_compiling_cheap
 
 ROWS = torch.arange(4.0)
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
-import backends
-from backends.inductor import DESCENTS, FROZEN, Inductor, InductorLog, known_options
-from models.base import Inputs, LoadedModel
-from records.device import Device
-from records.errors import Unsupported
-from records.precision import Precision
-from records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Extent
+from bakeoff import backends
+from bakeoff.backends.inductor import DESCENTS, FROZEN, Inductor, InductorLog, known_options
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.device import Device
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import DECODE, INFERENCE, TRAIN_STEP, Cell, Extent
 from tests.backends.building import built
 
 

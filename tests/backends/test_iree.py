@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-import backends
-import models
-from backends import iree as ours
-from backends.base import YES, BuildContext
-from harness.worker.loading import load, place
-from records.device import Device
-from records.schema import Cell
+from bakeoff import backends, models
+from bakeoff.backends import iree as ours
+from bakeoff.backends.base import YES, BuildContext
+from bakeoff.measuring.worker.loading import load, place
+from bakeoff.records.device import Device
+from bakeoff.records.schema import Cell
 from tests.backends.building import RecordingPhases
 
 CUDA = Device("cuda:1")

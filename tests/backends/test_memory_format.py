@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from backends.memory_format import converted_inputs, converted_module, variants_of
-from models.base import Inputs, LoadedModel
-from records.errors import Unsupported
-from records.schema import Cell
+from bakeoff.backends.memory_format import converted_inputs, converted_module, variants_of
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.schema import Cell
 from tests.backends.building import built
 
 LAST = torch.channels_last

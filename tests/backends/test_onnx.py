@@ -11,13 +11,12 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-import backends
-import models
-from backends.exporting import exported_before
-from backends.onnx import Sessions, assignment, time_share_of
-from records.device import Device
-from records.errors import BakeoffError, Unavailable
-from records.schema import Cell, Extent, Placement
+from bakeoff import backends, models
+from bakeoff.backends.exporting import exported_before
+from bakeoff.backends.onnx import Sessions, assignment, time_share_of
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError, Unavailable
+from bakeoff.records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built
 
 onnxruntime = pytest.importorskip("onnxruntime")

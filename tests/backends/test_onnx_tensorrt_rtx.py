@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-import backends
-from backends import onnx_tensorrt_rtx as rtx
-from backends.base import BuildContext
-from backends.exporting import OnnxModel, export_onnx
-from backends.onnx import Sessions
-from backends.ranges import OpenAxis
-from harness.worker.loading import load
-from models.base import Inputs
-from records.device import Device
-from records.errors import BakeoffError, Unavailable
-from records.schema import Cell
+from bakeoff import backends
+from bakeoff.backends import onnx_tensorrt_rtx as rtx
+from bakeoff.backends.base import BuildContext
+from bakeoff.backends.exporting import OnnxModel, export_onnx
+from bakeoff.backends.onnx import Sessions
+from bakeoff.backends.ranges import OpenAxis
+from bakeoff.measuring.worker.loading import load
+from bakeoff.models.base import Inputs
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError, Unavailable
+from bakeoff.records.schema import Cell
 from tests.backends.building import RecordingPhases
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import backends
-import models
-from harness.worker.generating import compare, generate
-from models.generation import Generating
-from records.device import CPU, Device
-from records.errors import Unsupported
-from records.precision import Precision
-from records.schema import DECODE, PREFILL, Cell
+from bakeoff import backends, models
+from bakeoff.measuring.worker.generating import compare, generate
+from bakeoff.models.generation import Generating
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import DECODE, PREFILL, Cell
 from tests.backends.building import Built, built
 
 NAME = "onnxruntime-genai"

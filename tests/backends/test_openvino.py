@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import backends
-from backends.openvino import PRECISION_HINTS
-from harness.worker import accuracy
-from records.errors import Unavailable
-from records.precision import Precision
-from records.schema import Cell
+from bakeoff import backends
+from bakeoff.backends.openvino import PRECISION_HINTS
+from bakeoff.measuring.worker import accuracy
+from bakeoff.records.errors import Unavailable
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
 from tests.backends.building import built, reference_of
 
 openvino = pytest.importorskip("openvino")

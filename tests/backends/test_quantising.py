@@ -12,19 +12,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import models
-from backends import quantising
-from backends.base import BuildContext, Settings
-from backends.calling import flatten_outputs
-from backends.exporting import OnnxModel, export_onnx
-from backends.onnx_quantising import onnx_layers, static_onnx
-from backends.quantising import torch_int8_cpu, torch_int8_cuda
-from harness.worker import accuracy, precision
-from harness.worker.loading import load, place
-from models.base import Inputs, LoadedModel
-from records.errors import BakeoffError, Unavailable, Unsupported
-from records.precision import Precision
-from records.schema import Cell
+from bakeoff import models
+from bakeoff.backends import quantising
+from bakeoff.backends.base import BuildContext, Settings
+from bakeoff.backends.calling import flatten_outputs
+from bakeoff.backends.exporting import OnnxModel, export_onnx
+from bakeoff.backends.onnx_quantising import onnx_layers, static_onnx
+from bakeoff.backends.quantising import torch_int8_cpu, torch_int8_cuda
+from bakeoff.measuring.worker import accuracy, precision
+from bakeoff.measuring.worker.loading import load, place
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
 from tests.backends.building import Built, RecordingPhases, built, reference_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*To copy construct from a tensor.*:UserWarning")

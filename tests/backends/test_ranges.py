@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import backends
-from backends import ranges
-from backends.ranges import OpenAxis
-from models.base import Inputs, LoadedModel
-from records.errors import Unsupported
-from records.schema import Cell, Range
+from bakeoff import backends
+from bakeoff.backends import ranges
+from bakeoff.backends.ranges import OpenAxis
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.schema import Cell, Range
 from tests.backends.building import built
 
 ROWS = OpenAxis(tensor=0, axis=0, dimensions=("batch",), low=2, high=16)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from backends.calling import FlatModule
-from backends.exporting import export_onnx
-from backends.reasons import reason_of
-from models.base import Inputs
+from bakeoff.backends.calling import FlatModule
+from bakeoff.backends.exporting import export_onnx
+from bakeoff.backends.reasons import reason_of
+from bakeoff.models.base import Inputs
 
 ONNX_DISPATCH = """Failed to convert the exported program to an ONNX model. \x1b[96mThis is step 3/3\x1b[0m of \
 exporting the model to ONNX. Next steps:

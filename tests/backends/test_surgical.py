@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import backends
-from backends import surgical
-from backends.base import SURGICAL
-from backends.surgical import Outside, find_targets, stays_outside
-from models.base import INPUT_SETS, Inputs, LoadedModel
-from records.errors import Unsupported, UsageError
-from records.schema import Cell, Extent
+from bakeoff import backends
+from bakeoff.backends import surgical
+from bakeoff.backends.base import SURGICAL
+from bakeoff.backends.surgical import Outside, find_targets, stays_outside
+from bakeoff.models.base import INPUT_SETS, Inputs, LoadedModel
+from bakeoff.records.errors import Unsupported, UsageError
+from bakeoff.records.schema import Cell, Extent
 from tests.backends.building import Built, built
 
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-import backends
-from backends.base import Backend
-from harness.configurations import expand_backends
-from records.device import Device
-from records.errors import BakeoffError, UsageError
-from records.schema import Cell
+from bakeoff import backends
+from bakeoff.backends.base import Backend
+from bakeoff.planning.configurations import expand_backends
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.schema import Cell
 from tests.fakes import suite
 
 ROOT = Path(__file__).parents[2]
 
 THIRD_PARTY = """
-from backends.base import Backend
-from backends.eager import Callables, torch_available
+from bakeoff.backends.base import Backend
+from bakeoff.backends.eager import Callables, torch_available
 
 
 class Mine(Backend):
@@ -91,7 +91,7 @@ def test_what_tries_out_kernels_says_so(label: str, expected: bool) -> None:
 def test_a_name_nobody_knows_gets_the_nearest(typed: str, meant: str) -> None:
     for find in (backends.canonical, backends.create):
         with pytest.raises(
-            UsageError, match=rf"^unknown backend '{typed}': did you mean '{meant}'\? \(runner.py list\)$"
+            UsageError, match=rf"^unknown backend '{typed}': did you mean '{meant}'\? \(bakeoff list\)$"
         ):
             find(typed)
 
@@ -111,7 +111,7 @@ def test_the_table_alone_imports_nothing_heavy() -> None:
     script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import backends; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     imported = set(done.stdout.split())
-    assert not imported & {"torch", "numpy", "onnx", "onnxruntime", "backends.base", "backends.eager"}
+    assert not imported & {"torch", "numpy", "onnx", "onnxruntime", "bakeoff.backends.base", "bakeoff.backends.eager"}
 
 
 def test_an_installed_distribution_brings_its_backend(site: Path) -> None:
@@ -127,7 +127,7 @@ def test_an_installed_distribution_brings_its_backend(site: Path) -> None:
 def test_a_distribution_does_not_replace_a_row_of_the_table(site: Path) -> None:
     install(site, "eager", THIRD_PARTY, "bakeoff_eager:Mine")
     assert backends.names().count("eager") == 1
-    assert type(backends.create("eager")).__module__ == "backends.eager"
+    assert type(backends.create("eager")).__module__ == "bakeoff.backends.eager"
 
 
 @pytest.mark.parametrize(

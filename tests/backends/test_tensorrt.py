@@ -18,17 +18,17 @@ import onnx
 import pytest
 import torch
 
-import backends
-from backends import cuda_graph
-from backends import tensorrt as ours
-from backends.base import YES, Availability, BuildContext
-from backends.eager import torch_available
-from backends.exporting import OnnxModel, export_onnx
-from backends.ranges import OpenAxes, OpenAxis
-from models.base import Inputs
-from records.device import Device
-from records.errors import BakeoffError
-from records.schema import Cell, Extent
+from bakeoff import backends
+from bakeoff.backends import cuda_graph
+from bakeoff.backends import tensorrt as ours
+from bakeoff.backends.base import YES, Availability, BuildContext
+from bakeoff.backends.eager import torch_available
+from bakeoff.backends.exporting import OnnxModel, export_onnx
+from bakeoff.backends.ranges import OpenAxes, OpenAxis
+from bakeoff.models.base import Inputs
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.schema import Cell, Extent
 from tests.backends.building import Built, RecordingPhases, built
 from tests.fakes import suite
 from tests.fakes.on_cpu import TensorRTOnCpu
@@ -85,9 +85,9 @@ def test_a_fresh_process_loads_what_was_packaged(tmp_path: Path) -> None:
     script = """
 import sys, torch, on_cpu
 from pathlib import Path
-from backends.base import BuildContext
-from models.base import Inputs
-from records.schema import Cell
+from bakeoff.backends.base import BuildContext
+from bakeoff.models.base import Inputs
+from bakeoff.records.schema import Cell
 from tests.backends.building import RecordingPhases
 phases = RecordingPhases()
 context = BuildContext(Cell(model="never loaded", backend="tensorrt"), phases, Path(sys.argv[1]), 1)

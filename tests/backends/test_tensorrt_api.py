@@ -142,9 +142,9 @@ def test_a_fake_that_takes_more_is_found_out(api: Path) -> None:
 OVER_NOTHING = """
 import sys
 import tensorrt
-import backends.tensorrt as ours
-from records.device import Device
-from records.errors import BakeoffError
+import bakeoff.backends.tensorrt as ours
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError
 
 complaints = ours.Complaints()
 logger = ours.logger_for(complaints)

@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 import torch
 
-import models
-from backends import onnx_tensorrt_rtx
-from backends import tensorrt as ours
-from backends.base import BuildContext
-from backends.exporting import OnnxModel, export_onnx
-from backends.onnx_quantising import static_onnx
-from backends.ranges import OpenAxis
-from harness.worker import precision as switches
-from harness.worker.loading import load, place
-from records.device import Device
-from records.errors import BakeoffError, Unavailable
-from records.precision import Precision
-from records.schema import Cell
+from bakeoff import models
+from bakeoff.backends import onnx_tensorrt_rtx
+from bakeoff.backends import tensorrt as ours
+from bakeoff.backends.base import BuildContext
+from bakeoff.backends.exporting import OnnxModel, export_onnx
+from bakeoff.backends.onnx_quantising import static_onnx
+from bakeoff.backends.ranges import OpenAxis
+from bakeoff.measuring.worker import precision as switches
+from bakeoff.measuring.worker.loading import load, place
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError, Unavailable
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
 from tests.backends.building import RecordingPhases
 
 pytest.importorskip("onnxruntime_ep_nv_tensorrt_rtx")  # loads the engine, which the bindings are linked to

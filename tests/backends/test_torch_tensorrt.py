@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-import backends
-from backends import torch_tensorrt as ours
-from backends.base import YES, Availability
-from backends.eager import torch_available
-from records.device import Device
-from records.schema import Cell, Extent, Placement
+from bakeoff import backends
+from bakeoff.backends import torch_tensorrt as ours
+from bakeoff.backends.base import YES, Availability
+from bakeoff.backends.eager import torch_available
+from bakeoff.records.device import Device
+from bakeoff.records.schema import Cell, Extent, Placement
 from tests.backends.building import Built, built
 from tests.fakes import torch_tensorrt
 from tests.fakes.on_cpu import TorchTensorRTOnCpu

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from backends import torch_tensorrt as ours
-from backends.base import BuildContext
-from records.schema import Cell
+from bakeoff.backends import torch_tensorrt as ours
+from bakeoff.backends.base import BuildContext
+from bakeoff.records.schema import Cell
 from tests.backends.building import RecordingPhases
 from tests.fakes import real_api, signatures
 

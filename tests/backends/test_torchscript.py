@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from backends.torchscript import SPECIALISING_CALLS
-from models.base import Inputs, LoadedModel
-from records.schema import Cell
+from bakeoff.backends.torchscript import SPECIALISING_CALLS
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.schema import Cell
 from tests.backends.building import Built, built
 
 CELL = Cell(model="mlp", dimensions={"batch": 3, "features": 32, "hidden": 48}, backend="torchscript")

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import backends
-from backends import training as trainings
-from backends.eager import Steps
-from backends.training import MAX_COMPARED_ELEMENTS, Training, mean_square
-from harness.worker import accuracy
-from harness.worker.loading import place, training_of
-from harness.worker.reference import run_eager
-from models.base import Inputs, LoadedModel
-from records.errors import Unsupported
-from records.precision import Precision
-from records.schema import FORWARD_BACKWARD, TASKS, TRAIN_STEP, Accuracy, Cell
+from bakeoff import backends
+from bakeoff.backends import training as trainings
+from bakeoff.backends.eager import Steps
+from bakeoff.backends.training import MAX_COMPARED_ELEMENTS, Training, mean_square
+from bakeoff.measuring.worker import accuracy
+from bakeoff.measuring.worker.loading import place, training_of
+from bakeoff.measuring.worker.reference import run_eager
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import FORWARD_BACKWARD, TASKS, TRAIN_STEP, Accuracy, Cell
 
 TRAINING_TASKS = (FORWARD_BACKWARD, TRAIN_STEP)
 

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-import backends
-import models
-from backends import kernels
-from backends.base import BuildContext
-from backends.kernels import Launch, Variant
-from backends.triton import CHOSEN, Handwritten, choose_variant, possible_variants
-from models.base import Inputs
-from records.device import Device
-from records.schema import Cell
+from bakeoff import backends, models
+from bakeoff.backends import kernels
+from bakeoff.backends.base import BuildContext
+from bakeoff.backends.kernels import Launch, Variant
+from bakeoff.backends.triton import CHOSEN, Handwritten, choose_variant, possible_variants
+from bakeoff.models.base import Inputs
+from bakeoff.records.device import Device
+from bakeoff.records.schema import Cell
 
 BY_POINTER: Variant = {"loads": "pointer", "block": 8}
 BY_DESCRIPTOR: Variant = {"loads": "descriptor", "block": 16}

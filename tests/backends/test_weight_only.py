@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import backends
-from backends import weight_only
-from backends.base import INT8_PRODUCTS
-from backends.exporting import OnnxModel
-from backends.onnx import Onnx
-from models.base import Inputs, LoadedModel
-from models.generation import Generating, writes_in_place
-from models.transformer_lm import TransformerLM
-from records.device import Device
-from records.errors import Unsupported
-from records.precision import Precision
-from records.schema import DECODE, Cell
+from bakeoff import backends
+from bakeoff.backends import weight_only
+from bakeoff.backends.base import INT8_PRODUCTS
+from bakeoff.backends.exporting import OnnxModel
+from bakeoff.backends.onnx import Onnx
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.generation import Generating, writes_in_place
+from bakeoff.models.transformer_lm import TransformerLM
+from bakeoff.records.device import Device
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import DECODE, Cell
 from tests.backends.building import built
 
 WEIGHT_ONLY = [one for one in Precision if one.is_weight_only]
@@ -170,7 +170,7 @@ def test_a_step_with_rounded_weights_writes_into_its_caches(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("rounds_inputs", [False, True])
 def test_litert_rounds_linear_layers(rounds_inputs: bool, tmp_path: Path) -> None:
-    """Needs an environment of its own: `runner.py env add litert litert-torch ai-edge-litert`."""
+    """Needs an environment of its own: `bakeoff env add litert litert-torch ai-edge-litert`."""
     litert_torch = pytest.importorskip("litert_torch")
     pytest.importorskip("ai_edge_quantizer")
     from ai_edge_litert.interpreter import Interpreter

@@ -2,8 +2,8 @@
 
 import pytest
 
+from bakeoff.judging.decision import Relation
 from benchmarks.replay import Outcome, replay, stored_trials
-from judging.decision import Relation
 
 
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.controller.launcher import ROOT
+from tests.support.checkout import ROOT
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.name)

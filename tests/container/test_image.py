@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.controller.launcher import ROOT
-from records import report_file
-from records.schema import Status
+from bakeoff.records import report_file
+from bakeoff.records.schema import Status
+from tests.support.checkout import ROOT
 
 BASE, IMAGE = "localhost/bakeoff-base:test", "localhost/bakeoff:test"
 CALLER = "12345:23456"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.controller.launcher import ROOT
+from tests.support.checkout import ROOT
 
 
 def listing(path: Path, **versions: str) -> Path:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.config import OPTIONS, read_preset
-from harness.controller.launcher import ROOT
+from bakeoff.planning.config import OPTIONS, read_preset
+from tests.support.checkout import ROOT
 
 SLURM = ROOT / "docker" / "slurm.sh"
 SHELLCHECK = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")

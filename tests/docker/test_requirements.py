@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from harness.controller.launcher import ROOT
+from tests.support.checkout import ROOT
 
 
 def asked(extras: str) -> subprocess.CompletedProcess[str]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.controller.launcher import ROOT
-from records import report_file
-from records.schema import Status
+from bakeoff.records import report_file
+from bakeoff.records.schema import Status
 from tests.docs import commands
+from tests.support.checkout import ROOT
 
 PAGE = ROOT / "docs/adding-a-model.md"
 (ROW,) = (line for line in PAGE.read_text().splitlines(keepends=True) if line.startswith('    "gated": '))

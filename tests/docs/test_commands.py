@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-import runner
-from harness.controller.launcher import ROOT
-from harness.plan import Request, plan
+from bakeoff import cli
+from bakeoff.planning.plan import Request, plan
 from tests.docs import commands
 from tests.docs.commands import Command
+from tests.support.checkout import ROOT
 
 BRIEF = "--min-time 0.02 --processes 1"
 FEW_TRIALS = "--trials 1"
@@ -106,10 +106,10 @@ def test_what_measures_can_be_planned(
         given.append(request)
         raise Planned
 
-    monkeypatch.setattr("harness.run.run", stop)
+    monkeypatch.setattr("bakeoff.commands.run.run", stop)
     words = [*itertools.takewhile(lambda word: word != ">", shlex.split(command.text))]
     with pytest.raises(Planned):
-        runner.main(words[words.index("runner.py") + 1 :])
+        cli.main(words[words.index("runner.py") + 1 :])
     (request,) = given
     if any(word in command.text for word in ("exported", "gated", "hf:", "zoo")):
         return  # a backend or model of the page's own, or that is not installed here: reading the request is enough

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-import backends
-import models
-from harness.controller.launcher import ROOT
-from judging.judgement import judge
-from records import report_file
-from records.report_file import json_schema
-from reports.terminal import print_answers
+from bakeoff import backends, models
+from bakeoff.judging.judgement import judge
+from bakeoff.records import report_file
+from bakeoff.records.report_file import json_schema
+from bakeoff.reports.terminal import print_answers
+from tests.support.checkout import ROOT
 
 BACKENDS = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/showcase").glob("*.md"))]

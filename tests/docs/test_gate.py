@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-import runner
-from harness.controller.launcher import ROOT
+from bakeoff import cli
+from tests.support.checkout import ROOT
 
 WORKFLOW = (ROOT / "docs/gate-workflow.yml").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs/gate.md").read_text(encoding="utf-8") + WORKFLOW
@@ -29,7 +29,7 @@ def test_every_step_is_an_action_or_a_script_that_bash_can_read(steps: list[dict
 
 
 def test_the_options_of_compare_and_history_on_the_page_exist() -> None:
-    commands: dict[str, Any] = get_command(runner.app).commands  # type: ignore[attr-defined]
+    commands: dict[str, Any] = get_command(cli.app).commands  # type: ignore[attr-defined]
     used = re.findall(r"runner\.py (compare|history)((?: [^\n|#]+)?)", PAGE)
     assert {name for name, _ in used} == {"compare", "history"}
     for name, arguments in used:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import backends
-from harness.controller.launcher import ROOT
-from records import report_file
-from records.schema import Status
+from bakeoff import backends
+from bakeoff.records import report_file
+from bakeoff.records.schema import Status
 from tests.docs import commands
 from tests.fakes import suite
+from tests.support.checkout import ROOT
 
 PAGE = (ROOT / "docs/how-to-add-a-backend.md").read_text()
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from doctor import environments
-from doctor.diagnosis import Library
-from harness import environments as made
-from tests.harness.wheels import wheel
+from bakeoff.commands import environments as made
+from bakeoff.doctor import environments
+from bakeoff.doctor.diagnosis import Library
+from tests.support.wheels import wheel
 
 KNOWN = {
     "torch": Library(name="torch", backends=["eager", "planted"]),

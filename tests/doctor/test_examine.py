@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-import backends
-import models
-from doctor import examine
-from doctor.diagnosis import Diagnosis, Finding, Outcome, Trial, Weight
-from harness.plan import PlannedCell
-from records.errors import UsageError
-from records.schema import Cell, Status
+from bakeoff import backends, models
+from bakeoff.doctor import examine
+from bakeoff.doctor.diagnosis import Diagnosis, Finding, Outcome, Trial, Weight
+from bakeoff.planning.plan import PlannedCell
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Cell, Status
 
 MODES = ["wrong", "crash-in-load", "error", "unsupported"]
 ASKED = ["eager", "null-packaged", *(f"null/{mode}" for mode in MODES)]

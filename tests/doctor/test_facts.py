@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from doctor import facts
-from harness.controller.launcher import launcher
+from bakeoff.doctor import facts
+from bakeoff.measuring.controller.launcher import launcher
 
 
 def test_a_backends_libraries_with_what_they_and_we_need() -> None:

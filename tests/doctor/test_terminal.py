@@ -5,9 +5,19 @@ from io import StringIO
 
 from rich.console import Console
 
-from doctor.diagnosis import Diagnosis, Facts, Finding, GpuState, Library, OtherEnvironment, Outcome, Trial, Weight
-from doctor.terminal import print_diagnosis
-from records.schema import Status
+from bakeoff.doctor.diagnosis import (
+    Diagnosis,
+    Facts,
+    Finding,
+    GpuState,
+    Library,
+    OtherEnvironment,
+    Outcome,
+    Trial,
+    Weight,
+)
+from bakeoff.doctor.terminal import print_diagnosis
+from bakeoff.records.schema import Status
 
 FACTS = Facts(
     python="3.12.3",

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from doctor import traps
-from doctor.diagnosis import Facts, Finding, GpuState, Library, Weight
-from harness.controller.launcher import ROOT
+from bakeoff.doctor import traps
+from bakeoff.doctor.diagnosis import Facts, Finding, GpuState, Library, Weight
+from tests.support.checkout import ROOT
 
 H200 = GpuState(
     index=0,

@@ -3,10 +3,10 @@ stream."""
 
 from __future__ import annotations
 
-from backends.base import YES, Availability
-from backends.tensorrt import TensorRT
-from backends.torch_tensorrt import TorchTensorRT
-from records.device import Device
+from bakeoff.backends.base import YES, Availability
+from bakeoff.backends.tensorrt import TensorRT
+from bakeoff.backends.torch_tensorrt import TorchTensorRT
+from bakeoff.records.device import Device
 
 
 class TensorRTOnCpu(TensorRT):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import backends
+from bakeoff import backends
 
 ROOT = Path(__file__).parents[2]
 FAKES = ROOT / "tests/fakes"

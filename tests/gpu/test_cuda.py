@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from backends.base import INT8_PRODUCTS
-from harness import nvml
-from harness.controller.launcher import ROOT
-from records.errors import UsageError
-from records.schema import Extent, Report, Status
-from tests.harness import measuring
-from tests.harness.measuring import by_label
+from bakeoff.backends.base import INT8_PRODUCTS
+from bakeoff.measuring import nvml
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Extent, Report, Status
+from tests.support import measuring
+from tests.support.checkout import ROOT
+from tests.support.measuring import by_label
 
 pytestmark = pytest.mark.gpu
 

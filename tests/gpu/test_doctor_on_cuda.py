@@ -6,8 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from doctor import examine, facts
-from doctor.diagnosis import Outcome
+from bakeoff.doctor import examine, facts
+from bakeoff.doctor.diagnosis import Outcome
 
 pytestmark = pytest.mark.gpu
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from backends import kernels
-from harness.plan import Request, plan
-from harness.worker.loading import load, place
-from harness.worker.precision import dtype_of
-from records.schema import Cell, Extent, Record, Status
+from bakeoff.backends import kernels
+from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.precision import dtype_of
+from bakeoff.planning.plan import Request, plan
+from bakeoff.records.schema import Cell, Extent, Record, Status
 from tests.backends.building import built
 from tests.gpu.test_cuda import measure
-from tests.harness.measuring import by_label
+from tests.support.measuring import by_label
 
 pytestmark = pytest.mark.gpu
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from records.schema import Extent, Record, Status
-from tests.harness.measuring import measure
+from bakeoff.records.schema import Extent, Record, Status
+from tests.support.measuring import measure
 
 pytestmark = pytest.mark.gpu
 

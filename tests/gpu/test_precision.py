@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from records.schema import Record, Report, Status
-from tests.harness.measuring import by_label, measure
+from bakeoff.records.schema import Record, Report, Status
+from tests.support.measuring import by_label, measure
 
 pytestmark = pytest.mark.gpu
 

@@ -7,13 +7,13 @@ import time
 import pytest
 import torch
 
-import models
-from harness.worker import ceilings, loading
-from harness.worker import precision as precisions
-from harness.worker.counting import count
-from records.device import Device
-from records.precision import Precision
-from records.schema import Cell
+from bakeoff import models
+from bakeoff.measuring.worker import ceilings, loading
+from bakeoff.measuring.worker import precision as precisions
+from bakeoff.measuring.worker.counting import count
+from bakeoff.records.device import Device
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
 
 pytestmark = pytest.mark.gpu
 

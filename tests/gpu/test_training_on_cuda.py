@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from records.schema import Extent, Report, Status
-from reports import writer
+from bakeoff.records.schema import Extent, Report, Status
+from bakeoff.reports import writer
 from tests.gpu.test_cuda import measure
-from tests.harness.measuring import by_label
+from tests.support.measuring import by_label
 
 pytestmark = pytest.mark.gpu
 

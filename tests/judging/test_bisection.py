@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from judging.bisection import Bisection, Call, Step, call_of, judge_step
-from records.schema import Cell, Interval, Ratio, Record, Status
-from reports.bisection import conclusion, step_line, to_markdown
+from bakeoff.judging.bisection import Bisection, Call, Step, call_of, judge_step
+from bakeoff.records.schema import Cell, Interval, Ratio, Record, Status
+from bakeoff.reports.bisection import conclusion, step_line, to_markdown
 from tests.reports.samples import failed, once
 
 VERSIONS = tuple(f"1.{minor}" for minor in range(12))

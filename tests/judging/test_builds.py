@@ -10,12 +10,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from judging.builds import spread_of_builds
-from judging.certainty import Effect, effect_of
-from judging.contest import judge_contest
-from judging.intervals import analysis_of_variance
-from judging.ranking import Ranking
-from records.schema import Doubt, DoubtKind, Process, Record
+from bakeoff.judging.builds import spread_of_builds
+from bakeoff.judging.certainty import Effect, effect_of
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.intervals import analysis_of_variance
+from bakeoff.judging.ranking import Ranking
+from bakeoff.records.schema import Doubt, DoubtKind, Process, Record
 from tests.reports.samples import cell, lived, ok, steady
 
 groups = st.lists(st.lists(st.floats(-3, 3).map(lambda value: round(value, 3)), min_size=2, max_size=5), min_size=2)

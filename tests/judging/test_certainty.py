@@ -2,9 +2,9 @@
 
 import pytest
 
-from judging.certainty import Certainty, Effect
-from judging.contest import ContestJudgement, judge_contest
-from records.schema import DoubtKind, Record, Status
+from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.contest import ContestJudgement, judge_contest
+from bakeoff.records.schema import DoubtKind, Record, Status
 from tests.reports.samples import cell, failed, lived, noted, ok, once, steady, under
 
 LOST = failed(cell("openvino"), Status.OOM, "no memory")

@@ -8,13 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judging.change import Change, latency_change, relative_change
-from judging.compare import CellChange, Comparison, Outcome, Reason, ReasonKind, compare, parse_fail_on, parse_share
-from judging.estimate import series_of
-from judging.fit import Fit, fit
-from records.errors import UsageError
-from records.schema import Burst, Environment, Extent, Placement, Record, Report, Status
-from reports.comparison import COMMENT_LIMIT, headline, spell_change, to_markdown
+from bakeoff.judging.change import Change, latency_change, relative_change
+from bakeoff.judging.compare import (
+    CellChange,
+    Comparison,
+    Outcome,
+    Reason,
+    ReasonKind,
+    compare,
+    parse_fail_on,
+    parse_share,
+)
+from bakeoff.judging.estimate import series_of
+from bakeoff.judging.fit import Fit, fit
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Burst, Environment, Extent, Placement, Record, Report, Status
+from bakeoff.reports.comparison import COMMENT_LIMIT, headline, spell_change, to_markdown
 from tests.reports.samples import HOSTILE, accuracy, cell, conv_on_cpu, environment, failed, ok, report, steady, under
 
 EAGER_MS = 1.7

@@ -2,10 +2,10 @@ import math
 
 import pytest
 
-from judging.constraints import QUANTITIES, Requirements
-from judging.contest import judge_contest
-from records.errors import UsageError
-from records.schema import Doubt, Energy, Phase, Process, Record
+from bakeoff.judging.constraints import QUANTITIES, Requirements
+from bakeoff.judging.contest import judge_contest
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Doubt, Energy, Phase, Process, Record
 from tests.reports.samples import MIB, accuracy, bursts, cell, constant, ok
 
 

@@ -3,12 +3,12 @@ import time
 import numpy as np
 import pytest
 
-from judging.constraints import Requirements
-from judging.contest import ContestJudgement, judge_contest
-from judging.costs import BreakEven
-from judging.decision import MARGIN, MARGIN_UNPAIRED
-from judging.ranking import Ranking, undecided
-from records.schema import Doubt, DoubtKind, Extent, Phase, Placement, Record, Status
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.contest import ContestJudgement, judge_contest
+from bakeoff.judging.costs import BreakEven
+from bakeoff.judging.decision import MARGIN, MARGIN_UNPAIRED
+from bakeoff.judging.ranking import Ranking, undecided
+from bakeoff.records.schema import Doubt, DoubtKind, Extent, Phase, Placement, Record, Status
 from tests.reports.samples import (
     LAYOUTS,
     accuracy,

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from judging.contest import judge_contest
-from judging.costs import HORIZON, TIMED_ONCE_MARGIN, BreakEven, Costs, Line, break_even, envelope, line_of
-from judging.fit import summarise
-from judging.ranking import Ranking
-from records.schema import Interval, Phase, Process, Ratio, Record, Status
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.costs import HORIZON, TIMED_ONCE_MARGIN, BreakEven, Costs, Line, break_even, envelope, line_of
+from bakeoff.judging.fit import summarise
+from bakeoff.judging.ranking import Ranking
+from bakeoff.records.schema import Interval, Phase, Process, Ratio, Record, Status
 from tests.reports.samples import cell, failed, ok, steady
 
 seconds = st.floats(1e-6, 100.0)

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.sampling_plan import MAX_PROCESSES
-from judging.decision import (
+from bakeoff.judging.decision import (
     FEWEST_FOR_NARROW_LEAD,
     FEWEST_PROCESSES,
     MARGIN,
@@ -15,8 +14,9 @@ from judging.decision import (
     is_decided,
     relation,
 )
-from judging.estimate import ratio_over_processes
-from records.schema import Interval, Ratio
+from bakeoff.judging.estimate import ratio_over_processes
+from bakeoff.planning.sampling_plan import MAX_PROCESSES
+from bakeoff.records.schema import Interval, Ratio
 
 intervals = st.builds(
     lambda value, half, processes, paired: Ratio(

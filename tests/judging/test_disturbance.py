@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from judging.disturbance import Usual, disturbed, doubts_of_conditions, usual_of
-from records.schema import Burst, Conditions, Doubt, DoubtKind, Record
+from bakeoff.judging.disturbance import Usual, disturbed, doubts_of_conditions, usual_of
+from bakeoff.records.schema import Burst, Conditions, Doubt, DoubtKind, Record
 from tests.reports.samples import cell, constant, ok, under
 
 CALM: dict[str, Any] = {"calibration_ms": 2.4, "wait_share": 0.0, "steal_share": 0.0, "sm_clock_mhz": 1980}

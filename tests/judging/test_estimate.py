@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judging.estimate import (
+from bakeoff.judging.estimate import (
     ERROR_PER_DEVIATION,
     burst_ms,
     imprecise,
@@ -12,9 +12,9 @@ from judging.estimate import (
     steadiest,
     undisturbed_rounds,
 )
-from judging.fit import speedup
-from judging.intervals import calls_needed, median_interval, percentile
-from records.schema import Burst
+from bakeoff.judging.fit import speedup
+from bakeoff.judging.intervals import calls_needed, median_interval, percentile
+from bakeoff.records.schema import Burst
 from tests.reports.samples import bursts, constant, under
 
 latencies_ms = st.lists(st.floats(1e-3, 1e3), min_size=6, max_size=60)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judging.contest import judge_contest
-from judging.estimate import process_medians_ms, series_of
-from judging.fit import Fit, fit, fit_records, fitted, speedup, summarise
-from records.schema import Burst, Record
-from records.text import spell_ms
-from reports import format
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.estimate import process_medians_ms, series_of
+from bakeoff.judging.fit import Fit, fit, fit_records, fitted, speedup, summarise
+from bakeoff.records.schema import Burst, Record
+from bakeoff.records.text import spell_ms
+from bakeoff.reports import format
 from tests.reports.samples import bursts, cell, constant, ok, over_processes, steady, under
 
 levels_ms = st.lists(st.floats(0.1, 100), min_size=2, max_size=10)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from judging.generation import combined
-from judging.judgement import Judgement, judge
-from records.schema import Generated, Interval, Ratio, Record, Status
-from reports import generation
+from bakeoff.judging.generation import combined
+from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.records.schema import Generated, Interval, Ratio, Record, Status
+from bakeoff.reports import generation
 from tests.reports.samples import LAYOUTS, cell, failed, ok, report, steady
 
 SIZES = {"batch": 2, "prompt": 64, "new_tokens": 11}

@@ -16,12 +16,14 @@ def loaded_by(*modules: str) -> set[str]:
 
 
 def test_records_load_nothing_else_of_ours() -> None:
-    loaded = loaded_by("records.schema", "records.report_file", "records.store", "records.text")
+    loaded = loaded_by(
+        "bakeoff.records.schema", "bakeoff.records.report_file", "bakeoff.records.store", "bakeoff.records.text"
+    )
     assert loaded & OURS == {"records"}
     assert not loaded & (HEAVY | {"numpy", "scipy"})
 
 
 def test_judging_loads_records_only_and_nothing_that_draws_or_computes_models() -> None:
-    loaded = loaded_by("judging.judgement", "judging.compare")
+    loaded = loaded_by("bakeoff.judging.judgement", "bakeoff.judging.compare")
     assert loaded & OURS == {"judging", "records"}
     assert not loaded & HEAVY

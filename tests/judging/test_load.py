@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from judging.contest import judge_contest
-from judging.load import LoadDoubtKind, LoadJudgement, judge_load
-from records.load import Load, LoadTurn, LoadWindow, Objective, Scenario, ServingSettings
-from records.schema import Record, Status
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.load import LoadDoubtKind, LoadJudgement, judge_load
+from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective, Scenario, ServingSettings
+from bakeoff.records.schema import Record, Status
 from tests.reports.samples import once
 
 OBJECTIVE = Objective(percentile="p99", limit_ms=20.0)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from judging.machines import machines_of, names_of, parse_prices
-from records.device import Device
-from records.errors import UsageError
-from records.schema import Energy, Record, Throughput
-from reports.machines import answer, to_markdown
+from bakeoff.judging.machines import machines_of, names_of, parse_prices
+from bakeoff.records.device import Device
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Energy, Record, Throughput
+from bakeoff.reports.machines import answer, to_markdown
 from tests.reports.samples import cell, ok, over_processes, report
 
 

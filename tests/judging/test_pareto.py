@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judging.pareto import dominates, front_of
-from records.schema import Memory, Record, Throughput
+from bakeoff.judging.pareto import dominates, front_of
+from bakeoff.records.schema import Memory, Record, Throughput
 from tests.reports.samples import MIB, accuracy, cell, constant, ok
 
 

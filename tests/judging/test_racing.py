@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from judging.constraints import Requirements
-from judging.decision import Relation, relation
-from judging.ranking import Ranking, beaten, undecided
-from records.schema import LeftEarly, Record, Status
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.decision import Relation, relation
+from bakeoff.judging.ranking import Ranking, beaten, undecided
+from bakeoff.records.schema import LeftEarly, Record, Status
 from tests.reports.samples import cell, constant, failed, lived, ok, once, under
 
 ROUNDS = 6

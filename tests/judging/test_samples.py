@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from judging.contest import judge_contest
-from judging.samples import MAX_TURNS, distributions_of
-from records.schema import Status
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.samples import MAX_TURNS, distributions_of
+from bakeoff.records.schema import Status
 from tests.reports.samples import bursts, cell, constant, failed, ok, steady, under
 
 

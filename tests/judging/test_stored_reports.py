@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from judging.contest import ContestJudgement
-from judging.judgement import judge, judged_anew
-from records.report_file import read
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.judgement import judge, judged_anew
+from bakeoff.records.report_file import read
 
 STORED = Path(__file__).parent / "stored"
 EXPECTED: dict[str, Any] = json.loads((STORED / "verdicts.json").read_text())

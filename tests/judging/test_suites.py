@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judging.judgement import judge
-from judging.multiple_tests import chance_of_win, holm
-from judging.suites import MIN_MODELS, TAUS, Profile, Suite, kind_of_reason
-from records.schema import Record, Status
+from bakeoff.judging.judgement import judge
+from bakeoff.judging.multiple_tests import chance_of_win, holm
+from bakeoff.judging.suites import MIN_MODELS, TAUS, Profile, Suite, kind_of_reason
+from bakeoff.records.schema import Record, Status
 from tests.reports.samples import MIB, cell, constant, failed, judged, ok, report, steady, suite
 
 Planted = Mapping[str, float | Status]

@@ -1,7 +1,7 @@
-from judging.judgement import contests_of
-from judging.sweeps import Sweep, latency, sweeps_of
-from records.schema import Record, Status
-from reports.sentences import sweep_finding, sweep_title
+from bakeoff.judging.judgement import contests_of
+from bakeoff.judging.sweeps import Sweep, latency, sweeps_of
+from bakeoff.records.schema import Record, Status
+from bakeoff.reports.sentences import sweep_finding, sweep_title
 from tests.reports.samples import bursts, cell, conv_on_cpu, failed, ok, report
 from tests.reports.samples import sweep as sample
 

@@ -15,13 +15,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import models
-from backends import kernels
-from backends.calling import flatten_outputs
-from harness.worker.loading import load, place
-from harness.worker.precision import dtype_of
-from records.precision import Precision
-from records.schema import Cell
+from bakeoff import models
+from bakeoff.backends import kernels
+from bakeoff.backends.calling import flatten_outputs
+from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.precision import dtype_of
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
 
 # no multiples of any block, and several blocks along each dimension where a kernel goes from one to the next
 SIZES: dict[str, dict[str, int | str]] = {

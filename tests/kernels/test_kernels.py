@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from backends import kernels
+from bakeoff.backends import kernels
 
 SCRIPT = Path(__file__).parent / "interpreted.py"
 

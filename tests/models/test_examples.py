@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import models
-from models.base import LoadedModel
+from bakeoff import models
+from bakeoff.models.base import LoadedModel
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -1,4 +1,4 @@
-"""The built-in families: the promises of `models.base` for each of them, and what some add."""
+"""The built-in families: the promises of `bakeoff.models.base` for each of them, and what some add."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-import models
-from backends.calling import flatten_outputs
-from models.base import INPUT_SETS, Dimension, LoadedModel
-from records.errors import UsageError
+from bakeoff import models
+from bakeoff.backends.calling import flatten_outputs
+from bakeoff.models.base import INPUT_SETS, Dimension, LoadedModel
+from bakeoff.records.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 SMALL: dict[str, dict[str, int | str]] = {

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from models import fp8_layers
-from records.errors import Unavailable
+from bakeoff.models import fp8_layers
+from bakeoff.records.errors import Unavailable
 
 ON_CUDA_IN_16_BITS: Any = SimpleNamespace(is_cuda=True, element_size=lambda: 2)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import models
-from harness.worker import reference
-from models.base import Inputs
-from models.generation import Generating, positions_of, writes_in_place
-from records.device import Device
-from records.errors import UsageError
-from records.schema import DECODE, PREFILL, Cell
+from bakeoff import models
+from bakeoff.measuring.worker import reference
+from bakeoff.models.base import Inputs
+from bakeoff.models.generation import Generating, positions_of, writes_in_place
+from bakeoff.records.device import Device
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import DECODE, PREFILL, Cell
 
 CPU = Device("cpu")
 SMALL = {"prompt": "6", "new_tokens": "5", "batch": "2"}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import models
+from bakeoff import models
 
 transformers = pytest.importorskip("transformers")
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def hub(repositories: Path) -> Iterator[str]:
 
 CODE = """
 import sys, models
-from records.errors import UsageError
+from bakeoff.records.errors import UsageError
 try:
     family = models.find(sys.argv[1])
     family.prepare()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-import models
-from models.base import INPUT_SETS, LoadedModel
-from records.errors import UsageError
+from bakeoff import models
+from bakeoff.models.base import INPUT_SETS, LoadedModel
+from bakeoff.records.errors import UsageError
 
 transformers = pytest.importorskip("transformers")
 ROOT = Path(__file__).parents[2]

@@ -7,17 +7,17 @@ import copy
 import pytest
 import torch
 
-import models
-from harness.controller.cell_record import products_of
-from harness.plan import unsupported_precision
-from harness.worker import precision
-from harness.worker.loading import load, place
-from models.base import LoadedModel
-from models.fp8_layers import LARGEST_E4M3, PlainLinear, Quantise, ScaledLinear
-from models.kernel_modules import ScaledProduct
-from records.errors import UsageError
-from records.precision import Precision
-from records.schema import Cell
+from bakeoff import models
+from bakeoff.measuring.controller.cell_record import products_of
+from bakeoff.measuring.worker import precision
+from bakeoff.measuring.worker.loading import load, place
+from bakeoff.models.base import LoadedModel
+from bakeoff.models.fp8_layers import LARGEST_E4M3, PlainLinear, Quantise, ScaledLinear
+from bakeoff.models.kernel_modules import ScaledProduct
+from bakeoff.planning.plan import unsupported_precision
+from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
 
 E4M3 = torch.float8_e4m3fn
 
@@ -145,7 +145,7 @@ def test_zeros_stay_zeros() -> None:
 
 
 def test_a_decoder_names_everything_between_its_products_as_a_target() -> None:
-    from backends.surgical import find_targets
+    from bakeoff.backends.surgical import find_targets
 
     loaded: LoadedModel = load(cell_of("fp8_transformer", DECODER))
     found = find_targets(loaded.module, loaded.surgical_targets)

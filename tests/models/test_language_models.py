@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-import models
-from harness.worker.reference import layer_by_layer
-from models import streams
-from models.base import INPUT_SETS, Inputs, LoadedModel
-from models.transformer_lm import SIZES, VOCABULARY, lengths
-from records.device import CPU
+from bakeoff import models
+from bakeoff.measuring.worker.reference import layer_by_layer
+from bakeoff.models import streams
+from bakeoff.models.base import INPUT_SETS, Inputs, LoadedModel
+from bakeoff.models.transformer_lm import SIZES, VOCABULARY, lengths
+from bakeoff.records.device import CPU
 
 
 def tiny(**given: int | str) -> LoadedModel:

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-import backends
-import models
-from backends.exporting import export_onnx
-from judging.ranking import baseline_of
-from models.base import INPUT_SETS, LoadedModel
-from records.device import CPU
-from records.errors import UsageError
-from records.precision import Precision
-from records.schema import Cell
+from bakeoff import backends, models
+from bakeoff.backends.exporting import export_onnx
+from bakeoff.judging.ranking import baseline_of
+from bakeoff.models.base import INPUT_SETS, LoadedModel
+from bakeoff.records.device import CPU
+from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

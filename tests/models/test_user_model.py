@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import models
-from models.base import INPUT_SETS, LoadedModel
-from records.errors import UsageError
+from bakeoff import models
+from bakeoff.models.base import INPUT_SETS, LoadedModel
+from bakeoff.records.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 Write = Callable[..., str]
@@ -200,7 +200,7 @@ def test_siblings_import_while_the_factory_runs_and_not_after(write: Write, tmp_
 def test_a_sibling_with_a_name_of_bakeoff_is_named(write: Write, tmp_path: Path) -> None:
     (tmp_path / "models.py").write_text("Net = None")
     with pytest.raises(UsageError, match="'models' is a package of Bakeoff"):
-        load(write("from models import Net\ndef factory(): ..."))
+        load(write("from bakeoff.models import Net\ndef factory(): ..."))
 
 
 def test_the_users_own_errors_pass_through(write: Write) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from records.device import CPU, Device
-from records.errors import UsageError
-from records.precision import Precision
-from records.report_file import read
-from records.schema import Cell
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
+from bakeoff.records.report_file import read
+from bakeoff.records.schema import Cell
 from tests.reports.samples import conv_on_cpu, report
 
 

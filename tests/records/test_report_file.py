@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from records.atomic_file import write_atomically
-from records.errors import UsageError
-from records.report_file import json_schema, read, to_json, write_json
-from records.schema import SCHEMA_VERSION, Doubt, DoubtKind, Phase, Report
+from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.errors import UsageError
+from bakeoff.records.report_file import json_schema, read, to_json, write_json
+from bakeoff.records.schema import SCHEMA_VERSION, Doubt, DoubtKind, Phase, Report
 from tests.reports.samples import accuracy, bursts, cell, ok, product_on_cuda, report
 
 

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import runner
-from harness.plan import Request
-from records.device import Device
-from records.errors import UsageError
-from records.precision import Precision
-from records.schema import Ceilings, Cell, Record, Status, Work
-from records.store import Store
+from bakeoff.planning.plan import Request
+from bakeoff.records.device import Device
+from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Ceilings, Cell, Record, Status, Work
+from bakeoff.records.store import Store
 from tests.reports.samples import bursts, environment, ok
 
-REPOSITORY = Path(runner.__file__).parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def cell(mode: str) -> Cell:
@@ -115,8 +114,8 @@ def test_a_record_whose_writer_is_killed_is_not_seen(store: Store) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from records.store import Store
-from records.schema import Record
+from bakeoff.records.store import Store
+from bakeoff.records.schema import Record
 os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
 text = {record("slow").model_dump_json()!r}
 Store.open(Path({str(store.root)!r})).save(Record.model_validate_json(text))

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from judging.estimate import process_medians_ms
-from judging.fit import summarise
-from judging.judgement import Judgement, judge
-from records.schema import (
+from bakeoff.judging.estimate import process_medians_ms
+from bakeoff.judging.fit import summarise
+from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.records.schema import (
     Accuracy,
     Burst,
     Cell,

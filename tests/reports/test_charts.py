@@ -10,12 +10,12 @@ import matplotlib
 import pytest
 from PIL import Image
 
-from judging.judgement import contests_of, judge, judge_together
-from records.schema import Record, Report, Status
-from reports import charts
-from reports.charts import CHARTS_PER_FILE, Chart, Palette
-from reports.charts.chart import Axis, Dots
-from reports.charts.paint import save_png, save_svg
+from bakeoff.judging.judgement import contests_of, judge, judge_together
+from bakeoff.records.schema import Record, Report, Status
+from bakeoff.reports import charts
+from bakeoff.reports.charts import CHARTS_PER_FILE, Chart, Palette
+from bakeoff.reports.charts.chart import Axis, Dots
+from bakeoff.reports.charts.paint import save_png, save_svg
 from tests.reports.samples import (
     bursts,
     cell,

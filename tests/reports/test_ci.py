@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from judging.compare import Comparison, compare, parse_fail_on
-from judging.judgement import judge
-from records.schema import Record, Report, Status
-from reports import junit, summary
+from bakeoff.judging.compare import Comparison, compare, parse_fail_on
+from bakeoff.judging.judgement import judge
+from bakeoff.records.schema import Record, Report, Status
+from bakeoff.reports import junit, summary
 from tests.reports.samples import HOSTILE, cell, conv_on_cpu, failed, judged, ok, report, steady, sweep
 
 LEVELS = [1.0, 1.0, 1.0]

@@ -10,12 +10,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from judging.judgement import Judgement
-from records.schema import Accuracy, Extent, Placement, Record, Status
-from reports.csv_files import to_csv
-from reports.markdown import to_markdown
-from reports.page import to_page
-from reports.terminal import print_report
+from bakeoff.judging.judgement import Judgement
+from bakeoff.records.schema import Accuracy, Extent, Placement, Record, Status
+from bakeoff.reports.csv_files import to_csv
+from bakeoff.reports.markdown import to_markdown
+from bakeoff.reports.page import to_page
+from bakeoff.reports.terminal import print_report
 from tests.reports.samples import (
     accuracy,
     bursts,

@@ -2,13 +2,13 @@ import re
 
 import pytest
 
-from judging.costs import BreakEven, Outcome
-from judging.judgement import ContestJudgement, contests_of, judge, judged_anew
-from records.schema import Energy, Interval, Ratio, Record, Status
-from reports import cost_report, findings
-from reports.format import NOT_ESTABLISHED
-from reports.markdown import to_markdown
-from reports.tables import Table
+from bakeoff.judging.costs import BreakEven, Outcome
+from bakeoff.judging.judgement import ContestJudgement, contests_of, judge, judged_anew
+from bakeoff.records.schema import Energy, Interval, Ratio, Record, Status
+from bakeoff.reports import cost_report, findings
+from bakeoff.reports.format import NOT_ESTABLISHED
+from bakeoff.reports.markdown import to_markdown
+from bakeoff.reports.tables import Table
 from tests.reports.samples import bursts, cell, conv_on_cpu, failed, hostile_on_cpu, ok, over_processes, report
 
 

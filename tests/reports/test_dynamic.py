@@ -7,15 +7,15 @@ import io
 import pytest
 from rich.console import Console
 
-from judging.dynamic import DynamicRange
-from judging.judgement import Judgement, judge
-from records.schema import Cell, Range, Record, Report, Status
-from reports import charts, dynamic
-from reports.charts.palette import Palette
-from reports.csv_files import to_csv
-from reports.markdown import to_markdown
-from reports.page import to_page
-from reports.terminal import print_report
+from bakeoff.judging.dynamic import DynamicRange
+from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.records.schema import Cell, Range, Record, Report, Status
+from bakeoff.reports import charts, dynamic
+from bakeoff.reports.charts.palette import Palette
+from bakeoff.reports.csv_files import to_csv
+from bakeoff.reports.markdown import to_markdown
+from bakeoff.reports.page import to_page
+from bakeoff.reports.terminal import print_report
 from tests.reports.samples import cell, failed, ok, report, steady
 
 SPAN = {"seq": Range(low=16, built_at=64, high=64)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from judging.judgement import ContestJudgement, contests_of, judged_anew
-from records.schema import Record
-from reports import findings
+from bakeoff.judging.judgement import ContestJudgement, contests_of, judged_anew
+from bakeoff.records.schema import Record
+from bakeoff.reports import findings
 from tests.reports.samples import cell, ok, over_processes, report
 
 

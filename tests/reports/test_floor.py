@@ -1,9 +1,9 @@
 """What keeps cells of a decode step from the floor, as every output says it."""
 
-from judging.judgement import contests_of
-from records.schema import Kernel, KernelTimes, Record
-from reports import floor
-from reports.markdown import to_markdown
+from bakeoff.judging.judgement import contests_of
+from bakeoff.records.schema import Kernel, KernelTimes, Record
+from bakeoff.reports import floor
+from bakeoff.reports.markdown import to_markdown
 from tests.reports.samples import bursts, cell, judged, ok, report, roofline
 
 

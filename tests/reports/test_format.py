@@ -2,7 +2,7 @@
 
 import pytest
 
-from reports import format
+from bakeoff.reports import format
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from records.errors import UsageError
-from records.report_file import to_json
-from records.schema import Environment, Record, Report, Status
-from reports import history
-from reports.charts import draw_history
-from reports.history import RUNS_SHOWN
+from bakeoff.records.errors import UsageError
+from bakeoff.records.report_file import to_json
+from bakeoff.records.schema import Environment, Record, Report, Status
+from bakeoff.reports import history
+from bakeoff.reports.charts import draw_history
+from bakeoff.reports.history import RUNS_SHOWN
 from tests.reports.samples import cell, constant, environment, failed, ok, report
 
 

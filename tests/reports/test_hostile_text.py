@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from judging.compare import compare
-from judging.judgement import judge
-from records.report_file import write_json
-from records.schema import Placement, Record, Report, Status
-from reports import comparison, history
-from reports.csv_files import to_csv
-from reports.markdown import escape, to_markdown
-from reports.page import comparison_to_page, to_page
-from reports.terminal import LiveTable, print_report
+from bakeoff.judging.compare import compare
+from bakeoff.judging.judgement import judge
+from bakeoff.records.report_file import write_json
+from bakeoff.records.schema import Placement, Record, Report, Status
+from bakeoff.reports import comparison, history
+from bakeoff.reports.csv_files import to_csv
+from bakeoff.reports.markdown import escape, to_markdown
+from bakeoff.reports.page import comparison_to_page, to_page
+from bakeoff.reports.terminal import LiveTable, print_report
 from tests.reports.samples import (
     HOSTILE,
     accuracy,

@@ -2,7 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from reports.writer import write
+from bakeoff.reports.writer import write
 from tests.reports.samples import conv_on_cpu, report
 
 ROOT = Path(__file__).parents[2]
@@ -17,10 +17,10 @@ sys.meta_path.insert(0, NoTorch())
 from io import StringIO
 from pathlib import Path
 from rich.console import Console
-from reports.terminal import LiveTable, print_report
-from records.report_file import read
-from reports.writer import write
-from judging.judgement import judge
+from bakeoff.reports.terminal import LiveTable, print_report
+from bakeoff.records.report_file import read
+from bakeoff.reports.writer import write
+from bakeoff.judging.judgement import judge
 source, target = map(Path, sys.argv[1:])
 report = read(source)
 write(report, target)

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from judging.judgement import Judgement, judge
-from records.load import Scenario, TriedSettings
-from records.load import ServingSettings as Settings
-from records.schema import Record
-from reports import load
-from reports.charts import Palette, of_contest
-from reports.json_answer import answer_of
-from reports.markdown import to_markdown
-from reports.page import to_page
-from reports.terminal import print_report
-from reports.writer import render
+from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.records.load import Scenario, TriedSettings
+from bakeoff.records.load import ServingSettings as Settings
+from bakeoff.records.schema import Record
+from bakeoff.reports import load
+from bakeoff.reports.charts import Palette, of_contest
+from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.markdown import to_markdown
+from bakeoff.reports.page import to_page
+from bakeoff.reports.terminal import print_report
+from bakeoff.reports.writer import render
 from tests.judging.test_load import carrying, window
 from tests.reports.samples import once, report
 

@@ -1,6 +1,6 @@
-from judging.judgement import contests_of
-from records.schema import Gpu, Status
-from reports import machine
+from bakeoff.judging.judgement import contests_of
+from bakeoff.records.schema import Gpu, Status
+from bakeoff.reports import machine
 from tests.reports.samples import conv_on_cpu, environment, product_on_cuda, report, strictly_on_cpu
 
 

@@ -2,8 +2,8 @@
 
 import re
 
-from records.schema import Status
-from reports.markdown import to_markdown
+from bakeoff.records.schema import Status
+from bakeoff.reports.markdown import to_markdown
 from tests.reports.samples import (
     bursts,
     cell,

@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from judging.compare import compare
-from judging.judgement import judge
-from records.schema import Energy, Extent, Placement, Stage, Status, WarmUp
-from reports.page import comparison_to_page, to_page
+from bakeoff.judging.compare import compare
+from bakeoff.judging.judgement import judge
+from bakeoff.records.schema import Energy, Extent, Placement, Stage, Status, WarmUp
+from bakeoff.reports.page import comparison_to_page, to_page
 from tests.reports.samples import (
     accuracy,
     bursts,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from judging.judgement import judge
-from reports.page import comparison_to_page, to_page
+from bakeoff.judging.judgement import judge
+from bakeoff.reports.page import comparison_to_page, to_page
 from tests.reports.samples import cell, failed, judged, ok, over_processes, report, roofline, suite
 from tests.reports.test_hostile_text import hostile
 
@@ -266,7 +266,7 @@ def test_without_scripts_everything_is_there_and_printed(reader: Reader, html: s
 
 def compared() -> str:
     """Return a page that compares two runs; the name of the new one is markup."""
-    from judging.compare import compare
+    from bakeoff.judging.compare import compare
 
     base = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(0.9, seed=1))], run_id="base")
     new = report([ok(cell(), over_processes(1.7)), ok(cell("onnx"), over_processes(1.1, seed=1))], run_id="<img src=x>")

@@ -1,6 +1,16 @@
 import pytest
 
-from reports.charts.palette import BLACK, DARK_GROUND, WHITE, Look, Palette, luminance, parse_hex, ramp, readable
+from bakeoff.reports.charts.palette import (
+    BLACK,
+    DARK_GROUND,
+    WHITE,
+    Look,
+    Palette,
+    luminance,
+    parse_hex,
+    ramp,
+    readable,
+)
 
 LABELS = ["eager", "torchscript", "inductor", "inductor/a", "inductor/b", "onnx", "triton", "hotpath", "theirs"]
 

@@ -1,10 +1,10 @@
 import pytest
 
-from judging.constraints import QUANTITIES, Requirements
-from judging.contest import ContestJudgement, judge_contest
-from judging.judgement import judge
-from records.schema import Cell, Doubt, DoubtKind, Interval, LeftEarly, Phase, Ratio, Record, Status
-from reports import doubt_sentences, sentences
+from bakeoff.judging.constraints import QUANTITIES, Requirements
+from bakeoff.judging.contest import ContestJudgement, judge_contest
+from bakeoff.judging.judgement import judge
+from bakeoff.records.schema import Cell, Doubt, DoubtKind, Interval, LeftEarly, Phase, Ratio, Record, Status
+from bakeoff.reports import doubt_sentences, sentences
 from tests.reports.samples import cell, constant, failed, lived, noted, ok, once, over_processes, report
 
 
@@ -94,8 +94,8 @@ def test_a_cell_that_left_by_its_interval_is_told_so() -> None:
 def test_the_winners_artefact_is_told_with_the_command_that_exports_it() -> None:
     won = once(1.0, "onnx", artifact="artifacts/x")
     for folder, said in (
-        ("", "is kept: artifacts/x. To run it without Bakeoff: python runner.py export FOLDER conv_"),
-        ("my run", "is kept: my run/artifacts/x. To run it without Bakeoff: python runner.py export 'my run' conv_"),
+        ("", "is kept: artifacts/x. To run it without Bakeoff: bakeoff export FOLDER conv_"),
+        ("my run", "is kept: my run/artifacts/x. To run it without Bakeoff: bakeoff export 'my run' conv_"),
     ):
         (contest,) = judge(report([once(2.0, "eager"), won])).contests
         assert said in sentences.what_to_ship(contest, folder)
@@ -106,7 +106,7 @@ def test_the_winners_artefact_is_told_with_the_command_that_exports_it() -> None
     both = judge(report([once(2.0, "eager"), won, *other]))
     first = both.contests[0].contest_id
     said = sentences.what_all_winners_ship(both, "run")
-    assert said.endswith(f"without Bakeoff: python runner.py export run {first}")
+    assert said.endswith(f"without Bakeoff: bakeoff export run {first}")
 
 
 def test_the_verdict_counts_cells_that_do_not_meet_the_requirements() -> None:

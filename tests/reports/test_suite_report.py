@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import runner
-from judging.judgement import Judgement, judge
-from judging.suites import Suite
-from records import report_file
-from records.schema import Record, Status
-from reports import csv_files, suite_report, summary
-from reports.column import Output, shown_in
-from reports.json_answer import answer_of
-from reports.markdown import to_markdown
-from reports.page import to_page
-from reports.terminal import MOST_SECTIONS, print_answers, print_report
+from bakeoff import cli
+from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.judging.suites import Suite
+from bakeoff.records import report_file
+from bakeoff.records.schema import Record, Status
+from bakeoff.reports import csv_files, suite_report, summary
+from bakeoff.reports.column import Output, shown_in
+from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.markdown import to_markdown
+from bakeoff.reports.page import to_page
+from bakeoff.reports.terminal import MOST_SECTIONS, print_answers, print_report
 from tests.reports.samples import cell, failed, judged, lived, report, suite
 from tests.reports.test_page import Page
 
@@ -190,7 +190,7 @@ def test_shards_joined_by_one_report_are_the_same_suite(
         report_file.write_json(report(kept, run_id=f"shard-{shard}", complete=bool(shard)), tmp_path / str(shard))
     whole = tmp_path / "whole"
     paths = [str(tmp_path / str(shard)) for shard in range(2)]
-    assert runner.main(["report", *paths, "--out", str(whole)]) == 0
+    assert cli.main(["report", *paths, "--out", str(whole)]) == 0
     joined = report_file.read(whole)
     assert (len(joined.records), joined.planned, joined.complete) == (len(RECORDS), len(RECORDS), False)
     (suite_of_both,) = judge(joined).suites
@@ -198,7 +198,7 @@ def test_shards_joined_by_one_report_are_the_same_suite(
         row.label: (row.passed, row.wins, row.profile.ratios) for row in found.rows
     }
     assert suite_report.finding(suite_of_both) in words(capsys.readouterr().out)
-    assert runner.main(["report", paths[0], paths[0], "--out", str(whole)]) == 2
+    assert cli.main(["report", paths[0], paths[0], "--out", str(whole)]) == 2
     assert "without a contest in common" in capsys.readouterr().err
 
 

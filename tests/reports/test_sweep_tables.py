@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
-from judging.judgement import Judgement, judge
-from records.precision import Precision
-from records.schema import Record, Report, Stage, Status
-from reports import charts, writer
-from reports.charts.paint import save_svg
-from reports.charts.sweep import compiled_attention, compiled_language_models
-from reports.csv_files import sweep_tables
-from reports.markdown import to_markdown
+from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Record, Report, Stage, Status
+from bakeoff.reports import charts, writer
+from bakeoff.reports.charts.paint import save_svg
+from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models
+from bakeoff.reports.csv_files import sweep_tables
+from bakeoff.reports.markdown import to_markdown
 from tests.reports import samples
 
 # as the owner's notebooks name them

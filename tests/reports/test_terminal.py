@@ -7,9 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from judging.judgement import Judgement
-from records.schema import Status
-from reports.terminal import LiveTable, print_report
+from bakeoff.judging.judgement import Judgement
+from bakeoff.records.schema import Status
+from bakeoff.reports.terminal import LiveTable, print_report
 from tests.reports.samples import (
     cell,
     constant,

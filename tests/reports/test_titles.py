@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from judging.contest import ContestJudgement
-from judging.judgement import judge
-from records import report_file
-from records.schema import Report
-from reports import charts, findings
-from reports.charts import Chart, Palette
-from reports.charts.chart import Dots, Hill, Line, Mark, Text, Tile
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.judgement import judge
+from bakeoff.records import report_file
+from bakeoff.records.schema import Report
+from bakeoff.reports import charts, findings
+from bakeoff.reports.charts import Chart, Palette
+from bakeoff.reports.charts.chart import Dots, Hill, Line, Mark, Text, Tile
 from tests.reports.samples import (
     LAYOUTS,
     cell,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from judging.judgement import judge
-from records.report_file import read
-from reports.sentences import with_verdicts
-from reports.writer import write
+from bakeoff.judging.judgement import judge
+from bakeoff.records.report_file import read
+from bakeoff.reports.sentences import with_verdicts
+from bakeoff.reports.writer import write
 from tests.reports.samples import bursts, cell, ok, report
 
 SHOWCASE = Path(__file__).parents[2] / "docs" / "showcase"

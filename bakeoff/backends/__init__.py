@@ -1,0 +1,83 @@
+"""The backends that Bakeoff knows, by name. A backend's file is imported when its name is used."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from bakeoff.records.errors import BakeoffError, first_line, unknown
+
+if TYPE_CHECKING:
+    from bakeoff.backends.base import Backend
+
+TABLE: dict[str, str] = {
+    "eager": "bakeoff.backends.eager:Eager",
+    "torchscript": "bakeoff.backends.torchscript:TorchScript",
+    "inductor": "bakeoff.backends.inductor:Inductor",
+    "onnx": "bakeoff.backends.onnx:Onnx",
+    "aotinductor": "bakeoff.backends.aotinductor:AOTInductor",
+    "hotpath": "bakeoff.backends.hotpath:HotPath",
+    "openvino": "bakeoff.backends.openvino:OpenVINO",
+    "iree": "bakeoff.backends.iree:IREE",
+    "executorch": "bakeoff.backends.executorch:ExecuTorch",
+    "litert": "bakeoff.backends.litert:LiteRT",
+    "onnxruntime-genai": "bakeoff.backends.onnxruntime_genai:OnnxRuntimeGenAI",
+    "tensorrt": "bakeoff.backends.tensorrt:TensorRT",
+    "torch-tensorrt": "bakeoff.backends.torch_tensorrt:TorchTensorRT",
+    "triton": "bakeoff.backends.triton:Triton",
+}
+FOR_TESTS: dict[str, str] = {
+    "null": "bakeoff.backends.null:Null",
+    "null-packaged": "bakeoff.backends.null:NullPackaged",
+    "eager-again": "bakeoff.backends.eager_again:EagerAgain",
+}
+"""Backends to test the harness. They are found by name, but are in no list."""
+
+ALIASES: dict[str, str] = {
+    "jit": "torchscript",
+    "torch_compile": "inductor",
+    "onnxruntime": "onnx",
+}
+ONLY_BY_NAME = frozenset({"hotpath", "onnxruntime-genai"})
+"""Backends in every list but `all`. `hotpath` answers calls for a minute before it has chosen what to run, and
+`onnxruntime-genai` does nothing but `--task generate`."""
+
+ENTRY_POINTS = "bakeoff.backends"
+"""Other distributions add a backend through this entry-point group, as NAME = "module:Class"."""
+
+
+def names() -> list[str]:
+    """Return every backend: the table's, then those of other distributions in alphabetical order."""
+    return [*TABLE, *sorted(_third_party().keys() - TABLE.keys())]
+
+
+def in_all() -> list[str]:
+    """Return the backends that `all` stands for."""
+    return [name for name in names() if name not in ONLY_BY_NAME]
+
+
+def canonical(name: str) -> str:
+    """Return the backend's own name for `name`, which may be an alias. Raise UsageError if it is unknown."""
+    name = ALIASES.get(name, name)
+    if name in TABLE or name in FOR_TESTS or name in _third_party():
+        return name
+    raise unknown("backend", name, [*names(), *ALIASES], "bakeoff list")
+
+
+def create(name: str) -> Backend:
+    """Create the backend. Raise UsageError if the name is unknown, and BakeoffError if its module does not load."""
+    name = canonical(name)
+    target = TABLE.get(name) or FOR_TESTS.get(name) or _third_party()[name]
+    module, _, attribute = target.partition(":")
+    try:
+        backend: Backend = getattr(importlib.import_module(module), attribute)()
+    except Exception as error:
+        raise BakeoffError(
+            f"backend '{name}' ({target}) does not load: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    return backend
+
+
+def _third_party() -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}

@@ -1,0 +1,229 @@
+"""AOTInductor: an exported graph, compiled ahead of time and loaded in a process that never saw the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bakeoff.backends import cuda_graph, quantising
+from bakeoff.backends.base import (
+    CUDA_GRAPH,
+    YES,
+    AheadOfTime,
+    Availability,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Settings,
+    Suits,
+)
+from bakeoff.backends.eager import torch_available
+from bakeoff.backends.exporting import use_exportable_experts
+from bakeoff.backends.inductor import (
+    AUTOTUNED,
+    FREEZING,
+    FROZEN,
+    Inductor,
+    InductorLog,
+    against_freezing,
+    compiler_available,
+    generated_and_called,
+)
+from bakeoff.backends.linking import LINKED, linker_options
+from bakeoff.backends.ranges import exported
+from bakeoff.models.base import Inputs
+from bakeoff.records.device import Device
+from bakeoff.records.schema import Cell, Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+Function = Callable[[list["torch.Tensor"]], list["torch.Tensor"]]
+
+PACKAGE = "model.pt2"
+ACCOUNT = "placement.json"
+"""The process that compiles writes here where the work goes, for the process that loads."""
+
+LOADING = ("run_single_threaded",)
+"""The options of modes that loading takes."""
+
+SINGLE_THREADED = "single-threaded"
+"""The mode without locks and events around the package's only runner. With them, a call waits until the GPU has
+finished the one before, so the calls of one thread do not queue."""
+
+
+class AOTInductor(AheadOfTime):
+    name = "aotinductor"
+    description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"
+    quantises = True
+    writes_caches = True
+    takes_ranges = True
+    precompiles = ("cpu", "cuda")  # the wrapper is C++ on both
+    imports: ClassVar[tuple[str, ...]] = ("torch._inductor.compile_fx",)
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
+    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="runner")
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {},
+        SINGLE_THREADED: {"run_single_threaded": True},
+        CUDA_GRAPH: {"run_single_threaded": True},  # a captured graph takes no locks and events
+        FREEZING: {"freezing": True},
+        AUTOTUNED: {"freezing": True, "max_autotune": True},
+    }
+    best: ClassVar[Mapping[str, Suits]] = {
+        "default": Suits("cpu"),
+        SINGLE_THREADED: Suits("cuda"),
+        CUDA_GRAPH: Suits("cuda"),
+        FREEZING: Suits("cpu"),
+        AUTOTUNED: Suits("cpu"),
+    }
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)) or cell.mode not in FROZEN:
+            return supported
+        if cell.device.is_cuda:
+            return Availability(f"mode {cell.mode} is for CPUs: use {self.name}/{SINGLE_THREADED}")
+        if cell.precision.is_quantised:
+            return Availability(f"{against_freezing(cell)}: use {self.name}")
+        return YES
+
+    def available(self, device: Device) -> Availability:
+        return Inductor().available(device) and compiler_available()
+
+    def available_to_load(self, device: Device) -> Availability:
+        return torch_available(device)  # compilers have done their work
+
+    def times_kernels(self, cell: Cell) -> bool:
+        return cell.mode == AUTOTUNED
+
+    def precompile(self, device: Device) -> None:
+        """Package an addition."""
+        import torch
+        import torch._inductor
+
+        class AddOne(torch.nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x + 1
+
+        with torch.no_grad(), TemporaryDirectory() as folder:
+            program = torch.export.export(AddOne(), (torch.ones(8, device=device),))
+            torch._inductor.aoti_compile_and_package(
+                program, package_path=f"{folder}/{PACKAGE}", inductor_configs=linker_options()
+            )
+
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+        import torch
+        import torch._inductor
+
+        # on CUDA, transformers calls an operator of torch, and elsewhere a Python function that no package holds
+        experts: Settings = {} if context.cell.device.is_cuda else use_exportable_experts(module)
+        prepared = quantising.prepare(module, inputs, context, lower=False)
+        # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
+        with torch.inference_mode(False), torch.no_grad():
+            with context.phase("export"):
+                if prepared.layers:  # its arguments are flat already
+                    example = tuple(tensor.clone() for tensor in inputs.tensors())
+                    program = torch.export.export(prepared.module, example)
+                else:
+                    program = exported(module, inputs, context.open_axes)
+            configs = {**inductor_configs(self.modes[context.cell.mode]), **linker_options()}
+            with context.phase("compile"), prepared.compiling(), InductorLog() as log:
+                torch._inductor.aoti_compile_and_package(
+                    program, package_path=str(context.workspace / PACKAGE), inductor_configs=configs
+                )
+        account = {
+            "engines": generated_and_called(),
+            "fallbacks": log.kept_by_pytorch,
+            "layers": prepared.layers,
+            "experts": experts,
+            "linked": ", ".join(linker_options().get(LINKED, [])),
+        }
+        (context.workspace / ACCOUNT).write_text(json.dumps(account))
+
+    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+        import torch
+
+        options, device = self.modes[context.cell.mode], context.cell.device
+        with context.phase("load"):
+            # this takes milliseconds; aoti_load_package compiles test programs for a warning, 17 s on our H200 machine
+            # (https://github.com/pytorch/pytorch/issues/191715)
+            loader = torch._C._aoti.AOTIModelPackageLoader(
+                str(context.workspace / PACKAGE),
+                "model",
+                bool(options.get("run_single_threaded", False)),
+                context.serving.instances if context.serving else 1,  # runners
+                -1 if device.cuda_index is None else device.cuda_index,
+            )
+            account = json.loads((context.workspace / ACCOUNT).read_text())
+            run: Function = loader.run
+            # rounding weights alone leaves inputs alone, and a decode step is meant to write into its caches
+            if account["layers"] and not context.cell.precision.is_weight_only:
+                run = _sparing_inputs(run, inputs, account["layers"])
+            loaded: Compiled = Loaded(run, account, options)
+            return (
+                cuda_graph.capture(loaded, inputs, context.calibration) if context.cell.mode == CUDA_GRAPH else loaded
+            )
+
+
+def inductor_configs(mode: Mapping[str, object]) -> dict[str, object]:
+    """Return the options of a mode that compiling takes. Loading takes the other ones."""
+    return {name: value for name, value in mode.items() if name not in LOADING}
+
+
+class Loaded(Compiled):
+    """Calls a package's model as a C++ deployment does, with flat tensors in and out.
+
+    `AOTICompiledModel.__call__` is not used, because it parses the calling convention from JSON in every call.
+    """
+
+    def __init__(self, function: Function, account: Mapping[str, Any], options: Mapping[str, object]) -> None:
+        self._function: Function | None = function
+        self._account = account
+        self._options = options
+        self._tensors: list[torch.Tensor] = []
+        self._outputs: list[torch.Tensor] = []
+
+    def bind(self, inputs: Inputs) -> None:
+        self._tensors = list(inputs.tensors())
+
+    def run(self) -> None:
+        self._outputs = self._function(self._tensors)  # type: ignore[misc]  # it is None only after `close`
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.clone() for tensor in self._outputs)
+
+    def instance(self) -> Compiled:
+        """Return a caller of the same package, which gives each call a runner of its own."""
+        assert self._function is not None
+        return Loaded(self._function, self._account, self._options)
+
+    def placement(self) -> Placement:
+        fallbacks = list(self._account["fallbacks"])
+        return Placement(
+            extent=Extent.PARTIAL if fallbacks else Extent.FULL,
+            engines=dict(self._account["engines"]),
+            fallbacks=fallbacks,
+            evidence=["torch.export, which takes the whole graph or none", "Inductor's counters and log of the build"],
+        )
+
+    def precision(self) -> Settings:
+        return dict(self._account["layers"])
+
+    def settings(self) -> Settings:
+        linked = self._account["linked"]
+        called = {"loaded_and_called_through": "AOTIModelPackageLoader", **self._options}
+        return {**called, **self._account["experts"], **({LINKED: linked} if linked else {})}
+
+    def close(self) -> None:
+        self._tensors, self._outputs = [], []
+        self._function = None
+
+
+def _sparing_inputs(run: Function, inputs: Inputs, layers: Settings) -> Function:
+    """Protect the inputs that a quantised package would overwrite (see `Prepared.sparing`)."""
+    import torch
+
+    prepared = quantising.Prepared(torch.nn.Identity(), Inputs(inputs.tensors()), layers)
+    spared = prepared.sparing(lambda *tensors: run(list(tensors)))
+    return lambda tensors: spared(*tensors)

@@ -1,0 +1,362 @@
+"""The contract between the harness and a backend. docs/how-to-add-a-backend.md walks through it.
+
+A backend never times itself, never prints and never decides a precision. The cell names the precision, and the backend
+obeys or says that it does not support the cell. Backends import their libraries inside methods: naming a backend then
+costs nothing, and a missing library becomes an `Availability` with a reason.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+
+from bakeoff.backends.ranges import OpenAxis
+from bakeoff.records.device import Device
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.load import ServingSettings
+from bakeoff.records.schema import GENERATION, INFERENCE, Cell, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.backends.training import Training
+    from bakeoff.models.base import Inputs
+
+
+@dataclass(frozen=True)
+class Availability:
+    """The answer to whether something can be done. It is false if it has a reason why not."""
+
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+
+YES = Availability()
+
+SURGICAL = "surgical"
+"""The mode that compiles only the targets of a model and leaves the rest eager."""
+
+CUDA_GRAPH = "cuda-graph"
+"""The mode that replays a captured call as one launch: `bakeoff.backends.cuda_graph`."""
+
+NO_FAST_PATH = "no-fast-path"
+"""The mode that runs transformer layers operator by operator: `bakeoff.backends.fast_path`."""
+
+CHANNELS_LAST = "channels-last"
+"""The mode with weights and images in channels_last memory: `bakeoff.backends.memory_format`."""
+
+INT8_PRODUCTS = "int8-products"
+"""The mode of precisions that round weights alone in which an engine rounds the inputs of products, too."""
+
+ROUNDS_INPUTS = "inputs of products are rounded to 8 bits, too"
+"""The caveat of that mode."""
+
+
+@dataclass(frozen=True)
+class Suits:
+    """Where a mode is worth trying: on one kind of device, and for models that may have convolutions, if so said."""
+
+    device: str = ""
+    convolutions: bool = False
+
+
+Settings = dict[str, str | int | float | bool | None]
+"""Named values that a record can hold."""
+
+
+@dataclass(frozen=True)
+class ServingKnobs:
+    """What can be set when a backend serves requests. The harness tries the values and keeps the best ones."""
+
+    instance: str = ""
+    """What answers beside others of its kind, such as `session`. Empty: only one instance can be had."""
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Values of further settings, by name, the default first. `BuildContext.serving.options` holds the chosen ones."""
+
+
+class PhaseTimer(Protocol):
+    """Announces and times a phase of the build: `with phase("compile"): ...`."""
+
+    def __call__(self, name: str) -> AbstractContextManager[None]: ...
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What a backend may know about the place it builds in."""
+
+    cell: Cell
+    phase: PhaseTimer
+    workspace: Path
+    """The cell's own folder. Files written here count as its artefact. The folder is empty in the cell's first process.
+    Later processes find what the first one left, and a backend starts from that if it can."""
+    threads: int  # intra-operator threads, the same for every backend of a contest
+    calibration: tuple[Inputs, ...] = ()  # the model's input sets, for precisions that need their ranges
+    training: Training | None = None
+    """None for inference. For a training task it holds the call, `step(*args, **kwargs)`, to run or compile as a whole
+    or in parts (`backends.eager.Steps`). Its `module` is the one given to `build`; `restore` resets everything."""
+    targets: tuple[str, ...] = ()
+    """Patterns of module names, given by the model or the user. Surgical modes compile only these."""
+    serving: ServingSettings | None = None
+    """How the build will serve requests from several threads. None for single calls."""
+    open_axes: tuple[OpenAxis, ...] = ()
+    """The axes of the inputs that the build leaves open: it then serves every size in their ranges."""
+
+
+class Compiled(ABC):
+    """A model ready to be called. It is a context manager: leaving it frees what the model holds."""
+
+    @abstractmethod
+    def bind(self, inputs: Inputs) -> None:
+        """Take `inputs`, which are on the cell's device, for the next call. This is not timed. It may copy, but must
+        not compile."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Enqueue one call on the current stream. Do not synchronise, and copy only what a deployment would copy."""
+
+    @abstractmethod
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        """Return the last call's outputs as a flat tuple of tensors that no later call overwrites.
+
+        A training task returns `Training.results`. Those of the first call after `restore` are checked.
+        """
+
+    def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
+        """Return the parts of a call, by name and in order, if they can be run and timed apart. Together they do what
+        `run` does. The default is no parts."""
+        return ()
+
+    def restore(self) -> None:  # noqa: B027 - inference changes nothing
+        """Put back, in place, everything that calls change: parameters, optimiser state and buffers."""
+
+    def instance(self) -> Compiled:
+        """Return a further instance of this build, for another thread that calls it at the same time.
+
+        It is called in that thread, on its own CUDA stream. Raise Unsupported where there can be only one.
+        """
+        raise Unsupported("a build of this mode answers one call at a time")
+
+    def placement(self) -> Placement | None:
+        """Return where the work really ran, or None if the library does not say. The harness asks once, after the
+        warm-up."""
+        return None
+
+    def compilations(self) -> int:
+        """Return how often anything was compiled so far. The number must stop growing before measuring starts."""
+        return 0
+
+    def recompiled(self) -> tuple[str, ...]:
+        """Return why anything was compiled again since it was built, with a reason for each time."""
+        return ()
+
+    def is_final(self) -> bool:
+        """Return False while the build may still change how it runs. It is then called until it is final."""
+        return True
+
+    def finalise(self) -> None:  # noqa: B027 - most builds are final from the start
+        """Stay with how the build runs now. `is_final` returns True from then on."""
+
+    def precision(self) -> Settings:
+        """Return the library's switches that affect precision, and what its layers compute in, as they are now."""
+        return {}
+
+    def settings(self) -> Settings:
+        """Return what else was in force for the record: options, providers, threads."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027 - freeing is for those that hold something
+        """Free engines, sessions and buffers."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Wrapped(Compiled):
+    """Stands in for another compiled model, and passes on every call that a subclass does not replace."""
+
+    def __init__(self, inner: Compiled) -> None:
+        self._inner = inner
+
+    def bind(self, inputs: Inputs) -> None:
+        self._inner.bind(inputs)
+
+    def run(self) -> None:
+        self._inner.run()
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return self._inner.outputs()
+
+    def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
+        return self._inner.stages()
+
+    def restore(self) -> None:
+        self._inner.restore()
+
+    def placement(self) -> Placement | None:
+        return self._inner.placement()
+
+    def compilations(self) -> int:
+        return self._inner.compilations()
+
+    def recompiled(self) -> tuple[str, ...]:
+        return self._inner.recompiled()
+
+    def is_final(self) -> bool:
+        return self._inner.is_final()
+
+    def finalise(self) -> None:
+        self._inner.finalise()
+
+    def precision(self) -> Settings:
+        return self._inner.precision()
+
+    def settings(self) -> Settings:
+        return self._inner.settings()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class Backend(ABC):
+    """One way to compile a model. It is created without arguments, often, and holds no state."""
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    modes: ClassVar[Mapping[str, Mapping[str, object]]]
+    """The library's options for each mode. The first mode is `default`."""
+    libraries: ClassVar[tuple[str, ...]] = ("torch",)
+    """Distributions to note the versions of in the record."""
+    module: ClassVar[str] = "torch"
+    """A top-level module that it cannot run without. A run that does not find it expects no time for the backend."""
+    best: ClassVar[Mapping[str, Suits]] = {"default": Suits()}
+    """The modes worth trying, and where. `NAME/best` stands for them. What is here has won somewhere."""
+    channels_last: ClassVar[Mapping[str, str]] = {}
+    """The modes with images and weights in channels_last memory, and the mode that each of them otherwise is."""
+    captures: ClassVar[frozenset[str]] = frozenset({CUDA_GRAPH})
+    """The modes whose calls are captured in a CUDA graph of ours."""
+    spelled_out: ClassVar[frozenset[str]] = frozenset()
+    """Modes that do what `default` does on one kind of device or model. `NAME/all` leaves them out."""
+    tasks: ClassVar[tuple[str, ...]] = (INFERENCE,)
+    """Tasks that `build` handles. A backend that trains runs or compiles `context.training`."""
+    takes_streams: ClassVar[bool] = False
+    """True if one build serves inputs of several lengths. `context.calibration` then has all of them."""
+    takes_ranges: ClassVar[bool] = False
+    """True if `build` leaves `context.open_axes` open, so that one build serves a range of sizes."""
+    any_size: ClassVar[frozenset[str]] = frozenset()
+    """Modes that build nothing for a size, so that a build for a range of sizes would be the same again."""
+    one_size: ClassVar[Mapping[str, str]] = {CUDA_GRAPH: "a CUDA graph replays calls of one size"}
+    """Modes that serve one size only although the backend takes ranges, and why."""
+    takes_onnx: ClassVar[bool] = False
+    """True if `build` starts from an ONNX graph, and so takes a model that is an ONNX file."""
+    quantises: ClassVar[bool] = False
+    """True if `build` quantises or says that it cannot. Any other backend would measure floating point instead."""
+    writes_caches: ClassVar[bool] = False
+    """True if `build` takes a decode step that writes into the caches that it is given. Others get one that returns new
+    caches, unless they bind those to the same memory themselves."""
+    precompiles: ClassVar[tuple[str, ...]] = ()
+    """Kinds of device. Its builds for them include torch's C++ headers, which are precompiled once for a machine."""
+    imports: ClassVar[tuple[str, ...]] = ()
+    """Modules that `build` needs and that take seconds to import. No phase is timed with them. Those of torch are
+    imported once for all cells, in processes that cells are forked from: they must not start threads."""
+    fast_path: ClassVar[tuple[str, ...]] = ()
+    """Modes that call PyTorch's fused kernels for transformer layers (`backends.fast_path`). All others compile what is
+    inside of these layers."""
+    trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
+    """A small model, with its dimensions, that `bakeoff doctor` builds to try the backend."""
+    serving: ClassVar[ServingKnobs] = ServingKnobs()
+    """What can be set when it serves requests."""
+    caveat: ClassVar[str] = ""
+    """What a reader must know about every number of this backend. `list` and each record show it."""
+
+    @abstractmethod
+    def available(self, device: Device) -> Availability:
+        """Can this machine run the backend on `device`? This may import the library and use the device."""
+
+    def precompile(self, device: Device) -> None:  # noqa: B027 - only torch's compilers have such headers
+        """Have torch precompile the C++ headers that builds for `device` include, by building something small."""
+
+    def times_kernels(self, cell: Cell) -> bool:
+        """Does building try out on the device which kernels are fastest? Then nothing else may use it meanwhile. The
+        default is True, which is safe."""
+        return True
+
+    def supports(self, cell: Cell) -> Availability:
+        """Do this precision, task and mode make sense? This is pure: it imports nothing and touches nothing."""
+        if cell.is_onnx_file and not self.takes_onnx:
+            return Availability(f"{self.name} takes torch modules, and {cell.model} is an ONNX file")
+        if cell.task not in (*self.tasks, *GENERATION):
+            return Availability(
+                f"{self.name} does not do task '{cell.task}': its graph is inference's and has no backward"
+            )
+        if cell.is_trained and cell.precision.is_quantised:
+            return Availability(f"nothing is trained in {cell.precision}: what it rounds has no gradient")
+        if cell.precision.is_quantised and not self.quantises:
+            return Availability(f"{self.name} does not do precision {cell.precision}")
+        if cell.mode == INT8_PRODUCTS and not cell.precision.is_weight_only:
+            return Availability(f"mode {cell.mode} is for precisions that round weights alone: use {self.name}")
+        if cell.mode in self.channels_last and (cell.task != INFERENCE or cell.precision.is_quantised):
+            return Availability(f"{CHANNELS_LAST} is for inference in a precision that casting gives: use {self.name}")
+        if self.plain_mode(cell) in self.captures and not cell.device.is_cuda:
+            return Availability(f"CUDA graphs need a CUDA device, not {cell.device}")
+        return Availability(self._reason_against_range(cell)) if cell.dynamic else YES
+
+    def _reason_against_range(self, cell: Cell) -> str:
+        """Return why one build of the cell cannot serve a range of sizes, or an empty string."""
+        if not self.takes_ranges:
+            return f"{self.name} builds for one size"
+        if (mode := self.plain_mode(cell)) in self.one_size:
+            return self.one_size[mode]
+        if cell.task != INFERENCE or cell.precision.is_quantised:
+            return "one build for a range of sizes is for inference, in a precision that casting gives"
+        return ""
+
+    def plain_mode(self, cell: Cell) -> str:
+        """Return the cell's mode, or the one that it would be without channels_last memory."""
+        return self.channels_last.get(cell.mode, cell.mode)
+
+    def caveat_of(self, mode: str) -> str:
+        """Return what a reader must know about every number of this mode: by default, the backend's caveat."""
+        return ROUNDS_INPUTS if mode == INT8_PRODUCTS else self.caveat
+
+    @abstractmethod
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        """Compile `module`, which is on the cell's device and in its precision, for `inputs`.
+
+        If there is `context.training`, compile a training step instead: `module` is in train mode and gradients are on.
+
+        Nothing is left to compile when this returns. Each stage runs inside `with context.phase(NAME)`: `export` makes
+        a graph, `compile` makes code from it and triggers lazy compilers, `load` reads an artefact back.
+        """
+
+
+class AheadOfTime(Backend):
+    """A backend that makes an artefact in one process and loads it, without the model, in another.
+
+    The harness calls `package` in a process that then ends. It calls `load` in a fresh process with the same
+    `workspace`, which has imported torch and has never seen the module. So it measures what a deployment gets.
+    """
+
+    def available_to_load(self, device: Device) -> Availability:
+        """Can this machine load on `device` what another process has packaged?"""
+        return self.available(device)
+
+    @abstractmethod
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+        """Write the artefact into `context.workspace`, in the phases `export` and `compile`."""
+
+    @abstractmethod
+    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+        """Read the artefact back, in the phase `load`. `inputs` show how the model is called."""
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        self.package(module, inputs, context)
+        return self.load(inputs, context)

@@ -1,0 +1,83 @@
+"""The mode `cuda-graph`: a compiled model's call is captured once and replayed as one launch.
+
+It separates the quality of kernels from the cost of launching them. If a backend and eager are both captured, the lead
+that remains comes from the backend's kernels.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bakeoff.backends.base import Compiled, Settings, Wrapped
+from bakeoff.models.base import of_each_shape
+from bakeoff.records.errors import Unsupported, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bakeoff.models.base import Inputs
+
+WARMING_CALLS = 3
+"""Calls before the capture. In its first calls a library allocates workspaces, which a capture does not allow."""
+
+
+def capture(compiled: Compiled, example: Inputs, sets: Sequence[Inputs] = ()) -> Compiled:
+    """Capture a call of `compiled` over buffers of its own. The current stream must not be the default one.
+
+    A tensor that all of `sets` share, such as a cache that a call writes into, is captured where it is.
+    Raise Unsupported if the call cannot be captured, with the library's reason, or if `sets` have several shapes.
+    """
+    import torch
+
+    if len(of_each_shape(sets)) > 1:
+        raise Unsupported("a CUDA graph has one shape, and these inputs have several")
+    # the harness's tensors are ordinary ones, and Inductor would compile again for inference tensors
+    with torch.inference_mode(False):
+        shared = set.intersection(*(_addresses(one) for one in sets)) if len(sets) > 1 else set()
+        static = example.map(
+            lambda tensor: (
+                tensor if tensor.data_ptr() in shared else tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            )
+        )
+    compiled.bind(static)
+    for _ in range(WARMING_CALLS):
+        compiled.run()
+    torch.cuda.current_stream().synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            compiled.run()
+    except RuntimeError as error:
+        raise Unsupported(f"its call cannot be captured in a CUDA graph: {first_line(error)}") from error
+    return Captured(compiled, graph, static)
+
+
+class Captured(Wrapped):
+    """Replays a graph over fixed addresses. Binding copies the inputs there, outside of the timed interval."""
+
+    def __init__(self, compiled: Compiled, graph: Any, static: Inputs) -> None:
+        super().__init__(compiled)
+        self._graph = graph
+        self._buffers = static.tensors()
+
+    def bind(self, inputs: Inputs) -> None:
+        for buffer, tensor in zip(self._buffers, inputs.tensors(), strict=True):
+            if buffer.data_ptr() != tensor.data_ptr():
+                buffer.detach().copy_(tensor.detach())
+
+    def run(self) -> None:
+        self._graph.replay()
+
+    def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
+        return ()
+
+    def settings(self) -> Settings:
+        return {**super().settings(), "cuda_graph": True}
+
+    def close(self) -> None:
+        self._graph.reset()
+        super().close()
+
+
+def _addresses(inputs: Inputs) -> set[int]:
+    return {tensor.data_ptr() for tensor in inputs.tensors()}

@@ -1,0 +1,21 @@
+"""Where a graph runs whose engine hands parts of it to a delegate, such as XNNPACK, and keeps the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bakeoff.records.schema import Extent, Placement
+
+
+def placement(delegate: str, delegated: int, own: str, left: Mapping[str, int], evidence: str) -> Placement:
+    """Return the placement of `delegated` operators or graphs, beside those `left` to the `own` kernels of the engine.
+
+    `left` counts operators by name. `evidence` says what this was read from.
+    """
+    engines = {delegate: delegated, own: sum(left.values())}
+    return Placement(
+        extent=Extent.FULL if not left else Extent.PARTIAL if delegated else Extent.FALLBACK,
+        engines={name: count for name, count in engines.items() if count},
+        fallbacks=[f"{name} in {own} ({count})" for name, count in left.items()],
+        evidence=[evidence],
+    )

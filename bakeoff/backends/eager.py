@@ -1,0 +1,183 @@
+"""PyTorch without a compiler: the baseline, and the pieces that other backends build on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from bakeoff.backends import cuda_graph, fast_path, memory_format, quantising
+from bakeoff.backends.base import (
+    CHANNELS_LAST,
+    CUDA_GRAPH,
+    NO_FAST_PATH,
+    YES,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Settings,
+    Suits,
+)
+from bakeoff.records.device import Device
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.schema import TASKS, Cell, Extent, Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from bakeoff.backends.training import Training
+    from bakeoff.models.base import Inputs
+
+
+class Eager(Backend):
+    name = "eager"
+    description = "PyTorch eager, torch.inference_mode"
+    tasks = TASKS
+    takes_streams = True
+    any_size = frozenset({"default", CHANNELS_LAST, NO_FAST_PATH})
+    quantises = True
+    writes_caches = True
+    channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", CUDA_GRAPH)
+    fast_path = ("default", CUDA_GRAPH, *channels_last)
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {mode: {} for mode in (*fast_path, NO_FAST_PATH)}
+    best: ClassVar[Mapping[str, Suits]] = {
+        "default": Suits(),
+        CUDA_GRAPH: Suits("cuda"),
+        CHANNELS_LAST: Suits(convolutions=True),
+        f"{CUDA_GRAPH}-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
+    }
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
+    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
+
+    def available(self, device: Device) -> Availability:
+        return torch_available(device)
+
+    def times_kernels(self, cell: Cell) -> bool:
+        return False
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        if context.cell.mode in self.channels_last:
+            return memory_format.build(self, module, inputs, context)
+        if context.cell.mode == NO_FAST_PATH and not fast_path.can_take(module):
+            raise Unsupported("the model has no nn.TransformerEncoderLayer or nn.MultiheadAttention: use eager")
+        if context.training is not None:
+            return self._build_training(context.training, inputs, context)
+        prepared = quantising.prepare(module, inputs, context, lower=True)
+        compiled = prepared.adapt(Callables(prepared.sparing(prepared.module)))
+        if context.cell.mode != CUDA_GRAPH:
+            return compiled
+        with context.phase("compile"):
+            return cuda_graph.capture(compiled, inputs, context.calibration)
+
+    def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
+        steps = Steps(training)
+        if context.cell.mode != CUDA_GRAPH:
+            return steps
+        training.make_capturable()
+        with context.phase("compile"):
+            return cuda_graph.capture(steps, inputs, context.calibration)
+
+
+class Callables(Compiled):
+    """Runs a callable that takes the model's own arguments: the module itself, or what torch.compile made of it."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+        self._call: Callable[[], object] = function
+        self._outputs: object = None
+
+    def bind(self, inputs: Inputs) -> None:
+        self._call = functools.partial(self._function, *inputs.args, **inputs.kwargs)
+
+    def run(self) -> None:
+        self._outputs = self._call()
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        from bakeoff.backends.calling import flatten_outputs
+
+        return tuple(tensor.clone() for tensor in flatten_outputs(self._outputs))
+
+    def instance(self) -> Compiled:
+        return Callables(self._function)
+
+    def placement(self) -> Placement:
+        return Placement(extent=Extent.FULL)
+
+    def close(self) -> None:
+        self._outputs = None
+
+
+class Steps(Compiled):
+    """Runs a training step part by part. `forward` and `optimise` may be given in compiled form."""
+
+    def __init__(
+        self,
+        training: Training,
+        forward: Callable[..., torch.Tensor] | None = None,
+        optimise: Callable[[], None] | None = None,
+    ) -> None:
+        self._training = training
+        self._forward = forward or training.forward
+        self._optimise = optimise or training.optimise
+        self._bound: Inputs | None = None
+        self._called_with: Inputs | None = None
+        self._loss: torch.Tensor | None = None
+
+    def bind(self, inputs: Inputs) -> None:
+        self._bound = inputs
+
+    def run(self) -> None:
+        self._run_forward()
+        self._run_backward()
+        self._optimise()
+
+    def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
+        parts = (("forward", self._run_forward), ("backward", self._run_backward))
+        return (*parts, ("optimizer", self._optimise)) if self._training.optimiser is not None else parts
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        assert self._loss is not None and self._called_with is not None
+        return self._training.results(self._loss.detach(), self._called_with)
+
+    def restore(self) -> None:
+        self._training.restore()
+
+    def placement(self) -> Placement | None:
+        return Placement(extent=Extent.FULL)
+
+    def settings(self) -> Settings:
+        return dict(self._training.settings())
+
+    def close(self) -> None:
+        self._training.forget_gradients(self._called_with)
+        self._loss = None
+
+    def _run_forward(self) -> None:
+        assert self._bound is not None
+        # input sets take turns, and the last set's inputs must not keep their gradients
+        self._training.forget_gradients(self._called_with)
+        self._called_with = self._bound
+        self._loss = self._forward(*self._bound.args, **self._bound.kwargs)
+
+    def _run_backward(self) -> None:
+        assert self._loss is not None
+        self._training.backward(self._loss)
+
+
+def torch_available(device: Device) -> Availability:
+    """Return whether this machine's torch can run on `device`."""
+    import torch
+
+    if not device.is_cuda:
+        return YES
+    if torch.version.cuda is None:
+        return Availability(f"torch {torch.__version__} is a build without CUDA")
+    if not torch.cuda.is_available():
+        return Availability("torch sees no CUDA device")
+    if (device.cuda_index or 0) >= torch.cuda.device_count():
+        return Availability(f"there is no {device}: this machine has {torch.cuda.device_count()} CUDA device(s)")
+    return YES

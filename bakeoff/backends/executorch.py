@@ -1,0 +1,127 @@
+"""ExecuTorch on the CPU: XNNPACK runs the operators of an exported graph that it takes, portable kernels the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bakeoff.backends import delegation
+from bakeoff.backends.base import YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
+from bakeoff.backends.ranges import exported
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.schema import Cell, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.models.base import Inputs
+
+PROGRAM = "model.pte"
+ACCOUNT = "placement.json"
+"""The process that lowers the model writes here which operators XNNPACK took, for the process that loads."""
+
+XNNPACK = "XnnpackBackend"
+DELEGATED, PORTABLE = "XNNPACK", "portable kernels"
+COMPUTES_NOTHING = ("alloc", "getitem")
+"""What ExecuTorch's account lists beside operators: memory, and the choice of one of several results."""
+
+
+class ExecuTorch(AheadOfTime):
+    name = "executorch"
+    description = "ExecuTorch from torch.export, delegated to XNNPACK, loaded in a fresh process"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "executorch")
+    module: ClassVar[str] = "executorch"
+
+    def available(self, device: Device) -> Availability:
+        if device.is_cuda:
+            return Availability(f"ExecuTorch runs on the CPU here, not on {device}")
+        try:
+            from executorch.runtime import Runtime
+        except ImportError as error:
+            return Availability(
+                f"executorch is not installed ({error}): pip install executorch, "
+                "or bakeoff env add executorch executorch"
+            )
+        if not Runtime.get().backend_registry.is_available(XNNPACK):
+            return Availability("this build of executorch has no XNNPACK")
+        return YES
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)):
+            return supported
+        if cell.device.is_cuda or cell.precision.allows_tf32:
+            return Availability(f"XNNPACK does not compute in {cell.precision} on {cell.device}")
+        return YES
+
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+        import torch
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        from executorch.devtools.backend_debug import get_delegation_info
+        from executorch.exir import to_edge_transform_and_lower
+
+        with context.phase("export"):
+            graph = exported(module, inputs)
+        # it traces the graph again, which takes no inference tensors
+        with context.phase("compile"), torch.inference_mode(False), torch.no_grad():
+            lowered = to_edge_transform_and_lower(graph, partitioner=[XnnpackPartitioner()]).to_executorch()
+            (context.workspace / PROGRAM).write_bytes(lowered.buffer)
+            told = get_delegation_info(lowered.exported_program().graph_module)
+        counts = {name: (found.delegated, found.non_delegated) for name, found in told.delegation_by_operator.items()}
+        (context.workspace / ACCOUNT).write_text(json.dumps(counts))
+
+    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+        from executorch.extension.pybindings import portable_lib
+        from executorch.runtime import Runtime
+
+        account = json.loads((context.workspace / ACCOUNT).read_text())
+        with context.phase("load"):
+            portable_lib._unsafe_reset_threadpool(context.threads)  # there is no other way to set it
+            if (threads := portable_lib._threadpool_get_thread_count()) != context.threads:
+                raise BakeoffError(f"ExecuTorch was asked for {context.threads} threads and took {threads}")
+            program = Runtime.get().load_program(str(context.workspace / PROGRAM))
+            method = Method(program, account)
+            method.bind(inputs)
+            method.run()
+        return method
+
+
+class Method(Compiled):
+    """A method of a loaded program. Each call returns tensors of its own."""
+
+    def __init__(self, program: Any, account: Mapping[str, tuple[int, int]]) -> None:
+        self._program = program  # a method does not keep its program alive
+        self._method = program.load_method("forward")
+        self._account = account
+        self._tensors: list[torch.Tensor] = []
+        self._outputs: list[torch.Tensor] = []
+
+    def bind(self, inputs: Inputs) -> None:
+        self._tensors = [tensor.contiguous() for tensor in inputs.tensors()]
+
+    def run(self) -> None:
+        self._outputs = self._method.execute(self._tensors)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.clone() for tensor in self._outputs)
+
+    def placement(self) -> Placement:
+        return placement_of(self._account)
+
+    def settings(self) -> Settings:
+        return {"delegate": XNNPACK}
+
+    def close(self) -> None:
+        self._tensors, self._outputs = [], []
+        self._method, self._program = None, None
+
+
+def placement_of(account: Mapping[str, tuple[int, int]]) -> Placement:
+    """Return where operators run, from how often XNNPACK took each of them and how often it did not."""
+    counts = {name: pair for name, pair in account.items() if name not in COMPUTES_NOTHING}
+    delegated = sum(taken for taken, _ in counts.values())
+    left = {name.removesuffix("_default"): rest for name, (_, rest) in counts.items() if rest}
+    evidence = "ExecuTorch's account of what was delegated, by operator"
+    return delegation.placement(DELEGATED, delegated, PORTABLE, left, evidence)

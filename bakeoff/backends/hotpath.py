@@ -1,0 +1,98 @@
+"""A model that starts eager, is compiled beside its calls, and switches when compiled code is ready and faster.
+
+This file puts the library `hotpath/` behind the contract of a backend. docs/hot-paths.md tells how it is used alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from bakeoff.backends.base import Availability, Backend, BuildContext, Compiled, Settings, Wrapped
+from bakeoff.backends.eager import Callables, torch_available
+from bakeoff.records.device import Device
+from bakeoff.records.schema import TASKS, Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.hotpath.enabling import HotPaths
+    from bakeoff.models.base import Inputs
+
+COMPILERS = ("c++", "g++", "clang++")
+
+
+class HotPath(Backend):
+    name = "hotpath"
+    description = "starts eager, compiles what is hot in another process, switches when that is ready and faster"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {"hot_threshold": 10}}
+    tasks = TASKS
+
+    def available(self, device: Device) -> Availability:
+        # other backends import the compiler to ask; this process must stay without it
+        if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), *COMPILERS)):
+            return Availability("hotpath compiles with a C++ compiler, and none was found: install g++ or set CXX")
+        return torch_available(device)
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        from bakeoff.hotpath.enabling import enable_hot_path_detection
+
+        threshold = self.modes[context.cell.mode]["hot_threshold"]
+        assert isinstance(threshold, int)
+        hot = enable_hot_path_detection(module, threshold, cache=context.workspace / "hotpath")
+        if context.training is None:
+            return Hot(Callables(module), hot, threshold)
+        from bakeoff.backends.eager import Steps
+
+        return Hot(Steps(context.training), hot, threshold)
+
+
+class Hot(Wrapped):
+    """A model that hot path detection follows."""
+
+    def __init__(self, inner: Compiled, hot: HotPaths, threshold: int) -> None:
+        super().__init__(inner)
+        self._hot = hot
+        self._threshold = threshold
+
+    def compilations(self) -> int:
+        return self._hot.compilations
+
+    def is_final(self) -> bool:
+        return self._hot.is_settled
+
+    def finalise(self) -> None:
+        self._hot.settle()
+
+    def placement(self) -> Placement:
+        """Return what runs now, and why. Eager is a fallback only if compiling failed."""
+        found = self._hot.report()
+        failures = [str(report) for report in found if report.has_failed]
+        compiled = sum(report.runs == "compiled" for report in found)
+        extent = Extent.FULL if not failures else Extent.PARTIAL if compiled else Extent.FALLBACK
+        eager = len(found) - compiled if found else 1
+        engines = {"inductor graphs": compiled, "eager modules": eager}
+        return Placement(
+            extent=extent,
+            engines={name: count for name, count in engines.items() if count},
+            fallbacks=failures,
+            evidence=[str(report) for report in found] or ["the model: eager; no call has been looked at yet"],
+        )
+
+    def settings(self) -> Settings:
+        """Return what was tried so far, and the first call that was compiled."""
+        settings = {**super().settings(), "hot_threshold": self._threshold, "watched_calls": 0}
+        for report in self._hot.report():
+            settings["watched_calls"] = report.watched_calls
+            settings["watching_s"] = round(report.watching_s, 6)
+            settings["switched_at_call"] = report.switched_at_call
+            settings["compile_s"] = report.compile_s
+            settings["load_s"] = report.load_s
+            settings["burden"] = report.burden
+        return settings
+
+    def close(self) -> None:
+        self._hot.close()
+        super().close()

@@ -1,0 +1,452 @@
+"""torch.compile with Inductor."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from bakeoff.backends import cuda_graph, memory_format, quantising, surgical
+from bakeoff.backends.base import (
+    CHANNELS_LAST,
+    CUDA_GRAPH,
+    SURGICAL,
+    YES,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Suits,
+    Wrapped,
+)
+from bakeoff.backends.buckets import Buckets
+from bakeoff.backends.eager import Callables, Steps, torch_available
+from bakeoff.backends.ranges import mark, refusing_guards
+from bakeoff.models.base import of_each_shape
+from bakeoff.records.device import Device
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import DECODE, INFERENCE, TASKS, TRAIN_STEP, Cell, Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.backends.training import Training
+    from bakeoff.models.base import Inputs
+
+TRIGGERING_CALLS = 3
+"""The first call compiles. With CUDA graphs the second warms up on the graph's pool, and the third is recorded."""
+
+FREEZING = "freezing"
+"""The mode in which weights are constants, and those of convolutions are packed for oneDNN. As an option of one call of
+torch.compile it does nothing: Dynamo only reads the setting of the process, and makes the weights inputs without it."""
+
+AUTOTUNED = "max-autotune-freezing"
+"""The mode that also tries products of Inductor's own. On a CPU, `max-autotune` alone has none: they take constants."""
+
+FROZEN: Mapping[str, str] = {FREEZING: "inductor", AUTOTUNED: "inductor/max-autotune"}
+"""The modes in which weights are constants, and which configuration is the same without."""
+
+OPTIMIZER_INSIDE = "optimizer-inside"
+"""The mode that compiles the optimiser of a training step, too."""
+
+COORDINATE_DESCENT = "coordinate-descent"
+"""The mode for decode steps. With one sequence, its options turn products into reductions that Inductor generates and
+tunes, and attention is generated, too. Source: gpt-fast (https://github.com/pytorch-labs/gpt-fast)."""
+
+OVERLAPPED = "coordinate-descent-overlapped"
+"""`coordinate-descent` with independent kernels in one, and with kernels that start while the one ahead still ends. The
+second is Hopper's programmatic dependent launch. It helps small models most, and others not always."""
+
+DESCENTS = frozenset({COORDINATE_DESCENT, OVERLAPPED})
+
+BUCKETS = "buckets"
+"""The mode that pads inputs to the next power of two, so that a stream of sizes has only a few shapes."""
+
+ATTENTION = "aten._scaled_dot_product"
+"""Inductor leaves fused attention to PyTorch by design. It is counted, and is not a fallback."""
+
+
+class Inductor(Backend):
+    name = "inductor"
+    description = "torch.compile(backend='inductor')"
+    quantises = True
+    writes_caches = True
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {},
+        "reduce-overhead": {"mode": "reduce-overhead"},
+        "max-autotune": {"mode": "max-autotune"},
+        "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
+        FREEZING: {},
+        AUTOTUNED: {"mode": "max-autotune"},
+        CUDA_GRAPH: {},
+        COORDINATE_DESCENT: {"options": {"coordinate_descent_tuning": True}},
+        OVERLAPPED: {
+            "options": {
+                "coordinate_descent_tuning": True,
+                "combo_kernels": True,
+                "combo_kernel_allow_mixed_sizes": 2,  # of reductions, too
+                "triton.enable_pdl": True,
+            }
+        },
+        OPTIMIZER_INSIDE: {},
+        SURGICAL: {},
+        "static": {"dynamic": False},
+        "dynamic": {"dynamic": True},
+        BUCKETS: {"dynamic": False},
+        CHANNELS_LAST: {},
+        f"reduce-overhead-{CHANNELS_LAST}": {"mode": "reduce-overhead"},
+        f"{CUDA_GRAPH}-{CHANNELS_LAST}": {},
+    }
+    channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", "reduce-overhead", CUDA_GRAPH)
+    captures = DESCENTS | {CUDA_GRAPH}
+    best: ClassVar[Mapping[str, Suits]] = {
+        "default": Suits(),
+        FREEZING: Suits("cpu", convolutions=True),
+        AUTOTUNED: Suits("cpu"),
+        CHANNELS_LAST: Suits("cpu", convolutions=True),
+        "reduce-overhead": Suits("cuda"),
+        CUDA_GRAPH: Suits("cuda"),
+        f"reduce-overhead-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
+        f"{CUDA_GRAPH}-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
+    }
+    spelled_out = frozenset({"static", "dynamic", BUCKETS})
+    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
+    takes_streams = True
+    takes_ranges = True
+    precompiles = ("cpu",)
+    imports: ClassVar[tuple[str, ...]] = ("torch._dynamo", "torch._inductor.compile_fx")
+    one_size: ClassVar[Mapping[str, str]] = {
+        **Backend.one_size,
+        **dict.fromkeys(DESCENTS, "a CUDA graph replays calls of one size"),
+        **dict.fromkeys(FROZEN, "a size that torch.compile compiles again would get no constants"),
+        SURGICAL: "parts that are compiled alone have no inputs of the model, which a range is of",
+        "static": "this mode builds for one size",
+        BUCKETS: "this mode builds for each power of two",
+    }
+    tasks = TASKS
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
+
+    def available(self, device: Device) -> Availability:
+        if not (available := torch_available(device)):
+            return available
+        if device.is_cuda:
+            return _triton_available()
+        return compiler_available()
+
+    def precompile(self, device: Device) -> None:
+        """Compile an addition."""
+        import torch
+
+        torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
+
+    def times_kernels(self, cell: Cell) -> bool:
+        return cell.mode in DESCENTS or "max-autotune" in str(self.modes[cell.mode].get("mode"))
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)):
+            return supported
+        mode = self.plain_mode(cell)
+        if not cell.device.is_cuda and mode == "reduce-overhead":
+            return Availability(f"mode {cell.mode} is CUDA graphs, and {cell.device} has none: use inductor")
+        if not cell.device.is_cuda and cell.mode == "max-autotune-no-cudagraphs":
+            return Availability(f"on {cell.device} this mode is max-autotune itself: use inductor/max-autotune")
+        if mode in FROZEN and cell.precision.is_quantised:
+            return Availability(f"{against_freezing(cell)}: use {FROZEN[mode]}")
+        if cell.mode in DESCENTS and cell.is_trained:
+            return Availability(f"mode {cell.mode} is for inference: use inductor/{CUDA_GRAPH}")
+        if cell.mode == OPTIMIZER_INSIDE and cell.task != TRAIN_STEP:
+            return Availability(f"task {cell.task} has no optimiser to compile: use inductor")
+        if mode in FROZEN and cell.is_trained:
+            return Availability(f"{mode} makes constants of the weights, and training changes them: use {FROZEN[mode]}")
+        if cell.mode == SURGICAL and (cell.task != INFERENCE or cell.precision.is_quantised):
+            return Availability(
+                f"{SURGICAL} compilation is of inference, in a precision that casting gives: use inductor"
+            )
+        return YES
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        import torch
+        import torch._dynamo
+        import torch._inductor.config
+
+        if context.cell.mode in self.channels_last:
+            return memory_format.build(self, module, inputs, context)
+        if context.training is not None:
+            return self._build_training(context.training, inputs, context)
+        if context.cell.mode == SURGICAL:
+            return self._build_surgical(module, inputs, context)
+        prepared = quantising.prepare(module, inputs, context, lower=False)
+        for one in context.calibration if context.cell.task == DECODE else ():
+            for cache in one.args[2:]:
+                # a CUDA graph may write into an input only if that stays where it is
+                torch._dynamo.mark_static_address(cache, guard=False)
+        # torch.compile is lazy and compiles in the first call, so the call belongs to this phase
+        mark(inputs, context.open_axes)
+        options = known_options(self.modes[context.cell.mode])
+        compiling = prepared.compiling(freezes=context.cell.mode in FROZEN)
+        with context.phase("compile"), compiling, refusing_guards(context.open_axes), InductorLog() as log:
+            # any `dynamic` but the default is entered and left as a context in every call (5 µs)
+            compiled = torch.compile(prepared.module, backend="inductor", **options)
+            if context.cell.mode == BUCKETS:
+                compiled = Buckets(prepared.module, [inputs, *context.calibration]).around(compiled)
+            others = of_each_shape([inputs, *context.calibration])[1:]
+            if others and prepared.layers:
+                raise Unsupported("what is quantised here has one shape, and these inputs have several")
+            with self._attention(context.cell, inputs):
+                for example in [prepared.example(), *others]:
+                    for _ in range(TRIGGERING_CALLS):
+                        compiled(*example.args, **example.kwargs)
+                raw = Optimised(prepared.sparing(compiled), context.cell.device, log)
+                raw.note_built()
+                optimised = prepared.adapt(raw)
+                return (
+                    cuda_graph.capture(optimised, inputs, context.calibration)
+                    if context.cell.mode in self.captures
+                    else optimised
+                )
+
+    def _attention(self, cell: Cell, inputs: Inputs) -> AbstractContextManager[object]:
+        """Return the context to compile in. Coordinate descent changes attention in steps of one sequence."""
+        from bakeoff.backends.attention_products import attention_as_products
+
+        is_one_sequence = cell.task == DECODE and inputs.args[0].shape[0] == 1
+        applies = is_one_sequence and cell.mode in DESCENTS
+        return attention_as_products(cell.mode == OVERLAPPED) if applies else contextlib.nullcontext()
+
+    def _build_surgical(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        """Compile only the targets, each alone. The module's own `forward` calls them."""
+        targets = surgical.find_targets(module, context.targets)
+        outside = surgical.stays_outside(module, targets, inputs)
+        with context.phase("compile"), InductorLog() as log:
+            surgical.compile_parts(targets)
+            for _ in range(TRIGGERING_CALLS):
+                module(*inputs.args, **inputs.kwargs)
+            return surgical.Operated(Optimised(module, context.cell.device, log), targets, outside)
+
+    def _build_training(self, training: Training, inputs: Inputs, context: BuildContext) -> Compiled:
+        """Compile the forward pass, its loss and the backward pass together. The optimiser's step is a graph of its
+        own, or stays PyTorch's."""
+        import torch
+
+        mode = context.cell.mode
+        with context.phase("compile"), InductorLog() as log:
+            forward = torch.compile(training.forward, backend="inductor", **self.modes[mode])  # type: ignore[call-overload]
+            optimise = None
+            if mode == OPTIMIZER_INSIDE:
+                assert training.optimiser is not None
+                optimise = torch.compile(training.optimiser.step, backend="inductor")
+            if context.cell.device.is_cuda and mode in (CUDA_GRAPH, OPTIMIZER_INSIDE):
+                # a step count on the host would be compiled into one host kernel per parameter
+                training.make_capturable()
+            steps = OptimisedSteps(Steps(training, forward, optimise), context.cell.device, log)
+            steps.bind(inputs)
+            steps.compile()
+            for _ in range(TRIGGERING_CALLS - 1):
+                steps.run()
+            return cuda_graph.capture(steps, inputs, context.calibration) if mode == CUDA_GRAPH else steps
+
+
+class FromCounters(Compiled):
+    """Reads the placement from what Dynamo and Inductor count and log in the cell's process."""
+
+    _device: Device
+    _log: InductorLog
+    _breaks_by_design: Counter[str]  # graph breaks that leave no work outside
+    _compiled_before: int | None = None  # when the placement was first read, after the warm-up
+    _built: tuple[int, int] = (0, 0)  # compilations, and guards that failed, when the build was done
+
+    def note_built(self) -> None:
+        """Remember what was compiled so far. What is compiled from now on was compiled again."""
+        self._built = self.compilations(), len(failed_guards())
+
+    def recompiled(self) -> tuple[str, ...]:
+        compilations, guards = self._built
+        reasons = list(dict.fromkeys(failed_guards()[guards:])) or ["Dynamo names no guard"]
+        return tuple(reasons[place % len(reasons)] for place in range(self.compilations() - compilations))
+
+    def placement(self) -> Placement:
+        """Read Dynamo's and Inductor's counters, which start at zero in the cell's process, and their logs."""
+        from torch._dynamo.utils import counters
+
+        graphs = counters["stats"]["unique_graphs"]
+        broken = [
+            f"graph break: {_title_and_explanation(reason)}"
+            for reason in counters["graph_break"] - self._breaks_by_design
+        ]
+        broken += self._log.kept_by_pytorch
+        skipped = counters["inductor"]["cudagraph_skips"]
+        # max-autotune asks for CUDA graphs on every device, and counts a skip on the CPU
+        if skipped and self._device.is_cuda:
+            reasons = self._log.cuda_graph_skips or ["no reason logged"]
+            broken += [f"CUDA graph skipped: {reason}" for reason in dict.fromkeys(reasons)]
+        if self._compiled_before is None:
+            self._compiled_before = self.compilations()
+        if again := self.compilations() - self._compiled_before:
+            broken.append(f"compiled {again} more time(s) after the warm-up")
+        extent = Extent.FALLBACK if graphs == 0 else Extent.PARTIAL if broken else Extent.FULL
+        engines = {"inductor graphs": graphs, **generated_and_called()}
+        return Placement(
+            extent=extent,
+            engines=engines,
+            fallbacks=broken,
+            evidence=[
+                "Dynamo's and Inductor's counters (kernels count with those that autotuning tried)",
+                "Inductor's logs of kept operators and skipped CUDA graphs",
+            ],
+        )
+
+    def compilations(self) -> int:
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"]) + int(
+            counters["inductor"]["cudagraph_recorded_non_static_inputs"]
+        )
+
+
+class Optimised(FromCounters, Callables):
+    """Runs what torch.compile made. In CUDA-graph modes the next call overwrites its results, so `outputs` clones."""
+
+    def __init__(self, function: Callable[..., object], device: Device, log: InductorLog) -> None:
+        super().__init__(function)
+        self._device = device
+        self._log = log
+        self._breaks_by_design = Counter()
+
+
+class OptimisedSteps(FromCounters, Wrapped):
+    """Runs training steps with parts that torch.compile made."""
+
+    def __init__(self, steps: Compiled, device: Device, log: InductorLog) -> None:
+        super().__init__(steps)
+        self._device = device
+        self._log = log
+        self._breaks_by_design = Counter()
+
+    def compile(self) -> None:
+        """Make the first call, which compiles. Torch's optimisers break the graph around their own step on purpose. No
+        work is left outside, so that is not a fallback."""
+        from torch._dynamo.utils import counters
+
+        for name, part in self.stages():
+            before = Counter(counters["graph_break"])
+            part()
+            if name == "optimizer":
+                asked_for = {reason for reason in counters["graph_break"] if "torch._dynamo.graph_break()" in reason}
+                found = counters["graph_break"] - before
+                self._breaks_by_design = Counter({reason: found[reason] for reason in asked_for})
+
+
+def against_freezing(cell: Cell) -> str:
+    """Return why no mode freezes the weights of a cell whose precision rounds them."""
+    if cell.precision is Precision.INT8 and not cell.device.is_cuda:
+        return f"on {cell.device}, int8 is always frozen"
+    return f"as constants, weights of {cell.precision} would be floating-point numbers of full size"
+
+
+def known_options(mode: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a mode. Raises Unsupported where this version of Inductor lacks one of its options."""
+    import torch
+    from torch._inductor import config
+
+    for name in mode.get("options", {}):
+        try:
+            operator.attrgetter(name)(config)
+        except AttributeError:
+            raise Unsupported(f"Inductor of torch {torch.__version__} has no option {name}") from None
+    return mode
+
+
+def failed_guards() -> list[str]:
+    """Return in one line each why Dynamo could not call what it had compiled, in this process so far."""
+    from torch._dynamo.utils import guard_failures
+
+    return [str(reason).strip().partition("\n")[0][:300] for reasons in guard_failures.values() for reason in reasons]
+
+
+def generated_and_called() -> dict[str, int]:
+    """Count the kernels that Inductor generated in this process, and the calls to libraries in its code."""
+    from torch._dynamo.utils import counters
+    from torch._inductor import metrics
+
+    return {"generated kernels": metrics.generated_kernel_count, "library calls": counters["inductor"]["extern_calls"]}
+
+
+class InductorLog(logging.Handler):
+    """Collects, inside a `with` block, what Inductor logs about work that it does not compile.
+
+    Only two of its loggers say that. One says which operators stay PyTorch's kernels, a performance hint that is off by
+    default. The other warns why a CUDA graph was skipped, which the counter does not say.
+    """
+
+    FALLBACKS = "torch._inductor.graph.__perf_hints"
+    SKIPS = "torch._inductor.cudagraph_utils.__cudagraphs"
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._kept: Counter[str] = Counter()
+        self.cuda_graph_skips: list[str] = []
+        self._level = logging.NOTSET
+
+    @property
+    def kept_by_pytorch(self) -> list[str]:
+        """Return the operators, except fused attention, that no kernel was generated for, and how often."""
+        return [
+            f"{name} stayed PyTorch's kernel ({count})"
+            for name, count in self._kept.items()
+            if not name.startswith(ATTENTION)
+        ]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if record.name == self.SKIPS:
+            first_line = message.strip().partition("\n")[0]
+            self.cuda_graph_skips.append(first_line.removeprefix("skipping cudagraphs due to ")[:300])
+        elif found := re.fullmatch(r"Using FallbackKernel: (?:torch\.ops\.)?(\S+)", message):
+            self._kept[found[1].removesuffix(".default")] += 1
+
+    def __enter__(self) -> Self:
+        hints = logging.getLogger(self.FALLBACKS)
+        self._level = hints.level
+        hints.setLevel(logging.INFO)
+        for name in (self.FALLBACKS, self.SKIPS):
+            logging.getLogger(name).addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger(self.FALLBACKS).setLevel(self._level)
+        for name in (self.FALLBACKS, self.SKIPS):
+            logging.getLogger(name).removeHandler(self)
+
+
+def _triton_available() -> Availability:
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        return Availability(f"Inductor needs Triton on CUDA: {error}")
+    return YES
+
+
+def compiler_available() -> Availability:
+    """Return whether Inductor finds a C++ compiler."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return Availability("Inductor needs a C++ compiler on the CPU, and none was found: install g++ or set CXX")
+    return YES
+
+
+def _title_and_explanation(reason: str) -> str:
+    """Return Dynamo's reason in one line: the title, which names the kind of break, and the explanation."""
+    lines = [line.strip() for line in str(reason).splitlines() if line.strip()] or ["unknown"]
+    explained = [line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")]
+    return ": ".join([lines[0], *explained[:1]])[:300]

@@ -1,0 +1,225 @@
+"""IREE on the CPU or an NVIDIA GPU, from our export to ONNX. It takes the whole graph or none.
+
+On a GPU it has a stream of its own, which the harness cannot wait for. So a call goes through the function that waits
+itself: it returns when its work has ended, and its latency includes that wait.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bakeoff.backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
+from bakeoff.backends.eager import torch_available
+from bakeoff.backends.exporting import export_onnx, use_exportable_experts
+from bakeoff.records.device import Device
+from bakeoff.records.errors import first_line
+from bakeoff.records.schema import Cell, Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.models.base import Inputs
+
+ARTIFACT = "model.vmfb"
+
+STACK_BYTES = 262_144
+"""Stack that one compiled function may take. With IREE's default, a layer normalisation does not compile."""
+
+PLACED_BY = "iree-compile, which takes the whole graph or none"
+
+CUDA_TARGETS = {
+    (12, 0): "sm_120",
+    (9, 0): "sm_80",
+    (8, 9): "sm_89",
+    (8, 6): "sm_86",
+    (8, 0): "sm_80",
+    (7, 5): "sm_75",
+    (7, 0): "sm_70",
+    (6, 0): "sm_60",
+}
+"""What IREE 3.13 compiles for, by the lowest compute capability, the highest first.
+
+It has no sm_90. GPUs translate code of older ones, and sm_80 is the one with as much shared memory."""
+
+
+class IREE(Backend):
+    name = "iree"
+    description = "IREE from our export to ONNX: code for this CPU (llvm-cpu) or an NVIDIA GPU (cuda)"
+    takes_onnx = True
+    modes: ClassVar[Mapping[str, Mapping[str, str]]] = {"default": {"iree-opt-level": "O3"}}
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "iree-base-compiler", "iree-base-runtime")
+    module: ClassVar[str] = "iree"
+
+    def available(self, device: Device) -> Availability:
+        try:
+            import iree.compiler
+            import iree.runtime
+        except ImportError as error:
+            return Availability(
+                f"iree is not installed ({error}): pip install iree-base-compiler iree-base-runtime, "
+                "or bakeoff env add iree iree-base-compiler iree-base-runtime"
+            )
+        target, driver = _target(device), _driver(device)
+        if target not in iree.compiler.query_available_targets():
+            return Availability(f"this build of iree-base-compiler has no target {target}")
+        if driver not in iree.runtime.query_available_drivers():
+            return Availability(f"this build of iree-base-runtime has no driver {driver}")
+        return _gpu_available(device) if device.is_cuda else YES
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)):
+            return supported
+        if cell.precision.allows_tf32:
+            return Availability(f"IREE multiplies float32 as it is, and has no {cell.precision}")
+        if cell.precision.input_type == "bfloat16":
+            return Availability(f"IREE's buffers in Python have no {cell.precision}")
+        return YES
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        artifact = context.workspace / ARTIFACT
+        options: Settings = {**_options(context.cell.device), **self.modes[context.cell.mode]}
+        experts: Settings = {}
+        if not artifact.exists():  # a process that starts warm finds it
+            experts = use_exportable_experts(module)
+            _compile(module, inputs, context, options, artifact)
+        with context.phase("load"):
+            program = Program(artifact, context.cell.device, context.threads, {**options, **experts})
+            program.bind(inputs)
+            program.run()
+        return program
+
+
+def _target(device: Device) -> str:
+    return "cuda" if device.is_cuda else "llvm-cpu"
+
+
+def _driver(device: Device) -> str:
+    return "cuda" if device.is_cuda else "local-task"
+
+
+def _options(device: Device) -> Settings:
+    """Return the compiler's options for a device."""
+    if not device.is_cuda:
+        return {"iree-llvmcpu-target-cpu": "host", "iree-llvmcpu-stack-allocation-limit": STACK_BYTES}
+    import torch
+
+    return {"iree-cuda-target": cuda_target(torch.cuda.get_device_capability(device.cuda_index))}
+
+
+def cuda_target(capability: tuple[int, int]) -> str:
+    """Return what to compile for, for a GPU of this compute capability; "" if that is too old."""
+    return next((target for lowest, target in CUDA_TARGETS.items() if capability >= lowest), "")
+
+
+def _gpu_available(device: Device) -> Availability:
+    """Return whether torch and IREE both have the GPU."""
+    import iree.runtime
+    import torch
+
+    if not (available := torch_available(device)):
+        return available
+    capability = torch.cuda.get_device_capability(device.cuda_index)
+    if not cuda_target(capability):
+        number = ".".join(map(str, capability))
+        return Availability(f"IREE compiles for compute capability 6.0 and newer, and {device} has {number}")
+    try:
+        iree.runtime.get_device(_address(device))
+    except Exception as error:
+        return Availability(f"IREE's CUDA driver does not start: {first_line(error)}")
+    return YES
+
+
+def _address(device: Device) -> str:
+    """Return the name of a GPU for IREE, which counts them as torch does."""
+    return f"cuda://{device.cuda_index}"
+
+
+def _compile(
+    module: torch.nn.Module, inputs: Inputs, context: BuildContext, options: Mapping[str, object], artifact: Path
+) -> None:
+    import iree.compiler
+    from iree.compiler.tools.import_onnx import __main__ as onnx_importer
+
+    with tempfile.TemporaryDirectory() as folder:
+        graph = Path(folder) / "model.mlir"
+        with context.phase("export"):
+            exported = export_onnx(module, inputs, Path(folder))
+            onnx_importer.main(onnx_importer.parse_arguments([str(exported.path), "-o", str(graph)]))
+        with context.phase("compile"):
+            iree.compiler.compile_file(
+                str(graph),
+                input_type="onnx",
+                target_backends=[_target(context.cell.device)],
+                extra_args=[f"--{name}={value}" for name, value in options.items()],
+                output_file=str(artifact),
+            )
+
+
+class Program(Compiled):
+    """A function in IREE's virtual machine. Each call returns its outputs in buffers of their own."""
+
+    def __init__(self, artifact: Path, device: Device, threads: int, options: Settings) -> None:
+        import iree.runtime
+
+        self._on = device
+        if device.is_cuda:
+            config = iree.runtime.Config(device=iree.runtime.get_device(_address(device)))
+        else:
+            # the device is made with as many threads as this flag of the process says
+            iree.runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
+            config = iree.runtime.Config(_driver(device))
+        loaded = iree.runtime.VmModule.mmap(config.vm_instance, str(artifact))
+        self._device = config.device
+        self._context = iree.runtime.SystemContext(vm_modules=[loaded], config=config)
+        # beside it stand `__init` and the same function with `$async` behind its name, which does not wait
+        name = next(one for one in loaded.function_names if not one.startswith("__") and not one.endswith("$async"))
+        self._function = loaded.lookup_function(name)
+        self._options = options
+        self._arguments: Any = None
+        self._results: Any = None
+
+    def bind(self, inputs: Inputs) -> None:
+        """Copy the inputs into IREE's own buffers."""
+        import iree.runtime
+
+        tensors = inputs.tensors()
+        self._arguments = iree.runtime.VmVariantList(len(tensors))
+        for tensor in tensors:
+            array = tensor.contiguous().cpu().numpy()
+            buffer = self._device.allocator.allocate_buffer_copy(
+                memory_type=iree.runtime.MemoryType.DEVICE_LOCAL,
+                allowed_usage=iree.runtime.BufferUsage.DEFAULT,
+                device=self._device,
+                buffer=array,
+                element_type=iree.runtime.array_interop.map_dtype_to_element_type(array.dtype),
+            )
+            self._arguments.push_ref(buffer)
+
+    def run(self) -> None:
+        import iree.runtime
+
+        results = iree.runtime.VmVariantList(1)
+        self._context.vm_context.invoke(self._function, self._arguments, results)
+        self._results = results
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        import iree.runtime
+        import torch
+
+        views = [self._results.get_as_object(index, iree.runtime.HalBufferView) for index in range(self._results.size)]
+        arrays = [iree.runtime.DeviceArray(self._device, view).to_host() for view in views]
+        return tuple(torch.from_numpy(array.copy()).to(self._on) for array in arrays)
+
+    def placement(self) -> Placement:
+        return Placement(extent=Extent.FULL, engines={f"{_target(self._on)} programs": 1}, evidence=[PLACED_BY])
+
+    def settings(self) -> Settings:
+        stream: Settings = {"stream": "IREE's own, and each call waits for it"} if self._on.is_cuda else {}
+        return {**self._options, "driver": _driver(self._on), **stream}
+
+    def close(self) -> None:
+        self._arguments, self._results = None, None
+        self._function, self._context = None, None

@@ -1,0 +1,72 @@
+"""Modes that keep weights and images in channels_last memory, as PyTorch's guide advises for convolutional networks.
+
+It advises `model.to(memory_format=torch.channels_last)`, and the same for the inputs. A service that follows it fills
+its input buffers in that order from the beginning. So inputs are converted by `bind`, outside of the timed interval.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bakeoff.backends.base import CHANNELS_LAST, Backend, BuildContext, Compiled, Settings, Wrapped
+from bakeoff.records.errors import Unsupported
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.models.base import Inputs
+
+
+def variants_of(*modes: str) -> dict[str, str]:
+    """Return the modes with channels_last memory, by name, and the mode that each of them otherwise is."""
+    return {CHANNELS_LAST if mode == "default" else f"{mode}-{CHANNELS_LAST}": mode for mode in modes}
+
+
+def build(backend: Backend, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+    """Build the plain mode for a copy of the module and for inputs that are in channels_last memory.
+
+    Raise Unsupported if the module has no weight with four dimensions, because only those can change.
+    """
+    if all(weight.dim() != 4 for weight in module.parameters()):
+        raise Unsupported("the model has no 2-D convolution, so no weight would change its place in memory")
+    plain = context.cell.model_copy(update={"mode": backend.plain_mode(context.cell)})
+    sets = tuple(map(converted_inputs, context.calibration))
+    context = replace(context, cell=plain, calibration=sets)
+    return ChannelsLast(backend.build(converted_module(module), converted_inputs(inputs), context))
+
+
+def converted_module(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy with weights of four dimensions in channels_last memory. It shares all other tensors."""
+    import torch
+
+    # what is made in inference mode could not be compiled for ordinary calls
+    with torch.inference_mode(False), torch.no_grad():
+        tensors = itertools.chain(module.parameters(), module.buffers())
+        duplicate = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors if tensor.dim() != 4})
+        for tensor in itertools.chain(duplicate.parameters(), duplicate.buffers()):
+            if tensor.dim() == 4:
+                tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+    return duplicate
+
+
+def converted_inputs(inputs: Inputs) -> Inputs:
+    """Return the inputs with tensors of four dimensions in channels_last memory."""
+    import torch
+
+    with torch.inference_mode(False), torch.no_grad():
+        return inputs.map(
+            lambda tensor: tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+        )
+
+
+class ChannelsLast(Wrapped):
+    """Converts the inputs when they are bound."""
+
+    def bind(self, inputs: Inputs) -> None:
+        super().bind(converted_inputs(inputs))
+
+    def settings(self) -> Settings:
+        return {**super().settings(), "memory_format": "channels_last"}

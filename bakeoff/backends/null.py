@@ -1,0 +1,222 @@
+"""Scripted backends to test the harness. A mode sets a latency, a crash, a hang, a wrong answer or a lack of memory.
+
+Outputs are the model's own, and are computed only when they are asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bakeoff.backends.base import (
+    YES,
+    AheadOfTime,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Settings,
+)
+from bakeoff.records.device import Device
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.schema import Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.models.base import Inputs
+
+
+class Null(Backend):
+    name = "null"
+    description = "scripted behaviour, for tests of the harness"
+    takes_ranges = True
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {"latency_ms": 1.0},
+        "again": {"latency_ms": 1.0},
+        "slow": {"latency_ms": 1.2},
+        "double": {"latency_ms": 2.0},
+        "unsupported": {"refuse": "found out while building"},
+        "error": {"fail_in": "compile"},
+        "oom": {"out_of_memory_in": "compile"},
+        "crash-in-compile": {"crash_in": "compile"},
+        "crash-in-load": {"crash_in": "load"},
+        "crash-in-run": {"crash_at_call": 40},
+        "slow-start": {"sleep_s": 1.5},
+        "hang": {"hang_in": "compile"},
+        "hang-in-run": {"hang_at_call": 40},
+        "wrong": {"add": 1.0},
+        "nan": {"add": float("nan")},
+        "missing-output": {"drop_outputs": True},
+        "wrong-later": {"add": 1.0, "add_after_call": 60},
+        "grandchildren": {"grandchildren": True},
+        "noisy-output": {"print": "x" * 100_000 + "\n"},
+        "partial": {
+            "placement": Placement(
+                extent=Extent.PARTIAL,
+                engines={"scripted": 10, "torch": 3},
+                fallbacks=["gelu", "sort", "topk"],
+                time_share={"scripted": 0.97, "torch": 0.03},
+                evidence=["the mode's name"],
+            )
+        },
+        "fallback": {"placement": Placement(extent=Extent.FALLBACK, engines={"torch": 13})},
+        "fails-under-load": {"fail_every": 20},
+        "crash-under-load": {"crash_as_instance_at_call": 40},
+        "hang-under-load": {"hang_as_instance_at_call": 40},
+    }
+    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="sleeping thread")
+
+    def available(self, device: Device) -> Availability:
+        return YES
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        script: Mapping[str, Any] = self.modes[context.cell.mode]
+        if "refuse" in script:
+            raise Unsupported(script["refuse"])
+        if "print" in script:
+            os.write(1, script["print"].encode())
+        for phase in ("export", "compile", "load"):
+            with context.phase(phase):
+                _misbehave(script, phase)
+        (context.workspace / "null.bin").write_bytes(b"0" * 1000)
+        if "grandchildren" in script:
+            _leave_grandchildren()
+        return Scripted(module, script)
+
+
+class NullPackaged(AheadOfTime):
+    """The scripted backend ahead of time. Its settings name the process that built and the one that loaded."""
+
+    name = "null-packaged"
+    description = "scripted behaviour, ahead of time, for tests of the harness"
+    takes_ranges = True
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {"latency_ms": 1.0},
+        "crash-in-compile": {"crash_in": "compile"},
+        "crash-in-load": {"crash_in": "load"},
+    }
+
+    def available(self, device: Device) -> Availability:
+        return YES
+
+    def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
+        import torch
+
+        script: Mapping[str, Any] = self.modes[context.cell.mode]
+        with context.phase("compile"):
+            _misbehave(script, "compile")
+        torch.save(module, context.workspace / "module.pt")
+        (context.workspace / "built_by").write_text(str(os.getpid()))
+
+    def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
+        import torch
+
+        script: Mapping[str, Any] = self.modes[context.cell.mode]
+        with context.phase("load"):
+            _misbehave(script, "load")
+            module = torch.load(context.workspace / "module.pt", weights_only=False)
+        return Packaged(module, script, built_by=int((context.workspace / "built_by").read_text()))
+
+
+class Scripted(Compiled):
+    """Spins for the scripted latency in each call."""
+
+    def __init__(self, module: torch.nn.Module, script: Mapping[str, Any]) -> None:
+        self._module = module
+        self._script = script
+        self._latency_ns = int(script.get("latency_ms", 1.0) * 1e6)
+        self._calls = 0
+        self._bound: Inputs | None = None
+        self._called_with: Inputs | None = None
+
+    def bind(self, inputs: Inputs) -> None:
+        self._bound = inputs
+
+    def run(self) -> None:
+        end_ns = time.perf_counter_ns() + self._latency_ns
+        self._calls += 1
+        self._called_with = self._bound
+        if self._calls == self._script.get("crash_at_call"):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self._calls == self._script.get("hang_at_call"):
+            time.sleep(3600)
+        while time.perf_counter_ns() < end_ns:
+            pass  # a sleep would end late by a tick of the scheduler
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        from bakeoff.backends.calling import flatten_outputs
+
+        assert self._called_with is not None
+        tensors = flatten_outputs(self._module(*self._called_with.args, **self._called_with.kwargs))
+        if self._script.get("drop_outputs"):
+            return tensors[1:]
+        if self._calls < self._script.get("add_after_call", 0):
+            return tensors
+        if "add" not in self._script:
+            return tensors
+        return tuple(tensor + self._script["add"] for tensor in tensors)
+
+    def instance(self) -> Compiled:
+        return Instance(self._module, self._script)
+
+    def placement(self) -> Placement | None:
+        return self._script.get("placement")
+
+
+class Instance(Scripted):
+    """Sleeps for the scripted latency, so that it leaves the interpreter to other instances."""
+
+    def run(self) -> None:
+        self._calls += 1
+        self._called_with = self._bound
+        if self._calls == self._script.get("crash_as_instance_at_call"):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self._calls == self._script.get("hang_as_instance_at_call"):
+            time.sleep(3600)
+        if self._calls % self._script.get("fail_every", sys.maxsize) == 0:
+            raise RuntimeError("scripted failure of a request")
+        time.sleep(self._latency_ns / 1e9)
+
+
+class Packaged(Scripted):
+    """A scripted model that was loaded from its artefact."""
+
+    def __init__(self, module: torch.nn.Module, script: Mapping[str, Any], built_by: int) -> None:
+        super().__init__(module, script)
+        self._built_by = built_by
+
+    def settings(self) -> Settings:
+        return {"built_by": self._built_by, "loaded_by": os.getpid()}
+
+
+def _misbehave(script: Mapping[str, Any], phase: str) -> None:
+    if phase == "compile":
+        time.sleep(script.get("sleep_s", 0.0))
+    if script.get("fail_in") == phase:
+        raise RuntimeError("scripted failure\nwith a second line")
+    if script.get("out_of_memory_in") == phase:
+        raise MemoryError("scripted: no memory left")
+    if script.get("crash_in") == phase:
+        # a real segmentation fault: a write to address zero
+        import ctypes
+
+        ctypes.memset(0, 0, 1)
+    if script.get("hang_in") == phase:
+        time.sleep(3600)
+
+
+def _leave_grandchildren() -> None:
+    """Start children that outlive this process: in its group, in their own session, and orphaned in their own
+    session."""
+    sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
+    subprocess.Popen(sleep)
+    subprocess.Popen(sleep, start_new_session=True)
+    orphan = f"import subprocess, sys; subprocess.Popen({sleep!r}, start_new_session=True)"
+    subprocess.run([sys.executable, "-c", orphan], check=True)

@@ -1,0 +1,637 @@
+"""ONNX Runtime with inputs and outputs bound on the device, so that a timed call copies nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bakeoff.backends import onnx_quantising, onnx_tensorrt_rtx, weight_only
+from bakeoff.backends.base import (
+    CUDA_GRAPH,
+    INT8_PRODUCTS,
+    YES,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Settings,
+    Suits,
+)
+from bakeoff.backends.eager import torch_available
+from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before, use_exportable_experts
+from bakeoff.backends.ranges import highest, lowest
+from bakeoff.models.generation import caches_in_place
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell, Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.models.base import Inputs
+
+PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    onnx_tensorrt_rtx.MODE: onnx_tensorrt_rtx.PROVIDER,
+    "openvino": "OpenVINOExecutionProvider",
+}
+PACKAGES = {"cuda": "onnxruntime-gpu", "tensorrt": "onnxruntime-gpu", "openvino": "onnxruntime-openvino"}
+"""Distributions that bring a build of ONNX Runtime with the provider."""
+
+CAPTURING_CALLS = 3
+"""ONNX Runtime runs twice to allocate memory for the graph, then captures it."""
+
+PROFILED_CALLS = 5
+
+ONE_FOR_ALL = "one for all"
+"""The value of the knob `sessions` with which instances share a session and its threads."""
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Onnx(Backend):
+    name = "onnx"
+    description = "ONNX Runtime from the torch.export-based ONNX exporter, with IO binding"
+    quantises = True
+    takes_onnx = True
+    takes_ranges = True
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {},
+        "cpu": {"provider": "cpu"},
+        "cuda": {"provider": "cuda"},
+        CUDA_GRAPH: {"provider": "cuda", "options": {"enable_cuda_graph": "1"}},
+        "opset-23": {"opset": 23},
+        INT8_PRODUCTS: {"accuracy_level": 4},
+        "tensorrt-ep": {"provider": "tensorrt"},
+        onnx_tensorrt_rtx.MODE: {"provider": onnx_tensorrt_rtx.MODE},
+        "openvino-ep": {"provider": "openvino"},
+    }
+    best: ClassVar[Mapping[str, Suits]] = {"default": Suits(), CUDA_GRAPH: Suits("cuda")}
+    spelled_out: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    serving: ClassVar[ServingKnobs] = ServingKnobs(
+        instance="session", options={"sessions": ("one each", ONE_FOR_ALL), "spinning": ("on", "off")}
+    )
+    libraries: ClassVar[tuple[str, ...]] = (
+        "torch",
+        "onnx",
+        "onnxscript",
+        "onnxruntime",
+        "onnxruntime-gpu",
+        "onnxruntime-openvino",
+        onnx_tensorrt_rtx.PACKAGE,
+    )
+    module: ClassVar[str] = "onnxruntime"
+
+    def available(self, device: Device) -> Availability:
+        for library in ("onnx", "onnxscript", "onnxruntime"):
+            try:
+                __import__(library)
+            except ImportError as error:
+                return Availability(f"{library} is not installed ({error}): pip install {library}")
+        return _provider_available(device.kind) and torch_available(device)
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)):
+            return supported
+        if cell.mode == "opset-23" and cell.is_onnx_file:
+            return Availability(f"{cell.model} has an opset of its own")
+        if cell.mode in ("cpu", "openvino-ep") and cell.device.is_cuda:
+            return Availability(f"mode {cell.mode} is for the CPU, not {cell.device}")
+        if cell.mode in ("cuda", *NEVER_RUN) and not cell.device.is_cuda:
+            return Availability(f"mode {cell.mode} needs a CUDA device, not {cell.device}")
+        products = cell.precision.products
+        if products.is_16_bit and not cell.device.is_cuda:
+            return Availability(f"ONNX Runtime's CPU provider has no {products} kernels for most operators")
+        if cell.precision.is_weight_only and _provider(cell) not in ("cpu", "cuda"):
+            return Availability(f"mode {cell.mode} has no MatMulNBits, which multiplies weights of few bits: use onnx")
+        if cell.precision is Precision.INT8 and _provider(cell) == "cuda":
+            return Availability("ONNX Runtime's CUDA provider has no kernels for quantised layers: use tensorrt-ep")
+        if cell.precision is Precision.INT8 and _provider(cell) == "openvino":
+            return Availability("int8 through OpenVINO is what the backend openvino measures")
+        if cell.precision is Precision.FP8:
+            return Availability("ONNX Runtime has no static fp8 quantisation for this model")
+        return YES
+
+    def caveat_of(self, mode: str) -> str:
+        return NEVER_RUN.get(mode) or super().caveat_of(mode)
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        cell = context.cell
+        provider = _provider(cell)
+        if provider == onnx_tensorrt_rtx.MODE:
+            onnx_tensorrt_rtx.find(cell.device)
+        elif not (available := _provider_available(provider)):
+            raise Unavailable(available.reason)
+        if cell.device.is_cuda:
+            _load_cuda_libraries()
+        if provider == "tensorrt" and (missing := _missing_for_tensorrt()):
+            raise Unavailable(f"ONNX Runtime's TensorRT provider does not load: {missing}")
+        experts = use_exportable_experts(module)
+        exported = exported_before(context.workspace)
+        if exported is None:
+            with context.phase("export"):
+                exported = export_onnx(module, inputs, context.workspace, _opset(cell), context.open_axes)
+                if cell.precision is Precision.INT8:
+                    exported = onnx_quantising.static_onnx(
+                        exported, context.calibration, context.workspace, symmetric=provider.startswith("tensorrt")
+                    )
+                elif cell.precision.is_weight_only:
+                    weight_only.onnx_weights(exported, cell.precision, self.modes[cell.mode])
+        with context.phase("compile"):
+            sessions = Sessions(exported, context, provider, inputs)
+            graph = cell.mode == CUDA_GRAPH
+            layers = _layers(exported, cell.precision)
+            caches = caches_in_place(module, inputs)
+            changed = {**experts, **({"caches": "in place"} if caches else {})}
+            bound = Bound(
+                sessions,
+                exported,
+                inputs,
+                cell.device,
+                static_inputs=graph,
+                layers=layers,
+                changed=changed,
+                caches=caches,
+                is_open=bool(context.open_axes),
+            )
+            bound.bind(inputs)
+            for _ in range(CAPTURING_CALLS if graph else 1):
+                bound.run()
+        return bound
+
+
+NEVER_RUN = {
+    "tensorrt-ep": "ONNX Runtime's TensorRT provider was never run by us: its libraries are out of our machines' reach",
+    onnx_tensorrt_rtx.MODE: onnx_tensorrt_rtx.NEVER_RUN,
+}
+"""The caveats of modes that no machine of ours can run."""
+
+
+def _provider(cell: Cell) -> str:
+    """Return the cell's key of `PROVIDERS`. The default mode takes the provider of the device."""
+    return str(Onnx.modes[cell.mode].get("provider", cell.device.kind))
+
+
+def _layers(exported: OnnxModel, precision: Precision) -> Settings:
+    """Return how many layers of the model are quantised."""
+    if precision.is_weight_only:
+        return weight_only.onnx_layers(exported, precision)
+    return onnx_quantising.onnx_layers(exported) if precision.is_quantised else {}
+
+
+def _opset(cell: Cell) -> int | None:
+    """Return the mode's opset. From 23 on, attention is one operator, which a provider may run as one kernel."""
+    opset = Onnx.modes[cell.mode].get("opset")
+    assert opset is None or isinstance(opset, int)
+    return opset
+
+
+def _provider_available(provider: str) -> Availability:
+    """Return whether this build of ONNX Runtime has the provider."""
+    import onnxruntime
+
+    name = PROVIDERS[provider]
+    if name in onnxruntime.get_available_providers():
+        return YES
+    return Availability(
+        f"this build of onnxruntime {onnxruntime.__version__} has no {name}: "
+        f"pip install {PACKAGES.get(provider, 'onnxruntime')} in its place"
+    )
+
+
+def _load_cuda_libraries() -> None:
+    """Load cuDNN and cuBLAS from torch's wheels, where ONNX Runtime then finds them."""
+    import onnxruntime
+
+    onnxruntime.preload_dlls()
+
+
+def _missing_for_tensorrt() -> str:
+    """Return why the provider's library does not load, or an empty string. It needs the TensorRT it was linked to."""
+    import onnxruntime
+
+    with contextlib.suppress(ImportError, OSError):
+        import tensorrt  # noqa: F401  # loads its libraries from where pip has put them
+    library = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_tensorrt.so"
+    try:
+        # its symbols come from ONNX Runtime's libraries; only lazy binding loads it without them
+        ctypes.CDLL(str(library), mode=os.RTLD_LAZY)
+    except OSError as error:
+        # only symbols of its host are missing, so TensorRT's libraries were found
+        return "" if "undefined symbol" in str(error) else str(error)
+    return ""
+
+
+class Sessions:
+    """Opens sessions on one exported model, with the options of the cell."""
+
+    def __init__(
+        self, exported: OnnxModel, context: BuildContext, provider: str, example: Inputs | None = None
+    ) -> None:
+        self._exported = exported
+        self._context = context
+        self._example = example
+        self.provider = PROVIDERS[provider]
+        self._asked = provider
+
+    def open(self, may_fall_back: bool = True, profile: str = "") -> Any:
+        """Return a session. With `profile`, it writes a profile to a file with that prefix.
+
+        Raise BakeoffError if the provider did not start, since ONNX Runtime would silently go on without it.
+        """
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.intra_op_num_threads = self._context.threads
+        options.inter_op_num_threads = 1
+        if serving := self._context.serving:
+            if serving.options.get("sessions") == ONE_FOR_ALL:
+                options.intra_op_num_threads = serving.instances * self._context.threads
+            if serving.options.get("spinning") == "off":
+                options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if profile:
+            options.enable_profiling = True
+            options.profile_file_prefix = profile
+        providers = self._with_fallbacks(self._asked)  # with the stream that is current now
+        if not may_fall_back:
+            # ONNX Runtime adds its CPU provider itself, and naming it contradicts the option
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+            providers = [one for one in providers if one[0] != PROVIDERS["cpu"]]
+        if self._asked == onnx_tensorrt_rtx.MODE:
+            onnx_tensorrt_rtx.session_options(options, self._context, self._profile("nv"))
+        # without `enable_fallback=0` its Python side tries other providers when a session fails
+        session = onnxruntime.InferenceSession(
+            str(self._exported.path), options, providers=providers, enable_fallback=0
+        )
+        if self.provider not in session.get_providers():
+            raise BakeoffError(f"ONNX Runtime could not start {self.provider} (its log says why)")
+        return session
+
+    @property
+    def are_shared(self) -> bool:
+        """Return True if instances that serve requests share one session."""
+        serving = self._context.serving
+        return serving is not None and serving.options.get("sessions") == ONE_FOR_ALL
+
+    def accepted_without_cpu(self) -> str:
+        """Open a session that may not fall back to the CPU. Return "accepted", or why ONNX Runtime refused."""
+        try:
+            self.open(may_fall_back=False)
+        except Exception as error:  # only some builds of ONNX Runtime have their own type for this
+            return f"refused: {str(error).strip().splitlines()[0][:200]}"
+        return "accepted"
+
+    def _with_fallbacks(self, provider: str) -> list[tuple[str, dict[str, str]]]:
+        """Return the asked provider first, then those that take the nodes it leaves. A plug-in is not named here."""
+        cpu: tuple[str, dict[str, str]] = (PROVIDERS["cpu"], {})
+        if provider == "cuda":
+            return [(PROVIDERS["cuda"], self._cuda_options()), cpu]
+        if provider == "tensorrt":
+            return [(PROVIDERS["tensorrt"], self._tensorrt_options()), (PROVIDERS["cuda"], self._cuda_options()), cpu]
+        if provider == "openvino":
+            return [(PROVIDERS["openvino"], self._openvino_options()), cpu]
+        if provider == onnx_tensorrt_rtx.MODE:
+            return []
+        return [cpu]
+
+    def _cuda_options(self) -> dict[str, str]:
+        cell = self._context.cell
+        more = Onnx.modes[cell.mode].get("options", {})
+        assert isinstance(more, Mapping)
+        return {
+            **self._device_and_stream(),
+            "use_tf32": "1" if cell.precision.allows_tf32 else "0",
+            "cudnn_conv_algo_search": "EXHAUSTIVE",
+            **more,
+        }
+
+    def _tensorrt_options(self) -> dict[str, str]:
+        """Return the options. TF32 is on and has no option: only NVIDIA_TF32_OVERRIDE turns it off."""
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if self._context.cell.precision.allows_tf32 else "0"
+        folder = str(self._context.workspace)
+        return {
+            **self._device_and_stream(),
+            "trt_engine_cache_enable": "1",
+            "trt_engine_cache_path": folder,
+            "trt_timing_cache_enable": "1",
+            "trt_timing_cache_path": folder,
+            **self._profile("trt"),
+        }
+
+    def _profile(self, prefix: str) -> dict[str, str]:
+        """Return the shapes that one TensorRT engine serves, as `name:2x16x256,other:2x16`; nothing for one size."""
+        axes = self._context.open_axes
+        if not axes or self._example is None:
+            return {}
+        shapes = [tuple(tensor.shape) for tensor in self._example.tensors()]
+        ends = {
+            f"{prefix}_profile_min_shapes": [lowest(axes, place, shape) for place, shape in enumerate(shapes)],
+            f"{prefix}_profile_opt_shapes": shapes,
+            f"{prefix}_profile_max_shapes": [highest(axes, place, shape) for place, shape in enumerate(shapes)],
+        }
+        names = self._exported.input_names
+        return {
+            option: ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in zip(names, found, strict=True))
+            for option, found in ends.items()
+        }
+
+    def _openvino_options(self) -> dict[str, str]:
+        """Return the options: `load_config` holds OpenVINO's properties, and `ACCURACY` keeps the model's types."""
+        properties = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": str(self._context.threads),
+        }
+        return {"device_type": "CPU", "precision": "ACCURACY", "load_config": json.dumps({"CPU": properties})}
+
+    def _device_and_stream(self) -> dict[str, str]:
+        import torch
+
+        return {
+            "device_id": str(self._context.cell.device.cuda_index or 0),
+            "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
+        }
+
+
+class Bound(Compiled):
+    """A session with inputs and outputs bound to the memory of torch tensors.
+
+    With `static_inputs`, binding copies into fixed buffers, because a CUDA graph replays over fixed addresses. Without,
+    it binds the given tensors themselves. The caches of a decode step are bound as inputs and as outputs: ONNX Runtime
+    then writes into them and copies nothing.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        exported: OnnxModel,
+        example: Inputs | None,
+        device: Device,
+        static_inputs: bool,
+        layers: Settings,
+        changed: Settings,
+        session: Any = None,
+        caches: int = 0,
+        is_open: bool = False,
+    ) -> None:
+        import onnxruntime
+        import torch
+
+        self._sessions = sessions
+        self._layers = layers
+        self._changed = changed
+        self._is_open = is_open
+        self._session = session or sessions.open()
+        self._exported = exported
+        self._device, self._cell_device = torch.device(device), device
+        self._caches = caches
+        self._static = tuple(tensor.clone() for tensor in example.tensors()) if static_inputs and example else None
+        self._run_options = onnxruntime.RunOptions()
+        # the harness synchronises the stream, so ONNX Runtime must only enqueue
+        self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        # the default, given explicitly: otherwise 1.31 raises an exception to look it up, 34 µs in every call
+        self._run_options.add_run_config_entry("gpu_graph_id", "0")
+        self._buffers: dict[Shapes, list[torch.Tensor]] = {}  # the outputs, by the shapes of the inputs
+        self._bindings: dict[int, tuple[Any, Inputs, tuple[torch.Tensor, ...]]] = {}
+        self._current: Any = None
+        self._last_bound: tuple[torch.Tensor, ...] = example.tensors() if example else ()
+        self._placement: Placement | None = None
+        if self._static is not None:
+            self._current = self._binding(self._static)
+
+    def bind(self, inputs: Inputs) -> None:
+        if self._static is not None:
+            for buffer, tensor in zip(self._static, inputs.tensors(), strict=True):
+                buffer.copy_(tensor)
+            return
+        key = id(inputs)
+        if key not in self._bindings:
+            tensors = tuple(tensor.contiguous() for tensor in inputs.tensors())
+            # `inputs` is kept with its binding, so that nothing else gets its id
+            self._bindings[key] = (self._binding(tensors), inputs, tensors)
+        self._current, _, self._last_bound = self._bindings[key]
+
+    def run(self) -> None:
+        self._session.run_with_iobinding(self._current, self._run_options)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        bound = self._static or self._last_bound
+        return tuple(buffer.clone() for buffer in (*self._buffers_for(bound), *self._caches_in(bound)))
+
+    def _caches_in(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return tensors[len(tensors) - self._caches :]
+
+    def instance(self) -> Compiled:
+        """Return a further session, or the same one with buffers of its own."""
+        if self._static is not None:
+            raise Unsupported("a session that replays a CUDA graph answers one call at a time")
+        if self._sessions.are_shared and self._cell_device.is_cuda:
+            raise Unsupported("a session on CUDA has one stream, and instances need one each")
+        session = self._session if self._sessions.are_shared else None
+        return Bound(
+            self._sessions,
+            self._exported,
+            None,
+            self._cell_device,
+            False,
+            self._layers,
+            self._changed,
+            session,
+            self._caches,
+            self._is_open,
+        )
+
+    def placement(self) -> Placement | None:
+        if self._placement is None:
+            self._placement = self._assignment()
+        return self._placement
+
+    def precision(self) -> Settings:
+        kept: Settings = {key: value for key, value in self._options().items() if key == "use_tf32"}
+        if self._sessions.provider == onnx_tensorrt_rtx.PROVIDER:
+            kept["NVIDIA_TF32_OVERRIDE"] = os.environ.get("NVIDIA_TF32_OVERRIDE")
+        types = {_element(value.type) for value in (*self._session.get_inputs(), *self._session.get_outputs())}
+        return {**kept, "graph_input_and_output_types": ", ".join(sorted(types)), **self._layers}
+
+    def settings(self) -> Settings:
+        told = ("enable_cuda_graph", "cudnn_conv_algo_search", "trt_engine_cache_enable", "device_type")
+        kept = {key: value for key, value in self._options().items() if key in told}
+        providers = ", ".join(self._session.get_providers())
+        return {"provider": self._sessions.provider, "providers": providers, **kept, **self._changed}
+
+    def _options(self) -> dict[str, str]:
+        options: dict[str, str] = self._session.get_provider_options().get(self._sessions.provider, {})
+        return options
+
+    def _assignment(self) -> Placement | None:
+        """Ask the session, a second one that may not fall back, and a profile if providers are mixed."""
+        provider = self._sessions.provider
+        placement = assignment(self._session, provider)
+        if placement is None:
+            return None
+        evidence = ["ONNX Runtime's assignment of nodes, before fusion"]
+        # not for TensorRT: its engines take minutes to build, and it falls back to CUDA first
+        if provider in (PROVIDERS["cuda"], PROVIDERS["openvino"]):
+            verdict = self._sessions.accepted_without_cpu()
+            evidence.append(f"a second session with CPU fallback disabled: {verdict}")
+        if provider == onnx_tensorrt_rtx.PROVIDER:
+            evidence.append("the session itself, which may not fall back to the CPU")
+        time_share = self._profiled_share() if len(placement.engines) > 1 else {}
+        if time_share:
+            evidence.append("ONNX Runtime's profile of further calls")
+        return placement.model_copy(update={"evidence": evidence, "time_share": time_share})
+
+    def _profiled_share(self) -> dict[str, float]:
+        """Return each provider's share of the run time from a profile, or nothing if the profile does not show it."""
+        with tempfile.TemporaryDirectory() as folder:
+            session = self._sessions.open(profile=f"{folder}/profile")
+            binding = self._binding(self._static or self._last_bound, session)
+            for _ in range(PROFILED_CALLS):
+                session.run_with_iobinding(binding)
+            events = json.loads(Path(session.end_profiling()).read_text())
+        return time_share_of(events)
+
+    def _buffers_for(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+        """Return the buffers of the outputs for inputs of these shapes. If the graph leaves axes open, a call that is
+        not timed tells the shapes of its outputs."""
+        import torch
+
+        key = tuple(tuple(tensor.shape) for tensor in tensors)
+        if key not in self._buffers:
+            values = self._session.get_outputs()
+            values = values[: len(values) - self._caches]
+            shapes = self._shapes_told_by_a_call(tensors) if self._is_open else [_static_shape(one) for one in values]
+            self._buffers[key] = [
+                torch.empty(tuple(shape), dtype=_torch_type(value.type), device=self._device)
+                for value, shape in zip(values, shapes, strict=True)
+            ]
+        return self._buffers[key]
+
+    def _shapes_told_by_a_call(self, tensors: tuple[torch.Tensor, ...]) -> list[list[int]]:
+        binding = self._session.io_binding()
+        self._bind_inputs(binding, tensors)
+        for name in self._exported.output_names:
+            binding.bind_output(name, self._device.type, self._device.index or 0)
+        self._session.run_with_iobinding(binding)
+        return [value.shape() for value in binding.get_outputs()]
+
+    def close(self) -> None:
+        self._bindings.clear()
+        self._buffers.clear()
+        self._last_bound = ()
+        self._current = None
+        self._session = None
+
+    def _binding(self, tensors: tuple[torch.Tensor, ...], session: Any = None) -> Any:
+        binding = (session or self._session).io_binding()
+        index = self._device.index or 0
+        self._bind_inputs(binding, tensors)
+        outputs = (*self._buffers_for(tensors), *self._caches_in(tensors))
+        for name, buffer in zip(self._exported.output_names, outputs, strict=True):
+            binding.bind_output(
+                name, self._device.type, index, _onnx_type(buffer.dtype), tuple(buffer.shape), buffer.data_ptr()
+            )
+        return binding
+
+    def _bind_inputs(self, binding: Any, tensors: tuple[torch.Tensor, ...]) -> None:
+        index = self._device.index or 0
+        for name, tensor in zip(self._exported.input_names, tensors, strict=True):
+            binding.bind_input(
+                name, self._device.type, index, _onnx_type(tensor.dtype), tuple(tensor.shape), tensor.data_ptr()
+            )
+
+
+def assignment(session: Any, provider: str) -> Placement | None:
+    """Ask ONNX Runtime which provider got which node, before fusion. Return None before version 1.24.
+
+    Nodes that another provider got are fallbacks. That includes shape arithmetic that ONNX Runtime prefers on the CPU,
+    because it costs a synchronisation.
+    """
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return None
+    engines: dict[str, int] = {}
+    elsewhere: list[str] = []
+    for part in session.get_provider_graph_assignment_info():
+        nodes = part.get_nodes()
+        engines[part.ep_name] = engines.get(part.ep_name, 0) + len(nodes)
+        if part.ep_name != provider:
+            elsewhere += [f"{node.op_type} on {part.ep_name}" for node in nodes]
+    counted = [f"{name} ({elsewhere.count(name)})" for name in dict.fromkeys(elsewhere)]
+    extent = Extent.FALLBACK if not engines.get(provider) else Extent.PARTIAL if counted else Extent.FULL
+    return Placement(extent=extent, engines=engines, fallbacks=counted)
+
+
+def time_share_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return each provider's share of the time in `events`, a profile of ONNX Runtime; empty if they do not show it.
+
+    A node's event times the host. On a GPU that is only the launch, so the events of its kernels are needed (category
+    `Kernel`). Only builds with CUPTI write them, and PyPI's onnxruntime-gpu 1.31.1 has no CUPTI.
+    """
+    on_cpu = sum(
+        event["dur"]
+        for event in events
+        if event.get("cat") == "Node"
+        and str(event.get("name", "")).endswith("_kernel_time")
+        and event.get("args", {}).get("provider") == PROVIDERS["cpu"]
+    )
+    on_gpu = sum(event["dur"] for event in events if event.get("cat") == "Kernel")
+    if not on_cpu or not on_gpu:
+        return {}
+    whole = on_cpu + on_gpu
+    return {PROVIDERS["cuda"]: on_gpu / whole, PROVIDERS["cpu"]: on_cpu / whole}
+
+
+def _static_shape(value: Any) -> list[int]:
+    if not all(isinstance(size, int) for size in value.shape):
+        raise BakeoffError(
+            f"output '{value.name}' has no static shape ({value.shape}), so no buffer can be bound to it"
+        )
+    return list(value.shape)
+
+
+def _onnx_type(dtype: torch.dtype) -> int:
+    """Return the number of the element type in ONNX."""
+    import onnx
+    import torch
+
+    names = {
+        torch.float32: "FLOAT",
+        torch.float64: "DOUBLE",
+        torch.float16: "FLOAT16",
+        torch.bfloat16: "BFLOAT16",
+        torch.int8: "INT8",
+        torch.uint8: "UINT8",
+        torch.int16: "INT16",
+        torch.int32: "INT32",
+        torch.int64: "INT64",
+        torch.bool: "BOOL",
+    }
+    return int(onnx.TensorProto.DataType.Value(names[dtype]))
+
+
+def _torch_type(name: str) -> torch.dtype:
+    """Return the torch type of a type such as `tensor(float)`."""
+    import torch
+
+    types = {"float": torch.float32, "double": torch.float64}
+    inner = _element(name)
+    dtype = types.get(inner) or getattr(torch, inner)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _element(name: str) -> str:
+    """Return `float` for `tensor(float)`."""
+    return name.removeprefix("tensor(").removesuffix(")")

@@ -1,0 +1,133 @@
+"""Post-training quantisation of an ONNX model to int8 by ONNX Runtime, for every engine that takes ONNX."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bakeoff.backends.base import Settings
+from bakeoff.backends.exporting import QUANTISED, OnnxModel
+from bakeoff.records.errors import Unavailable, Unsupported
+
+if TYPE_CHECKING:
+    from bakeoff.models.base import Inputs
+
+MAX_PROTOBUF_BYTES = 1_500_000_000
+"""Protobuf holds 2 GB at most. The weights of a larger model go into a file of their own."""
+
+ONNX_LAYERS = ("Conv", "Gemm", "MatMul")
+
+
+def static_onnx(exported: OnnxModel, calibration: Iterable[Inputs], folder: Path, symmetric: bool = False) -> OnnxModel:
+    """Quantise `exported` with ONNX Runtime's quantize_static into `folder`/int8.onnx, with Q/DQ pairs around layers.
+
+    Layers are Conv, and Gemm and MatMul with a constant weight. Weights are int8, symmetric, with one scale per output
+    channel. Activations have one scale per tensor, from their smallest and largest value over `calibration`
+    (CalibrationMethod.MinMax, the default of quantize_static). The model is pre-processed first (quant_pre_process), as
+    ONNX Runtime's documentation asks.
+
+    `symmetric=False` is for CPUs (ONNX Runtime, OpenVINO) and follows quantize_static's own guidance. Activations are
+    unsigned and asymmetric, and biases are int32. Outputs of layers are quantised too, since ONNX Runtime has int8
+    kernels for such convolutions only. Weights have 7 bits where the CPU lacks VNNI.
+
+    `symmetric=True` is for TensorRT. Activations are signed with zero point 0, which is all it takes. Q/DQ pairs stand
+    at the layers' inputs only. Biases are float32, since its parser refuses to dequantise int32 (onnx-tensorrt issue
+    850).
+
+    If `exported` lies in `folder`, it is removed, so that only what would be deployed stays there. Raise Unsupported if
+    the model has no layer to quantise.
+    """
+    import onnx
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    large = (
+        sum(file.stat().st_size for file in exported.path.parent.glob(f"{exported.path.name}*")) > MAX_PROTOBUF_BYTES
+    )
+    prepared, quantised = folder / "prepared.onnx", folder / QUANTISED
+    # shapes are static, so ONNX's own shape inference is enough; the symbolic one would need sympy
+    quant_pre_process(exported.path, prepared, skip_symbolic_shape=True, save_as_external_data=large)
+    graph = onnx.load(prepared, load_external_data=False).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    candidates = [node for node in graph.node if node.op_type in ONNX_LAYERS]
+    activations_only = [node.name for node in candidates if node.input[1] not in constants]
+    if len(activations_only) == len(candidates):
+        raise Unsupported("there is nothing to quantise: the model has no linear layer and no convolution")
+    extra: dict[str, Any] = {"WeightSymmetric": True, "ActivationSymmetric": symmetric}
+    if symmetric:
+        extra |= {"QuantizeBias": False, "OpTypesToExcludeOutputQuantization": list(ONNX_LAYERS)}
+    quantize_static(
+        prepared,
+        quantised,
+        _reader(exported.input_names, calibration),
+        quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=list(ONNX_LAYERS),
+        nodes_to_exclude=activations_only,
+        per_channel=True,
+        reduce_range=not symmetric and not _has_vnni(),
+        activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        calibrate_method=CalibrationMethod.MinMax,
+        use_external_data_format=large,
+        extra_options=extra,
+    )
+    for path in (prepared, exported.path):
+        for file in folder.glob(f"{path.name}*") if path.parent == folder else ():
+            file.unlink()
+    return OnnxModel(path=quantised, input_names=exported.input_names, output_names=exported.output_names)
+
+
+def require_onnx_quantiser() -> None:
+    """Import what `static_onnx` and the exporter to ONNX need. Raise Unavailable if something is missing."""
+    try:
+        import onnxruntime.quantization.shape_inference  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        reason = f"int8 starts from a model that ONNX Runtime quantised ({error}): pip install onnxscript onnxruntime"
+        raise Unavailable(reason) from error
+
+
+def onnx_layers(model: OnnxModel) -> Settings:
+    """Count the quantised and the other layers of a model that `static_onnx` wrote, for `Compiled.precision`."""
+    import onnx
+
+    graph = onnx.load(model.path, load_external_data=False).graph
+    dequantised = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    constants = {tensor.name for tensor in graph.initializer}
+    counted: Counter[str] = Counter()
+    for node in graph.node:
+        if node.op_type in ONNX_LAYERS and set(node.input[:2]) <= dequantised:
+            counted[f"int8 {_kind(node.op_type)} layers"] += 1
+        elif node.op_type in ONNX_LAYERS and node.input[1] in constants:
+            counted[f"float32 {_kind(node.op_type)} layers"] += 1
+    return dict(counted)
+
+
+def _kind(operator: str) -> str:
+    return "convolution" if operator == "Conv" else "linear"
+
+
+def _reader(names: tuple[str, ...], calibration: Iterable[Inputs]) -> Any:
+    """Return the input sets in the form that quantize_static reads."""
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._remaining = iter(list(calibration))
+
+        def get_next(self) -> dict[str, Any] | None:
+            one = next(self._remaining, None)
+            if one is None:
+                return None
+            return {name: tensor.cpu().numpy() for name, tensor in zip(names, one.tensors(), strict=True)}
+
+    return Reader()
+
+
+def _has_vnni() -> bool:
+    """Return whether this CPU multiplies unsigned by signed bytes without saturating in between."""
+    import torch
+
+    return bool(torch.cpu._is_vnni_supported())

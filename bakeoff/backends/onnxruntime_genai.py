@@ -1,0 +1,234 @@
+"""onnxruntime-genai: ONNX Runtime's engine for language models, with a graph and caches of its own, on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from bakeoff.backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
+from bakeoff.records.device import Device
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import INFERENCE, PREFILL, Cell
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.models.base import Inputs
+
+CONFIG = "genai_config.json"
+
+
+class OnnxRuntimeGenAI(Backend):
+    name = "onnxruntime-genai"
+    description = "onnxruntime-genai's own graph, caches and loop for a language model of transformers, on the CPU"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
+    tasks: ClassVar[tuple[str, ...]] = ()  # none but a generation's two
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "onnxruntime-genai", "onnxruntime", "transformers")
+    module: ClassVar[str] = "onnxruntime_genai"
+    caveat: ClassVar[str] = "an engine of its own: its graph and caches are not those that the other rows build"
+
+    def available(self, device: Device) -> Availability:
+        if device.is_cuda:
+            return Availability(f"onnxruntime-genai runs on the CPU here, not on {device}")
+        try:
+            import onnxruntime_genai  # noqa: F401
+
+            if importlib.util.find_spec("transformers") is None:
+                raise ImportError("No module named 'transformers'")
+        except ImportError as error:
+            return Availability(
+                f"onnxruntime-genai is not installed ({error}): pip install onnxruntime-genai transformers"
+            )
+        return YES
+
+    def supports(self, cell: Cell) -> Availability:
+        if cell.task == INFERENCE:
+            asked = f"task '{cell.task}' in {cell.precision}"
+            return Availability(f"onnxruntime-genai builds nothing but the models of --task generate, and not {asked}")
+        if not (supported := super().supports(cell)):
+            return supported
+        if not cell.model.startswith("hf:"):
+            return Availability(f"onnxruntime-genai builds decoders of transformers (hf:), not {cell.model}")
+        if cell.device.is_cuda or cell.precision is not Precision.FP32:
+            return Availability(f"onnxruntime-genai is built in fp32 on the CPU here, not in {cell.precision}")
+        if int(cell.dimensions.get("batch", 1)) > 1:
+            return Availability("onnxruntime-genai takes given tokens one by one for one sequence only: set batch=1")
+        return YES
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        """Raises Unsupported for an architecture that onnxruntime-genai does not know."""
+        import onnxruntime_genai
+
+        from bakeoff.models.generation import context_of
+
+        folder = context.workspace / "model"
+        with context.phase("export"):
+            if not (folder / CONFIG).exists():
+                _write(getattr(module, "language_model", module), folder)
+            _set_threads(folder / CONFIG, context.threads)
+        with context.phase("load"):
+            model = onnxruntime_genai.Model(str(folder))
+            layers = json.loads((folder / CONFIG).read_text())["model"]["decoder"]["num_hidden_layers"]
+            caches = Caches(model, layers, context_of(context.cell.dimensions))
+            if context.cell.task == PREFILL:
+                return Prefill(caches)
+            tokens: Any = module.sequence
+            return Step(caches, tokens)
+
+
+def _write(language_model: Any, folder: Path) -> None:
+    """Have onnxruntime-genai's builder write its model of a decoder of transformers into `folder`.
+
+    The builder reads a folder with weights and a tokenizer. Tokens are given as numbers here, so the tokenizer knows no
+    words.
+    """
+    from onnxruntime_genai.models.builder import create_model, parse_extra_options
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    source, cache = folder.with_name("source"), folder.with_name("cache")
+    language_model.save_pretrained(source)
+    tokenizer = Tokenizer(WordLevel({"unknown": 0, "end": 1}, unk_token="unknown"))
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call,unused-ignore]
+        tokenizer_object=tokenizer, unk_token="unknown", bos_token="end", eos_token="end", pad_token="end"
+    ).save_pretrained(source)
+    where = (str(source), str(folder), "fp32", "cpu", str(cache))
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            create_model("", *where, **parse_extra_options("", *where, []))
+    except NotImplementedError as error:
+        raise Unsupported(f"onnxruntime-genai builds no {type(language_model).__name__}") from error
+    shutil.rmtree(source)
+    shutil.rmtree(cache, ignore_errors=True)
+
+
+def _set_threads(path: Path, threads: int) -> None:
+    config = json.loads(path.read_text())
+    config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = threads
+    path.write_text(json.dumps(config, indent=2))
+
+
+@dataclass(frozen=True)
+class Caches:
+    """Makes generators whose caches have `rows` rows in each of their layers."""
+
+    model: Any
+    layers: int
+    rows: int
+
+    def generator(self) -> Any:
+        import onnxruntime_genai
+
+        options = onnxruntime_genai.GeneratorParams(self.model)
+        options.set_search_options(max_length=self.rows, batch_size=1)
+        return onnxruntime_genai.Generator(self.model, options)
+
+    def outputs(self, generator: Any, given: Sequence[torch.Tensor], held: int) -> tuple[torch.Tensor, ...]:
+        """Return the last position's logits (1, vocabulary), then keys and values of each layer, (1, heads, rows,
+        width). After the `held` rows, caches are as `given`, or empty where nothing was given."""
+        import torch
+
+        found = [torch.from_numpy(generator.get_output("logits")[:, -1].copy())]
+        names = [f"present.{layer}.{kind}" for layer in range(self.layers) for kind in ("key", "value")]
+        for place, name in enumerate(names):
+            kept = torch.from_numpy(generator.get_output(name).copy())
+            kept[:, :, held:] = given[place][:, :, held:] if given else 0
+            found.append(kept)
+        return tuple(found)
+
+
+class Engine(Compiled):
+    """What prefill and step have in common."""
+
+    def precision(self) -> Settings:
+        return {"graph": "fp32"}
+
+    def settings(self) -> Settings:
+        return {"caches": "kept by the engine"}
+
+
+class Prefill(Engine):
+    """Computes a prompt (1, tokens), from empty caches each time."""
+
+    def __init__(self, caches: Caches) -> None:
+        self._caches = caches
+        self._generator = caches.generator()
+        self._prompt: Any = None
+
+    def bind(self, inputs: Inputs) -> None:
+        self._prompt = inputs.args[0].numpy().astype("int32")
+
+    def run(self) -> None:
+        self._generator.rewind_to(0)
+        self._generator.append_tokens(self._prompt)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return self._caches.outputs(self._generator, (), self._prompt.shape[1])
+
+    def close(self) -> None:
+        self._generator = None
+
+
+class Step(Engine):
+    """Computes one token (1, 1) after the rows that the engine's own caches hold.
+
+    The engine takes no caches. So it computes the rows before a position from the tokens of `sequence`, and keeps a
+    generator for each input set. It goes on from its own rows where the position is the next one.
+    """
+
+    def __init__(self, caches: Caches, sequence: Sequence[int]) -> None:
+        self._caches = caches
+        self._sequence = sequence
+        self._kept: dict[int, Any] = {}  # by the address of a set's position, which a generation counts up in place
+        self._tokens: dict[int, list[int]] = {}
+        self._bound = self._ran = _Call(None, 0, [], ())
+
+    def bind(self, inputs: Inputs) -> None:
+        token, position, *given = inputs.args
+        place, at = position.data_ptr(), int(position)
+        if place not in self._kept:
+            self._kept[place] = self._caches.generator()
+        generator = self._kept[place]
+        held = self._tokens.get(place, [])[: generator.token_count()]
+        before = held if len(held) == at else self._sequence[:at]
+        common = _common_length(held, before)
+        generator.rewind_to(common)
+        if missing := before[common:]:
+            generator.append_tokens([missing])
+        self._tokens[place] = [*before, int(token)]
+        self._bound = _Call(generator, at, [[int(token)]], given)
+
+    def run(self) -> None:
+        generator, at, token, _ = self._ran = self._bound
+        generator.rewind_to(at)
+        generator.append_tokens(token)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return self._caches.outputs(self._ran.generator, self._ran.given, self._ran.position + 1)
+
+    def close(self) -> None:
+        self._kept.clear()
+        self._bound = self._ran = _Call(None, 0, [], ())
+
+
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two sequences have in common from their beginning on."""
+    differing = (place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
+    return next(differing, min(len(one), len(other)))
+
+
+class _Call(NamedTuple):
+    generator: Any
+    position: int
+    token: list[list[int]]
+    given: Sequence[torch.Tensor]

@@ -1,0 +1,333 @@
+"""OpenVINO on the CPU, from torch.export, over memory shared with torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bakeoff.backends import onnx_quantising, weight_only
+from bakeoff.backends.base import (
+    INT8_PRODUCTS,
+    YES,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Settings,
+    Suits,
+)
+from bakeoff.backends.exporting import use_exportable_experts
+from bakeoff.backends.ranges import OpenAxes, exported, highest, lowest
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError, Unavailable
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell, Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.models.base import Inputs
+
+PRECISION_HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16", Precision.INT8: "f32"}
+"""Without a hint OpenVINO computes a float32 model in bfloat16 on CPUs that have it. For int8 the hint applies to the
+layers that are not quantised."""
+
+INPUTS_PER_SCALE = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+"""The property that rounds inputs of products with rounded weights. 0 is off; OpenVINO's default depends on the CPU."""
+
+MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
+"""Layer types that a quantised layer can have in the runtime model."""
+
+
+class OpenVINO(Backend):
+    name = "openvino"
+    description = "OpenVINO on the CPU, converted from torch.export (int8: from quantised ONNX), latency hint"
+    quantises = True
+    takes_onnx = True
+    takes_ranges = True
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {"PERFORMANCE_HINT": "LATENCY"},
+        INT8_PRODUCTS: {"PERFORMANCE_HINT": "LATENCY", INPUTS_PER_SCALE: "32"},
+    }
+    best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cpu")}
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino", "nncf")
+    module: ClassVar[str] = "openvino"
+    serving: ClassVar[ServingKnobs] = ServingKnobs(
+        instance="stream with a request of its own", options={"hint": ("LATENCY", "THROUGHPUT")}
+    )
+
+    def available(self, device: Device) -> Availability:
+        if device.is_cuda:
+            return Availability(f"OpenVINO runs on the CPU here, not on {device}")
+        try:
+            import openvino
+        except ImportError as error:
+            return Availability(f"openvino is not installed ({error}): pip install openvino")
+        if "CPU" not in openvino.Core().available_devices:
+            return Availability(f"openvino {openvino.__version__} finds no CPU plugin")
+        return YES
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)):
+            return supported
+        if cell.precision.products not in PRECISION_HINTS:
+            return Availability(f"OpenVINO does not compute in {cell.precision} on the CPU")
+        return YES
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        import openvino
+
+        precision = context.cell.precision
+        core = openvino.Core()
+        # asked for f16 on a CPU without it, OpenVINO takes bf16 silently
+        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if precision.products.upper() not in capabilities:
+            raise Unavailable(
+                f"this CPU computes in {', '.join(capabilities)}, says OpenVINO: not in {precision.products}"
+            )
+        if precision is Precision.INT8:
+            onnx_quantising.require_onnx_quantiser()
+        if precision.is_weight_only:
+            weight_only.require_nncf()
+        hint = PRECISION_HINTS[precision.products]
+        experts = use_exportable_experts(module)
+        with context.phase("export"):  # or reading what was exported
+            model, quantised = _converted(core, module, inputs, context)
+        with context.phase("compile"):
+            compiled = core.compile_model(
+                model,
+                "CPU",
+                {
+                    "INFERENCE_PRECISION_HINT": hint,
+                    "INFERENCE_NUM_THREADS": context.threads,
+                    **({INPUTS_PER_SCALE: "0"} if precision.is_weight_only else {}),
+                    **self.modes[context.cell.mode],
+                    **_serving_options(context),
+                },
+            )
+            request = Request(compiled, precision, quantised, experts, is_open=bool(context.open_axes))
+        in_force = request.precision()["inference_precision_hint"]
+        if in_force != hint:
+            raise Unavailable(f"OpenVINO was asked for {hint} and took {in_force}")
+        if precision is Precision.INT8 and not request.int8_layers():
+            raise Unavailable("OpenVINO runs none of the quantised layers in int8 on this CPU")
+        return request
+
+
+def _serving_options(context: BuildContext) -> dict[str, str | int]:
+    """Return the properties of a model that several requests use at the same time: a stream for each of them."""
+    if context.serving is None:
+        return {}
+    instances = context.serving.instances
+    return {
+        "INFERENCE_NUM_THREADS": instances * context.threads,
+        "NUM_STREAMS": instances,
+        "PERFORMANCE_HINT": context.serving.options.get("hint", "LATENCY"),
+    }
+
+
+def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> tuple[Any, Settings]:
+    """Return the module as an OpenVINO model with static shapes, and how many of its layers were quantised.
+
+    A quantised model is ONNX Runtime's QDQ model, the same as for the other engines that take ONNX. Any other model
+    comes straight from torch.export. A process that starts warm reads what the first one left.
+    """
+    import openvino
+    import torch
+
+    from bakeoff.backends.exporting import export_onnx, exported_before
+    from bakeoff.models.onnx_module import OnnxModule
+
+    if context.cell.precision is Precision.INT8:
+        quantised = exported_before(context.workspace)
+        if quantised is None:
+            in_float = export_onnx(module, inputs, context.workspace)
+            quantised = onnx_quantising.static_onnx(in_float, context.calibration, context.workspace)
+        return core.read_model(quantised.path), onnx_quantising.onnx_layers(quantised)
+    path, precision = context.workspace / "model.xml", context.cell.precision
+    if path.exists():
+        model = core.read_model(path)
+        return model, weight_only.openvino_layers(model, precision) if precision.is_weight_only else {}
+    axes = context.open_axes
+    if isinstance(module, OnnxModule):
+        model = core.read_model(export_onnx(module, inputs, context.workspace, axes=axes).path)
+        if axes:
+            model.reshape(_shapes(inputs, axes))
+        return _with_rounded_weights(model, precision)
+    with torch.inference_mode(False), torch.no_grad():
+        model = openvino.convert_model(exported(module, inputs, axes))
+    model.reshape(_shapes(inputs, axes))
+    model, layers = _with_rounded_weights(model, precision)
+    openvino.save_model(model, path, compress_to_fp16=False)
+    return model, layers
+
+
+def _with_rounded_weights(model: Any, precision: Precision) -> tuple[Any, Settings]:
+    """Return the model with the weights of a precision that rounds these alone, and how many layers have them."""
+    if not precision.is_weight_only:
+        return model, {}
+    rounded = weight_only.openvino_weights(model, precision)
+    return rounded, weight_only.openvino_layers(rounded, precision)
+
+
+def _shapes(inputs: Inputs, axes: OpenAxes) -> dict[int, Any]:
+    """Return the shape of each input by its place, with ranges for open axes."""
+    import openvino
+
+    found = {}
+    for index, tensor in enumerate(inputs.tensors()):
+        ends = zip(lowest(axes, index, tensor.shape), highest(axes, index, tensor.shape), strict=True)
+        found[index] = openvino.PartialShape([openvino.Dimension(low, high) for low, high in ends])
+    return found
+
+
+class Request(Compiled):
+    """An inference request that reads and writes the memory of torch tensors.
+
+    A model that `is_open` writes its outputs to memory of OpenVINO's own, which is as large as each call needs.
+    """
+
+    def __init__(
+        self, compiled: Any, precision: Precision, quantised: Settings, changed: Settings, is_open: bool = False
+    ) -> None:
+        import torch
+
+        self._compiled = compiled
+        self._precision = precision
+        self._quantised = quantised
+        self._changed = changed
+        self._request = compiled.create_infer_request()
+        self._is_open = is_open
+        self._buffers: list[torch.Tensor] = []
+        self._bound: tuple[torch.Tensor, ...] = ()
+        for index, port in enumerate([] if is_open else compiled.outputs):
+            if port.partial_shape.is_dynamic:
+                raise BakeoffError(f"output {index} has no static shape, so no buffer can be bound to it")
+            buffer = torch.empty(tuple(port.shape), dtype=_torch_type(port.element_type))
+            self._buffers.append(buffer)
+            self._request.set_output_tensor(index, _shared(buffer))
+
+    def bind(self, inputs: Inputs) -> None:
+        # kept alive here, because OpenVINO holds their memory and not the tensors
+        self._bound = tuple(tensor.contiguous() for tensor in inputs.tensors())
+        for index, tensor in enumerate(self._bound):
+            self._request.set_input_tensor(index, _shared(tensor))
+
+    def run(self) -> None:
+        self._request.infer(share_outputs=True)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        if self._buffers:
+            return tuple(buffer.clone() for buffer in self._buffers)
+        return tuple(_copied(self._request.get_output_tensor(index)) for index in range(len(self._compiled.outputs)))
+
+    def instance(self) -> Compiled:
+        return Request(self._compiled, self._precision, self._quantised, self._changed, self._is_open)
+
+    def placement(self) -> Placement:
+        """Count the nodes of the model that runs, by the precision they compute in."""
+        return Placement(extent=Extent.FULL, engines={f"CPU {name}": count for name, count in self._nodes().items()})
+
+    def precision(self) -> Settings:
+        hint = _plain(self._compiled.get_property("INFERENCE_PRECISION_HINT"))
+        nodes = {f"nodes in {name}": count for name, count in self._nodes().items()}
+        ran: Settings = {}
+        if self._precision is Precision.INT8:
+            ran["layers run in int8"] = self.int8_layers()
+        elif self._precision.is_weight_only:
+            ran[INPUTS_PER_SCALE.lower()] = _plain(self._compiled.get_property(INPUTS_PER_SCALE))
+        return {"inference_precision_hint": hint, **nodes, **self._quantised, **ran}
+
+    def int8_layers(self) -> int:
+        """Return how many layers multiply bytes in the model that runs.
+
+        On some CPUs OpenVINO makes one Subgraph of several layers. Each of its layers then has its weights as an input
+        in bytes. Where a CPU cannot multiply bytes, OpenVINO has changed these weights to float before.
+        """
+        found = 0
+        for node in self._runtime_nodes():
+            kind, name = _kind(node)
+            if kind in MULTIPLYING:
+                found += name in ("i8", "u8")
+            elif kind == "Subgraph":
+                found += sum(_is_byte_matrix(port.get_node()) for port in node.input_values())
+        return found
+
+    def settings(self) -> Settings:
+        names = ("EXECUTION_DEVICES", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT")
+        return {name.lower(): _plain(self._compiled.get_property(name)) for name in names} | self._changed
+
+    def _nodes(self) -> Counter[str]:
+        """Count the nodes that compute something, by precision."""
+        kinds = [_kind(node) for node in self._runtime_nodes()]
+        return Counter(name for kind, name in kinds if kind not in ("Const", "Input", "Output"))
+
+    def _runtime_nodes(self) -> list[Any]:
+        return list(self._compiled.get_runtime_model().get_ops())
+
+    def close(self) -> None:
+        self._bound = ()
+        self._request = None
+        self._compiled = None
+
+
+def _kind(node: Any) -> tuple[str, str]:
+    """Return the layer type and precision of a node of the model that runs."""
+    info = node.get_rt_info()
+    return info["layerType"].astype(str), info["runtimePrecision"].astype(str)
+
+
+def _is_byte_matrix(node: Any) -> bool:
+    return _kind(node) in (("Const", "i8"), ("Const", "u8")) and len(node.get_output_shape(0)) >= 2
+
+
+def _plain(value: Any) -> str | int:
+    """Return a property's value in a form that a record can hold."""
+    if isinstance(value, list):
+        return ", ".join(str(one) for one in value)
+    if isinstance(value, int):
+        return value
+    return value.get_type_name() if hasattr(value, "get_type_name") else str(getattr(value, "name", value))
+
+
+def _shared(tensor: torch.Tensor) -> Any:
+    """Return an OpenVINO tensor over a contiguous torch tensor's memory. NumPy has no bfloat16."""
+    import openvino
+    import torch
+
+    if tensor.dtype != torch.bfloat16:
+        return openvino.Tensor(tensor.numpy(), shared_memory=True)
+    return openvino.Tensor(tensor.view(torch.int16).numpy(), openvino.Shape(list(tensor.shape)), openvino.Type.bf16)
+
+
+def _copied(tensor: Any) -> torch.Tensor:
+    """Return a copy of an OpenVINO tensor as a torch tensor."""
+    import torch
+
+    copy = torch.empty(tuple(tensor.shape), dtype=_torch_type(tensor.element_type))
+    tensor.copy_to(_shared(copy))
+    return copy
+
+
+def _torch_type(element_type: Any) -> torch.dtype:
+    """Return the torch type of an OpenVINO element type. Raise BakeoffError if torch has none."""
+    import torch
+
+    types = {
+        "f64": torch.float64,
+        "f32": torch.float32,
+        "f16": torch.float16,
+        "bf16": torch.bfloat16,
+        "i64": torch.int64,
+        "i32": torch.int32,
+        "i16": torch.int16,
+        "i8": torch.int8,
+        "u8": torch.uint8,
+        "boolean": torch.bool,
+    }
+    name = element_type.get_type_name()
+    if name not in types:
+        raise BakeoffError(f"torch has no type for OpenVINO's {name}")
+    return types[name]

@@ -1,0 +1,128 @@
+"""One build for a range of sizes: the axes of the inputs that it leaves open, and how torch is told of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bakeoff.records.errors import Unsupported, first_line
+from bakeoff.records.schema import Frozen
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+    from bakeoff.models.base import Inputs
+
+
+class OpenAxis(Frozen):
+    """An axis of an input whose size varies, and the sizes that a build must serve."""
+
+    tensor: int  # its place in `Inputs.tensors`
+    axis: int
+    dimensions: tuple[str, ...]  # those of the model that set its size
+    low: int
+    high: int
+
+
+OpenAxes = Sequence[OpenAxis]
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(.+)')
+
+
+def of_tensor(axes: OpenAxes, tensor: int) -> dict[int, OpenAxis]:
+    """Return the open axes of one tensor by their number."""
+    return {each.axis: each for each in axes if each.tensor == tensor}
+
+
+def lowest(axes: OpenAxes, tensor: int, shape: Iterable[int]) -> tuple[int, ...]:
+    """Return the tensor's shape with every open axis at its lowest size."""
+    known = of_tensor(axes, tensor)
+    return tuple(known[axis].low if axis in known else size for axis, size in enumerate(shape))
+
+
+def highest(axes: OpenAxes, tensor: int, shape: Iterable[int]) -> tuple[int, ...]:
+    """Return the tensor's shape with every open axis at its highest size."""
+    known = of_tensor(axes, tensor)
+    return tuple(known[axis].high if axis in known else size for axis, size in enumerate(shape))
+
+
+def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = ()) -> ExportedProgram:
+    """Export `module` by torch.export, as a program that takes flat tensors, with these axes open.
+
+    Raise Unsupported, with the guard, if the program specialises one of them or serves only a part of its range.
+    """
+    import torch
+    from torch.export import Dim
+
+    from bakeoff.backends.calling import FlatModule
+
+    # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
+    with torch.inference_mode(False), torch.no_grad(), refusing_guards(axes):
+        example = tuple(tensor.clone() for tensor in inputs.tensors())
+        if not axes:
+            return torch.export.export(FlatModule(module, inputs), example)
+        shapes = tuple(
+            {axis: Dim.DYNAMIC(min=each.low, max=each.high) for axis, each in of_tensor(axes, tensor).items()}
+            for tensor in range(len(example))
+        )
+        program = torch.export.export(FlatModule(module, inputs), example, dynamic_shapes=(shapes,))
+    _require_whole_range(program, axes)
+    return program
+
+
+def mark(inputs: Inputs, axes: OpenAxes) -> None:
+    """Mark the open axes of the tensors that torch.compile is called with first."""
+    import torch._dynamo
+
+    tensors = inputs.tensors()
+    for each in axes:
+        torch._dynamo.mark_dynamic(tensors[each.tensor], each.axis, min=each.low, max=each.high)
+
+
+@contextmanager
+def refusing_guards(axes: OpenAxes) -> Iterator[None]:
+    """Raise Unsupported, with the guard, if torch finds inside the block that an open axis cannot stay open."""
+    try:
+        yield
+    except Exception as error:
+        if axes and (reason := guard_in(str(error))):
+            raise Unsupported(f"one build does not serve the range: {reason}") from error
+        raise
+
+
+def guard_in(message: str) -> str:
+    """Return in one line what torch says of a violated constraint, and the line of code if it names one, or nothing."""
+    if not message.startswith("Constraints violated"):
+        return ""
+    told = [line.strip()[2:] for line in message.splitlines() if line.strip().startswith("- ")]
+    what = next(iter(told), first_line(message)).partition(". If you're using")[0]
+    what = what.replace("You marked ", "").replace(" as dynamic but your code specialized it", " was specialised")
+    frames = _FRAME.findall(message)
+    where = [f"{code.strip()} ({Path(path).name}, line {line})" for path, line, code in frames[-1:]]
+    return ": ".join([what, *where])
+
+
+def _require_whole_range(program: ExportedProgram, axes: OpenAxes) -> None:
+    """Raise Unsupported if what the exported program allows is less than the range of an open axis."""
+    wanted = set(program.graph_signature.user_inputs)
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in wanted]
+    for each in axes:
+        size: Any = placeholders[each.tensor].meta["val"].shape[each.axis]
+        if isinstance(size, int):
+            raise Unsupported(f"one build does not serve the range: torch.export specialised {_name(each)} to {size}")
+        known = program.range_constraints.get(size.node.expr)
+        low, high = (float(known.lower), float(known.upper)) if known is not None else (0.0, math.inf)
+        # torch.export takes sizes of 0 and 1 for special, and its programs still take them
+        if low > max(each.low, 2) or high < each.high:
+            raise Unsupported(
+                f"one build does not serve the range: torch.export takes {_name(each)} from {low:g} to {high:g} only"
+            )
+
+
+def _name(axis: OpenAxis) -> str:
+    return f"{' and '.join(axis.dimensions)} (axis {axis.axis} of input {axis.tensor})"

@@ -1,0 +1,186 @@
+"""Inductor's mode `surgical`: only the named modules of a model are compiled, and the rest stays eager.
+
+It is for models with layers that a compiler cannot read, such as float8 layers of another library. It is also for
+models that take longer to compile as a whole than compiling will ever save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bakeoff.backends.base import Compiled, Settings, Wrapped
+from bakeoff.records.errors import Unsupported, unknown
+from bakeoff.records.schema import Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from bakeoff.models.base import Inputs
+
+MAX_CLASSES_SHOWN = 6
+"""Further classes of modules that stayed eager are only counted."""
+
+IMPORTED_AS = {"transformer_engine": "te"}
+"""The usual short name of a library in its users' code."""
+
+
+def find_targets(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
+    """Return the modules with names that match one of `patterns`. Modules inside another match are left out.
+
+    A `*` matches dots, too. Raise Unsupported without a pattern, and UsageError with the nearest name if a pattern
+    matches no module.
+    """
+    if not patterns:
+        raise Unsupported(
+            "the model names no targets of surgical compilation: name them with --surgical 'layers.*.rope'"
+        )
+    named = {name: part for name, part in module.named_modules() if name}
+    found: dict[str, nn.Module] = {}
+    for pattern in patterns:
+        matching = fnmatch.filter(named, pattern)
+        if not matching:
+            raise unknown("module in --surgical", pattern, named)
+        found |= {name: named[name] for name in matching}
+    return {name: part for name, part in found.items() if not any(name.startswith(f"{outer}.") for outer in found)}
+
+
+@dataclass
+class Outside:
+    """The work of a call outside of the targets: calls of each operator, and the number of modules of each class.
+
+    Libraries that call their own kernels (TransformerEngine) bypass the dispatcher. Their operators are not seen, but
+    their modules are.
+    """
+
+    operators: Counter[str] = field(default_factory=Counter)
+    modules: Counter[str] = field(default_factory=Counter)
+
+
+@contextlib.contextmanager
+def counted_outside(targets: Mapping[str, nn.Module]) -> Iterator[Outside]:
+    """Count, inside the context, operators and working modules of eager calls. Views are not counted, since they launch
+    nothing. The result is complete when the context ends."""
+    from torch.nn.modules import module as hooks
+    from torch.utils import _python_dispatch
+
+    found = Outside()
+    everything = _Call(None)
+    calls = [everything]
+    compiled = {id(target) for target in targets.values()}
+
+    class Watching(_python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if not any(id(call.module) in compiled for call in calls) and not func.is_view:
+                found.operators[str(func.overloadpacket)] += 1
+            return func(*args, **(kwargs or {}))
+
+    def enter(module: nn.Module, *_: object) -> None:
+        calls.append(_Call(module))
+
+    def leave(module: nn.Module, *_: object) -> None:
+        call = calls.pop()
+        if id(module) not in compiled:
+            calls[-1].inner |= call.working()
+        calls[-1].is_leaf = False
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
+        stack.callback(hooks.register_module_forward_hook(leave, always_call=True).remove)
+        stack.enter_context(Watching())
+        yield found
+    found.modules.update(_class_of(module) for module in everything.inner)
+
+
+@dataclass
+class _Call:
+    """One call of a module."""
+
+    module: nn.Module | None
+    inner: set[nn.Module] = field(default_factory=set)  # modules that work inside it, outside of the targets
+    is_leaf: bool = True  # it has called no other module
+
+    def working(self) -> set[nn.Module]:
+        """Return the module itself if it calls no other, or if it has weights and calls none that has. Otherwise return
+        those that it calls. So a float8 layer counts as one module with its helpers, and a wrapper around it as
+        none."""
+        assert self.module is not None
+        has_weights = _has_weights(self.module) and not any(map(_has_weights, self.inner))
+        return {self.module} if self.is_leaf or has_weights else self.inner
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters(recurse=False))
+
+
+def _class_of(module: nn.Module) -> str:
+    """Return `Linear` for a class of torch, `te.Linear` for TransformerEngine, and the package's name for any other."""
+    kind = type(module)
+    package = kind.__module__.partition(".")[0]
+    if kind.__module__.startswith("torch.nn."):
+        return kind.__name__
+    return f"{IMPORTED_AS.get(package, package)}.{kind.__name__}"
+
+
+class Operated(Wrapped):
+    """A module with compiled parts. Closing it gives the parts their own `forward` back."""
+
+    def __init__(self, inner: Compiled, targets: Mapping[str, nn.Module], eager: Outside) -> None:
+        super().__init__(inner)
+        self._targets = targets
+        self._eager = eager
+
+    def placement(self) -> Placement:
+        """Return Inductor's placement of the compiled parts, with what an eager call ran outside of them."""
+        inner = self._inner.placement()
+        assert inner is not None
+        outside = [f"{name} stayed eager ({count})" for name, count in self._eager.operators.most_common()]
+        if self._eager.modules:
+            outside.insert(0, f"modules that stayed eager: {self._modules()}")
+        return inner.model_copy(
+            update={
+                "extent": Extent.FALLBACK if inner.extent is Extent.FALLBACK else Extent.PARTIAL,
+                "engines": {
+                    "modules compiled": len(self._targets),
+                    **inner.engines,
+                    "eager modules": self._eager.modules.total(),
+                    "eager operators": self._eager.operators.total(),
+                },
+                "fallbacks": [*inner.fallbacks, *outside],
+                "evidence": [*inner.evidence, "an eager call's modules and operators outside of the compiled ones"],
+            }
+        )
+
+    def _modules(self) -> str:
+        """Return text such as `te.Linear (16), Dropout (4)`, with the number of classes not shown."""
+        by_class = [f"{name} ({count})" for name, count in self._eager.modules.most_common()]
+        more = len(by_class) - MAX_CLASSES_SHOWN
+        return ", ".join(by_class[:MAX_CLASSES_SHOWN]) + (f" and {more} more classes" if more > 0 else "")
+
+    def settings(self) -> Settings:
+        return {**super().settings(), "compiled_modules": ", ".join(self._targets)}
+
+    def close(self) -> None:
+        super().close()
+        for target in self._targets.values():
+            target.__dict__.pop("forward", None)
+
+
+def compile_parts(targets: Mapping[str, torch.nn.Module]) -> None:
+    """Replace the `forward` of each target. torch.compile compiles it in the next call."""
+    import torch
+
+    for target in targets.values():
+        target.forward = torch.compile(target.forward, backend="inductor")
+
+
+def stays_outside(module: nn.Module, targets: Mapping[str, nn.Module], inputs: Inputs) -> Outside:
+    """Return what one eager call of `module` runs outside of `targets`."""
+    with counted_outside(targets) as found:
+        module(*inputs.args, **inputs.kwargs)
+    return found

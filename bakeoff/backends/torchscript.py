@@ -1,0 +1,110 @@
+"""TorchScript: the model is traced and frozen, and the profiling executor specialises it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bakeoff.backends import cuda_graph, memory_format
+from bakeoff.backends.base import (
+    CHANNELS_LAST,
+    CUDA_GRAPH,
+    YES,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    ServingKnobs,
+    Suits,
+)
+from bakeoff.backends.eager import torch_available
+from bakeoff.records.device import Device
+from bakeoff.records.schema import Cell, Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.models.base import Inputs
+
+SPECIALISING_CALLS = 3
+"""The profiling executor records the first call, compiles in the second, and is final by the third."""
+
+
+class TorchScript(Backend):
+    name = "torchscript"
+    description = "torch.jit.trace, then torch.jit.freeze"
+    quantises = True
+    writes_caches = True
+    takes_ranges = True  # what it traces has no sizes, and the executor specialises it anew where it likes
+    channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", CUDA_GRAPH)
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {mode: {} for mode in ("default", CUDA_GRAPH, *channels_last)}
+    best: ClassVar[Mapping[str, Suits]] = {
+        "default": Suits("cpu"),
+        CUDA_GRAPH: Suits("cuda"),
+        CHANNELS_LAST: Suits("cpu", convolutions=True),
+        f"{CUDA_GRAPH}-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
+    }
+    serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
+
+    def available(self, device: Device) -> Availability:
+        return torch_available(device)
+
+    def times_kernels(self, cell: Cell) -> bool:
+        return False
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)):
+            return supported
+        if cell.precision.is_quantised:
+            return Availability(f"torch.jit.trace cannot record what torchao makes of a model for {cell.precision}")
+        return YES
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        import torch
+
+        from bakeoff.backends.calling import FlatModule
+
+        if context.cell.mode in self.channels_last:
+            return memory_format.build(self, module, inputs, context)
+        tensors = inputs.tensors()
+        with context.phase("export"):
+            traced: Any = torch.jit.trace(FlatModule(module, inputs), tensors, check_trace=False)
+        with context.phase("compile"):
+            frozen: Any = torch.jit.freeze(traced.eval())
+            torch.jit.save(frozen, str(context.workspace / "model.pt"))
+            for _ in range(SPECIALISING_CALLS):
+                frozen(*tensors)
+            compiled: Compiled = Traced(frozen)
+            return (
+                cuda_graph.capture(compiled, inputs, context.calibration)
+                if context.cell.mode == CUDA_GRAPH
+                else compiled
+            )
+
+
+class Traced(Compiled):
+    """Calls a frozen TorchScript module."""
+
+    def __init__(self, frozen: Any) -> None:
+        self._frozen = frozen
+        self._tensors: tuple[torch.Tensor, ...] = ()
+        self._outputs: tuple[torch.Tensor, ...] = ()
+
+    def bind(self, inputs: Inputs) -> None:
+        self._tensors = inputs.tensors()
+
+    def run(self) -> None:
+        self._outputs = self._frozen(*self._tensors)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.clone() for tensor in self._outputs)
+
+    def instance(self) -> Compiled:
+        return Traced(self._frozen)
+
+    def placement(self) -> Placement:
+        nodes = sum(1 for _ in self._frozen.graph.nodes())
+        return Placement(extent=Extent.FULL, engines={"torchscript": nodes})
+
+    def close(self) -> None:
+        self._outputs = ()

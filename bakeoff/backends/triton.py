@@ -1,0 +1,191 @@
+"""Hand-written Triton kernels (backends/kernels). They show what compilers and the vendor's library leave to gain."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bakeoff.backends import cuda_graph, kernels
+from bakeoff.backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings, Suits
+from bakeoff.backends.eager import torch_available
+from bakeoff.backends.kernels import Launch, Variant
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError, Unavailable
+from bakeoff.records.schema import Cell, Extent, Placement
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.models.base import Inputs
+
+DESCRIPTOR = "descriptor"
+MIN_DESCRIPTOR_CAPABILITY = (9, 0)
+"""The first compute capability with the copy engine (TMA) that tensor descriptors need: Hopper."""
+
+CHOSEN = "variant.json"
+"""The file in the artefact with the fastest variant that the first process found. Later processes start from it."""
+
+VARIANT_WARM_UP_MS, VARIANT_REPEAT_MS = 10, 40
+
+
+class Triton(Backend):
+    name = "triton"
+    description = "hand-written Triton kernels, for the models that have one"
+    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "default": {},
+        "pointer": {"loads": "pointer"},
+        DESCRIPTOR: {"loads": DESCRIPTOR},
+        CUDA_GRAPH: {},
+    }
+    best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cuda"), CUDA_GRAPH: Suits("cuda")}
+    libraries: ClassVar[tuple[str, ...]] = ("torch", "triton")
+    trial: ClassVar[tuple[str, Mapping[str, str]]] = ("fused_add_relu_mul", {"elements": "65536"})
+
+    def available(self, device: Device) -> Availability:
+        if not (available := torch_available(device)):
+            return available
+        if not device.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+            return Availability(
+                "Triton's kernels run on CUDA (TRITON_INTERPRET=1 interprets them on the CPU, for tests)"
+            )
+        try:
+            import triton.tools.tensor_descriptor  # noqa: F401
+        except ImportError as error:
+            return Availability(f"the kernels need Triton 3.4 or later: {error}")
+        return YES
+
+    def supports(self, cell: Cell) -> Availability:
+        if not (supported := super().supports(cell)):
+            return supported
+        row = kernels.TABLE.get(cell.model)
+        if row is None:
+            return Availability(f"no hand-written kernel for {cell.model}: there are for {', '.join(kernels.TABLE)}")
+        loads = self.modes[cell.mode].get("loads")
+        if loads and len(row.loads) == 1:
+            return Availability(f"the kernel of {cell.model} loads by {row.loads[0]} only: use {self.name}")
+        return YES
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        row = kernels.TABLE[context.cell.model]
+        kernel = importlib.import_module(row.module)
+        variants = possible_variants(kernel.VARIANTS, self.modes[context.cell.mode].get("loads"), context.cell)
+        with context.phase("compile"):
+            chosen, settings = choose_variant(kernel.prepare, variants, module, inputs, context)
+            handwritten = Handwritten(row.module, kernel.prepare, module, chosen, settings)
+            if context.cell.mode == CUDA_GRAPH:
+                return cuda_graph.capture(handwritten, inputs)
+            return handwritten
+
+
+class Handwritten(Compiled):
+    """Runs one variant of a kernel. Binding allocates the outputs and describes the tensors. A call is one launch."""
+
+    def __init__(
+        self,
+        where: str,
+        prepare: Callable[[torch.nn.Module, Sequence[torch.Tensor], Variant], Launch],
+        module: torch.nn.Module,
+        variant: Variant,
+        settings: Settings,
+    ) -> None:
+        self._where = where
+        self._prepare = prepare
+        self._module = module
+        self._variant = variant
+        self._settings = settings
+        self._launch: Launch | None = None
+
+    def bind(self, inputs: Inputs) -> None:
+        self._launch = self._prepare(self._module, inputs.tensors(), self._variant)
+
+    def run(self) -> None:
+        assert self._launch is not None
+        self._launch.run()
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        assert self._launch is not None
+        return tuple(tensor.clone() for tensor in self._launch.outputs)
+
+    def placement(self) -> Placement:
+        return Placement(
+            extent=Extent.FULL, engines={"hand-written kernels": 1}, evidence=[f"the launch itself ({self._where})"]
+        )
+
+    def settings(self) -> Settings:
+        return {**self._settings, **self._variant}
+
+    def close(self) -> None:
+        self._launch = None
+
+
+def possible_variants(variants: Sequence[Variant], loads: object, cell: Cell) -> list[Variant]:
+    """Return the variants that load as the mode says and that this GPU can run. Raise Unavailable if there are none."""
+    found = [variant for variant in variants if loads in (None, variant["loads"])]
+    if cell.device.is_cuda:
+        import torch
+
+        capability = torch.cuda.get_device_capability(cell.device)
+        if capability < MIN_DESCRIPTOR_CAPABILITY:
+            found = [variant for variant in found if variant["loads"] != DESCRIPTOR]
+        if not found:
+            raise Unavailable(
+                f"its tensor descriptors need compute capability {_dotted(MIN_DESCRIPTOR_CAPABILITY)}, "
+                f"and {cell.device} has {_dotted(capability)}"
+            )
+    return found
+
+
+def choose_variant(
+    prepare: Callable[[torch.nn.Module, Sequence[torch.Tensor], Variant], Launch],
+    variants: Sequence[Variant],
+    module: torch.nn.Module,
+    inputs: Inputs,
+    context: BuildContext,
+) -> tuple[Variant, Settings]:
+    """Compile and time the variants with single calls. Return the fastest one, and how it was chosen.
+
+    Raise BakeoffError if no variant compiles and runs.
+    """
+    remembered = context.workspace / CHOSEN
+    if remembered.exists():
+        chosen = json.loads(remembered.read_text(encoding="utf-8"))
+        prepare(module, inputs.tensors(), chosen).run()
+        return chosen, {"chosen": "by the cell's first process"}
+    if not context.cell.device.is_cuda:
+        return variants[0], {"chosen": "interpreted: the first one, no time means anything"}
+    import torch
+    import triton
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    milliseconds: list[tuple[float, int]] = []
+    failed: list[str] = []
+    for number, variant in enumerate(variants):
+        launch = prepare(module, inputs.tensors(), variant)
+        try:
+            launch.run()
+        except (OutOfResources, PTXASError, RuntimeError) as error:
+            failed.append(f"{_spelled(variant)}: {type(error).__name__}")
+            continue
+        taken = triton.testing.do_bench(
+            launch.run, warmup=VARIANT_WARM_UP_MS, rep=VARIANT_REPEAT_MS, return_mode="median"
+        )
+        milliseconds.append((float(taken), number))
+    torch.cuda.empty_cache()  # do_bench's buffer for clearing the L2 is not the cell's memory
+    if not milliseconds:
+        raise BakeoffError(f"no variant of its kernel runs: {'; '.join(failed)}")
+    chosen = dict(variants[min(milliseconds)[1]])
+    remembered.write_text(json.dumps(chosen), encoding="utf-8")
+    tried = ", ".join(f"{taken:.4g} ms for {_spelled(variants[number])}" for taken, number in sorted(milliseconds))
+    settings: Settings = {"chosen": f"the fastest of {len(variants)}", "tried": tried}
+    return chosen, {**settings, **({"failed": "; ".join(failed)} if failed else {})}
+
+
+def _spelled(variant: Variant) -> str:
+    return " ".join(f"{name}={value}" for name, value in variant.items())
+
+
+def _dotted(version: tuple[Any, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,196 @@
+"""Rounding the weights of linear layers alone, to 8 or 4 bits: `w8a16`, `w4a16`, `w8a32` and `w4a32`.
+
+Weights are symmetric. With 8 bits there is one scale per output channel or finer, with 4 bits one for each 32 inputs of
+a channel. Inputs and all else stay in the type that the name says: 16 bits are bfloat16, 32 are float32. Products are
+computed in it, too. Tables of embeddings are not rounded.
+
+Each engine gets what its own library makes: ONNX Runtime's MatMulNBits, NNCF for OpenVINO, ai-edge-quantizer for
+LiteRT, and for torch what torchao makes in `backends.quantising`. The mode `int8-products` lets an engine round inputs
+to 8 bits inside a product. That is OpenVINO's default where the CPU has instructions for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bakeoff.backends.base import Settings
+from bakeoff.backends.exporting import OnnxModel
+from bakeoff.backends.onnx_quantising import MAX_PROTOBUF_BYTES
+from bakeoff.backends.quantising import Layer, counted_layers
+from bakeoff.records.errors import Unavailable
+from bakeoff.records.precision import GROUP_WEIGHTS, Precision
+
+IN_FLOAT32 = 1
+"""MatMulNBits' accuracy_level for products in float32. It has no such level for the type of its inputs."""
+
+FEW_BITS = ("i4", "u4", "i8", "u8")
+"""OpenVINO's types of rounded weights."""
+
+
+def onnx_weights(exported: OnnxModel, precision: Precision, mode: Mapping[str, object]) -> None:
+    """Replace the model's products with a constant matrix by MatMulNBits, in its own file.
+
+    Products are in float32 unless `mode` has another accuracy_level. Raise Unsupported if too few weights are rounded.
+    """
+    import logging
+
+    import onnx
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    model = onnx.load(exported.path)
+    _split_gemms(model.graph)
+    quantiser = MatMulNBitsQuantizer(
+        model,
+        bits=4 if precision.has_4_bit_weights else 8,
+        block_size=GROUP_WEIGHTS,
+        is_symmetric=True,
+        accuracy_level=mode.get("accuracy_level", IN_FLOAT32 if precision.products is Precision.FP32 else None),
+    )
+    logging.getLogger(MatMulNBitsQuantizer.__module__).setLevel(logging.WARNING)  # it logs two lines for each layer
+    quantiser.process()
+    rounded = quantiser.model.model
+    counted_layers(_layers_of_onnx(rounded.graph), precision, library="ONNX Runtime")
+    for file in exported.path.parent.glob(f"{exported.path.name}*"):
+        file.unlink()
+    onnx.save(rounded, exported.path, save_as_external_data=rounded.ByteSize() > MAX_PROTOBUF_BYTES)
+
+
+def onnx_layers(exported: OnnxModel, precision: Precision) -> Settings:
+    """Count the layers of a model that `onnx_weights` wrote, for `Compiled.precision`."""
+    import onnx
+
+    graph = onnx.load(exported.path, load_external_data=False).graph
+    levels = {_attributes(node).get("accuracy_level", 0) for node in graph.node if node.op_type == "MatMulNBits"}
+    told = {"accuracy_level": ", ".join(map(str, sorted(levels)))}
+    return {**counted_layers(_layers_of_onnx(graph), precision, library="ONNX Runtime"), **told}
+
+
+def openvino_weights(model: Any, precision: Precision) -> Any:
+    """Return the OpenVINO model with weights that NNCF rounded."""
+    import nncf
+
+    groups: dict[str, Any] = {}
+    mode = nncf.CompressWeightsMode.INT8_SYM
+    if precision.has_4_bit_weights:
+        mode = nncf.CompressWeightsMode.INT4_SYM
+        # a layer with another number of inputs gets smaller groups
+        adjusting = nncf.AdvancedCompressionParameters(group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST)
+        groups = {"group_size": GROUP_WEIGHTS, "all_layers": True, "advanced_parameters": adjusting}
+    tables = nncf.IgnoredScope(types=["Gather"], validate=False)
+    return nncf.compress_weights(model, mode=mode, ignored_scope=tables, **groups)
+
+
+def openvino_layers(model: Any, precision: Precision) -> Settings:
+    """Count the layers of a model of `openvino_weights`. Raise Unsupported if too few of its weights are rounded."""
+    return counted_layers(_layers_of_openvino(model), precision, library="NNCF")
+
+
+def require_nncf() -> None:
+    """Import NNCF. Raise Unavailable if it is missing."""
+    try:
+        import nncf  # noqa: F401
+    except ImportError as error:
+        raise Unavailable(f"OpenVINO's weights are rounded by NNCF ({error}): pip install nncf") from error
+
+
+def litert_weights(path: Path, precision: Precision, rounds_inputs: bool) -> Settings:
+    """Round the weights of linear layers in a .tflite file to 8 bits, in place. Count the layers.
+
+    Inputs are rounded too if so said, with a scale for each row of a call. Raise Unsupported if too few weights are
+    rounded.
+    """
+    from ai_edge_quantizer.qtyping import TFLOperationName
+    from ai_edge_quantizer.quantizer import Quantizer
+
+    quantiser = Quantizer(str(path))
+    add = quantiser.add_dynamic_config if rounds_inputs else quantiser.add_weight_only_config
+    add(regex=".*", operation_name=TFLOperationName.FULLY_CONNECTED, num_bits=8)
+    made = bytes(quantiser.quantize().quantized_model or b"")
+    layers = counted_layers(_layers_of_tflite(made), precision, library="ai-edge-quantizer")
+    path.write_bytes(made)
+    return layers
+
+
+def _split_gemms(graph: Any) -> None:
+    """Write each Gemm over a constant matrix as a MatMul and an Add, since the quantiser sees no Gemm."""
+    import onnx
+
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    nodes = []
+    for node in graph.node:
+        told = _attributes(node)
+        if node.op_type != "Gemm" or node.input[1] not in constants or told.get("transA", 0):
+            nodes.append(node)
+            continue
+        weight = onnx.numpy_helper.to_array(constants[node.input[1]])
+        matrix = f"{node.output[0]}.weight"
+        scaled = weight.T if told.get("transB", 0) else weight
+        graph.initializer.append(
+            onnx.numpy_helper.from_array((scaled * scaled.dtype.type(told.get("alpha", 1.0))).copy(), matrix)
+        )
+        has_bias = len(node.input) > 2 and node.input[2]
+        product = f"{node.output[0]}.product" if has_bias else node.output[0]
+        nodes.append(onnx.helper.make_node("MatMul", [node.input[0], matrix], [product], name=f"{node.name}.matmul"))
+        if has_bias:
+            nodes.append(onnx.helper.make_node("Add", [product, node.input[2]], node.output, name=f"{node.name}.add"))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    used = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _layers_of_onnx(graph: Any) -> Iterator[Layer]:
+    sizes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "MatMulNBits":
+            told = _attributes(node)
+            yield Layer("linear", told["K"] * told["N"], True)
+        elif node.op_type in ("MatMul", "Gemm", "Conv") and node.input[1] in sizes:
+            kind = "convolution" if node.op_type == "Conv" else "linear"
+            yield Layer(kind, math.prod(sizes[node.input[1]]), False)
+
+
+def _layers_of_openvino(model: Any) -> Iterator[Layer]:
+    for operation in model.get_ops():
+        kind = operation.get_type_name()
+        if kind not in ("MatMul", "Convolution"):
+            continue
+        weight = operation.input_value(1).get_node()
+        while weight.get_type_name() in ("Convert", "Multiply", "Subtract", "Reshape", "Transpose"):
+            weight = weight.input_value(0).get_node()
+        if weight.get_type_name() == "Constant":
+            is_rounded = weight.get_element_type().get_type_name() in FEW_BITS
+            yield Layer("linear" if kind == "MatMul" else "convolution", math.prod(weight.shape), is_rounded)
+
+
+def _layers_of_tflite(model: bytes) -> Iterator[Layer]:
+    from ai_edge_litert import schema_py_generated as schema
+
+    operators = schema.BuiltinOperator
+    kinds = {
+        operators.FULLY_CONNECTED: "linear",
+        operators.CONV_2D: "convolution",
+        operators.DEPTHWISE_CONV_2D: "convolution",
+    }
+    read = schema.ModelT.InitFromPackedBuf(model, 0)
+    codes = [one.builtinCode for one in read.operatorCodes]
+    for graph in read.subgraphs:
+        # weights for products in float32 are widened by an operator of their own
+        rounded = {
+            one.outputs[0]: one.inputs[0] for one in graph.operators if codes[one.opcodeIndex] == operators.DEQUANTIZE
+        }
+        for one in graph.operators:
+            if (kind := kinds.get(codes[one.opcodeIndex])) is not None:
+                weight = graph.tensors[rounded.get(one.inputs[1], one.inputs[1])]
+                yield Layer(kind, math.prod(map(int, weight.shape)), weight.type == schema.TensorType.INT8)
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    import onnx
+
+    return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}

@@ -1,0 +1,487 @@
+#!/usr/bin/env python3
+"""Bakeoff's command line: which inference compiler should I ship this model with, on this machine?"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+try:
+    import pydantic  # noqa: F401
+    import typer
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error.name} is not installed: run `make bench`, or `pip install -c constraints.txt '.[cpu]'`")
+from rich.text import Text
+from typer.core import TyperGroup
+
+from bakeoff import models
+from bakeoff.commands import bisection, listing
+from bakeoff.commands import run as runs
+from bakeoff.judging import compare as comparing
+from bakeoff.judging.bisection import Bisection, Step
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.judgement import judged_anew
+from bakeoff.judging.stored_report import report_at
+from bakeoff.planning import config
+from bakeoff.planning.plan import Request
+from bakeoff.records.errors import BakeoffError, UsageError, unknown
+from bakeoff.records.schema import Report
+from bakeoff.records.store import Store
+from bakeoff.reports import sentences, writer
+from bakeoff.reports.console import print_markdown, say, stderr, stdout, tell, write, write_for_ci
+from bakeoff.reports.joined import join
+from bakeoff.reports.terminal import LiveTable
+
+USAGE_ERROR = 2
+REGRESSION = 4
+INTERRUPTED = 130
+
+
+class RunByDefault(TyperGroup):
+    """`bakeoff --model conv` means `bakeoff run --model conv`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.obj = shlex.join(["bakeoff", *args])  # the command as it was typed, for the record
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            if option := models.option_for(args[0]):
+                raise UsageError(f"'{args[0]}' is a model, not a command: write bakeoff {option}")
+            raise unknown("command", args[0], self.commands, "bakeoff --help")
+        if not args or args[0] not in (*self.commands, "--help", "-h", "--version"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+HELP = f"""{__doc__}
+
+Without a command it measures: `bakeoff --model mlp` means `bakeoff run --model mlp`.
+
+\b
+bakeoff --model mlp                        a template model, every backend
+bakeoff --model FILE.py:FACTORY            FACTORY() returns (model, inputs)
+bakeoff --model mlp --backends eager,onnx  two backends
+bakeoff run --help                         every option of a run
+bakeoff list                               the backends and the models
+bakeoff doctor                             what works on this machine
+"""
+
+app = typer.Typer(
+    cls=RunByDefault,
+    help=HELP,
+    add_completion=False,
+    no_args_is_help=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        say(listing.version())
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version, and exit")
+    ] = False,
+) -> None:
+    pass
+
+
+JUnit = Annotated[Path | None, typer.Option("--junit", help="File for JUnit's XML, with a test case for each cell")]
+Summary = Annotated[
+    Path | None, typer.Option("--summary", help="File for a summary in Markdown, for a CI job's page or a comment")
+]
+
+
+@app.command()
+@config.takes_request
+def run(
+    typed: dict[str, Any],
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="Folder of this run [results/<time>-<models>-<devices>]")] = None,
+    config_file: Annotated[Path | None, typer.Option("--config", help="TOML file with these options as keys")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="A file of presets/, without its ending; what is typed beside it wins")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be measured, and about how long it takes")
+    ] = False,
+    junit: JUnit = None,
+    summary: Summary = None,
+) -> int:
+    """Compare backends on models, and write the report (the default command)."""
+    options = config.gather(typed, out, quiet, config_file, preset)
+    request = options.to_request()
+    if dry_run:
+        from bakeoff.commands.preview import preview
+
+        for line in preview(request).lines():
+            say(line)
+        return 0
+    with _progress(request, options.quiet, as_json) as progress:
+        report, store = runs.run(request, options.out, context.obj, progress)
+    write_for_ci(report, junit, summary)
+    return _conclude(report, store, options.quiet, as_json)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="Folder of an interrupted run or bisection")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the verdict and where the report is, no more")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the verdict as JSON, and all else to standard error")
+    ] = False,
+    junit: JUnit = None,
+    summary: Summary = None,
+) -> int:
+    """Measure what an interrupted run, or the time budget of one, has left, and write its report."""
+    if bisection.is_in(folder):
+        return _bisect(folder, quiet)
+    with _progress(runs.request_of(Store.open(folder)), quiet, as_json) as progress:
+        report, store = runs.resume(folder, progress)
+    write_for_ci(report, junit, summary)
+    return _conclude(report, store, quiet, as_json)
+
+
+def _progress(request: Request, quiet: bool, as_json: bool) -> LiveTable:
+    return LiveTable(stderr if as_json else stdout, quiet, requirements=Requirements.parse(request.require))
+
+
+@app.command()
+def report(
+    paths: Annotated[list[Path], typer.Argument(help="report.json files, or folders that hold one")],
+    calls: Annotated[int | None, typer.Option(min=1, help="Compare the costs of so many calls instead")] = None,
+    require: Annotated[str | None, typer.Option(help="Judge again by what may win; '' requires nothing")] = None,
+    figures: Annotated[
+        bool, typer.Option("--figures", help="Only the figures, of all these reports together, for a paper")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Join these runs, such as shards, in one report here; with --figures, only those"),
+    ] = None,
+    junit: JUnit = None,
+    summary: Summary = None,
+) -> int:
+    """Render reports again from their JSON, or for the first time that of a run which was killed."""
+    if figures:
+        found_all = [judged_anew(report_at(path), calls, require) for path in paths]
+        say(f"Figures: {writer.draw_together(found_all, paths, out)}")
+        return 0
+    if out:
+        whole = join([judged_anew(report_at(path), calls, require) for path in paths], out)
+        write_for_ci(whole, junit, summary)
+        tell(whole, out)
+        return 0
+    if (junit or summary) and len(paths) > 1:
+        raise UsageError("--junit and --summary are of one report: give one path")
+    for path in paths:
+        found = judged_anew(report_at(path), calls, require)
+        write_for_ci(found, junit, summary)
+        tell(found, path if path.is_dir() else path.parent)
+    return 0
+
+
+@app.command()
+def compare(
+    base: Annotated[Path, typer.Argument(help="report.json of the run before, or its folder")],
+    new: Annotated[Path, typer.Argument(help="report.json of the run after, or its folder")],
+    fail_above: Annotated[str, typer.Option(help="A cell slower by more than this is a regression")] = "5%",
+    out: Annotated[Path | None, typer.Option(help="File for the comparison as Markdown")] = None,
+    html: Annotated[Path | None, typer.Option(help="File for the comparison as a page")] = None,
+    fail_on: Annotated[str, typer.Option(help=f"What ends in exit status 4: {','.join(comparing.FAIL_ON)}")] = (
+        "slower,broken"
+    ),
+    junit: JUnit = None,
+    summary: Summary = None,
+) -> int:
+    """What became faster, slower or broken from one run to another; exit status 4 on a regression (docs/gate.md)."""
+    from bakeoff.reports import junit as junits
+    from bakeoff.reports import summary as summaries
+    from bakeoff.reports.comparison import to_markdown
+    from bakeoff.reports.page import comparison_to_page
+
+    kinds = comparing.parse_fail_on(fail_on)
+    share = comparing.parse_share(fail_above)
+    found = comparing.compare(report_at(base), report_at(new), share)
+    write(out, lambda: to_markdown(found))
+    write(html, lambda: comparison_to_page(found))
+    write(junit, lambda: junits.of_comparison(found, kinds))
+    write(summary, lambda: summaries.of_comparison(found))
+    print_markdown(to_markdown(found, folds=not stdout.is_terminal))
+    return REGRESSION if found.failing(kinds) else 0
+
+
+@app.command()
+def history(
+    folder: Annotated[Path, typer.Argument(help="Folder below which the reports lie")],
+    out: Annotated[Path, typer.Option(help="Folder for history.md and its figure [the current one]")] = Path(),
+) -> int:
+    """The medians of many reports, from run to run."""
+    from bakeoff.reports import history as histories
+
+    found, page = histories.write(folder, out)
+    for reason in found.skipped:
+        say(f"left out: {reason}", stderr)
+    say(f"History: {page}")
+    return 0
+
+
+@app.command("machines")
+def compare_machines(
+    paths: Annotated[list[Path], typer.Argument(help="A report of each machine, in a folder named after it")],
+    price: Annotated[
+        list[str] | None, typer.Option(help="What an hour of a machine costs: NAME=2.5/h, once for each")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the tables as Markdown")] = None,
+) -> int:
+    """Which machine to rent: the best build on each, with its rate, its energy and what a million calls cost."""
+    from bakeoff.judging import machines
+    from bakeoff.reports.machines import to_markdown
+
+    names = machines.names_of(paths)
+    reports = {name: report_at(path) for name, path in zip(names, paths, strict=True)}
+    text = to_markdown(machines.machines_of(reports, machines.parse_prices(price or [])))
+    write(out, lambda: text)
+    print_markdown(text)
+    return 0
+
+
+@app.command("bisect")
+@config.takes_request
+def find_slow_version(
+    typed: dict[str, Any],
+    context: typer.Context,
+    backend: Annotated[str, typer.Option(help="NAME[/MODE] that became slower")],
+    package: Annotated[str, typer.Option(help="Package whose versions are tried")],
+    good: Annotated[str, typer.Option(help="Version that is fast")],
+    bad: Annotated[str, typer.Option(help="Later version that is slow")],
+    versions: Annotated[
+        list[str] | None, typer.Option(help="Versions to try between them [all that were released]")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the steps [results/<time>-bisect-<package>]")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no more")] = False,
+) -> int:
+    """Find the version of a package that made one cell slower: each step measures good, bad and candidate together.
+
+    Exit status 1 if no version is named.
+    """
+    if "backends" in typed:
+        raise UsageError("a bisection follows one backend: write --backend")
+    request = config.Options(typed | {"backends": (backend,)}).to_request()
+    folder = bisection.begin(request, package, good, bad, config.split(versions or ()), out, context.obj)
+    return _bisect(folder, quiet)
+
+
+def _bisect(folder: Path, quiet: bool) -> int:
+    """Take the steps that are left, say what they come to, and return the exit status."""
+    from bakeoff.reports.bisection import conclusion, step_line, steps_table, to_markdown
+
+    def say_step(found: Bisection, step: Step) -> None:
+        if not quiet:
+            say(step_line(found, step))
+
+    take = functools.partial(bisection.measure_step, progress=lambda: LiveTable(stdout, quiet))
+    found = bisection.go_on(folder, take, say_step)
+    write(folder / "bisection.md", lambda: to_markdown(found))
+    print_markdown(steps_table(found))
+    say(conclusion(found))
+    if found.next_version is not None:
+        return _interrupted(folder)
+    return 0 if found.first_slow else 1
+
+
+env_app = typer.Typer(help="Other versions of a library, for backends such as onnx@NAME.")
+app.add_typer(env_app, name="env")
+
+
+@env_app.command("add")
+def add_environment(
+    name: Annotated[str, typer.Argument(help="Its name, as in onnx@NAME")],
+    packages: Annotated[list[str], typer.Argument(help="What differs in it, such as onnxruntime==1.30.0")],
+) -> int:
+    """Make an environment that has these packages, and else all that this one has."""
+    from bakeoff.commands import environments
+
+    say(f"{name}: {environments.add(name, packages)}")
+    return 0
+
+
+@env_app.command("list")
+def list_environments() -> int:
+    """The environments, with what differs in each."""
+    from bakeoff.commands import environments
+
+    for name in environments.names():
+        installed = ", ".join(f"{package} {version}" for package, version in environments.contents(name).items())
+        say(f"{name}: {installed}")
+    return 0
+
+
+@env_app.command("remove")
+def remove_environment(name: str) -> int:
+    """Remove an environment."""
+    from bakeoff.commands import environments
+
+    environments.remove(name)
+    return 0
+
+
+@app.command("selfcheck")
+def check_itself(
+    models: Annotated[list[str] | None, typer.Option("--model", "--models", help="[mlp,transformer]")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
+    mode: Annotated[str, typer.Option(help="Of eager: default or cuda-graph")] = "default",
+    trials: Annotated[int, typer.Option(help="Of each model", min=1)] = 10,
+) -> int:
+    """Measure eager against itself: how often is a winner called on this machine, and are planted slowdowns found?
+
+    Exit status 1 if a winner was called between equals.
+    """
+    from bakeoff.commands import selfcheck
+    from bakeoff.measuring.controller.progress import Silent
+
+    rows: list[selfcheck.Summary] = []
+    for model in config.split(models or ["mlp,transformer"]):
+        answers = []
+        for number, trial in enumerate(selfcheck.run(model, device, mode, trials, Silent()), start=1):
+            answers.append(trial.answers)
+            equal = trial.answers[0]
+            said = f"{equal.winner} wins" if equal.winner else "not decided" if equal.unstable else "tie"
+            stdout.print(f"{model} {number}/{trials}: {said}, {sentences.ratio(equal.ratio)}", highlight=False)
+        rows += selfcheck.summarise_trials(model, mode, answers)
+    stdout.print(listing.selfcheck_table(rows))
+    return int(any(row.winners for row in rows if row.planted == 1.0))
+
+
+@app.command("list")
+def list_known(
+    devices: Annotated[
+        list[str] | None, typer.Option("--devices", help="cpu,cuda[:N]: ask each backend whether it can run there")
+    ] = None,
+) -> int:
+    """Backends with their modes and what they lack, and models with their dimensions."""
+    available = runs.availability(config.split(devices)) if devices else {}
+    stdout.print(listing.backends_table(available), highlight=False)
+    stdout.print(listing.models_table(), highlight=False)
+    return 0
+
+
+@app.command("doctor")
+def examine_machine(
+    backends: Annotated[
+        list[str] | None, typer.Option("--backends", help="NAME[/MODE][,...], NAME/all, all [all]")
+    ] = None,
+    devices: Annotated[
+        list[str] | None, typer.Option("--devices", help="cpu,cuda[:N] [cpu, and cuda if there is one]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON, and nothing else")] = False,
+) -> int:
+    """Say what is wrong with this machine: every backend builds and runs a tiny model; known traps are looked for.
+
+    Exit status 1 if a backend or a device that was named does not work (docs/troubleshooting.md).
+    """
+    from bakeoff.doctor import examine
+    from bakeoff.doctor.terminal import print_diagnosis
+
+    with stderr.status("") as status:
+        found = examine.examine(
+            config.split(backends) if backends else (),
+            config.split(devices) if devices else (),
+            lambda text: status.update(Text(text)),
+        )
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        print_diagnosis(found, stdout)
+    return found.exit_status
+
+
+@app.command("reproduce")
+def reproduce_cell(
+    path: Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report.json, or a folder that holds one")],
+    cell: Annotated[str, typer.Argument(help="Id or label of a cell, or the beginning of one")],
+    out: Annotated[Path | None, typer.Option(help="File to write [standard output]")] = None,
+) -> int:
+    """Write a script that measures one cell again, and needs nothing but torch and the cell's library."""
+    from bakeoff.shipping import reproduce, script_parts
+
+    found = report_at(path)
+    script = reproduce.script_for(found, script_parts.find_record(found, cell))
+    if out:
+        reproduce.write(script, out)
+    else:
+        typer.echo(script, nl=False)
+    return 0
+
+
+@app.command("export")
+def export_artifact(
+    run: Annotated[Path, typer.Argument(help="Folder of a run")],
+    label: Annotated[
+        str | None, typer.Argument(help="Id or label of a cell, or the beginning of a contest's id for its winner")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write")] = Path("export"),
+) -> int:
+    """Write what the winner, or another cell, has built into a folder that runs without Bakeoff."""
+    from bakeoff.shipping import export
+
+    record, script = export.export(run, label, out)
+    say(f"Exported {record.cell.label}. To check and to measure it: python {shlex.quote(str(script))}")
+    return 0
+
+
+def _conclude(found: Report, store: Store, quiet: bool, as_json: bool) -> int:
+    """Tell what came out, and return the exit status."""
+    tell(found, store.root, quiet, as_json)
+    if not found.complete:
+        return _interrupted(store.root)
+    return runs.exit_status(found)
+
+
+def _interrupted(folder: Path) -> int:
+    say(f"Interrupted. To measure the rest: bakeoff resume {shlex.quote(str(folder))}", stderr)
+    return INTERRUPTED
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the arguments, carry out, and turn errors into one line. Returns the exit status.
+
+    By default the arguments are those of the process.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` ends a run as cleanly as Ctrl-C
+    try:
+        return int(app(arguments, standalone_mode=False) or 0)
+    except BakeoffError as error:
+        _complain(str(error))
+        return USAGE_ERROR if isinstance(error, UsageError) else 1
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted")
+        return INTERRUPTED
+    except OSError as error:
+        _complain(f"{error.filename or 'a file'}: {error.strerror or error}; what was measured is kept: bakeoff resume")
+        return 1
+    except Exception as error:
+        # typer's parsing errors; its releases bring click under two different names
+        if not hasattr(error, "format_message"):
+            raise
+        _complain(f"{error.format_message()} (bakeoff --help)")
+        return USAGE_ERROR
+
+
+def _complain(text: str) -> None:
+    say(f"error: {' '.join(text.splitlines())}", stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

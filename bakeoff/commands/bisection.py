@@ -1,0 +1,127 @@
+"""Carries out a bisection: makes an environment for each version, measures the contest of each step, and keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+
+from bakeoff.commands import environments, released_versions
+from bakeoff.commands import run as runs
+from bakeoff.judging.bisection import Bisection, Call, Step, judge_step
+from bakeoff.judging.stored_report import report_of
+from bakeoff.measuring.controller.progress import Progress
+from bakeoff.planning.plan import Request, plan
+from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.errors import BakeoffError, UsageError, first_line
+from bakeoff.records.schema import Frozen, Report
+from bakeoff.records.store import Store
+
+FILE = "bisection.json"
+
+
+class Kept(Frozen):
+    """What the folder of a bisection holds beside the runs of its steps."""
+
+    command: str
+    request: Request  # of a single cell
+    bisection: Bisection
+
+
+def is_in(folder: Path) -> bool:
+    """Return True if a bisection has begun in this folder."""
+    return (folder / FILE).exists()
+
+
+def begin(
+    request: Request,
+    package: str,
+    good: str,
+    bad: str,
+    versions: Sequence[str] = (),
+    folder: Path | None = None,
+    command: str = "",
+) -> Path:
+    """Prepare a bisection of the one cell of `request`, and return its folder. Nothing is installed or measured yet.
+
+    Without `versions` every released one between the two may be tried. Raises UsageError for what cannot be bisected.
+    """
+    contests = plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))
+    cells = sum(len(contest.cells) for contest in contests)
+    if cells != 1:
+        raise UsageError(f"a bisection follows one cell, and these are {cells}: name one model, size, precision, mode")
+    whole = released_versions.from_good_to_bad(versions or released_versions.released(package), good, bad)
+    folder = folder or Path("results") / f"{datetime.now():%Y%m%d-%H%M%S}-bisect-{package}"
+    Store.check(folder)
+    bisection = Bisection(package=package, backend=contests[0].cells[0].cell.configuration, versions=whole)
+    _keep(Kept(command=command, request=request, bisection=bisection), folder)
+    return folder
+
+
+def go_on(
+    folder: Path, take: Callable[[Kept, str, Path], Step | None], tell: Callable[[Bisection, Step], None]
+) -> Bisection:
+    """Take the steps that are left, and keep and tell each. `take` returns None where a step was interrupted.
+
+    The next call goes on after an interruption. Raises what `take` raises.
+    """
+    kept = Kept.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
+    with contextlib.suppress(KeyboardInterrupt):
+        while version := kept.bisection.next_version:
+            step = take(kept, version, folder / version)
+            if step is None:
+                break
+            after = kept.bisection.model_copy(update={"steps": (*kept.bisection.steps, step)})
+            kept = kept.model_copy(update={"bisection": after})
+            _keep(kept, folder)
+            tell(after, step)
+    return kept.bisection
+
+
+def measure_step(
+    kept: Kept, version: str, folder: Path, progress: Callable[[], AbstractContextManager[Progress]]
+) -> Step | None:
+    """Measure and judge one version in `folder`, or go on with what is there. Returns None if it was interrupted.
+
+    Raises BakeoffError where the good or the bad version does not install, or the model fails with it.
+    """
+    found = kept.bisection
+    names = {each: _environment(found.package, each) for each in (found.good, found.bad, version)}
+    try:
+        for each, name in names.items():
+            environments.ensure(name, [f"{found.package}=={each}"])
+        backends = tuple(f"{found.backend}@{name}" for name in names.values())
+        request = kept.request.model_copy(update={"backends": backends, "no_artifacts": True})
+        with progress() as shown:
+            report = _report(request, folder, kept.command, shown)
+    except BakeoffError as error:
+        if version == found.bad:
+            raise
+        return Step(version=version, call=Call.SKIPPED, reason=first_line(error))
+    if not report.complete:
+        return None
+    step = judge_step(version, report.records, names[found.good], names[found.bad], names[version])
+    if version == found.bad and step.call is Call.SKIPPED:
+        raise BakeoffError(step.reason)
+    return step
+
+
+def _report(request: Request, folder: Path, command: str, progress: Progress) -> Report:
+    """Return the report of a step. One that was killed goes on from what is in its folder."""
+    if not Store.is_run(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        return runs.run(request, folder, command, progress)[0]
+    report = report_of(Store.open(folder))
+    return report if report.complete else runs.resume(folder, progress)[0]
+
+
+def _environment(package: str, version: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", f"{package}-{version}")
+
+
+def _keep(kept: Kept, folder: Path) -> None:
+    write_atomically(folder / FILE, kept.model_dump_json(indent=1))

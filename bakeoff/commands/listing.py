@@ -1,0 +1,128 @@
+"""The tables of `bakeoff list` and `bakeoff selfcheck`, and the line of `bakeoff --version`."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+import bakeoff
+from bakeoff import backends, models
+from bakeoff.measuring.controller.environment import git_state
+from bakeoff.records.package import checkout
+
+if TYPE_CHECKING:
+    from bakeoff.backends.base import Backend
+    from bakeoff.commands.selfcheck import Summary
+
+
+def version() -> str:
+    """Return `bakeoff 0.1.0, commit 96d6e19, torch 2.13.0, Python 3.12.4`."""
+    commit, is_changed = git_state(checkout())
+    at = [f"commit {commit[:10]}{' with changes' if is_changed else ''}"] if commit else []
+    return ", ".join(
+        [f"bakeoff {bakeoff.__version__}", *at, _versions(["torch"]), f"Python {platform.python_version()}"]
+    )
+
+
+def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
+    """Return a table of the backends. It imports none of their libraries.
+
+    `availability` has, for each backend and device that was asked, why it cannot run there, or an empty string.
+    """
+    table = _table("Backends")
+    for name in backends.names():
+        try:
+            backend = backends.create(name)
+            lines = [Text(backend.description)]
+            lines += [_fact("modes", ", ".join(backend.modes)), _fact("best", _best_modes(backend))]
+            lines += [Text(_versions(backend.libraries), "dim")]
+            lines += [Text(backend.caveat, "yellow")] if backend.caveat else []
+        except Exception as error:
+            lines = [Text(str(error), "red")]
+        asked = {device: reason for (known, device), reason in availability.items() if known == name}
+        lines += [_fact(device, f"no: {reason}" if reason else "yes") for device, reason in asked.items()]
+        table.add_row(name, Text("\n").join(lines))
+    table.add_row("aliases", "\n".join(f"{alias} = {name}" for alias, name in backends.ALIASES.items()))
+    table.caption = "bakeoff doctor tries which of them work on this machine, and says what to do about the rest"
+    return table
+
+
+def _best_modes(backend: Backend) -> str:
+    """Return `default, freezing (cpu)`: the modes worth trying, and where if that is not everywhere."""
+    found = []
+    for mode, suits in backend.best.items():
+        where = ", ".join(filter(None, [suits.device, "convolutions" if suits.convolutions else ""]))
+        found.append(f"{mode} ({where})" if where else mode)
+    return ", ".join(found)
+
+
+def models_table() -> Table:
+    """Return a table of models, dimensions and defaults."""
+    table = _table("Models, and the dimensions that --set changes, with their defaults")
+    for name in models.TABLE:
+        family = models.find(name)
+        sizes = ", ".join(f"{key} ({dimension.default})" for key, dimension in family.dimensions.items())
+        table.add_row(name, Text("\n").join([Text(family.description), _fact("--set", sizes)]))
+    table.add_row("FILE.py:FACTORY", "your own model; its dimensions are the factory's keyword parameters")
+    for form, description in models.SOURCES.values():
+        table.add_row(form, description)
+    return table
+
+
+def _table(title: str) -> Table:
+    """Return an empty table. Names stand whole in its first column, and texts break between words in its second."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", show_header=False)
+    table.add_column(no_wrap=True, overflow="ignore")
+    table.add_column(overflow="fold")
+    return table
+
+
+def _fact(name: str, text: str) -> Text:
+    return Text.assemble((f"{name}: ", "bold"), text)
+
+
+def _versions(libraries: Iterable[str]) -> str:
+    """Return `torch 2.13.0, openvino 2026.4.1; not installed: torchao`."""
+    installed, missing = [], []
+    for library in libraries:
+        try:
+            installed.append(f"{library} {metadata.version(library)}")
+        except metadata.PackageNotFoundError:
+            missing.append(library)
+    return "; ".join(filter(None, [", ".join(installed), f"not installed: {', '.join(missing)}" if missing else ""]))
+
+
+def selfcheck_table(rows: Sequence[Summary]) -> Table:
+    """Return a table of trials of eager against itself, with a row for each planted slowdown."""
+    table = Table(
+        "model",
+        "the copy is",
+        "trials",
+        "right",
+        "undecided",
+        "winner called",
+        "at most",
+        "half-width",
+        "processes",
+        "s per trial",
+    )
+    for row in rows:
+        table.add_row(
+            Text(row.model),
+            "equal" if row.planted == 1.0 else f"{row.planted - 1:.0%} slower",
+            str(row.trials),
+            f"{row.right / row.trials:.1%}",
+            f"{row.unstable / row.trials:.1%}",
+            f"{row.winners / row.trials:.1%}",
+            f"{row.upper:.1%}",
+            f"±{row.half_width:.2%}",
+            f"{row.processes:.1f}",
+            f"{row.seconds:.1f}",
+        )
+    return table

@@ -1,0 +1,113 @@
+"""What a run would do, and about how long it would take: `bakeoff --dry-run`. Nothing is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from bakeoff.commands.environments import with_interpreters
+from bakeoff.commands.run import on_this_machine
+from bakeoff.measuring.controller.launcher import Launcher
+from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
+from bakeoff.measuring.probes import ask, launchers_for
+from bakeoff.measuring.session import sampling_of
+from bakeoff.planning.places import is_pool
+from bakeoff.planning.plan import Contest, Request, plan, refusal
+from bakeoff.planning.time_plan import TimePlan
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.schema import Cell
+
+Place = tuple[str, Device, str]
+"""A backend, on a device, in an environment."""
+
+
+@dataclass(frozen=True)
+class PlannedContest:
+    title: str
+    labels: tuple[str, ...]  # of the cells that can run
+    seconds: float  # that it is expected to take
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The contests of a request, and why some of their cells cannot run, by label."""
+
+    contests: tuple[PlannedContest, ...]
+    lacking: Mapping[str, str]
+    budget_s: float = math.inf
+    places: tuple[str, ...] = ()  # of a pool
+
+    def lines(self) -> Iterator[str]:
+        """Yield what is planned as lines of text."""
+        for contest in self.contests:
+            labels = ", ".join(contest.labels) or "nothing can run"
+            yield f"{contest.title}: {labels} (about {spell_seconds(contest.seconds)})"
+        if self.lacking:
+            yield f"cannot run: {'; '.join(f'{label} ({reason})' for label, reason in self.lacking.items())}"
+        total_s = sum(contest.seconds for contest in self.contests)
+        beside = f", side by side on {', '.join(self.places)}" if self.places else ""
+        if self.places:
+            total_s = max(total_s / len(self.places), max(contest.seconds for contest in self.contests))
+        contests, cells = len(self.contests), sum(len(contest.labels) for contest in self.contests)
+        yield f"{_count(contests, 'contest')}, {_count(cells, 'cell')}{beside}: about {spell_seconds(total_s)}"
+        if self.budget_s < total_s:
+            yield f"--budget ends it after {spell_seconds(self.budget_s)}"
+
+
+def preview(request: Request) -> Preview:
+    """Return what a run of this request would do. Each backend is asked in a worker whether it can run here.
+
+    Raises UsageError where the request is wrong.
+    """
+    request = with_interpreters(request)
+    plan(request.model_copy(update={"devices": request.devices or ("cpu",)}))  # a wrong name is found at once
+    with launchers_for(request) as launchers:
+        request = on_this_machine(request, ask(launchers.first, ProbeTorch(), TorchFacts))
+        contests = plan(request)
+        cells = {_place_of(planned.cell): planned.cell for each in contests for planned in each.cells}
+        absences = {
+            place: _absence(cell, launchers.of_environment(cell.environment).first) for place, cell in cells.items()
+        }
+    return preview_of(request, contests, absences)
+
+
+def preview_of(request: Request, contests: list[Contest], absences: Mapping[Place, str]) -> Preview:
+    """Return what a run of these contests would do, where `absences` says why a place lacks a backend, or nothing."""
+    found: list[PlannedContest] = []
+    lacking: dict[str, str] = {}
+    before_s = 0.0
+    sampling = sampling_of(request)
+    time_plan = TimePlan(sampling, load=request.load_plan)
+    for contest in contests:
+        cells = [planned.cell for planned in contest.cells]
+        reasons = {cell.label: refusal(cell)[1] or absences[_place_of(cell)] for cell in cells}
+        lacking |= {label: reason for label, reason in reasons.items() if reason}
+        labels = tuple(label for label, reason in reasons.items() if not reason)
+        time_plan.expect(contest.id, labels, sampling.processes)
+        found.append(PlannedContest(cells[0].title, labels, time_plan.left_s() - before_s))
+        before_s = time_plan.left_s()
+    pool = request.devices if is_pool(request.devices) else ()
+    return Preview(tuple(found), lacking, request.budget_s or math.inf, pool)
+
+
+def spell_seconds(seconds: float) -> str:
+    """Return `45 s` or `4 min 30 s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    return " ".join([*([f"{minutes} min"] if minutes else []), *([f"{rest} s"] if rest or not minutes else [])])
+
+
+def _place_of(cell: Cell) -> Place:
+    return cell.backend, cell.device, cell.environment
+
+
+def _absence(cell: Cell, launcher: Launcher) -> str:
+    try:
+        return ask(launcher, TryBackend(backend=cell.backend, device=cell.device), Tried).reason
+    except BakeoffError as error:
+        return str(error)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

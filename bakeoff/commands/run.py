@@ -1,0 +1,256 @@
+"""A whole run: plan, references, contests, records on disk, report. Everything else hangs on this straight line."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from bakeoff import backends, models
+from bakeoff.commands.environments import with_interpreters
+from bakeoff.judging.stored_report import report_of
+from bakeoff.measuring.controller import environment
+from bakeoff.measuring.controller.launcher import Launchers
+from bakeoff.measuring.controller.open_axes import with_open_axes
+from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
+from bakeoff.measuring.probes import ask, facts_of_environments, launchers_for
+from bakeoff.measuring.session import cells_of, measure, servers_of
+from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
+from bakeoff.planning.plan import Contest, Request, plan
+from bakeoff.planning.time_plan import end_of_budget
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.schema import Environment, Report, Status
+from bakeoff.records.store import Store
+from bakeoff.scaling.cluster import Cluster
+from bakeoff.scaling.pool import Pool
+
+
+def run(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
+    """Carry out `request` in `folder` (default: results/<time>-<models>-<devices>).
+
+    Raises UsageError before anything is measured where the request or the folder is wrong. A KeyboardInterrupt ends the
+    measuring: the report then holds the cells that have finished, and is not `complete`.
+    """
+    require_load_generator(request)
+    request = with_interpreters(request)
+    budget_ends_s = end_of_budget(time.monotonic(), request.budget_s)
+    plan(
+        request.model_copy(update={"devices": request.devices or ("cpu",)})
+    )  # a wrong name is found before any process starts
+    if folder is not None:
+        Store.check(folder)
+    request = with_models_ready(request)
+    if request.cluster:
+        return _run_on_cluster(request, folder, command, progress)
+    with launchers_for(request) as launchers:
+        if not is_pool(request.devices):
+            launchers.prepare(servers_of(request))
+        facts = ask(launchers.first, ProbeTorch(), TorchFacts)
+        request = on_this_machine(request, facts)
+        contests = with_open_axes(plan(request), launchers.first)
+        planned = [cell.id for cell in cells_of(contests)]
+        if not is_pool(request.devices):
+            captured = environment.capture(facts, facts_of_environments(launchers, request))
+            store = Store.create(folder or _default_folder(request), request, planned, command)
+            store.save_environment(captured)
+            measure(launchers, contests, request, store, progress, budget_ends_s)
+            return report_of(store), store
+    with Pool(places_here(request), request, contests) as pool:
+        captured, differing = pool.begin()
+        store = Store.create(folder or _default_folder(request), request, planned, command)
+        store.save_environment(captured)
+        _note_pool(request, differing, store, progress)
+        pool.measure(store, progress, budget_ends_s)
+    return report_of(store), store
+
+
+def resume(folder: Path, progress: Progress) -> tuple[Report, Store]:
+    """Measure the cells of an earlier run that have no record yet, from the last epoch of their contest on.
+
+    In another environment a contest that has not ended begins anew: its processes would not be comparable. There is no
+    time budget. Raises UsageError where `folder` holds no run.
+    """
+    store = Store.open(folder)
+    request = request_of(store)
+    contests = plan(request)
+    store.forget_not_reached()
+    if request.cluster:
+        with Cluster(request.cluster) as cluster:
+            cluster.measure(request, _with_open_axes(request), store, progress)
+        return report_of(store), store
+    with launchers_for(request) as launchers:
+        if not is_pool(request.devices):
+            launchers.prepare(servers_of(request))
+        facts = ask(launchers.first, ProbeTorch(), TorchFacts)
+        require_devices(request.devices, facts)
+        contests = with_open_axes(contests, launchers.first)
+        if not is_pool(request.devices):
+            captured = environment.capture(facts, facts_of_environments(launchers, request))
+            _go_on_in(captured, contests, store)
+            measure(launchers, contests, request, store, progress)
+            return report_of(store), store
+    with Pool(places_here(request), request, contests) as pool:
+        captured, differing = pool.begin()
+        _go_on_in(captured, contests, store)
+        _note_pool(request, differing, store, progress)
+        pool.measure(store, progress)
+    return report_of(store), store
+
+
+def _run_on_cluster(request: Request, folder: Path | None, command: str, progress: Progress) -> tuple[Report, Store]:
+    with Cluster(request.cluster) as cluster:
+        request = cluster.request_for(request)
+        contests = _with_open_axes(request)
+        planned = [cell.id for cell in cells_of(contests)]
+        store = Store.create(folder or _default_folder(request), request, planned, command)
+        cluster.measure(request, contests, store, progress)
+    return report_of(store), store
+
+
+def _with_open_axes(request: Request) -> list[Contest]:
+    with launchers_for(request) as launchers:
+        return with_open_axes(plan(request), launchers.first)
+
+
+def _go_on_in(captured: Environment, contests: Sequence[Contest], store: Store) -> None:
+    """Note what has changed since the run was interrupted, and forget what cannot be gone on with."""
+    before = store.environment()
+    if before is None:
+        store.save_environment(captured)
+    elif changed := environment.differences(before, captured):
+        store.note(f"resumed in another environment ({'; '.join(changed)}): do not compare across it")
+        for contest in contests:
+            if store.unfinished(contest.id):
+                store.note(f"{contest.id} began anew in this environment, and was built anew")
+            store.forget(contest.id, [planned.cell.build_id for planned in contest.cells])
+    for contest in contests:
+        have_ended = {store.has(planned.cell.id) for planned in contest.cells}
+        if have_ended == {True, False} and not store.unfinished(contest.id):
+            store.note(f"interrupted and resumed: cells of {contest.id} measured before and after share no rounds")
+
+
+def _note_pool(request: Request, differing: Sequence[str], store: Store, progress: Progress) -> None:
+    store.note(f"contests were measured side by side on {', '.join(request.devices)}, each on cores of its own")
+    for difference in differing:
+        store.note(difference)
+        progress.note(difference)
+
+
+def places_here(request: Request) -> list[Place]:
+    """Return the places of the request's pool on this machine, or none. Raises UsageError where it lacks one."""
+    cores = environment.usable_cores()
+    return places_of(request.devices, cores, physical_cores(cores))
+
+
+def with_models_ready(request: Request) -> Request:
+    """Return the request with the full name of each model, and have each model fetch what workers will load.
+
+    The full name of a model from a hub has the commit. So all cells, and a resumed run, measure the same weights.
+    """
+
+    def full_name(model: str) -> str:
+        family = models.find(model)
+        family.prepare()
+        return family.name
+
+    def named(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(full_name(name) for name in names)
+
+    parts = tuple(
+        part.model_copy(update={"models": named(part.models)}) if part.models else part for part in request.runs
+    )
+    return request.model_copy(update={"models": named(request.models), "runs": parts})
+
+
+def require_load_generator(request: Request) -> None:
+    """Raise UsageError where load is asked for and MLPerf's generator is not installed."""
+    if request.load and importlib.util.find_spec("mlperf_loadgen") is None:
+        raise UsageError("--load needs MLPerf's load generator: pip install mlcommons-loadgen")
+
+
+def require_devices(devices: Iterable[str], facts: TorchFacts) -> None:
+    """Raise UsageError, with what was found and what to do, if torch does not see one of `devices`."""
+    named = ["cuda" if name == ALL_GPUS else name for name in devices if not name.startswith("cpu")]
+    for device in map(Device, named):
+        if device.cuda_index is None or device.cuda_index < facts.cuda_devices:
+            continue
+        if facts.cuda_devices:
+            seen = ", ".join(f"cuda:{index}" for index in range(facts.cuda_devices))
+            raise UsageError(f"--devices {device}: torch {facts.torch} sees {seen} only")
+        if facts.cuda is None:
+            raise UsageError(
+                f"--devices {device}: torch {facts.torch} is a build without CUDA: install one with it "
+                "(https://pytorch.org/get-started/locally), or write --devices cpu"
+            )
+        raise UsageError(
+            f"--devices {device}: torch {facts.torch}, built for CUDA {facts.cuda}, sees no GPU ({facts.cuda_error}): "
+            "let nvidia-smi find one, or write --devices cpu; bakeoff doctor looks for the cause"
+        )
+
+
+def on_this_machine(request: Request, facts: TorchFacts) -> Request:
+    """Return the request with its devices: the GPU if there is one, unless they are named.
+
+    Raises UsageError if torch does not see one that is named, or for a pool that this machine cannot hold.
+    """
+    require_devices(request.devices, facts)
+    devices = without_all(request.devices, facts.cuda_devices) or ("cuda" if facts.cuda_devices else "cpu",)
+    request = request.model_copy(update={"devices": devices})
+    places_here(request)
+    return request
+
+
+def request_of(store: Store) -> Request:
+    """Return the request of the run in `store`. Raises UsageError if this version cannot read it."""
+    try:
+        return Request.model_validate(store.request())
+    except ValidationError:
+        raise UsageError(f"{store.root / 'plan.json'} is not a plan of this version of Bakeoff") from None
+
+
+def exit_status(report: Report) -> int:
+    """Return 0, or 1 if a cell failed or a backend that was named is missing, or 3 if nothing was measured."""
+    if not any(record.latency for record in report.records):
+        return 3
+    failed = any(
+        record.status.is_failure or (record.asked_by_name and record.status in (Status.UNAVAILABLE, Status.UNSUPPORTED))
+        for record in report.records
+    )
+    return 1 if failed else 0
+
+
+def availability(devices: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Return, for each backend and device, why this machine lacks it, or an empty string.
+
+    Each backend is tried in a worker of its own. Raises UsageError for an unknown device.
+    """
+    asked = [Device(name) for name in devices]
+    found: dict[tuple[str, str], str] = {}
+    with Launchers("auto") as launchers:
+        for device in asked:
+            for name in backends.names():
+                try:
+                    found[name, device] = ask(launchers.first, TryBackend(backend=name, device=device), Tried).reason
+                except BakeoffError as error:
+                    found[name, device] = str(error)
+    return found
+
+
+def _default_folder(request: Request) -> Path:
+    models = [model for part in request.parts() for model in part.models]
+    names = "-".join([*dict.fromkeys(models), *request.devices])
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", names).strip("-")[:60]
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{slug}"
+    folder = Path("results") / stem
+    number = 1
+    while folder.exists():  # two runs began within a second
+        number += 1
+        folder = Path("results") / f"{stem}-{number}"
+    return folder

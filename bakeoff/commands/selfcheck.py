@@ -1,0 +1,336 @@
+"""Check that the harness calls equal things equal and different things different on this machine.
+
+A trial is a contest of eager with itself, entered twice. The samples of the second copy are multiplied by a planted
+slowdown, which keeps all the noise of the machine, and the contest is judged again. A trial goes on until each planted
+slowdown is decided, and each is judged with as many processes as it would have got. The second copy can also really be
+slower: then each of its calls spins for some per cent of its time.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
+
+from bakeoff import models
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.fit import speedup, summarise
+from bakeoff.judging.ranking import undecided
+from bakeoff.measuring.controller.contests import measure_contest
+from bakeoff.measuring.controller.launcher import Launchers
+from bakeoff.measuring.controller.measurement import Measurement
+from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.messages import (
+    BeginWarmUp,
+    Build,
+    Built,
+    BurstTaken,
+    ComputeReference,
+    Failed,
+    Loaded,
+    MeasureCell,
+    Ready,
+    TakeBurst,
+)
+from bakeoff.planning.plan import Contest, PlannedCell, Request, Schedule
+from bakeoff.planning.sampling_plan import MAX_PROCESSES, SamplingPlan
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.schema import Burst, Ceilings, Cell, Frozen, Ratio, Record
+from bakeoff.records.store import Store
+
+FIRST, AGAIN = "eager", "eager-again"
+PLANTED = (1.0, 1.03, 1.05)
+"""How many times slower the second copy is made. 1.0 must be called equal, and the others must be found."""
+
+SLOWER_BY_ITSELF = {1.03: "3-percent-slower", 1.05: "5-percent-slower"}
+"""The modes in which the second copy is really slower."""
+
+USUAL_CALLS = 100
+USUAL_MARGIN = 0.02
+"""The usual method measures each side in one process, one after the other, and compares medians of this many calls. A
+gap over this margin counts as a difference."""
+
+USUAL_LIMIT_S = 120.0
+
+
+class Answer(Frozen):
+    """What one trial finds for one planted slowdown."""
+
+    planted: float
+    winner: str | None  # its label; None for a tie, or if it is not decided
+    unstable: bool
+    ratio: Ratio  # above 1 the first copy is faster
+    processes: int
+    seconds: float
+
+    @property
+    def is_right(self) -> bool:
+        return self.winner == (None if self.planted == 1.0 else FIRST)
+
+
+class Trial(Frozen):
+    """A contest of eager with itself, and its answer for each of `PLANTED`."""
+
+    answers: tuple[Answer, ...]
+    records: tuple[Record, Record]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The result of all trials of one model and one planted slowdown."""
+
+    model: str
+    mode: str
+    planted: float
+    trials: int
+    winners: int
+    right: int
+    unstable: int
+    upper: float  # 95 % upper bound of the rate of winners (Clopper and Pearson)
+    half_width: float  # of the ratio's interval, median over trials
+    processes: float  # mean over trials
+    seconds: float  # median over trials
+
+
+def run(
+    model: str,
+    device: str,
+    mode: str,
+    trials: int,
+    progress: Progress,
+    limit_s: float = float("inf"),
+    planted: Sequence[float] = PLANTED,
+    by_itself: float = 1.0,
+    schedule: Schedule = "interleaved",
+    max_processes: int = MAX_PROCESSES,
+) -> Iterator[Trial]:
+    """Yield `trials` trials, or as many as begin within `limit_s` seconds. Each has its own servers and processes.
+
+    `by_itself` is how many times slower the second copy really is: 1.03 or 1.05 in mode `default`. Samples are
+    multiplied by the rest. Raises ValueError for any other value or mode.
+    """
+    if by_itself != 1.0 and (mode != "default" or by_itself not in SLOWER_BY_ITSELF):
+        raise ValueError(f"no copy in mode {mode} is {by_itself} times slower by itself")
+    cells = (_cell(model, device, FIRST, mode), _cell(model, device, AGAIN, SLOWER_BY_ITSELF.get(by_itself, mode)))
+    contest = Contest(cells[0].contest_id, tuple(PlannedCell(cell, asked_by_name=True) for cell in cells))
+    begun = time.monotonic()
+    request = Request(models=(model,), devices=(device,), schedule=schedule)
+    with tempfile.TemporaryDirectory() as folder:
+        reference = Path(folder) / "reference.safetensors"
+        for number in range(trials):
+            if time.monotonic() - begun > limit_s:
+                return
+            yield _trial(
+                request, contest, Path(folder) / str(number), reference, progress, planted, by_itself, max_processes
+            )
+
+
+def summarise_trials(model: str, mode: str, trials: Sequence[Sequence[Answer]]) -> list[Summary]:
+    """Return a summary of all trials for each planted slowdown."""
+    by_planted: dict[float, list[Answer]] = {}
+    for answers in trials:
+        for answer in answers:
+            by_planted.setdefault(answer.planted, []).append(answer)
+    return [_summary(model, mode, by_planted[planted]) for planted in sorted(by_planted)]
+
+
+def _summary(model: str, mode: str, answers: Sequence[Answer]) -> Summary:
+    winners = sum(answer.winner is not None for answer in answers)
+    return Summary(
+        model=model,
+        mode=mode,
+        planted=answers[0].planted,
+        trials=len(answers),
+        winners=winners,
+        right=sum(answer.is_right for answer in answers),
+        unstable=sum(answer.unstable for answer in answers),
+        upper=_upper_bound(winners, len(answers)),
+        half_width=statistics.median(_half_width(answer.ratio) for answer in answers),
+        processes=statistics.mean(answer.processes for answer in answers),
+        seconds=statistics.median(answer.seconds for answer in answers),
+    )
+
+
+@dataclass(frozen=True)
+class UsualTrial:
+    """Two copies that were measured as most scripts do it."""
+
+    gap: float  # slower median / faster median - 1
+    seconds: float
+
+
+def usual_method(model: str, device: str, mode: str, trials: int, limit_s: float = float("inf")) -> list[UsualTrial]:
+    """Measure the same two copies by the usual method: one process each, one after the other, medians of 100 calls."""
+    cells = [_cell(model, device, backend, mode) for backend in (FIRST, AGAIN)]
+    begun = time.monotonic()
+    found: list[UsualTrial] = []
+    with tempfile.TemporaryDirectory() as folder:
+        reference = Path(folder) / "reference.safetensors"
+        with Launchers("auto") as launchers:
+            worker = launchers.first.start(ComputeReference(cell=cells[0], reference=reference), Path(folder) / "log")
+            worker.receive(time.monotonic() + USUAL_LIMIT_S)
+        while len(found) < trials and time.monotonic() - begun <= limit_s:
+            started = time.monotonic()
+            medians = [_usual_median_ns(cell, reference, Path(folder)) for cell in cells]
+            found.append(UsualTrial(max(medians) / min(medians) - 1, time.monotonic() - started))
+    return found
+
+
+def _usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
+    plan = SamplingPlan(1, 1, 1, burst_s=0.0, burst_calls=USUAL_CALLS, warm_up_s=0.5)
+    with Launchers("auto") as launchers:
+        job = MeasureCell(cell=cell, reference=reference, sampling=plan, shared_folder=folder)
+        worker = launchers.first.start(job, folder / "log")
+        while not isinstance(event := worker.receive(time.monotonic() + USUAL_LIMIT_S), BurstTaken):
+            if isinstance(event, Failed):
+                raise BakeoffError(f"{cell.id}: {event.reason}")
+            if isinstance(event, Loaded):
+                worker.send(Build())
+            if isinstance(event, Built):
+                worker.send(BeginWarmUp())
+            if isinstance(event, Ready):
+                worker.send(TakeBurst())
+        return statistics.median(event.samples_ns)
+
+
+def to_json(trial: Trial) -> str:
+    """Return a trial as one line of JSON, with enough of its bursts to try other statistics on."""
+    answers = [answer.model_dump(mode="json") for answer in trial.answers]
+    return json.dumps(
+        {"answers": answers, "bursts": [[_condensed(one) for one in each.bursts] for each in trial.records]}
+    )
+
+
+def answers_of(line: str) -> list[Answer]:
+    """Return the answers in a line that `to_json` has made."""
+    return [Answer.model_validate(answer) for answer in json.loads(line)["answers"]]
+
+
+def _condensed(burst: Burst) -> dict[str, object]:
+    ordered = sorted(burst.samples_ns)
+    deciles = [ordered[round((len(ordered) - 1) * part / 20)] for part in range(21)]
+    conditions = burst.conditions
+    return {
+        "process": burst.process,
+        "round": burst.round,
+        "calls": len(ordered),
+        "mean_ns": round(statistics.mean(ordered)),
+        "twentieths_ns": deciles,
+        "wait": conditions and conditions.wait_share,
+        "steal": conditions and conditions.steal_share,
+        "switches": conditions and conditions.involuntary_switches,
+        "calibration_ms": conditions and conditions.calibration_ms,
+    }
+
+
+def _trial(
+    request: Request,
+    contest: Contest,
+    folder: Path,
+    reference: Path,
+    progress: Progress,
+    planted: Sequence[float],
+    by_itself: float,
+    max_processes: int,
+) -> Trial:
+    begun = time.monotonic()
+    ends_s: list[float] = []
+
+    def undecided_for_any(records: Sequence[Record]) -> list[tuple[str, str]]:
+        ends_s.append(time.monotonic() - begun)
+        return [pair for factor in planted for pair in undecided(slowed(records, factor / by_itself))]
+
+    ids = [planned.cell.id for planned in contest.cells]
+    store = Store.create(folder, request, ids, "selfcheck")
+    cell = contest.cells[0].cell
+    # all trials share one reference, and only latencies are looked at
+    store.save_ceilings(cell.device, cell.precision, Ceilings(flops_per_s=1.0, bytes_per_s=1.0))
+    if reference.exists():
+        shutil.copy(reference, store.reference(contest.id))
+    plan = replace(
+        SamplingPlan.lasting(request.min_time_s, request.processes, max_processes=max_processes), latency_only=True
+    )
+    with Launchers(request.start_method) as launchers:
+        launchers.prepare(plan.processes)
+        interleaved = request.schedule == "interleaved"
+        measurement = Measurement(
+            launchers, store, progress, plan, request.time_limit_s, interleaved, undecided_for_any
+        )
+        measure_contest(measurement, contest, contest.cells)
+    if not reference.exists():
+        shutil.copy(store.reference(contest.id), reference)
+    records = store.records()
+    shutil.rmtree(folder)
+    first = next(record for record in records if record.cell.backend == FIRST)
+    again = next(record for record in records if record.cell.backend == AGAIN)
+    answers = tuple(answer_for([first, again], factor, ends_s, plan.processes, by_itself) for factor in planted)
+    return Trial(answers=answers, records=(first, again))
+
+
+def answer_for(
+    records: Sequence[Record], planted: float, ends_s: Sequence[float], fewest: int, by_itself: float = 1.0
+) -> Answer:
+    """Return the verdict at the time when a contest with this slowdown would have stopped."""
+    second_slowed = slowed(records, planted / by_itself)
+    for number, end_s in enumerate(ends_s):
+        processes = fewest + number
+        seen = [_first_processes(record, processes) for record in second_slowed]
+        if not undecided(seen) or number == len(ends_s) - 1:
+            verdict = judge_contest(seen)
+            return Answer(
+                planted=planted,
+                winner=verdict.winner,
+                unstable=verdict.unstable,
+                ratio=speedup(seen[0].bursts, seen[1].bursts),
+                processes=processes,
+                seconds=end_s,
+            )
+    raise AssertionError("a trial asks at least once whether it is decided")
+
+
+def slowed(records: Sequence[Record], factor: float) -> list[Record]:
+    """Return the records with the second copy's calls `factor` times as long."""
+    return [
+        record if record.cell.backend == FIRST else _with_bursts(record, _multiplied(record.bursts, factor))
+        for record in records
+    ]
+
+
+def _multiplied(bursts: Iterable[Burst], factor: float) -> list[Burst]:
+    return [
+        burst.model_copy(update={"samples_ns": [round(sample * factor) for sample in burst.samples_ns]})
+        for burst in bursts
+    ]
+
+
+def _first_processes(record: Record, count: int) -> Record:
+    kept = [process.index for process in record.processes[:count]]
+    seen = _with_bursts(record, [burst for burst in record.bursts if burst.process in kept])
+    return seen.model_copy(update={"processes": record.processes[:count]})
+
+
+def _with_bursts(record: Record, bursts: list[Burst]) -> Record:
+    return record.model_copy(update={"bursts": bursts, "latency": summarise(bursts)})
+
+
+def _cell(model: str, device: str, backend: str, mode: str) -> Cell:
+    return Cell(
+        model=model, dimensions=models.find(model).resolve({}), device=Device(device), backend=backend, mode=mode
+    )
+
+
+def _half_width(ratio: Ratio) -> float:
+    return float("inf") if ratio.ci95 is None else (ratio.ci95.high - ratio.ci95.low) / 2
+
+
+def _upper_bound(hits: int, trials: int) -> float:
+    """Return Clopper and Pearson's one-sided 95 % upper bound of a rate."""
+    return 1.0 if hits == trials else float(special.betaincinv(hits + 1, trials - hits, 0.95))

@@ -1,0 +1,53 @@
+"""What the doctor says of the environments beside the one that runs Bakeoff: what differs there, and what imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from packaging.utils import canonicalize_name
+
+from bakeoff.commands import environments
+from bakeoff.doctor import facts
+from bakeoff.doctor.diagnosis import Library, OtherEnvironment
+from bakeoff.measuring.controller.launcher import launcher
+from bakeoff.planning.plan import StartMethod
+
+NEEDED = ("torch", "pydantic")
+"""A worker needs these, so that every environment must have them."""
+
+
+def look_at(
+    name: str, known: Mapping[str, Library], named: Sequence[str], start_method: StartMethod
+) -> OtherEnvironment:
+    """Return what differs in an environment, and what imports there: torch, pydantic and the libraries of backends.
+
+    `known` are the libraries of all backends. Those that differ are tried, and those that a named backend needs.
+    """
+    python = str(environments.python_of(name))
+    contents = {str(canonicalize_name(package)): version for package, version in environments.contents(name).items()}
+    needed = {one: known.get(one) or Library(name=one) for one in NEEDED}
+    wanted = {one: each for one, each in known.items() if one in contents or set(named) & set(each.backends)}
+    there = [
+        library.model_copy(update={"version": contents.get(library.name) or facts.installed(library.name)})
+        for library in (needed | wanted).values()
+    ]
+    with launcher(start_method, python) as server:
+        tried = [facts.tried(library, server) for library in there if library.version]
+    return OtherEnvironment(name=name, python=python, differs=differences(contents), libraries=tried)
+
+
+def differences(contents: Mapping[str, str]) -> dict[str, tuple[str, str | None]]:
+    """Return the version there and that in the environment of Bakeoff, if any, for each package that differs."""
+    both = {package: (version, facts.installed(package)) for package, version in contents.items()}
+    return {package: (there, here) for package, (there, here) in both.items() if there != here}
+
+
+def broken(found: Iterable[OtherEnvironment], named: Iterable[str]) -> list[str]:
+    """Return a phrase for each library of a named backend that does not import in an environment."""
+    asked = set(named)
+    return [
+        f"{library.name} in environment {one.name}"
+        for one in found
+        for library in one.libraries
+        if library.imports is False and asked & set(library.backends)
+    ]

@@ -1,0 +1,198 @@
+"""Find out what is wrong with this machine: try each backend with a tiny model, and look for known traps."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from bakeoff import backends, models
+from bakeoff.backends.base import Backend
+from bakeoff.commands.environments import names as names_of_environments
+from bakeoff.doctor import environments, facts, traps
+from bakeoff.doctor.diagnosis import Diagnosis, Finding, Outcome, Trial, Weight
+from bakeoff.measuring.controller import groundwork
+from bakeoff.measuring.controller.cell_run import CellEnded, CellRun, ContestSetup
+from bakeoff.measuring.controller.launcher import Launcher, Launchers
+from bakeoff.measuring.controller.progress import Silent
+from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
+from bakeoff.measuring.probes import ask
+from bakeoff.planning.configurations import ALL, expand_backends
+from bakeoff.planning.plan import Contest, PlannedCell, Request, StartMethod
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.schema import Cell, Status
+from bakeoff.records.store import Store
+
+TRIAL_S = 0.02
+"""The seconds of calls in a trial. It tests that a backend works, not how fast it is."""
+
+TRIAL_LIMIT_S = 600.0
+
+Say = Callable[[str], None]
+
+
+def examine(
+    backends_asked: Sequence[str], devices_asked: Sequence[str], say: Say, start_method: StartMethod = "auto"
+) -> Diagnosis:
+    """Try backends on devices and look for known traps. Each step is told to `say`.
+
+    By default, every backend is tried on the CPU, and on CUDA where torch sees a GPU. Raises UsageError for a backend,
+    mode or device that does not exist.
+    """
+    contests = _plan(backends_asked, devices_asked or ("cpu",))  # wrong names are found before any process starts
+    with Launchers(start_method) as launchers:
+        say("asking torch")
+        probed = ask(launchers.first, ProbeTorch(), TorchFacts)
+        if not devices_asked and probed.cuda_devices:
+            contests = _plan(backends_asked, ("cpu", "cuda"))
+        planned = [cell for contest in contests for cell in contest.cells]
+        say("importing libraries")
+        found = facts.gather({one.cell.backend for one in planned}, probed, launchers.first)
+        findings = traps.find_all(found)
+        store = Store.create(launchers.first.temporary / "doctor", Request(), [], "bakeoff doctor")
+        trials = [
+            explained(trial, findings)
+            for contest in contests
+            for trial in _try_all(contest, launchers.first, store, say)
+        ]
+    named = [one.cell.backend for one in planned if one.asked_by_name]
+    others = []
+    for name in names_of_environments():
+        say(f"looking at environment {name}")
+        others.append(environments.look_at(name, found.libraries, named, start_method))
+    return Diagnosis(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        facts=found,
+        trials=trials,
+        findings=findings,
+        environments=others,
+        broken=[*broken(trials, planned, devices_asked), *environments.broken(others, named)],
+    )
+
+
+def explained(trial: Trial, findings: Sequence[Finding]) -> Trial:
+    """Return the trial with the remedy of its cause. A backend that a trap keeps from working is broken, not absent."""
+    causes = [finding for finding in findings if _keeps(finding, trial)]
+    if trial.outcome is Outcome.PASS or not causes:
+        return trial
+    remedy = "; ".join(dict.fromkeys(finding.remedy for finding in causes))
+    return trial.model_copy(update={"outcome": Outcome.FAIL, "remedy": remedy})
+
+
+def broken(trials: Sequence[Trial], planned: Sequence[PlannedCell], devices_asked: Sequence[str]) -> list[str]:
+    """Return a phrase for each thing that the user named and that does not work.
+
+    A named backend must pass on every named device, or on one device and fail on none if no device was named. A named
+    device must have a backend that passes on it.
+    """
+    found = []
+    for label in dict.fromkeys(one.cell.label for one in planned if one.asked_by_name):
+        own = [trial for trial in trials if trial.label == label]
+        wrong = [trial.device for trial in own if trial.outcome is Outcome.FAIL]
+        if devices_asked or not any(trial.outcome is Outcome.PASS for trial in own):
+            wrong = [trial.device for trial in own if trial.outcome is not Outcome.PASS]
+        found += [f"{label} on {device}" for device in wrong]
+    for device in dict.fromkeys(devices_asked):
+        if not any(trial.outcome is Outcome.PASS for trial in trials if trial.device == device):
+            found.append(f"every backend on {device}")
+    return found
+
+
+def _keeps(finding: Finding, trial: Trial) -> bool:
+    """Return True when the trap keeps the trial's backend from working on its device."""
+    if finding.weight is not Weight.PROBLEM:
+        return False
+    concerned = trial.backend in finding.backends if finding.backends else bool(finding.devices)
+    return concerned and (not finding.devices or trial.device.kind in finding.devices)
+
+
+def _plan(backends_asked: Sequence[str], device_names: Sequence[str]) -> list[Contest]:
+    """Return a cell for each backend on each device, with the model that the backend is tried with."""
+    devices = [Device(name) for name in device_names]
+    contests: dict[str, list[PlannedCell]] = {}
+    for device, (name, mode, by_name) in itertools.product(devices, expand_backends(backends_asked or [ALL])):
+        model, sizes = _model_for(name)
+        dimensions = models.find(model).resolve(sizes)
+        cell = Cell(model=model, dimensions=dimensions, device=device, backend=name, mode=mode)
+        contests.setdefault(cell.contest_id, []).append(PlannedCell(cell, by_name))
+    return [Contest(contest_id, tuple(cells)) for contest_id, cells in contests.items()]
+
+
+def _model_for(backend: str) -> tuple[str, Mapping[str, str]]:
+    try:
+        return backends.create(backend).trial
+    except BakeoffError:  # the trial says why it does not load
+        return Backend.trial
+
+
+def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> list[Trial]:
+    """Try every cell. If not even the reference can be computed, ask each backend what it says of the device."""
+    device = contest.cells[0].cell.device
+    say(f"computing the reference on {device}")
+    try:
+        reference = groundwork.reference(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
+    except groundwork.NoReference as error:
+        return [_without_reference(planned.cell, error, launcher) for planned in contest.cells]
+    sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
+    setup = ContestSetup(store, Silent(), sampling, TRIAL_LIMIT_S, reference)
+    trials = []
+    for planned in contest.cells:
+        say(f"trying {planned.cell.label} on {device}")
+        trials.append(_try(planned, setup, launcher))
+    return trials
+
+
+def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial:
+    """Build, call and check the cell in one process, or in two where it is built ahead of time."""
+    begun = time.monotonic()
+    try:
+        supported = backends.create(planned.cell.backend).supports(planned.cell)
+    except BakeoffError as error:
+        return _trial(planned.cell, Outcome.FAIL, Status.ERROR, str(error), begun)
+    if not supported:
+        return _trial(planned.cell, Outcome.ABSENT, Status.UNSUPPORTED, supported.reason, begun)
+    cell_run = CellRun(planned, setup)
+    try:
+        cell_run.launch(launcher, epoch=0)
+        cell_run.begin_build()
+        cell_run.await_built()
+        accuracy = cell_run.warm_up().accuracy
+    except CellEnded as ended:
+        record = ended.record
+        outcome = Outcome.ABSENT if record.status.is_absence else Outcome.FAIL
+        return _trial(planned.cell, outcome, record.status, record.reason, begun, record.log_tail)
+    finally:
+        cell_run.clear()
+    if not accuracy.passed:
+        return _trial(planned.cell, Outcome.FAIL, Status.INCORRECT, f"wrong: {accuracy.rule}", begun)
+    passed = _trial(planned.cell, Outcome.PASS, Status.OK, "", begun)
+    return passed.model_copy(update={"relative_error": accuracy.relative_rmse})
+
+
+def _without_reference(cell: Cell, error: groundwork.NoReference, launcher: Launcher) -> Trial:
+    begun = time.monotonic()
+    try:
+        missing = ask(launcher, TryBackend(backend=cell.backend, device=cell.device), Tried).reason
+    except BakeoffError as failed:
+        return _trial(cell, Outcome.FAIL, Status.ERROR, str(failed), begun)
+    if missing:
+        return _trial(cell, Outcome.ABSENT, Status.UNAVAILABLE, missing, begun)
+    return _trial(cell, Outcome.FAIL, error.status, str(error), begun)
+
+
+def _trial(cell: Cell, outcome: Outcome, status: Status, reason: str, begun: float, log_tail: str = "") -> Trial:
+    command = f"bakeoff --model {cell.model} --backends {cell.label} --devices {cell.device}"
+    return Trial(
+        backend=cell.backend,
+        mode=cell.mode,
+        device=cell.device,
+        outcome=outcome,
+        status=status,
+        reason=reason,
+        remedy=f"read its log, which this command keeps: {command}" if outcome is Outcome.FAIL else "",
+        seconds=time.monotonic() - begun,
+        log_tail=log_tail,
+    )

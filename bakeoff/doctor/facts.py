@@ -1,0 +1,270 @@
+"""What the doctor reads of a machine: files, the metadata of packages, NVML, and what torch tells in a worker.
+
+Nothing here imports a compiler or torch. Values that cannot be read are None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from bakeoff import backends
+from bakeoff.doctor.diagnosis import Facts, GpuState, Library
+from bakeoff.doctor.traps import OVERRIDES
+from bakeoff.measuring.controller import environment
+from bakeoff.measuring.controller.launcher import Launcher
+from bakeoff.measuring.messages import TorchFacts, Tried, TryImport
+from bakeoff.measuring.nvml import cards, nvml
+from bakeoff.measuring.probes import ask
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.package import checkout
+
+MODULES = {
+    "onnxruntime-gpu": "onnxruntime",
+    "onnxruntime-openvino": "onnxruntime",
+    "onnxruntime-ep-nv-tensorrt-rtx-cu13": "onnxruntime_ep_nv_tensorrt_rtx",
+    "torch-tensorrt": "torch_tensorrt",
+}
+"""The module of a package, where it has another name than the package."""
+
+PROVIDERS = {
+    "CUDA": ("libonnxruntime_providers_cuda.so", "libcudart.so"),
+    "TensorRT": ("libonnxruntime_providers_tensorrt.so", "libnvinfer.so"),
+}
+"""ONNX Runtime's providers: the file, and the library that shows which major version it is linked against."""
+
+COMPILERS = ("g++", "clang++", "c++")
+NVIDIA, DISPLAY = "0x10de", "0x03"
+"""PCI's numbers for the vendor and for the class of VGA and 3D controllers."""
+
+
+def gather(names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher) -> Facts:
+    """Read everything that the traps look at. The packages of the backends `names` are imported in a worker."""
+    asked = set(names)
+    return Facts(
+        python=platform.python_version(),
+        libraries={
+            name: tried(library, launcher) if asked.intersection(library.backends) else library
+            for name, library in libraries([*backends.names(), *asked.difference(backends.names())]).items()
+        }
+        | {"torchvision": tried(Library(name="torchvision", version=installed("torchvision")), launcher)},
+        torch=torch_facts.torch,
+        torch_cuda=torch_facts.cuda,
+        cuda_devices=torch_facts.cuda_devices,
+        linked=linked_by_onnxruntime(),
+        nvidia_cards=nvidia_cards(Path("/sys/bus/pci/devices")),
+        has_nvml=find_spec("pynvml") is not None,
+        driver_cuda=_driver_cuda(),
+        gpus=_gpus(),
+        cxx=compiler(os.environ),
+        shared_memory_bytes=_size_of(Path("/dev/shm")),
+        governor=environment.governor(),
+        cores=psutil.cpu_count(),
+        affinity_cores=len(environment.usable_cores()) or None,
+        quota_cores=quota_cores(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")),
+        container=environment.container(),
+        variables={name: os.environ[name] for name in OVERRIDES if name in os.environ},
+    )
+
+
+def libraries(names: Iterable[str]) -> dict[str, Library]:
+    """Return the packages that these backends need, by canonical name, from their metadata."""
+    used: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            listed = backends.create(name).libraries
+        except BakeoffError:  # the trial says why
+            continue
+        for library in listed:
+            used.setdefault(canonicalize_name(library), []).append(name)
+    needed = _needed_by_bakeoff()
+    return {
+        library: Library(
+            name=library,
+            version=installed(library),
+            needed=needed.get(library, ""),
+            requires=[text for text in _requires(library) if canonicalize_name(Requirement(text).name) in used],
+            backends=users,
+        )
+        for library, users in used.items()
+    }
+
+
+def import_error(module: str, launcher: Launcher) -> str:
+    """Return why `module` does not import, or an empty string. A worker tries it, because an import can crash."""
+    try:
+        return ask(launcher, TryImport(module=module), Tried).reason
+    except BakeoffError as error:
+        return str(error)
+
+
+def tried(library: Library, launcher: Launcher) -> Library:
+    """Return the library with the result of importing it."""
+    if library.version is None:
+        return library
+    reason = import_error(MODULES.get(library.name, library.name.replace("-", "_")), launcher)
+    return library.model_copy(update={"imports": not reason, "import_error": reason})
+
+
+def installed(library: str) -> str | None:
+    """Return the version of a package in the environment that runs Bakeoff, or None."""
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def compiler(variables: Mapping[str, str]) -> str | None:
+    """Return the path of the C++ compiler that Inductor would find, or None."""
+    named = variables.get("CXX")
+    found = (shutil.which(name, path=variables.get("PATH")) for name in ([named] if named else COMPILERS))
+    return next((path for path in found if path), None)
+
+
+def quota_cores(control_groups: Path, membership: Path) -> float | None:
+    """Return the cores' worth of time that the control groups (version 2 or 1) of this process allow, or None.
+
+    `membership` is the kernel's list of groups, /proc/self/cgroup. The narrowest group decides.
+    """
+    granted = [_quota_v2(folder) for folder in _own_groups(control_groups, membership)]
+    granted.append(_quota_v1(control_groups / "cpu"))
+    return min((quota for quota in granted if quota is not None), default=None)
+
+
+def linked_by_onnxruntime() -> dict[str, int]:
+    """Return the major versions of CUDA and TensorRT that onnxruntime-gpu is linked against: none without it."""
+    try:
+        distribution = metadata.distribution("onnxruntime-gpu")
+    except metadata.PackageNotFoundError:
+        return {}
+    folder = Path(str(distribution.locate_file("onnxruntime/capi")))
+    majors = {what: linked_major(folder / file, name) for what, (file, name) in PROVIDERS.items()}
+    return {what: major for what, major in majors.items() if major is not None}
+
+
+def linked_major(library: Path, name: str) -> int | None:
+    """Return the major version of a library such as `libnvinfer.so` that an ELF file is linked against, or None."""
+    try:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.elffile import ELFFile
+    except ImportError:  # the rest of the program works without it
+        return None
+    try:
+        with library.open("rb") as file:
+            section: Any = ELFFile(file).get_section_by_name(".dynamic")
+            asked = [tag.needed for tag in section.iter_tags("DT_NEEDED")] if section else []
+    except (OSError, ELFError):
+        return None
+    found = (re.fullmatch(re.escape(name) + r"\.(\d+).*", one) for one in asked)
+    return next((int(match[1]) for match in found if match), None)
+
+
+def nvidia_cards(bus: Path) -> int:
+    """Return the number of NVIDIA cards on the PCI bus, with a driver or without."""
+    found = 0
+    for device in bus.glob("*"):
+        with contextlib.suppress(OSError):
+            vendor, kind = ((device / file).read_text().strip() for file in ("vendor", "class"))
+            found += vendor == NVIDIA and kind.startswith(DISPLAY)
+    return found
+
+
+def _own_groups(control_groups: Path, membership: Path) -> list[Path]:
+    """Return the folders of the process' own group and of those above it. In version 1 it is the mounted one."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        lines = []
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    folder = control_groups / own
+    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(control_groups))]
+
+
+def _quota_v2(group: Path) -> float | None:
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    return None
+
+
+def _quota_v1(group: Path) -> float | None:
+    with contextlib.suppress(OSError, ValueError):
+        quota_us = int((group / "cpu.cfs_quota_us").read_text())
+        return None if quota_us <= 0 else quota_us / int((group / "cpu.cfs_period_us").read_text())
+    return None
+
+
+def _requires(library: str) -> list[str]:
+    """Return what a package needs on this machine, as `name` and specifier, without its extras."""
+    try:
+        texts = metadata.requires(library) or []
+    except metadata.PackageNotFoundError:
+        return []
+    wanted = [Requirement(text) for text in texts]
+    return [
+        f"{one.name}{one.specifier}"
+        for one in wanted
+        if one.specifier and (one.marker is None or one.marker.evaluate({"extra": ""}))
+    ]
+
+
+def _needed_by_bakeoff() -> dict[str, str]:
+    """Return the versions that this package and its extras ask for, by canonical name.
+
+    A checkout that was not installed has them in its pyproject.toml alone.
+    """
+    if root := checkout():
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        extras = project["optional-dependencies"].values()
+        texts = [*project["dependencies"], *(text for extra in extras for text in extra)]
+    else:
+        texts = metadata.requires("bakeoff") or []
+    wanted = [Requirement(text) for text in texts]
+    return {canonicalize_name(one.name): str(one.specifier) for one in wanted if one.specifier}
+
+
+def _gpus() -> list[GpuState]:
+    with nvml() as library:
+        return [
+            GpuState(
+                index=index,
+                name=card.name,
+                persistence_mode=card.persistence_mode,
+                application_sm_clock_mhz=card.ask("nvmlDeviceGetApplicationsClock", library.NVML_CLOCK_SM),
+                default_sm_clock_mhz=card.ask("nvmlDeviceGetDefaultApplicationsClock", library.NVML_CLOCK_SM),
+                held_down_by=card.throttle_reasons,
+                processes=card.processes,
+            )
+            for index, card in enumerate(cards(library))
+        ]
+
+
+def _driver_cuda() -> str | None:
+    with nvml() as library:
+        if library is None:
+            return None
+        try:
+            number = library.nvmlSystemGetCudaDriverVersion_v2()
+        except library.NVMLError:
+            return None
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _size_of(folder: Path) -> int | None:
+    try:
+        return int(shutil.disk_usage(folder).total)
+    except OSError:
+        return None

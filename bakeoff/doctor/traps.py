@@ -1,0 +1,348 @@
+"""Known traps: each is a pure function from the facts of a machine to findings.
+
+`TRAPS` is the order in which they are printed. docs/troubleshooting.md has a section for each, under its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from bakeoff.doctor.diagnosis import Facts, Finding, Library, Weight
+from bakeoff.models.libraries import torchvision_remedy
+
+MIN_SHARED_MEMORY_BYTES = 2**30
+MIN_QUOTA_SHARE = 0.99
+"""A quota of 31.9 of 32 cores limits nobody."""
+
+NEEDS_DRIVER = ("tensorrt", "torch-tensorrt")
+"""Packages that do not import without a GPU."""
+
+WRITE_CXX = ["inductor", "aotinductor", "hotpath"]
+OVERRIDES = {
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "torch multiplies float32 matrices in TF32",
+    "NVIDIA_TF32_OVERRIDE": "every CUDA library uses TF32, or does not, whatever a program asks for",
+}
+
+
+def find_all(facts: Facts) -> list[Finding]:
+    """Return what every trap finds on this machine."""
+    return [finding.model_copy(update={"trap": name_of(trap)}) for trap in TRAPS for finding in trap(facts)]
+
+
+def name_of(trap: Callable[[Facts], Iterator[Finding]]) -> str:
+    return trap.__name__.replace("_", "-")
+
+
+def several_onnxruntimes(facts: Facts) -> Iterator[Finding]:
+    """The builds of ONNX Runtime are packages with different names that install the same folder."""
+    installed = _onnxruntimes(facts)
+    if len(installed) > 1:
+        wanted = "onnxruntime-gpu" if "onnxruntime-gpu" in installed and _has_gpu(facts) else installed[0]
+        yield Finding(
+            weight=Weight.PROBLEM,
+            text=f"{' and '.join(installed)} are installed over one another, and chance decides which files are left",
+            remedy=f"pip uninstall -y {' '.join(installed)} && pip install {wanted}",
+            backends=["onnx"],
+        )
+
+
+def onnxruntime_without_cuda(facts: Facts) -> Iterator[Finding]:
+    if _has_gpu(facts) and _onnxruntimes(facts) == ["onnxruntime"]:
+        yield Finding(
+            weight=Weight.PROBLEM,
+            text=f"onnxruntime {facts.version('onnxruntime')} is the build for the CPU, and this machine has a GPU",
+            remedy="pip uninstall -y onnxruntime && pip install onnxruntime-gpu",
+            backends=["onnx"],
+            devices=["cuda"],
+        )
+
+
+def torch_without_cuda(facts: Facts) -> Iterator[Finding]:
+    if _has_gpu(facts) and facts.torch and facts.torch_cuda is None:
+        yield Finding(
+            weight=Weight.PROBLEM,
+            text=f"torch {facts.torch} is a build without CUDA, and this machine has a GPU",
+            remedy="install torch from an index of CUDA builds: pip install --force-reinstall torch",
+            devices=["cuda"],
+        )
+
+
+def no_driver(facts: Facts) -> Iterator[Finding]:
+    if facts.nvidia_cards and not facts.gpus and facts.has_nvml:
+        where = "in a container, give it the GPU: docker run --gpus all, or compose's service `bench`"
+        yield Finding(
+            weight=Weight.NOTE if facts.container else Weight.PROBLEM,  # in a container it may be on purpose
+            text=f"{facts.nvidia_cards} NVIDIA card(s) on the bus, but no driver answers here",
+            remedy=where if facts.container else f"install NVIDIA's driver until nvidia-smi answers; {where}",
+            devices=["cuda"],
+        )
+
+
+def nvml_not_installed(facts: Facts) -> Iterator[Finding]:
+    if facts.nvidia_cards and not facts.has_nvml:
+        yield Finding(
+            weight=Weight.WARNING,
+            text="nvidia-ml-py is not installed: reports have no device memory, clocks, throttling or energy",
+            remedy="pip install nvidia-ml-py",
+        )
+
+
+def driver_too_old(facts: Facts) -> Iterator[Finding]:
+    """A driver runs builds for newer minor versions of its CUDA, but not for a newer major version."""
+    if facts.torch_cuda and facts.driver_cuda and _major(facts.torch_cuda) > _major(facts.driver_cuda):
+        yield Finding(
+            weight=Weight.PROBLEM,
+            text=f"torch {facts.torch} is built for CUDA {facts.torch_cuda}, and the driver runs {facts.driver_cuda}",
+            remedy=f"update the driver, or install torch for CUDA {_major(facts.driver_cuda)}",
+            devices=["cuda"],
+        )
+
+
+def torch_tensorrt_of_another_minor(facts: Facts) -> Iterator[Finding]:
+    """Torch-TensorRT is compiled against one minor version of torch."""
+    ours, theirs = facts.version("torch"), facts.version("torch-tensorrt")
+    if ours and theirs and _minor(ours) != _minor(theirs):
+        yield Finding(
+            weight=Weight.PROBLEM,
+            text=f"torch-tensorrt {theirs} is compiled against torch {_minor(theirs)}, and torch {ours} is installed",
+            remedy=f"pip install 'torch-tensorrt=={_minor(ours)}.*'",
+            backends=["torch-tensorrt"],
+            devices=["cuda"],
+        )
+
+
+def library_does_not_import(facts: Facts) -> Iterator[Finding]:
+    """Mostly such a library was compiled against other versions of the libraries beside it."""
+    for library in facts.libraries.values():
+        on_gpu = library.name in NEEDS_DRIVER
+        if library.imports is False and not _lacks_operators(library) and (_has_gpu(facts) or not on_gpu):
+            yield Finding(
+                weight=Weight.PROBLEM,
+                text=f"{library.name} {library.version} is installed and does not import: {library.import_error}",
+                remedy=f"pip install --force-reinstall {library.name}",
+                backends=library.backends,
+                devices=["cuda"] if on_gpu else [],
+            )
+
+
+def torchvision_of_another_torch(facts: Facts) -> Iterator[Finding]:
+    """PyPI's torchvision is compiled against torch with CUDA. Beside the CPU's torch its operators are missing."""
+    library = facts.libraries.get("torchvision")
+    if library and _lacks_operators(library):
+        yield Finding(
+            weight=Weight.WARNING,
+            text=(
+                f"torchvision {library.version} is built for another torch than {facts.torch} "
+                f"({library.import_error}): torchvision and timm do not import"
+            ),
+            remedy=torchvision_remedy(facts.torch_cuda),
+        )
+
+
+def requirement_not_met(facts: Facts) -> Iterator[Finding]:
+    """Check what each installed library needs of the others, and what Bakeoff needs of each."""
+    for library in facts.libraries.values():
+        if library.version and not _satisfies(library.version, library.needed):
+            yield _unmet("Bakeoff", library.name, library.needed, library.version, [])
+        for text in library.requires if library.version else []:
+            wanted = Requirement(text)
+            found = facts.version(canonicalize_name(wanted.name))
+            told_already = {library.name, canonicalize_name(wanted.name)} == {"torch", "torch-tensorrt"}
+            if found and not told_already and not _satisfies(found, str(wanted.specifier)):
+                asking = f"{library.name} {library.version}"
+                # a library of several backends keeps none of them from trying
+                alone = library.backends if len(library.backends) == 1 else []
+                yield _unmet(asking, wanted.name, str(wanted.specifier), found, alone)
+
+
+def onnxruntime_of_another_cuda(facts: Facts) -> Iterator[Finding]:
+    """The CUDA provider is linked against one major version of CUDA and finds its libraries in torch's wheels."""
+    linked, version = facts.linked.get("CUDA"), facts.version("onnxruntime-gpu")
+    if linked and version and facts.torch_cuda and linked != _major(facts.torch_cuda):
+        yield Finding(
+            weight=Weight.PROBLEM,
+            text=f"onnxruntime-gpu {version} wants CUDA {linked}, found {facts.torch_cuda} (torch {facts.torch})",
+            remedy=f"pip install a torch for CUDA {linked}, or an onnxruntime-gpu for CUDA {_major(facts.torch_cuda)}",
+            backends=["onnx"],
+            devices=["cuda"],
+        )
+
+
+def onnxruntime_of_another_tensorrt(facts: Facts) -> Iterator[Finding]:
+    """The TensorRT provider is linked against one major version of TensorRT. `onnx` works without that provider."""
+    linked, installed = facts.linked.get("TensorRT"), facts.version("tensorrt")
+    if linked and installed and linked != Version(installed).major:
+        yield Finding(
+            weight=Weight.WARNING,
+            text=(
+                f"onnxruntime-gpu {facts.version('onnxruntime-gpu')} links TensorRT {linked} (libnvinfer.so.{linked}), "
+                f"and TensorRT {installed} is installed: onnx/tensorrt-ep cannot start"
+            ),
+            remedy=(
+                f"bakeoff env add trt{linked} 'tensorrt=={linked}.*', "
+                f"and name onnx/tensorrt-ep@trt{linked} among the backends"
+            ),
+        )
+
+
+def no_cxx_compiler(facts: Facts) -> Iterator[Finding]:
+    if facts.cxx is None:
+        yield Finding(
+            weight=Weight.PROBLEM,
+            text="no C++ compiler: Inductor on the CPU and AOTInductor write C++",
+            remedy="apt-get install g++, or set CXX to the compiler's path",
+            backends=WRITE_CXX,
+        )
+
+
+def little_shared_memory(facts: Facts) -> Iterator[Finding]:
+    if facts.shared_memory_bytes is not None and facts.shared_memory_bytes < MIN_SHARED_MEMORY_BYTES:
+        yield Finding(
+            weight=Weight.WARNING,
+            text=f"/dev/shm holds {facts.shared_memory_bytes / 2**20:.0f} MiB; loaders and NCCL share tensors there",
+            remedy="in a container: docker run --ipc=host, or --shm-size=1g; else: mount -o remount,size=1G /dev/shm",
+        )
+
+
+def tf32_overridden(facts: Facts) -> Iterator[Finding]:
+    for name, effect in OVERRIDES.items():
+        if value := facts.variables.get(name):
+            yield Finding(
+                weight=Weight.WARNING,
+                text=(
+                    f"{name}={value}: {effect}. Bakeoff's workers do not see it, so the precision of its numbers is "
+                    "right. A service that is started here computes in another precision"
+                ),
+                remedy=f"unset {name} where you deploy, or compare with --precision tf32",
+            )
+
+
+def persistence_off(facts: Facts) -> Iterator[Finding]:
+    off = [f"{gpu.index}" for gpu in facts.gpus if gpu.persistence_mode is False]
+    if off:
+        yield Finding(
+            weight=Weight.WARNING,
+            text=f"persistence mode is off (GPU {', '.join(off)}): the first process waits seconds for the driver",
+            remedy="nvidia-smi -pm 1, as root on the host",
+        )
+
+
+def clock_held_down(facts: Facts) -> Iterator[Finding]:
+    for gpu in facts.gpus:
+        set_to, default = gpu.application_sm_clock_mhz, gpu.default_sm_clock_mhz
+        why = list(gpu.held_down_by)
+        if set_to and default and set_to < default:
+            why.append(f"application clock {set_to} MHz, by default {default}")
+        if why:
+            yield Finding(
+                weight=Weight.WARNING,
+                text=f"GPU {gpu.index} ({gpu.name}) does not run at its full clock: {', '.join(why)}",
+                remedy="see nvidia-smi -q -d CLOCK,PERFORMANCE,POWER; nvidia-smi -rac resets an application clock",
+            )
+
+
+def gpu_in_use(facts: Facts) -> Iterator[Finding]:
+    for gpu in facts.gpus:
+        if gpu.processes:
+            yield Finding(
+                weight=Weight.WARNING,
+                text=f"{gpu.processes} other process(es) compute on GPU {gpu.index}: latencies and memory are shared",
+                remedy="measure on an idle GPU: nvidia-smi shows who uses which, CUDA_VISIBLE_DEVICES chooses one",
+            )
+
+
+def governor_saves_power(facts: Facts) -> Iterator[Finding]:
+    if facts.governor not in (None, "performance"):
+        yield Finding(
+            weight=Weight.WARNING,
+            text=f"the CPU's governor is {facts.governor}: clocks follow the load, and short calls run at low ones",
+            remedy="cpupower frequency-set -g performance, as root on the host",
+        )
+
+
+def fewer_cores_than_the_machine(facts: Facts) -> Iterator[Finding]:
+    """A quota is worse than fewer cores: torch starts a thread for each core, and all are stopped."""
+    seen = facts.affinity_cores or facts.cores
+    if facts.quota_cores and seen and facts.quota_cores < MIN_QUOTA_SHARE * seen:
+        yield Finding(
+            weight=Weight.WARNING,
+            text=(
+                f"the control group allows the time of {facts.quota_cores:g} cores, and {seen} are visible: torch "
+                "starts a thread for each, and all are stopped when the time is used up"
+            ),
+            remedy=f"OMP_NUM_THREADS={max(1, int(facts.quota_cores))}, or whole cores: docker run --cpuset-cpus",
+        )
+    elif facts.cores and facts.affinity_cores and facts.affinity_cores < facts.cores:
+        yield Finding(
+            weight=Weight.NOTE,
+            text=f"{facts.affinity_cores} of the machine's {facts.cores} cores may be used, and numbers are for these",
+            remedy="taskset -p $$ shows which; to use all, start without taskset or --cpuset-cpus",
+        )
+
+
+TRAPS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    torch_without_cuda,
+    no_driver,
+    driver_too_old,
+    several_onnxruntimes,
+    onnxruntime_without_cuda,
+    onnxruntime_of_another_cuda,
+    onnxruntime_of_another_tensorrt,
+    torch_tensorrt_of_another_minor,
+    library_does_not_import,
+    torchvision_of_another_torch,
+    requirement_not_met,
+    no_cxx_compiler,
+    nvml_not_installed,
+    tf32_overridden,
+    gpu_in_use,
+    clock_held_down,
+    persistence_off,
+    governor_saves_power,
+    fewer_cores_than_the_machine,
+    little_shared_memory,
+)
+
+
+def _unmet(asking: str, name: str, specifier: str, found: str, backends: list[str]) -> Finding:
+    return Finding(
+        weight=Weight.PROBLEM if backends else Weight.WARNING,
+        text=f"{asking} needs {name} {specifier}, and {found} is installed",
+        remedy=f"pip install '{name}{specifier}'",
+        backends=backends,
+    )
+
+
+def _onnxruntimes(facts: Facts) -> list[str]:
+    beside = ("onnxruntime-genai", "onnxruntime-ep-")  # these are no builds of it
+    names = [name for name in facts.libraries if name.startswith("onnxruntime") and not name.startswith(beside)]
+    return [name for name in names if facts.libraries[name].version]
+
+
+def _lacks_operators(library: Library) -> bool:
+    return library.name == "torchvision" and "operator torchvision::" in library.import_error
+
+
+def _has_gpu(facts: Facts) -> bool:
+    return bool(facts.gpus or facts.nvidia_cards)
+
+
+def _satisfies(version: str, specifier: str) -> bool:
+    """Return True when a version meets `specifier`. NVIDIA's 2.8.0a0+nv25.8 counts as 2.8."""
+    try:
+        return SpecifierSet(specifier).contains(Version(version).base_version, prereleases=True)
+    except InvalidVersion:
+        return True  # such a build cannot be judged by its number
+
+
+def _minor(version: str) -> str:
+    return ".".join(str(part) for part in Version(version).release[:2])
+
+
+def _major(version: str) -> int:
+    return Version(version).major

@@ -1,0 +1,467 @@
+"""Compares two reports of the same cells: what became faster, slower or broken between them.
+
+Two runs share no round, so no ratio removes what the machine did between them. There is only a control: the baseline,
+which was measured in both. It is eager, or ONNX Runtime for an ONNX file. docs/gate.md explains the rules and what they
+cannot show.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pydantic import JsonValue
+
+from bakeoff.judging import environments
+from bakeoff.judging.change import Change, calibration_change, latency_change, relative_change
+from bakeoff.judging.environments import Bearing, Difference
+from bakeoff.judging.estimate import process_medians_ms
+from bakeoff.judging.fit import Fit
+from bakeoff.judging.intervals import student_quantile
+from bakeoff.judging.judgement import ContestJudgement, judge
+from bakeoff.judging.ranking import BASELINE, baseline_of
+from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.schema import Cell, Record, Report, Status
+
+FAIL_ABOVE = 0.05
+"""The share by which a cell may become slower before that is a regression."""
+
+MIN_CHANGE = 0.02
+"""A smaller change is never called one, however narrow its interval."""
+
+MIN_UNCONTROLLED_CHANGE = 0.25
+"""A change must be over this without an interval over processes, without a control, or on another machine."""
+
+
+class Outcome(StrEnum):
+    """What became of a cell, in the order in which a reader wants to see them."""
+
+    BROKEN = "broken"  # it was ok, and is not any more
+    SLOWER = "slower"
+    CANNOT_TELL = "cannot tell"
+    FASTER = "faster"
+    SAME = "same"
+    MENDED = "mended"  # it was not ok, and is now
+    FAILING = "failing"  # it was not ok, and still is not
+    NOT_MEASURED = "not measured"  # unavailable or unsupported, and its backend was not asked for by name
+    ONLY_BASE = "only in base"
+    ONLY_NEW = "only in new"
+
+
+_TOLD = {Outcome.BROKEN, Outcome.SLOWER, Outcome.FASTER, Outcome.SAME, Outcome.MENDED}
+
+CANNOT_TELL = "cannot-tell"
+FAIL_ON = (
+    Outcome.SLOWER.value,
+    Outcome.BROKEN.value,
+    *(status.value for status in Status if status.is_failure),
+    CANNOT_TELL,
+)
+"""What a gate may fail on. `broken` is a cell that was ok and is not any more; a status is such a cell with this
+status."""
+
+MIN_PROCESSES = 3
+MAX_PROCESSES = 100
+
+
+class ReasonKind(StrEnum):
+    """Why a cell has its outcome."""
+
+    ENDED = "ended"  # it has no numbers in at least one run; its records say why
+    NO_SAMPLES = "no samples"
+    IS_CONTROL = "is control"  # the baseline itself moved: its change and the machine's are one number
+    OTHER_MACHINE = "other machine"
+    SINGLE_PROCESS = "single process"
+    NO_BASELINE = "no baseline"  # none in the same rounds of both runs
+    WIDE_INTERVAL = "wide interval"
+    DISAGREEMENT = "disagreement"  # the latency and its ratio to the baseline's have different outcomes
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason with its values. With `margin`, only a change over this share could be told."""
+
+    kind: ReasonKind
+    margin: float | None = None
+    latency: Outcome | None = None  # of a disagreement: by the latency alone
+    relative: Outcome | None = None  # of a disagreement: by the ratio to the baseline's
+
+
+@dataclass(frozen=True)
+class Control:
+    """The change of the baseline: the same code in both runs unless its library or the machine is another."""
+
+    label: str
+    change: Change
+    moved: bool  # by more than its own interval leaves open
+    calibration: Change | None  # of a fixed piece of work outside of torch, if both runs timed it
+
+
+@dataclass(frozen=True)
+class CellChange:
+    """One cell that is in at least one of the two reports."""
+
+    cell: Cell
+    base: Record | None
+    new: Record | None
+    outcome: Outcome
+    is_regression: bool = False
+    reason: Reason | None = None
+    raw: Change | None = None  # of the latency, widened by what the control leaves open
+    normalised: Change | None = None  # of the latency over the baseline's in the same rounds
+    baseline: str = BASELINE
+    differences: tuple[Difference, ...] = ()  # between the two records: switches, settings, placement
+
+
+@dataclass(frozen=True)
+class Untold:
+    """Why cells could not be told slower, faster or the same."""
+
+    cells: int
+    is_all: bool  # nothing could be told of any other cell either
+    kind: ReasonKind  # the reason of most of them
+    margin: float | None = None  # only a change over this share would have been told
+    processes: int | None = None  # of each cell in both runs would tell; None where more do not help
+    is_enough: bool = True  # False if even the largest number that can be asked for may not tell
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that an output of two compared reports shows."""
+
+    base: Report
+    new: Report
+    fail_above: float
+    differences: list[Difference]  # of the environments
+    controls: dict[str, Control]  # by contest, if its baseline was measured in both
+    cells: list[CellChange]  # the most important ones first
+    undecided_in_base: list[str]  # titles of contests of the base run that measuring left undecided
+    undecided_in_new: list[str]
+
+    @property
+    def regressions(self) -> list[CellChange]:
+        return [cell for cell in self.cells if cell.is_regression]
+
+    def failing(self, kinds: Collection[str]) -> list[CellChange]:
+        """Return the cells that fail a gate with these words of `FAIL_ON`."""
+        return [
+            cell
+            for cell in self.cells
+            if (cell.is_regression and cell.outcome in kinds)
+            or (cell.is_regression and cell.new and cell.new.status in kinds)
+            or (cell.outcome is Outcome.CANNOT_TELL and CANNOT_TELL in kinds)
+        ]
+
+    @property
+    def baselines(self) -> list[str]:
+        """Return the labels that ratios are taken to: one, unless ONNX files and other models are compared together."""
+        return list(dict.fromkeys(cell.baseline for cell in self.cells))
+
+    @property
+    def untold(self) -> Untold | None:
+        """Return why nothing could be told of some cells, or None if there is no such cell."""
+        reasons = [cell.reason for cell in self.cells if cell.outcome is Outcome.CANNOT_TELL and cell.reason]
+        if not reasons:
+            return None
+        kind, _ = Counter(reason.kind for reason in reasons).most_common(1)[0]
+        found = Untold(
+            cells=len(reasons),
+            is_all=not any(cell.outcome in _TOLD for cell in self.cells),
+            kind=kind,
+            margin=max((reason.margin for reason in reasons if reason.margin), default=None),
+        )
+        if kind is ReasonKind.SINGLE_PROCESS:
+            return replace(found, processes=MIN_PROCESSES)
+        if kind is not ReasonKind.WIDE_INTERVAL:
+            return found
+        needed = _processes_needed(self.cells, self.fail_above)
+        return replace(found, processes=min(needed, MAX_PROCESSES), is_enough=needed <= MAX_PROCESSES)
+
+    @property
+    def tells_most(self) -> bool:
+        """Return True unless nothing could be told of most cells."""
+        return self.untold is None or 2 * self.untold.cells <= len(self.cells)
+
+
+def compare(base: Report, new: Report, fail_above: float = FAIL_ABOVE) -> Comparison:
+    """Compare two reports. A cell that became slower by more than the share `fail_above` is a regression.
+
+    Raises UsageError if the reports share no cell: a gate that compares nothing must not let anything pass.
+    """
+    base_contests, new_contests = judge(base).contests, judge(new).contests
+    before, after = _records_of(base_contests), _records_of(new_contests)
+    if not before.keys() & after.keys():
+        raise UsageError(
+            f"{base.run_id} and {new.run_id} share no cell: measure the same models, sizes, devices and backends"
+        )
+    differences = environments.differences(base.environment, new.environment)
+    fits = _Fits(base_contests, new_contests)
+    baselines = _baselines(before, after)
+    controls = _controls(before, after, baselines, fits, fail_above)
+    rules = _Rules(fail_above, any(difference.bearing is Bearing.MACHINE for difference in differences))
+    cells = [
+        replace(
+            _cell_change(before.get(cell_id), after.get(cell_id), fits, controls, rules),
+            baseline=baselines[record.cell.contest_id],
+        )
+        for cell_id, record in (before | after).items()
+    ]
+    order = list(Outcome)
+    return Comparison(
+        base=base,
+        new=new,
+        fail_above=fail_above,
+        differences=differences,
+        controls=controls,
+        cells=sorted(cells, key=lambda cell: (not cell.is_regression, order.index(cell.outcome))),
+        undecided_in_base=[contest.title for contest in base_contests if contest.unstable],
+        undecided_in_new=[contest.title for contest in new_contests if contest.unstable],
+    )
+
+
+def _processes_needed(cells: Iterable[CellChange], fail_above: float) -> int:
+    """Return about how many processes of each cell would tell whether one is slower by `fail_above`.
+
+    An interval of half the limit at most lets every change be told: it is that small, or its interval is without 0.
+    Processes are taken to differ as they did, by the root mean square over the cells.
+    """
+    spreads = [
+        cell.raw.half_width / _half_width_for(min(len(process_medians_ms(one.bursts)) for one in (cell.base, cell.new)))
+        for cell in cells
+        if cell.base and cell.new and cell.raw and cell.raw.half_width
+    ]
+    spread = math.hypot(*spreads) / math.sqrt(len(spreads))
+    needed = MIN_PROCESSES
+    while needed <= MAX_PROCESSES and spread * _half_width_for(needed) > math.log1p(fail_above) / 2:
+        needed += 1
+    return needed
+
+
+def _half_width_for(processes: int) -> float:
+    """Return half the width of an interval from so many processes on either side, up to a factor."""
+    return student_quantile(0.95, 2 * processes - 2) / math.sqrt(processes)
+
+
+def parse_fail_on(text: str) -> frozenset[str]:
+    """Read `slower,incorrect`. Raises UsageError for a word that is not in `FAIL_ON`."""
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if word not in FAIL_ON:
+            raise unknown("kind of failure", word, FAIL_ON, f"--fail-on takes {', '.join(FAIL_ON)}")
+    return frozenset(words)
+
+
+def parse_share(text: str) -> float:
+    """Read `5%` or `5 %` as 0.05. Raises UsageError for anything else: a bare 0.05 could mean either."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise UsageError(f"--fail-above {text}: write a percentage over 0, such as 5%")
+    return float(match[1]) / 100
+
+
+_Records = Mapping[str, Record]
+
+
+def _records_of(contests: Sequence[ContestJudgement]) -> dict[str, Record]:
+    return {judged.cell.id: judged.record for contest in contests for judged in contest.cells}
+
+
+class _Fits:
+    """The fits of each contest in both runs."""
+
+    def __init__(self, base: Sequence[ContestJudgement], new: Sequence[ContestJudgement]) -> None:
+        self._base = {contest.contest_id: contest.fit for contest in base}
+        self._new = {contest.contest_id: contest.fit for contest in new}
+
+    def of(self, cell: Cell) -> tuple[Fit, Fit]:
+        """Return the fits of the contest in the base run and in the new one. Both have it."""
+        return self._base[cell.contest_id], self._new[cell.contest_id]
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """How large a change must be to be called one."""
+
+    fail_above: float
+    other_machine: bool
+
+    @property
+    def margin(self) -> float:
+        return max(MIN_UNCONTROLLED_CHANGE, self.fail_above)
+
+    def by_interval(self, change: Change) -> Outcome:
+        """Return what an interval over processes says."""
+        if change.half_width is None:
+            return Outcome.CANNOT_TELL
+        size = abs(change.log)
+        if size > change.half_width and size > math.log1p(min(MIN_CHANGE, self.fail_above)):
+            return _direction(change)
+        if size + change.half_width <= math.log1p(self.fail_above):
+            return Outcome.SAME
+        return Outcome.CANNOT_TELL
+
+    def by_margin(self, change: Change) -> Outcome:
+        """Return what can be said if the drift between the runs is unknown."""
+        is_over = abs(change.log) - (change.half_width or 0.0) > math.log1p(self.margin)
+        return _direction(change) if is_over else Outcome.CANNOT_TELL
+
+
+def _direction(change: Change) -> Outcome:
+    return Outcome.SLOWER if change.log > 0 else Outcome.FASTER
+
+
+def _cell_change(
+    base: Record | None, new: Record | None, fits: _Fits, controls: Mapping[str, Control], rules: _Rules
+) -> CellChange:
+    if base is None or new is None:
+        return _alone(base, new)
+    if base.status is Status.OK and new.status is Status.OK:
+        return _timed(base, new, fits, controls.get(new.cell.contest_id), rules)
+    return _ended(base, new)
+
+
+def _alone(base: Record | None, new: Record | None) -> CellChange:
+    """Return the change of a cell that only one run was asked for. It is never a regression."""
+    record = new or base
+    if record is None:
+        raise ValueError("a cell is in at least one of the two reports")
+    outcome = Outcome.ONLY_NEW if new else Outcome.ONLY_BASE
+    return CellChange(record.cell, base, new, outcome, reason=Reason(ReasonKind.ENDED))
+
+
+def _ended(base: Record, new: Record) -> CellChange:
+    """Return the change of a cell that has no numbers to compare in at least one of the runs."""
+    is_lost = base.status is Status.OK and (new.status.is_failure or new.asked_by_name)
+    if new.status is Status.OK:
+        outcome = Outcome.MENDED
+    elif is_lost:
+        outcome = Outcome.BROKEN
+    else:
+        outcome = Outcome.NOT_MEASURED if new.status.is_absence else Outcome.FAILING
+    differences = _differences(base, new)
+    return CellChange(new.cell, base, new, outcome, is_lost, Reason(ReasonKind.ENDED), differences=differences)
+
+
+def _timed(base: Record, new: Record, fits: _Fits, control: Control | None, rules: _Rules) -> CellChange:
+    """Return the change of a cell that is ok in both runs."""
+    label = new.cell.label
+    raw = latency_change(*fits.of(new.cell), label)
+    found = CellChange(new.cell, base, new, Outcome.CANNOT_TELL, raw=raw, differences=_differences(base, new))
+    if raw is None:
+        return replace(found, reason=Reason(ReasonKind.NO_SAMPLES))
+    if control and label == control.label:
+        outcome, reason = _judge_control(control, rules)
+        if label == BASELINE or outcome is Outcome.SAME:
+            return replace(found, outcome=outcome, reason=reason)
+        control = None  # a library that may itself have become slower, as eager does not
+    normalised = None
+    if control:
+        raw = raw.widened(control.change)
+        normalised = relative_change(*fits.of(new.cell), label, control.label)
+    outcome, reason, decided = _judge(raw, normalised, control, rules)
+    is_regression = outcome is Outcome.SLOWER and decided.log > math.log1p(rules.fail_above)
+    return replace(found, outcome=outcome, is_regression=is_regression, reason=reason, raw=raw, normalised=normalised)
+
+
+def _judge_control(control: Control, rules: _Rules) -> tuple[Outcome, Reason | None]:
+    """Judge the baseline itself: it is the same, or nothing can be told: its change and the machine's are one."""
+    if control.moved:
+        return Outcome.CANNOT_TELL, Reason(ReasonKind.IS_CONTROL)
+    if rules.other_machine:
+        return Outcome.CANNOT_TELL, Reason(ReasonKind.OTHER_MACHINE)
+    outcome = rules.by_interval(control.change)
+    return outcome, None if outcome is Outcome.SAME else _why_open(control.change)
+
+
+def _judge(
+    raw: Change, normalised: Change | None, control: Control | None, rules: _Rules
+) -> tuple[Outcome, Reason | None, Change]:
+    """Return what became of a cell that was measured in both runs, why, and the change that decided it.
+
+    The latency decides if the baseline did not move and intervals can be trusted. Otherwise it and its ratio to the
+    baseline's must agree, and the smaller of the two changes counts.
+    """
+    weakness = _weakness(raw, normalised, rules)
+    outcome_of = rules.by_margin if weakness else rules.by_interval
+    is_steady = not weakness and not (control and control.moved)
+    changes = [raw] if normalised is None or is_steady else [raw, normalised]
+    outcomes = [outcome_of(change) for change in changes]
+    decided = min(changes, key=lambda change: abs(change.log))
+    if len(set(outcomes)) > 1:
+        return Outcome.CANNOT_TELL, Reason(ReasonKind.DISAGREEMENT, None, *outcomes), decided
+    if outcomes[0] is Outcome.CANNOT_TELL:
+        return Outcome.CANNOT_TELL, weakness or _why_open(decided), decided
+    return outcomes[0], weakness, decided
+
+
+def _weakness(raw: Change, normalised: Change | None, rules: _Rules) -> Reason | None:
+    """Return why no interval can be trusted, so that only a large change counts."""
+    if rules.other_machine:
+        return Reason(ReasonKind.OTHER_MACHINE, rules.margin)
+    if raw.half_width is None:
+        return Reason(ReasonKind.SINGLE_PROCESS, rules.margin)
+    if normalised is None:
+        return Reason(ReasonKind.NO_BASELINE, rules.margin)
+    return None
+
+
+def _why_open(change: Change) -> Reason:
+    return Reason(ReasonKind.SINGLE_PROCESS if change.half_width is None else ReasonKind.WIDE_INTERVAL)
+
+
+def _baselines(before: _Records, after: _Records) -> dict[str, str]:
+    """Return the label of each contest's baseline. For an ONNX file it is one that both runs have, if there is any."""
+    cells: dict[str, list[Cell]] = {}
+    shared = [cell_id for cell_id in before if cell_id in after]
+    for cell_id in dict.fromkeys((*shared, *before, *after)):
+        record = before.get(cell_id) or after[cell_id]
+        cells.setdefault(record.cell.contest_id, []).append(record.cell)
+    return {contest_id: baseline_of(known) for contest_id, known in cells.items()}
+
+
+def _controls(
+    before: _Records, after: _Records, baselines: Mapping[str, str], fits: _Fits, fail_above: float
+) -> dict[str, Control]:
+    """Return the change of the baseline in every contest in which it was measured in both runs."""
+    found = {}
+    for cell_id, base in before.items():
+        new, label = after.get(cell_id), baselines[base.cell.contest_id]
+        if base.cell.label != label or new is None or {base.status, new.status} != {Status.OK}:
+            continue
+        if change := latency_change(*fits.of(base.cell), label):
+            calibration = calibration_change(base.bursts, new.bursts)
+            found[base.cell.contest_id] = Control(label, change, _has_moved(change, fail_above), calibration)
+    return found
+
+
+def _has_moved(change: Change, fail_above: float) -> bool:
+    rules = _Rules(fail_above, other_machine=False)
+    outcome = rules.by_margin(change) if change.half_width is None else rules.by_interval(change)
+    return outcome in (Outcome.SLOWER, Outcome.FASTER)
+
+
+def _differences(base: Record, new: Record) -> tuple[Difference, ...]:
+    """Return the switches, settings and placement that differ: they may be the cause of another latency."""
+    found = [
+        *_changed("precision in force", base.precision_in_force, new.precision_in_force),
+        *_changed("setting", base.settings, new.settings),
+    ]
+    if base.placement and new.placement and base.placement.extent is not new.placement.extent:
+        extents = base.placement.extent.value, new.placement.extent.value
+        found.append(Difference("placement", *extents, Bearing.SPEED))
+    return tuple(found)
+
+
+def _changed(kind: str, base: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> list[Difference]:
+    old, late = ({name: str(value) for name, value in values.items()} for values in (base, new))
+    return [
+        Difference(
+            f"{kind}, {name}", old.get(name, environments.UNKNOWN), late.get(name, environments.UNKNOWN), Bearing.SPEED
+        )
+        for name in sorted(base.keys() | new.keys())
+        if base.get(name) != new.get(name)
+    ]

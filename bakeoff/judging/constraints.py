@@ -1,0 +1,151 @@
+"""Reads what a deployment requires of a cell that may win, such as `p99_ms<5, peak_device_bytes<4GB, build_s<60`."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bakeoff.judging.intervals import calls_needed
+from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.schema import Doubt, DoubtKind, Record
+
+PERCENTILES = {"p90_ms": 0.90, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
+
+FORM = "write NAME<NUMBER[,NAME<NUMBER...], with <, <=, > or >=: p99_ms<5, peak_device_bytes<4GB"
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """Everything that a cell must meet in order to win. Falsy if nothing is required."""
+
+    text: str = ""
+    each: tuple[Requirement, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Requirements:
+        """Read `NAME<NUMBER[UNIT]`, separated by commas. An empty text requires nothing.
+
+        Raises UsageError, in one line, for an unknown quantity or unit, or another form.
+        """
+        parts = [part.strip() for part in text.split(",")] if text.strip() else []
+        return cls(", ".join(parts), tuple(map(_parse_one, parts)))
+
+    def unmet(self, record: Record) -> list[Doubt]:
+        """Return one doubt for each requirement that `record` does not meet."""
+        return [doubt for requirement in self.each if (doubt := requirement.unmet(record))]
+
+    @property
+    def calls(self) -> int:
+        """Return how many calls of a cell are needed to judge it by the required percentiles."""
+        quantiles = [PERCENTILES[requirement.name] for requirement in self.each if requirement.name in PERCENTILES]
+        return calls_needed(max(quantiles)) if quantiles else 0
+
+    def __bool__(self) -> bool:
+        return bool(self.each)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One quantity and its limit, which is in the quantity's own unit."""
+
+    name: str
+    comparison: str  # one of <, <=, >, >=
+    limit: float
+    limit_text: str  # as it was written
+
+    def unmet(self, record: Record) -> Doubt | None:
+        """Return a doubt if `record` does not meet this, or if the quantity was not measured."""
+        value = QUANTITIES[self.name].of(record)
+        if value is not None and _COMPARISONS[self.comparison](value, self.limit):
+            return None
+        return Doubt(
+            kind=DoubtKind.REQUIREMENT,
+            labels=[record.cell.label],
+            values={} if value is None else {"value": value},
+            details=[self.name, self.comparison, self.limit_text],
+        )
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity of a record. `of` returns None if it was not measured."""
+
+    of: Callable[[Record], float | None]
+    is_bytes: bool = False
+
+
+def _field(part: str, name: str, is_bytes: bool = False) -> Quantity:
+    return Quantity(lambda record: getattr(getattr(record, part), name, None), is_bytes)
+
+
+QUANTITIES = {
+    "median_ms": _field("latency", "median_ms"),
+    "mean_ms": _field("latency", "mean_ms"),
+    "min_ms": _field("latency", "min_ms"),
+    "p90_ms": _field("latency", "p90_ms"),
+    "p95_ms": _field("latency", "p95_ms"),
+    "p99_ms": _field("latency", "p99_ms"),
+    "p999_ms": _field("latency", "p999_ms"),
+    "calls_per_s": _field("throughput", "calls_per_s"),
+    "build_s": Quantity(lambda record: record.build_s if record.phases else None),
+    "first_call_s": Quantity(lambda record: record.first_call_s),
+    "first_answer_s": Quantity(lambda record: record.first_call_s and record.build_s + record.first_call_s),
+    "warm_build_s": _field("warm_start", "build_s"),
+    "warm_first_answer_s": _field("warm_start", "first_answer_s"),
+    "peak_device_bytes": _field("memory", "peak_device_bytes", is_bytes=True),
+    "peak_resident_bytes": _field("memory", "peak_resident_bytes", is_bytes=True),
+    "artifact_bytes": _field("memory", "artifact_bytes", is_bytes=True),
+    "rmse": _field("accuracy", "rmse"),
+    "relative_rmse": _field("accuracy", "relative_rmse"),
+    "max_abs_error": _field("accuracy", "max_abs_error"),
+    "joules_per_call": _field("energy", "joules_per_call"),
+}
+"""By name, which is that of the report's field if there is one."""
+
+UNITS = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+"""The bytes of each unit. A plain number counts bytes."""
+
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_REQUIREMENT = re.compile(r"(\w+)\s*(<=|>=|<|>)\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)", re.ASCII)
+
+
+def parse_bytes(text: str, option: str) -> float:
+    """Return the bytes of a size such as `2GB`. Raises UsageError, which names the `option`, for any other text."""
+    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)", text, re.ASCII)
+    if found is None:
+        raise UsageError(f"{option} {text}: write a size such as 500MB or 2GB")
+    number, unit = found.groups()
+    if unit and unit not in UNITS:
+        raise unknown("unit of bytes", unit, UNITS, f"{option} {text}")
+    return float(number) * UNITS.get(unit, 1)
+
+
+def _parse_one(text: str) -> Requirement:
+    found = _REQUIREMENT.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--require '{text}': {FORM}")
+    name, comparison, number, unit = found.groups()
+    if name not in QUANTITIES:
+        raise unknown("quantity", name, QUANTITIES, f"--require '{text}'")
+    if unit and not QUANTITIES[name].is_bytes:
+        raise UsageError(f"--require '{text}': {name} takes a plain number, not one in {unit}")
+    if unit and unit not in UNITS:
+        raise unknown("unit of bytes", unit, UNITS, f"--require '{text}'")
+    return Requirement(name, comparison, float(number) * UNITS.get(unit, 1), f"{number}{f' {unit}' if unit else ''}")

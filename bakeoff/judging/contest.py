@@ -1,0 +1,255 @@
+"""Judges one contest: its ranked cells, its winner, and the doubts about both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from bakeoff.judging.certainty import Certainty, Effect, certainty_of
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.costs import BreakEven, Costs
+from bakeoff.judging.doubts import doubts_of
+from bakeoff.judging.fit import Fit
+from bakeoff.judging.load import LoadJudgement, judge_load
+from bakeoff.judging.pareto import Front, front_of
+from bakeoff.judging.ranking import Ranking
+from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns_of
+from bakeoff.records.schema import Cell, Doubt, Generated, Latency, Ratio, Record, Roofline, Status
+
+
+@dataclass(frozen=True)
+class CellJudgement:
+    """What is known of one cell of a contest.
+
+    `rank` is None for a cell that is not ranked, with or without numbers. Cells that share the first place have rank 1.
+    """
+
+    record: Record
+    rank: int | None = None
+    speedup: Ratio | None = None  # over the contest's baseline
+    break_even: BreakEven | None = None  # against the baseline, from a cold start
+    is_baseline: bool = False
+    unmet: tuple[Doubt, ...] = ()  # requirements that it does not meet
+    over_own_build: Ratio | None = None  # its latency over that of the build for this size alone, if it is dynamic
+
+    @property
+    def cell(self) -> Cell:
+        return self.record.cell
+
+    @property
+    def label(self) -> str:
+        return self.record.cell.label
+
+    @property
+    def latency(self) -> Latency | None:
+        return self.record.latency
+
+    @cached_property
+    def turns(self) -> tuple[tuple[Turn, ...], ...]:
+        """Return how the latency of each process moved over the rounds."""
+        return turns_of(self.record)
+
+
+@dataclass(frozen=True)
+class GeneratingCell:
+    """A backend with both graphs ranked. Its rank is by the whole generation, and those that tie share the first."""
+
+    prefill: CellJudgement
+    decode: CellJudgement
+    total_ms: float  # of a whole generation
+    tokens_per_s: float  # of all sequences of a batch, while decoding
+    rank: int
+    speedup: Ratio | None  # of a whole generation, over the baseline
+    pays_after_tokens: int | None  # building both graphs has paid against the baseline; None: not established
+
+    @property
+    def label(self) -> str:
+        return self.decode.label
+
+    @property
+    def generated(self) -> Generated | None:
+        """Return how the tokens of the decode steps agree with eager's."""
+        return self.decode.record.generated
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What is known of the whole generations of one model, the fastest first."""
+
+    prompt: int
+    new_tokens: int
+    sequences: int
+    cells: tuple[GeneratingCell, ...]
+    baseline: str | None
+    peak_bytes: Mapping[int, Mapping[str, int]]  # of decoding, by context and label; of all contexts of this run
+
+    @property
+    def tied(self) -> list[str]:
+        """Return the labels that share the first place."""
+        return [cell.label for cell in self.cells if cell.rank == 1]
+
+
+@dataclass(frozen=True)
+class ContestJudgement:
+    """What is known of one contest. `cells` are in the order of reading: ranked cells first, then the others."""
+
+    cells: tuple[CellJudgement, ...]
+    baseline: str | None  # label of the cell that speed-ups and costs are taken to, if it has sound numbers
+    winner: str | None  # None if no cell is ranked, or if the best ones tie
+    tied: tuple[str, ...]  # labels that share the first place, if there are several
+    runner_up: str | None  # the first label after those that share the first place
+    leads: dict[str, Ratio]  # the best cell over every other ranked one, by label
+    open_labels: tuple[str, ...]  # measuring ended before the best cell's leads over these were decided
+    certainty: Certainty
+    doubts_by_effect: Mapping[Effect, tuple[Doubt, ...]]  # each in order of weight
+    costs: Costs  # of all cells that ended well
+    front: Front  # the ranked cells that no other one dominates
+    fit: Fit  # the latencies and ratios that all of this comes from
+    calls: int | None = None  # over which each cell is compared with the baseline, if the user asked for that
+    load: LoadJudgement | None = None  # what the cells carried under load, if that was asked for
+    generation: Generation | None = None  # of decode steps: what a whole generation takes
+    run_id: str | None = None  # set if several reports are shown together and hold the same contest
+
+    @property
+    def cell(self) -> Cell:
+        """Return any of the cells. Use it for what all of them share."""
+        return self.cells[0].cell
+
+    @property
+    def contest_id(self) -> str:
+        return self.cell.contest_id
+
+    @property
+    def title(self) -> str:
+        """Return a title such as `conv (batch 4, size 128) on cpu, fp32`."""
+        return f"{self.cell.title}, {self.run_id}" if self.run_id else self.cell.title
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Return every doubt, those first that could change who wins, then those that could change its numbers."""
+        return tuple(doubt for effect in Effect for doubt in self.doubts_by_effect[effect])
+
+    @property
+    def candidates(self) -> list[str]:
+        """Return the labels that may be the fastest: the winner alone, or those that tie or are not decided."""
+        best = [self.best.label] if self.best else []
+        return list(dict.fromkeys([*best, *self.tied, *self.open_labels]))
+
+    @property
+    def unstable(self) -> bool:
+        """Return True if measuring ended before the verdict was decided."""
+        return bool(self.open_labels)
+
+    @property
+    def lead(self) -> Ratio | None:
+        """Return the ratio of the best cell to the runner-up."""
+        return self.leads[self.runner_up] if self.runner_up else None
+
+    @property
+    def ranked(self) -> list[CellJudgement]:
+        return [cell for cell in self.cells if cell.rank is not None]
+
+    @property
+    def unranked(self) -> list[CellJudgement]:
+        return [cell for cell in self.cells if cell.rank is None]
+
+    @property
+    def roofline(self) -> Roofline | None:
+        """Return the roofline of any cell: it is the same for all of them, except for the share."""
+        return next((cell.record.roofline for cell in self.cells if cell.record.roofline), None)
+
+    @property
+    def best(self) -> CellJudgement | None:
+        """Return the winner, or the first of those that tie."""
+        return self.cells[0] if self.cells[0].rank is not None else None
+
+    @cached_property
+    def distributions(self) -> Distributions:
+        """Return how the single calls of each cell are distributed."""
+        return distributions_of([cell.record for cell in self.cells])
+
+    @property
+    def contenders(self) -> list[str]:
+        """Return the labels of the cells that may win."""
+        return [cell.label for cell in self.ranked]
+
+
+def judge_contest(
+    records: Sequence[Record],
+    requirements: Requirements | None = None,
+    calls: int | None = None,
+    run_id: str | None = None,
+    price_per_hour: float | None = None,
+) -> ContestJudgement:
+    """Judge the cells of one contest. Raises ValueError without records, or with those of two contests."""
+    if not records:
+        raise ValueError("there is no record to judge")
+    ranking = Ranking(records, requirements)
+    costs = Costs(ranking)
+    tied = ranking.sharing_first_place()
+    behind = ranking.ranked[len(tied) :]
+    ranked = [_ranked_cell(record, ranking, tied, costs) for record in ranking.ranked]
+    labels = [record.cell.label for record in ranking.ranked]
+    unranked = [record for record in ranking.records if record.cell.label not in labels]
+    doubts = doubts_of(ranking, records)
+    return ContestJudgement(
+        # sorting is stable: failures stay in the order in which they were asked for
+        cells=(*ranked, *(_unranked_cell(record, ranking) for record in sorted(unranked, key=_distance_from_success))),
+        baseline=_label(ranking.baseline),
+        winner=tied[0].cell.label if len(tied) == 1 else None,
+        tied=tuple(record.cell.label for record in tied) if len(tied) > 1 else (),
+        runner_up=behind[0].cell.label if behind else None,
+        leads={other.cell.label: ratio for other, ratio in ranking.leads()},
+        open_labels=tuple(other.cell.label for other, _ in ranking.open_pairs()),
+        certainty=certainty_of(ranking, is_doubted=bool(doubts[Effect.WINNER])),
+        doubts_by_effect=doubts,
+        costs=costs,
+        front=front_of(ranking.ranked),
+        fit=ranking.fit,
+        calls=calls,
+        load=judge_load(records, price_per_hour),
+        run_id=run_id,
+    )
+
+
+def _ranked_cell(record: Record, ranking: Ranking, tied: Sequence[Record], costs: Costs) -> CellJudgement:
+    baseline = ranking.baseline
+    is_baseline = record is baseline
+    pays = costs.break_even(record.cell.label, baseline.cell.label, "cold") if baseline and not is_baseline else None
+    return CellJudgement(
+        record,
+        rank=1 if record in tied else 1 + ranking.ranked.index(record),
+        speedup=ranking.ratio(record, baseline) if baseline else None,
+        break_even=BreakEven(0, 0, 0, is_established=True) if is_baseline else pays,
+        is_baseline=is_baseline,
+        over_own_build=_over_own_build(record, ranking),
+    )
+
+
+def _over_own_build(record: Record, ranking: Ranking) -> Ratio | None:
+    """Return how many times as long a call of a dynamic build takes as one of the build for this size alone."""
+    labels = {other.cell.label: other for other in ranking.measured}
+    own = labels.get(record.cell.configuration) if record.cell.dynamic else None
+    return ranking.ratio(own, record) if own and record.cell.label in labels else None
+
+
+def _unranked_cell(record: Record, ranking: Ranking) -> CellJudgement:
+    unmet = tuple(ranking.unmet.get(record.cell.label, ()))
+    return CellJudgement(
+        record,
+        unmet=unmet,
+        is_baseline=record is ranking.baseline,
+        over_own_build=_over_own_build(record, ranking),
+    )
+
+
+def _label(record: Record | None) -> str | None:
+    return record.cell.label if record else None
+
+
+def _distance_from_success(record: Record) -> int:
+    """Return a low number for a cell with numbers, a high one for a cell that was never tried."""
+    if record.status.is_absence:
+        return 4
+    return {Status.OK: 0, Status.FALLBACK: 1, Status.INCORRECT: 2}.get(record.status, 3)

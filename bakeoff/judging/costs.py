@@ -1,0 +1,349 @@
+"""Computes what a deployment costs over its life, in seconds: the totals over n calls, and where they cross.
+
+The total of a cell over n calls is a straight line: what starting takes, then n - 1 calls at the steady latency. The
+first call is one of the n. A cell starts `cold`, from empty caches, or `warm`, from the caches and the artefact of an
+earlier process. If a build needs some calls until it is final, what they take beyond as many steady calls belongs to
+starting.
+
+Starting was timed once, in one process and in no round with others: it is known within `TIMED_ONCE_MARGIN`. A cell is
+named as the one that costs least only if that holds for starts longer and shorter by this margin. Break-even takes
+starting as it was timed: its interval is that of the ratio of the steady latencies alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Literal
+
+from bakeoff.judging.decision import (
+    CALL_CONFIDENCE,
+    FEWEST_PROCESSES,
+    MARGIN,
+    MARGIN_UNPAIRED,
+    NARROW_LEAD,
+    TIE_MARGIN,
+    WIDE_LEAD_CONFIDENCE,
+    Relation,
+    relation,
+)
+from bakeoff.judging.estimate import interval_at
+from bakeoff.judging.ranking import Ranking
+from bakeoff.records.schema import FIRST_CALL, SETTLE, Interval, Phase, Ratio, Record
+
+Start = Literal["cold", "warm"]
+STARTS: tuple[Start, ...] = ("cold", "warm")
+
+HORIZON = tuple(10**power for power in range(8))
+"""Tables have a row for each of these numbers of calls: 1 to ten million."""
+
+TIMED_ONCE_MARGIN = MARGIN_UNPAIRED
+"""The share by which starting may be longer or shorter by chance."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The total of a cell over its calls, in seconds."""
+
+    label: str
+    setup_s: float  # building, the first call, and what calls until the build was final took beyond steady ones
+    steady_s: float  # each further call
+
+    def total_s(self, calls: float) -> float:
+        """Return the seconds of `calls` calls, the first included. `calls` is at least 1."""
+        return self.setup_s + (calls - 1) * self.steady_s
+
+    def exact_total_s(self, calls: float) -> Fraction:
+        return Fraction(self.setup_s) + Fraction(calls - 1) * Fraction(self.steady_s)
+
+    def break_even(self, other: Line) -> int | None:
+        """Return the number of calls, the first included, from which on this never costs more than `other`.
+
+        0 means from the start, None means never. The answer is exact for the numbers given.
+        """
+        behind_s = Fraction(self.setup_s) - Fraction(other.setup_s)
+        gained_s = Fraction(other.steady_s) - Fraction(self.steady_s)
+        if gained_s < 0:
+            return None
+        if behind_s <= 0:
+            return 0
+        return 1 + math.ceil(behind_s / gained_s) if gained_s else None
+
+    def at(self, factor: float, start_factor: float = 1.0) -> Line:
+        """Return the same line with its steady latency and its start longer by these factors."""
+        return Line(self.label, self.setup_s * start_factor, self.steady_s * factor)
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """The number of calls from which on one cell has paid against another.
+
+    `calls` is 0 if it was never behind, and None if it never pays. If `is_established` is False, the difference of the
+    steady latencies is not, and `calls` only says where the two lines cross. `low` and `high` are the crossings at the
+    two ends of the 95 % interval of that difference, or None if there is no crossing.
+    """
+
+    calls: int | None
+    low: int | None
+    high: int | None
+    is_established: bool
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A stretch of the lower envelope: `line` is the cheapest from call number `first_call` on.
+
+    `rivals` are the lines with totals that cannot be told from its own: on the first leg at a single call, on the last
+    one anywhere in `HORIZON`, and on others at both ends. There, the legs before and after it are no rivals.
+    """
+
+    line: Line
+    first_call: int
+    crossing: BreakEven | None  # against the leg before it; None for the first leg
+    rivals: Sequence[Line]
+
+
+@dataclass(frozen=True)
+class Cheapest:
+    """The cell that costs least over `calls` calls, and the rivals with totals that cannot be told from its own."""
+
+    calls: int
+    line: Line
+    rivals: Sequence[Line]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One cell against the baseline over a given number of calls."""
+
+    label: str
+    baseline: str
+    calls: int
+    overhead_s: float  # of starting, beyond the baseline's
+    steady: Ratio
+    total_speedup: float  # the baseline's total / the cell's
+    total_speedup_ci95: Interval | None  # from the steady latencies' interval alone
+    total_speedup_believed: Interval | None  # with the margin of starting; a winner is named by this one
+    break_even: BreakEven
+
+    @property
+    def winner(self) -> str | None:
+        """Return the label that costs less, or None if that cannot be told, or if it is less by under `TIE_MARGIN`."""
+        if self.total_speedup_believed is None:
+            return None
+        if self.total_speedup >= 1 + TIE_MARGIN and self.total_speedup_believed.low > 1:
+            return self.label
+        if self.total_speedup <= 1 / (1 + TIE_MARGIN) and self.total_speedup_believed.high < 1:
+            return self.baseline
+        return None
+
+
+class Costs:
+    """The costs of the measured cells of one contest, for each way to start.
+
+    Only a cell with a timed first call has a line, and a warm one only if a further process started from its caches.
+    """
+
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking = ranking
+        self._records = {record.cell.label: record for record in ranking.measured}
+        self._lines = {start: _lines(ranking.measured, start) for start in STARTS}
+        self._legs: dict[tuple[Start, tuple[str, ...]], list[Leg]] = {}
+
+    def lines(self, start: Start) -> list[Line]:
+        """Return the lines of all cells that have one."""
+        return list(self._lines[start].values())
+
+    def steady(self, ours: str, theirs: str) -> Ratio:
+        """Return how many times faster a steady call of `ours` is. Raises KeyError for unknown labels."""
+        return self._ranking.ratio(self._records[ours], self._records[theirs])
+
+    def break_even(self, ours: str, theirs: str, start: Start) -> BreakEven | None:
+        """Return from which call on `ours` has paid against `theirs`; None if one has no line, or they are the same."""
+        lines = self._lines[start]
+        if ours == theirs or ours not in lines or theirs not in lines:
+            return None
+        return break_even(lines[ours], lines[theirs], self.steady(ours, theirs))
+
+    def legs(self, start: Start, among: Collection[str]) -> list[Leg]:
+        """Return the lower envelope over 1 to the last of `HORIZON` calls, of the labels `among` that have a line."""
+        key = (start, tuple(among))
+        if key not in self._legs:
+            lines = [line for line in self.lines(start) if line.label in among]
+            stretches = envelope(lines, HORIZON[-1])
+            self._legs[key] = [self._leg(stretches, place, lines, start) for place in range(len(stretches))]
+        return self._legs[key]
+
+    def cheapest(self, calls: int, start: Start, among: Collection[str]) -> Cheapest | None:
+        """Return which cell costs least over `calls` calls, of the labels `among` that have a line, or None."""
+        lines = [line for line in self.lines(start) if line.label in among]
+        if not lines:
+            return None
+        best = envelope(lines, calls)[-1][0]
+        return Cheapest(calls, best, self._rivals_at(calls, best, lines))
+
+    def outcome(self, label: str, baseline: str, calls: int, start: Start) -> Outcome | None:
+        """Compare `label` with `baseline` over `calls` calls. None if one has no line, or they are the same."""
+        crossing = self.break_even(label, baseline, start)
+        if crossing is None:
+            return None
+        ours, theirs = self._lines[start][label], self._lines[start][baseline]
+        steady = self.steady(label, baseline)
+        total_speedup = theirs.total_s(calls) / ours.total_s(calls)
+
+        def total_of(ratio: Ratio, start_margin: float = 0.0) -> Interval | None:
+            ends = _ends(ours, theirs, ratio, start_margin)
+            if ends is None:
+                return None
+            low, high = (theirs_end.total_s(calls) / ours_end.total_s(calls) for ours_end, theirs_end in ends)
+            return Interval(low=low, high=high)
+
+        is_wide = max(total_speedup, 1 / total_speedup) >= 1 + NARROW_LEAD
+        believed = _believed(steady, WIDE_LEAD_CONFIDENCE if is_wide else CALL_CONFIDENCE)
+        return Outcome(
+            label=label,
+            baseline=baseline,
+            calls=calls,
+            overhead_s=ours.setup_s - theirs.setup_s,
+            steady=steady,
+            total_speedup=total_speedup,
+            total_speedup_ci95=total_of(steady),
+            total_speedup_believed=total_of(believed, TIMED_ONCE_MARGIN),
+            break_even=crossing,
+        )
+
+    def _leg(self, stretches: Sequence[tuple[Line, int]], place: int, lines: Sequence[Line], start: Start) -> Leg:
+        line, first_call = stretches[place]
+        crossing = self.break_even(line.label, stretches[place - 1][0].label, start) if place else None
+        return Leg(line, first_call, crossing, self._rivals_on(stretches, place, lines))
+
+    def _rivals_on(self, stretches: Sequence[tuple[Line, int]], place: int, lines: Sequence[Line]) -> list[Line]:
+        """Return the `rivals` of the leg at `place`."""
+        line, first = stretches[place]
+        if place + 1 == len(stretches):
+            found = [self._rivals_at(calls, line, lines) for calls in HORIZON if calls >= first]
+            return list(dict.fromkeys(rival for rivals in found for rival in rivals))
+        if place == 0:
+            return self._rivals_at(first, line, lines)
+        (before, _), (after, end) = stretches[place - 1], stretches[place + 1]
+        as_cheap_first, as_cheap_last = (self._rivals_at(calls, line, lines) for calls in (first, end - 1))
+        return [rival for rival in as_cheap_first if rival in as_cheap_last and rival not in (before, after)]
+
+    def _rivals_at(self, calls: int, best: Line, lines: Sequence[Line]) -> list[Line]:
+        """Return the `lines` that may be as cheap as `best` over `calls` calls, the cheapest first."""
+        others = sorted((line for line in lines if line is not best), key=lambda line: line.total_s(calls))
+        return [line for line in others if self._may_be_as_cheap(line, best, calls)]
+
+    def _may_be_as_cheap(self, line: Line, best: Line, calls: int) -> bool:
+        """Return True if its total may be within a tie of the best one's.
+
+        It is compared at the ends of the interval and of the starts' margin that favour it. Without an interval,
+        nothing is known of its steady latency.
+        """
+        steady = _believed(self.steady(line.label, best.label), WIDE_LEAD_CONFIDENCE)
+        ends = _ends(line, best, steady, TIMED_ONCE_MARGIN)
+        longer = 1 + TIMED_ONCE_MARGIN
+        fastest, slowest_best = ends[1] if ends else (line.at(0.0, 1 / longer), best.at(1.0, longer))
+        return fastest.total_s(calls) < slowest_best.total_s(calls) * (1 + TIE_MARGIN)
+
+
+def break_even(ours: Line, theirs: Line, steady: Ratio) -> BreakEven:
+    """Return from which call on `ours` has paid against `theirs`.
+
+    `steady` is how many times faster a steady call of `ours` is, and gives the interval. The answer is established only
+    if a verdict would call one of the two faster, and both ends of the interval agree on whether it ever pays.
+    """
+    calls = ours.break_even(theirs)
+    ends = _ends(ours, theirs, steady)
+    if ends is None:
+        return BreakEven(calls, None, None, is_established=False)
+    slowest, fastest = (one.break_even(other) for one, other in ends)
+    agree = (slowest is None) == (calls is None) == (fastest is None)
+    differ = relation(steady) in (Relation.FASTER, Relation.SLOWER)
+    return BreakEven(calls, fastest, slowest, is_established=differ and agree)
+
+
+def envelope(lines: Sequence[Line], last_call: int) -> list[tuple[Line, int]]:
+    """Return the lower envelope over 1 to `last_call` calls: the cheapest lines, and from which call on each is.
+
+    It is exact, since it goes from crossing to crossing. Of equal totals, the line with the shorter next call is taken.
+    """
+    found: list[tuple[Line, int]] = []
+    current, first_call = min(lines, key=partial(_order_at, calls=1), default=None), 1
+    while current is not None and first_call <= last_call:
+        found.append((current, first_call))
+        takes_over = [(calls, line) for line in lines if (calls := _overtakes(line, current)) and calls > first_call]
+        first_call = min((calls for calls, _ in takes_over), default=last_call + 1)
+        those = [line for calls, line in takes_over if calls == first_call]
+        current = min(those, key=partial(_order_at, calls=first_call), default=None)
+    return found
+
+
+def line_of(record: Record, start: Start) -> Line | None:
+    """Return the line of a cell, or None without a latency or a start of this kind with a timed first call."""
+    warm = record.warm_start
+    phases = record.phases if start == "cold" else warm.phases if warm else []
+    if record.latency is None or not any(phase.name == FIRST_CALL and phase.seconds for phase in phases):
+        return None
+    steady_s = record.latency.median_ms / 1e3
+    return Line(record.cell.label, sum(_seconds_beyond_calls(phase, steady_s) for phase in phases), steady_s)
+
+
+def _lines(records: Sequence[Record], start: Start) -> dict[str, Line]:
+    return {line.label: line for record in records if (line := line_of(record, start))}
+
+
+def _seconds_beyond_calls(phase: Phase, steady_s: float) -> float:
+    """Return what a phase took beyond the calls that it answered. Settling never counts as a gain."""
+    return max(0.0, phase.seconds - phase.calls * steady_s) if phase.name == SETTLE else phase.seconds
+
+
+def _order_at(line: Line, calls: int) -> tuple[Fraction, Fraction]:
+    return line.exact_total_s(calls), Fraction(line.steady_s)
+
+
+def _overtakes(line: Line, current: Line) -> int | None:
+    """Return the number of calls from which on `line` is to be taken instead of `current`, which leads before."""
+    if line.steady_s >= current.steady_s:
+        return None
+    return line.break_even(current)
+
+
+def _ends(
+    ours: Line, theirs: Line, steady: Ratio, start_margin: float = 0.0
+) -> tuple[tuple[Line, Line], tuple[Line, Line]] | None:
+    """Return both lines at the end of the ratio's interval that is worst for `ours`, and at the best; None without one.
+
+    Only the steady latency of `ours` varies, around the cell's median: the paired ratio is free of drift, and says how
+    wide the interval is. If the interval cannot contain the differences between processes or between rounds, the margin
+    that a verdict asks for is added. Starting is longer and shorter by `start_margin`.
+    """
+    if steady.ci95 is None:
+        return None
+    slack, longer, shorter = 1 + _unseen(steady), 1 + start_margin, 1 / (1 + start_margin)
+    worst = ours.at(slack * steady.value / steady.ci95.low, longer), theirs.at(1.0, shorter)
+    best = ours.at(steady.value / steady.ci95.high / slack, shorter), theirs.at(1.0, longer)
+    return worst, best
+
+
+def _believed(steady: Ratio, confidence: float) -> Ratio:
+    """Return `steady` with the interval by which a winner over so many calls may be named.
+
+    It is the 95 % interval if a verdict would call one of the two faster. Otherwise the steady latencies may be equal,
+    and a winner must win by its start: the interval has this `confidence`, as for a verdict, and contains 1.
+    """
+    if steady.ci95 is None or relation(steady) in (Relation.FASTER, Relation.SLOWER):
+        return steady
+    is_over_processes = steady.paired and steady.processes >= FEWEST_PROCESSES
+    interval = interval_at(steady, confidence) if is_over_processes else steady.ci95
+    return steady.model_copy(update={"ci95": Interval(low=min(interval.low, 1.0), high=max(interval.high, 1.0))})
+
+
+def _unseen(ratio: Ratio) -> float:
+    """Return the margin for differences that the interval cannot contain."""
+    if not ratio.paired:
+        return MARGIN_UNPAIRED
+    return MARGIN if ratio.processes < FEWEST_PROCESSES else 0.0

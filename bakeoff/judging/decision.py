@@ -1,0 +1,135 @@
+"""Decides what a ratio and its interval allow to say: faster, slower, a tie, or not decided yet.
+
+The thresholds come from simulations of the whole procedure, which looks after every process (benchmarks/coverage.py,
+with the table in docs/method.md).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from bakeoff.judging.estimate import interval_at
+from bakeoff.records.schema import Interval, Ratio
+
+TIE_MARGIN = 0.02
+"""A smaller difference is a tie, however narrow its interval is."""
+
+CALL_CONFIDENCE = 0.999
+"""A lead under `NARROW_LEAD` is called if the interval of this confidence excludes 1. With a look after each of 3 to
+20 processes, a 95 % interval would exclude 1 by chance in 20 % of the contests between equals (repeated significance
+testing: Armitage, McPherson and Rowe, JRSS A 132, 1969). Pocock's remedy is a stricter confidence, the same for all
+looks (Biometrika 64, 1977)."""
+
+TIE_CONFIDENCE = 0.80
+"""Measuring goes on until the interval of this confidence is within the tie's margin. Stopping too early can only
+miss a difference that is hardly larger than the margin."""
+
+NARROW_WIDTH = 0.01
+"""A 95 % interval narrower than this, from end to end, decides."""
+
+FEWEST_PROCESSES = 3
+"""An interval over fewer processes decides nothing: for two, Student's t is 12.7 standard errors wide."""
+
+NARROW_LEAD = 0.25
+"""A larger lead is more than chance gives to three processes of each cell. With 10 %, two of 13 contests between equals
+called a winner on a machine where the pairs of their processes differed by 12.5 % (standard deviation). PyTorch's
+allocations there got new pages from the kernel in every call, and each process other ones. With 25 %, contests drawn
+from these pairs call 1.2 % instead of 5.1 %."""
+
+NARROW_LEAD_ONCE = 0.10
+"""The same where measuring looks once, as under load: a confidence of 99 % is wrong in 1 % then."""
+
+WIDE_LEAD_CONFIDENCE = 0.99
+"""The confidence for a lead over `NARROW_LEAD`, which hardly ever occurs between equals, so that many looks do no harm.
+With `CALL_CONFIDENCE`, three processes would show a lead of 30 % in 63 % of the simulated contests (processes differ by
+1 %), and not in all."""
+
+FEWEST_FOR_NARROW_LEAD = 5
+"""A narrow lead needs this many processes. Some processes come in two kinds, with aligned data or not. Three of one
+cell are all of one kind, and three of its equal of the other kind, in up to 3 % of the contests; five only in 0.2 %."""
+
+MARGIN = 0.04
+"""With fewer processes, the low end of the 95 % interval must be over this. Two identical processes can differ by 4 %
+for as long as they live, because of their memory layout, and no interval over rounds shows that. Some differ more, so
+that a lead under `NARROW_LEAD` comes with a doubt."""
+
+MARGIN_UNPAIRED = 0.25
+"""The low end must be over this if the cells were not measured in the same rounds, because the machine may have drifted
+in between."""
+
+
+class Relation(StrEnum):
+    """What a ratio says about the first cell, compared with the second."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    TIE = "tie"  # the 95 % interval includes 1, or the difference is within the margin
+    UNDECIDED = "undecided"  # the 95 % interval excludes 1, but one cannot be as sure of that as a call has to be
+
+
+def relation(ratio: Ratio, looks_once: bool = False) -> Relation:
+    """Return what can be said now. `UNDECIDED` shares a place like a tie, but more processes may change that.
+
+    With `looks_once`, the number of processes was fixed before, and not by what the first ones showed.
+    """
+    narrow = NARROW_LEAD_ONCE if looks_once else NARROW_LEAD
+    if _is_faster(ratio, narrow):
+        return Relation.FASTER
+    if _is_faster(_inverse(ratio), narrow):
+        return Relation.SLOWER
+    if not _is_over_processes(ratio) or _contains_one(ratio) or not _is_beyond_tie(ratio.value):
+        return Relation.TIE
+    return Relation.UNDECIDED
+
+
+def is_decided(ratio: Ratio, looks_once: bool = False) -> bool:
+    """Return True if no further processes are needed: a winner is called, a tie is sure, or the interval is narrow.
+
+    It is never True with fewer than `FEWEST_PROCESSES`, or for a ratio that is `UNDECIDED`.
+    """
+    if ratio.ci95 is None or ratio.processes < FEWEST_PROCESSES:
+        return False
+    call = relation(ratio, looks_once)
+    if call is not Relation.TIE:
+        return call is not Relation.UNDECIDED
+    if not ratio.paired:
+        return _is_within(ratio.ci95, MARGIN_UNPAIRED)
+    return _is_narrow(ratio.ci95) or _is_within(interval_at(ratio, TIE_CONFIDENCE), TIE_MARGIN)
+
+
+def _is_faster(ratio: Ratio, narrow: float) -> bool:
+    if ratio.ci95 is None:
+        return False
+    if not _is_over_processes(ratio):
+        return ratio.ci95.low > 1 + (MARGIN if ratio.paired else MARGIN_UNPAIRED)
+    is_wide = ratio.value >= 1 + narrow
+    if not is_wide and (ratio.value < 1 + TIE_MARGIN or ratio.processes < FEWEST_FOR_NARROW_LEAD):
+        return False
+    confidence = WIDE_LEAD_CONFIDENCE if is_wide else CALL_CONFIDENCE
+    return interval_at(ratio, confidence).low > 1 or _is_narrow(ratio.ci95)
+
+
+def _is_over_processes(ratio: Ratio) -> bool:
+    """Return True if the interval contains the differences between equal processes, and the cells shared rounds."""
+    return ratio.paired and ratio.processes >= FEWEST_PROCESSES
+
+
+def _inverse(ratio: Ratio) -> Ratio:
+    interval = ratio.ci95 and Interval(low=1 / ratio.ci95.high, high=1 / ratio.ci95.low)
+    return ratio.model_copy(update={"value": 1 / ratio.value, "ci95": interval})
+
+
+def _is_beyond_tie(value: float) -> bool:
+    return max(value, 1 / value) >= 1 + TIE_MARGIN
+
+
+def _contains_one(ratio: Ratio) -> bool:
+    return ratio.ci95 is None or ratio.ci95.low <= 1 <= ratio.ci95.high
+
+
+def _is_within(interval: Interval, margin: float) -> bool:
+    return interval.low > 1 / (1 + margin) and interval.high < 1 + margin
+
+
+def _is_narrow(interval: Interval) -> bool:
+    return interval.high / interval.low - 1 < NARROW_WIDTH

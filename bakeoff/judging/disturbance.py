@@ -1,0 +1,205 @@
+"""Finds what disturbed a measurement, from the conditions that each burst carries."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bakeoff.records.schema import Burst, Conditions, Doubt, DoubtKind, Record
+
+WAIT_SHARE = 0.02
+"""A burst is disturbed if its threads waited for a core this much more of its time than is usual for the cell.
+A cell with more threads than cores waits for itself in every burst, which is usual for it."""
+
+STEAL_SHARE = 0.02
+"""A burst is disturbed if the hypervisor gave this much more of the cores' time to others than is usual."""
+
+CALIBRATION_EXCESS = 0.10
+"""A round is disturbed if the calibration at its start took this much longer than usual."""
+
+THROTTLED_CLOCK = 0.75
+"""A burst is disturbed if the SM clock after it is below this share of the usual clock."""
+
+DRIFT = 0.05
+"""A drift of the machine's speed over the run is a doubt if it is more than this."""
+
+DRIFT_WINDOW = 5
+"""The machine's speed at a time is the median calibration of this many rounds."""
+
+NAMED_SHARE = 0.05
+"""What disturbed a smaller share of the bursts is no doubt: it does not move a median over rounds."""
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The usual conditions of one cell's bursts. A value that the platform does not tell is None."""
+
+    calibration_ms: float | None
+    sm_clock_mhz: float | None
+    wait_share: float | None
+    steal_share: float | None
+
+
+def usual_of(bursts: Iterable[Burst]) -> Usual:
+    """Return the median of calibrations and clocks, and the lower quartile of waiting and stolen time.
+
+    A neighbour that is busy half of the time would lift the median of the latter two.
+    """
+    conditions = _conditions(bursts)
+    return Usual(
+        calibration_ms=_quantile([seen.calibration_ms for seen in conditions], 2),
+        sm_clock_mhz=_quantile([seen.sm_clock_mhz for seen in conditions], 2),
+        wait_share=_quantile([seen.wait_share for seen in conditions], 1),
+        steal_share=_quantile([seen.steal_share for seen in conditions], 1),
+    )
+
+
+def disturbed(burst: Burst, usual: Usual) -> bool:
+    """Return True if something else than the cell slowed this burst down. `usual` is that of its cell."""
+    seen = burst.conditions
+    return seen is not None and (
+        _waited(seen, usual) or _was_robbed(seen, usual) or _began_slowly(seen, usual) or _was_throttled(seen, usual)
+    )
+
+
+def doubts_of_conditions(records: Iterable[Record]) -> list[Doubt]:
+    """Return one doubt for each kind of thing that disturbed the bursts of these records."""
+    by_label = {record.cell.label: record.bursts for record in records if _conditions(record.bursts)}
+    measured = list(by_label.values())
+    everything = [seen for bursts in measured for seen in _conditions(bursts)]
+    if not everything:
+        return []
+    found = [
+        _clock_fell(measured, everything),
+        _clock_held_down(everything),
+        _threads_waited(measured, everything),
+        _threads_always_waited(by_label),
+        _cores_stolen(measured, everything),
+        _speed_drifted(measured),
+        _gpu_shared(everything),
+    ]
+    return [doubt for doubt in found if doubt]
+
+
+def _waited(seen: Conditions, usual: Usual) -> bool:
+    return _exceeds(seen.wait_share, usual.wait_share, WAIT_SHARE)
+
+
+def _was_robbed(seen: Conditions, usual: Usual) -> bool:
+    return _exceeds(seen.steal_share, usual.steal_share, STEAL_SHARE)
+
+
+def _began_slowly(seen: Conditions, usual: Usual) -> bool:
+    if seen.calibration_ms is None or usual.calibration_ms is None:
+        return False
+    return seen.calibration_ms > (1 + CALIBRATION_EXCESS) * usual.calibration_ms
+
+
+def _was_throttled(seen: Conditions, usual: Usual) -> bool:
+    if seen.sm_clock_mhz is None or usual.sm_clock_mhz is None:
+        return False
+    return seen.sm_clock_mhz < THROTTLED_CLOCK * usual.sm_clock_mhz
+
+
+def _exceeds(share: float | None, usual: float | None, threshold: float) -> bool:
+    return share is not None and share > (usual or 0.0) + threshold
+
+
+def _those(measured: Iterable[Sequence[Burst]], test: Callable[[Conditions, Usual], bool]) -> list[Conditions]:
+    """Return the conditions of all bursts that `test` holds for, each compared with what is usual for its cell."""
+    found = []
+    for bursts in measured:
+        usual = usual_of(bursts)
+        found += [seen for seen in _conditions(bursts) if test(seen, usual)]
+    return found
+
+
+def _clock_fell(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> Doubt | None:
+    """Compare with each cell's highest clock, since a clock that was low most of the time has a low median."""
+    slow = []
+    for bursts in measured:
+        clocks_mhz = [(seen, seen.sm_clock_mhz) for seen in _conditions(bursts) if seen.sm_clock_mhz is not None]
+        highest_mhz = max((clock for _, clock in clocks_mhz), default=0)
+        slow += [seen for seen, clock in clocks_mhz if clock < THROTTLED_CLOCK * highest_mhz]
+    if not slow:
+        return None
+    lowest_mhz = min(seen.sm_clock_mhz for seen in slow if seen.sm_clock_mhz is not None)
+    return _gpu_clock_doubt(DoubtKind.CLOCK_FELL, slow, everything, {"lowest_mhz": lowest_mhz})
+
+
+def _clock_held_down(everything: Sequence[Conditions]) -> Doubt | None:
+    held = [seen for seen in everything if seen.throttle_reasons]
+    if len(held) < NAMED_SHARE * len(everything):
+        return None
+    return _gpu_clock_doubt(DoubtKind.CLOCK_HELD_DOWN, held, everything, {})
+
+
+def _gpu_clock_doubt(
+    kind: DoubtKind, held: Sequence[Conditions], everything: Sequence[Conditions], values: dict[str, float]
+) -> Doubt:
+    temperatures = [seen.temperature_c for seen in held if seen.temperature_c is not None]
+    if temperatures:
+        values = values | {"temperature_c": max(temperatures)}
+    reasons = sorted({reason for seen in held for reason in seen.throttle_reasons})
+    return Doubt(kind=kind, values=values | {"share": len(held) / len(everything)}, details=reasons)
+
+
+def _threads_waited(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> Doubt | None:
+    waiting = _those(measured, _waited)
+    if not waiting or len(waiting) < NAMED_SHARE * len(everything):
+        return None
+    values = {"share": len(waiting) / len(everything)}
+    switches = [seen.involuntary_switches for seen in waiting if seen.involuntary_switches is not None]
+    if switches:
+        values["involuntary_switches"] = statistics.median(switches)
+    return Doubt(kind=DoubtKind.WAITED, values=values)
+
+
+def _threads_always_waited(by_label: Mapping[str, Sequence[Burst]]) -> Doubt | None:
+    """Find cells that never had a core for each thread: they have too many threads, or a neighbour never rests."""
+    shares = {label: usual_of(bursts).wait_share or 0.0 for label, bursts in by_label.items()}
+    named = {label: share for label, share in shares.items() if share > WAIT_SHARE}
+    return Doubt(kind=DoubtKind.ALWAYS_WAITED, labels=list(named), values=named) if named else None
+
+
+def _cores_stolen(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> Doubt | None:
+    stolen = _those(measured, _was_robbed)
+    if not stolen or len(stolen) < NAMED_SHARE * len(everything):
+        return None
+    return Doubt(kind=DoubtKind.STOLEN, values={"share": len(stolen) / len(everything)})
+
+
+def _speed_drifted(measured: Iterable[Sequence[Burst]]) -> Doubt | None:
+    """Compare medians of windows of calibrations, one for each round: a single slow one is no drift."""
+    calibrations: dict[tuple[int, int, int], tuple[float, float]] = {}
+    for burst in itertools.chain.from_iterable(measured):
+        if burst.conditions is not None and burst.conditions.calibration_ms is not None:
+            key = (burst.process, burst.group, burst.round)
+            calibrations.setdefault(key, (burst.started_s, burst.conditions.calibration_ms))
+    in_time = [calibration_ms for _, calibration_ms in sorted(calibrations.values())]
+    windows = [in_time[begin : begin + DRIFT_WINDOW] for begin in range(0, len(in_time), DRIFT_WINDOW)]
+    levels_ms = [statistics.median(window) for window in windows if len(window) == DRIFT_WINDOW]
+    if len(levels_ms) < 2 or max(levels_ms) <= (1 + DRIFT) * min(levels_ms):
+        return None
+    fastest_ms, slowest_ms = min(levels_ms), max(levels_ms)
+    values = {"share": slowest_ms / fastest_ms - 1, "fastest_ms": fastest_ms, "slowest_ms": slowest_ms}
+    return Doubt(kind=DoubtKind.DRIFT, values=values)
+
+
+def _gpu_shared(everything: Iterable[Conditions]) -> Doubt | None:
+    most = max((seen.foreign_gpu_processes or 0 for seen in everything), default=0)
+    return Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": most}) if most else None
+
+
+def _conditions(bursts: Iterable[Burst]) -> list[Conditions]:
+    return [burst.conditions for burst in bursts if burst.conditions is not None]
+
+
+def _quantile(values: Iterable[float | None], quarter: int) -> float | None:
+    """Return the `quarter`-th quartile of the known values, or None if none is known."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    return statistics.quantiles(known, n=4, method="inclusive")[quarter - 1]

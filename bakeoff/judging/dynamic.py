@@ -1,0 +1,110 @@
+"""What one build for a range of sizes costs, beside builds for each size alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.decision import Relation, relation
+from bakeoff.records.schema import Range
+
+
+@dataclass(frozen=True)
+class DynamicPoint:
+    """One size: the cell of the dynamic build, and the cell that was built for this size alone, if there is one."""
+
+    contest: ContestJudgement
+    dynamic: CellJudgement | None  # None: the backend builds nothing for a size
+    alone: CellJudgement | None
+
+
+@dataclass(frozen=True)
+class DynamicBuild:
+    """One configuration over all sizes that were measured."""
+
+    configuration: str  # "onnx", which one of its labels is, too
+    points: tuple[DynamicPoint, ...]
+
+    @property
+    def is_needed(self) -> bool:
+        """Return False for a backend that builds nothing for a size, such as eager."""
+        return any(point.dynamic for point in self.points)
+
+    @property
+    def build_s(self) -> float | None:
+        """Return the seconds of the one build, or None if it was never made."""
+        built = [point.dynamic.record for point in self.points if point.dynamic and point.dynamic.latency]
+        return built[0].build_s if built else None
+
+    @property
+    def builds_s(self) -> float | None:
+        """Return the seconds of the builds for each size together, or None if one of them is missing."""
+        built = [point.alone.record.build_s for point in self.points if point.alone and point.alone.latency]
+        return sum(built) if len(built) == len(self.points) else None
+
+    @property
+    def recompiled(self) -> list[str]:
+        """Return why the build was compiled again, with a reason for each time."""
+        return [reason for point in self.points if point.dynamic for reason in point.dynamic.record.recompiled]
+
+    @property
+    def costs(self) -> list[float]:
+        """Return at each size, where both are sound, how many times as long a call takes as with a build of its own."""
+        return [ratio.value for point in self.points if point.dynamic and (ratio := point.dynamic.over_own_build)]
+
+    @property
+    def called_costs(self) -> list[float]:
+        """Return the costs that are established: the build for the size alone is called faster."""
+        ratios = [point.dynamic.over_own_build for point in self.points if point.dynamic]
+        return [ratio.value for ratio in ratios if ratio and relation(ratio) is Relation.FASTER]
+
+
+@dataclass(frozen=True)
+class DynamicRange:
+    """The contests that one build of each configuration serves."""
+
+    ranges: dict[str, Range]
+    contests: tuple[ContestJudgement, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Return a short name for each contest, such as `batch 2, seq 64`."""
+        return [
+            ", ".join(f"{name} {contest.cell.dimensions[name]}" for name in self.ranges) for contest in self.contests
+        ]
+
+    @cached_property
+    def builds(self) -> list[DynamicBuild]:
+        """Return each configuration in the order of reading of the first contest."""
+        names = dict.fromkeys(cell.cell.configuration for contest in self.contests for cell in contest.cells)
+        return [DynamicBuild(name, tuple(_point(contest, name) for contest in self.contests)) for name in names]
+
+
+def dynamic_ranges_of(contests: Sequence[ContestJudgement]) -> list[DynamicRange]:
+    """Return the ranges that dynamic builds were made for, each with its contests from the smallest size on."""
+    found: dict[tuple[str, str | None], list[ContestJudgement]] = {}
+    for contest in contests:
+        cell = next((each.cell for each in contest.cells if each.cell.dynamic), None)
+        if cell is not None:
+            found.setdefault((cell.range_id, contest.run_id), []).append(contest)
+    return [_range(members) for members in found.values()]
+
+
+def _range(contests: Sequence[ContestJudgement]) -> DynamicRange:
+    ranges = next(each.cell.dynamic for each in contests[0].cells if each.cell.dynamic)
+    return DynamicRange(ranges, tuple(sorted(contests, key=lambda contest: _sizes(contest, ranges))))
+
+
+def _sizes(contest: ContestJudgement, names: Iterable[str]) -> list[float]:
+    """Return the sizes of a contest. A stream of several sizes comes after them."""
+    sizes = [contest.cell.dimensions[name] for name in names]
+    return [size if isinstance(size, int) else math.inf for size in sizes]
+
+
+def _point(contest: ContestJudgement, configuration: str) -> DynamicPoint:
+    cells = [cell for cell in contest.cells if cell.cell.configuration == configuration]
+    dynamic = next((cell for cell in cells if cell.cell.dynamic), None)
+    return DynamicPoint(contest, dynamic, next((cell for cell in cells if not cell.cell.dynamic), None))

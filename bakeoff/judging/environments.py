@@ -1,0 +1,104 @@
+"""Finds the differences between two environments, and whether they can change the speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bakeoff.records.schema import Environment, Gpu
+
+UNKNOWN = "unknown"
+
+
+class Bearing(StrEnum):
+    """The effect of a difference on a comparison of latencies."""
+
+    MACHINE = "another machine"  # other hardware, or another share of it: not even the ratio to eager carries over
+    SPEED = "bears on speed"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One fact that is not the same in both."""
+
+    what: str
+    base: str
+    new: str
+    bearing: Bearing
+
+
+def differences(base: Environment, new: Environment) -> list[Difference]:
+    """Return every fact that differs, the most important first. A fact that only one of them has differs, too."""
+    old_facts, new_facts = _facts(base), _facts(new)
+    found = [
+        Difference(what, _told(old_facts, what), _told(new_facts, what), (old_facts | new_facts)[what][0])
+        for what in old_facts | new_facts
+        if _told(old_facts, what) != _told(new_facts, what)
+    ]
+    return sorted(found, key=lambda difference: list(Bearing).index(difference.bearing))
+
+
+def bear_on_speed(base: Environment, new: Environment) -> list[Difference]:
+    """Return the differences that can make a call slower or faster."""
+    return [difference for difference in differences(base, new) if difference.bearing is not Bearing.NOTE]
+
+
+_Facts = dict[str, tuple[Bearing, object]]
+
+_BESIDE_THE_CALL = {"matplotlib", "nvidia-ml-py", "pydantic", "safetensors", "scipy"}
+"""Libraries of ours that no measured call uses."""
+
+
+def _facts(environment: Environment) -> _Facts:
+    """Return the known facts by name. A fact that could not be read is left out."""
+    machine = {
+        "GPUs": ", ".join(gpu.name for gpu in environment.gpus) or "none",
+        "CPU": environment.cpu,
+        "physical cores": environment.physical_cores,
+        "usable cores": environment.usable_cores,
+        "torch threads": environment.torch_threads,
+    }
+    speed: dict[str, object] = {
+        "governor": environment.governor,
+        "system": environment.os,
+        "CUDA": environment.cuda,
+        "Python": environment.python,
+        **{name: version for name, version in environment.versions.items() if name not in _BESIDE_THE_CALL},
+        **{f"${name}": value for name, value in environment.variables.items()},
+    }
+    for gpu in environment.gpus:
+        speed |= _gpu_facts(gpu)
+    notes = {
+        "host": environment.hostname,
+        "container": environment.container,
+        "memory (bytes)": environment.memory_bytes,
+        **{name: version for name, version in environment.versions.items() if name in _BESIDE_THE_CALL},
+        "commit": environment.git_commit,
+        "uncommitted changes": environment.git_dirty,
+    }
+    return {
+        **_known(machine, Bearing.MACHINE),
+        **_known(speed, Bearing.SPEED),
+        **_known(notes, Bearing.NOTE),
+    }
+
+
+def _gpu_facts(gpu: Gpu) -> dict[str, object]:
+    """Return the settings of a GPU. Its clock and temperature of the moment differ between any two runs."""
+    return {
+        f"driver of GPU {gpu.index}": gpu.driver,
+        f"power limit of GPU {gpu.index} (W)": gpu.power_limit_w,
+        f"highest SM clock of GPU {gpu.index} (MHz)": gpu.max_sm_clock_mhz,
+        f"persistence mode of GPU {gpu.index}": gpu.persistence_mode,
+        f"other processes on GPU {gpu.index}": gpu.other_processes,
+    }
+
+
+def _known(values: Mapping[str, object], bearing: Bearing) -> _Facts:
+    return {what: (bearing, value) for what, value in values.items() if value is not None}
+
+
+def _told(facts: _Facts, what: str) -> str:
+    return str(facts[what][1]) if what in facts else UNKNOWN

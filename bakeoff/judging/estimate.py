@@ -1,0 +1,204 @@
+"""Reduces samples to what the fit of a contest is made of. docs/method.md explains the method.
+
+Calls of one burst share the state of the machine at that moment, and bursts of one process share its memory layout. An
+interval that takes either as independent is too narrow. So each burst counts as its median, each process as the median
+of its bursts, and intervals are over processes.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bakeoff.judging.disturbance import disturbed, usual_of
+from bakeoff.judging.intervals import around, student_half_width, student_quantile
+from bakeoff.records.schema import Burst, Interval, Ratio
+
+MANY_SAMPLES = 1000
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+MIN_UNDISTURBED_SHARE = 0.5
+"""Disturbed rounds are left out of a pair's estimate only if at least this share of its rounds was undisturbed."""
+
+MIN_UNDISTURBED_ROUNDS = 4
+
+ERROR_PER_DEVIATION = math.sqrt(math.pi / 2) * 1.4826
+"""The standard error of a median is this many median deviations, over the root of the number of values, if these are
+normal. The first factor is the error of a median over that of a mean, the second the standard deviation over the median
+deviation (Rousseeuw and Croux, Alternatives to the Median Absolute Deviation, JASA 88, 1993)."""
+
+MAX_STANDARD_ERROR = 0.0125
+"""If the standard error of a ratio is at most this, more rounds add little: equal processes differ by 0 to 1.4 %."""
+
+MAX_STANDARD_ERROR_SHARE = 1 / 8
+"""If the standard error is at most this share of a difference, three processes can show the difference."""
+
+
+def burst_ms(burst: Burst) -> float:
+    """Return the median of a burst's calls in milliseconds, which represents the burst in every comparison."""
+    samples_ns = burst.samples_ns  # a few are quicker without numpy, and many with it
+    return float(np.median(samples_ns) if len(samples_ns) > MANY_SAMPLES else statistics.median(samples_ns)) / 1e6
+
+
+def burst_medians_ms(bursts: Sequence[Burst]) -> list[float]:
+    """Return the median latency of each burst in milliseconds."""
+    return [burst_ms(burst) for burst in bursts]
+
+
+def process_medians_ms(bursts: Sequence[Burst]) -> dict[int, float]:
+    """Return for each process the median over its bursts of the burst's median, in milliseconds."""
+    by_process: dict[int, list[Burst]] = {}
+    for burst in bursts:
+        if burst.samples_ns:
+            by_process.setdefault(burst.process, []).append(burst)
+    return {process: float(np.median(burst_medians_ms(taken))) for process, taken in sorted(by_process.items())}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One burst with what a ratio needs of it."""
+
+    ms: float
+    disturbed: bool
+
+
+Series = Mapping[int, Mapping[tuple[int, int], Turn]]
+"""The turns of one cell by process, then by group and round."""
+
+
+def series_of(bursts: Sequence[Burst]) -> Series:
+    """Return the turns of one cell. Bursts without samples are left out."""
+    usual = usual_of(bursts)
+    series: dict[int, dict[tuple[int, int], Turn]] = {}
+    for burst in bursts:
+        if burst.samples_ns:
+            turn = Turn(burst_ms(burst), disturbed(burst, usual))
+            series.setdefault(burst.process, {})[burst.group, burst.round] = turn
+    return series
+
+
+def ratio_over_processes(logs: Sequence[float]) -> Ratio:
+    """Return the geometric mean, with Student's t-interval, of one logarithm for each pair of processes."""
+    value = math.exp(float(np.mean(logs)))
+    return Ratio(value=value, ci95=around(value, student_half_width(logs)), paired=True, processes=len(logs))
+
+
+def interval_at(ratio: Ratio, confidence: float) -> Interval:
+    """Return the interval over processes for another confidence than 95 %.
+
+    Student's t has `ratio.processes` - 1 degrees of freedom. For an unpaired ratio, Welch's approximation has at least
+    as many. Raises ValueError if the ratio has no interval over processes.
+    """
+    if ratio.ci95 is None or ratio.processes < 2:
+        raise ValueError("no interval over processes to take another confidence of")
+    degrees = ratio.processes - 1
+    half = math.log(ratio.ci95.high / ratio.ci95.low) / 2
+    half *= student_quantile(confidence, degrees) / student_quantile(0.95, degrees)
+    middle = math.sqrt(ratio.ci95.low * ratio.ci95.high)
+    return Interval(low=middle * math.exp(-half), high=middle * math.exp(half))
+
+
+def medians_and_errors(values: Array) -> tuple[Array, Array]:
+    """Return the median of each row with its standard error, by the median deviation: a few outliers move neither.
+
+    NaN stands for a value that is missing. A row without values has NaN for both.
+    """
+    middles = _medians(values)
+    deviations = _medians(np.abs(values - middles[:, None]))
+    counts = np.count_nonzero(~np.isnan(values), axis=1)
+    return middles, ERROR_PER_DEVIATION * deviations / np.sqrt(np.maximum(counts, 1))
+
+
+def _medians(values: Array) -> Array:
+    """Return the median of each row. It does what numpy.nanmedian does, in a hundredth of the time."""
+    counts = np.count_nonzero(~np.isnan(values), axis=1)
+    in_order = np.sort(values, axis=1)  # NaN comes last
+    rows = np.arange(len(values))
+    medians: Array = (in_order[rows, np.maximum(counts - 1, 0) // 2] + in_order[rows, counts // 2]) / 2
+    return medians
+
+
+def undisturbed_rounds(bursts: Sequence[Burst]) -> int:
+    """Return how many of a cell's bursts were undisturbed."""
+    return sum(not turn.disturbed for turns in series_of(bursts).values() for turn in turns.values())
+
+
+def imprecise(cells: Sequence[Sequence[Burst]], bridge: int | None = None) -> set[int]:
+    """Return the places of the cells for which the rounds so far do not tell how they compare with the fastest.
+
+    The fastest cell is one of them, since a ratio takes two. Each cell has bursts of one process. The standard error
+    of the median over rounds must be at most `MAX_STANDARD_ERROR`, or an eighth of the difference.
+    What processes differ by comes on top, and no number of rounds shows it. With `bridge`, each cell is compared with
+    the cell at that place instead, and a large difference does not help: the error is in other ratios, too.
+
+    Looking after each round stops a little early, at errors about a fifth larger than these.
+    """
+    turns = [next(iter(series.values()), {}) for series in map(series_of, cells)]
+    filled = [place for place, each in enumerate(turns) if each]
+    if not filled or (bridge is not None and not turns[bridge]):
+        return set()
+    against = fastest(cells) if bridge is None else bridge
+    found = set()
+    for other in filled:
+        logs = shared_logs(turns[against], turns[other])
+        if other == against or not logs:
+            continue
+        (middle,), (error,) = medians_and_errors(np.array([logs]))
+        if error > max(MAX_STANDARD_ERROR, 0.0 if bridge is not None else abs(middle) * MAX_STANDARD_ERROR_SHARE):
+            found |= {against, other}
+    return found
+
+
+def steadiest(cells: Sequence[Sequence[Burst]], preferred: int) -> int:
+    """Return the place of the cell with the smallest standard error over its bursts, in logarithms.
+
+    The `preferred` one is taken if its error is at most `MAX_STANDARD_ERROR`, or while no cell has bursts.
+    """
+    taken = {place: burst_medians_ms([one for one in bursts if one.samples_ns]) for place, bursts in enumerate(cells)}
+    errors = {
+        place: float(medians_and_errors(np.log([medians_ms]))[1][0])
+        for place, medians_ms in taken.items()
+        if medians_ms
+    }
+    if not errors or errors.get(preferred, math.inf) <= MAX_STANDARD_ERROR:
+        return preferred
+    return min(errors, key=lambda place: errors[place])
+
+
+def fastest(cells: Sequence[Sequence[Burst]]) -> int:
+    """Return the place of the cell whose median burst is the shortest. Raises ValueError if no cell has samples."""
+    taken = {place: [burst for burst in bursts if burst.samples_ns] for place, bursts in enumerate(cells)}
+    medians_ms = {place: float(np.median(burst_medians_ms(bursts))) for place, bursts in taken.items() if bursts}
+    return min(medians_ms, key=lambda place: medians_ms[place])
+
+
+def shared_logs(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, int], Turn]) -> list[float]:
+    """Return the logarithms of slow / fast in common rounds. Disturbed rounds are left out if enough others remain."""
+    shared, calm = _common_rounds(fast, slow)
+    used = calm if are_enough(len(calm), len(shared)) else shared
+    return [math.log(slow[key].ms / fast[key].ms) for key in used]
+
+
+def compares_disturbed_rounds(one: Series, other: Series) -> bool:
+    """Return True if two cells are compared in disturbed rounds, because in some process too few others remain."""
+    rounds = [_common_rounds(one[process], other[process]) for process in one.keys() & other.keys()]
+    return any(len(calm) < len(shared) and not are_enough(len(calm), len(shared)) for shared, calm in rounds)
+
+
+def _common_rounds(
+    one: Mapping[tuple[int, int], Turn], other: Mapping[tuple[int, int], Turn]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the rounds that both have, and those of them that were undisturbed for both."""
+    shared = sorted(one.keys() & other.keys())
+    return shared, [key for key in shared if not one[key].disturbed and not other[key].disturbed]
+
+
+def are_enough(calm: Any, shared: Any) -> Any:
+    """Return True if a ratio may be taken over `calm` undisturbed rounds of `shared` ones. Arrays give an array."""
+    return calm >= np.maximum(MIN_UNDISTURBED_ROUNDS, MIN_UNDISTURBED_SHARE * shared)

@@ -1,0 +1,351 @@
+"""Fits one latency to each cell of a contest. Every latency, ratio and rank that an output shows comes from this fit.
+
+Two cells that were alive together give one log ratio for each epoch: the median over the rounds that they shared. These
+pairwise ratios contradict one another a little. Logarithmic least squares finds the effects that agree best with all of
+them (Crawford and Williams, A note on the analysis of subjective judgment matrices, Journal of Mathematical Psychology
+29, 1985). A pair counts by the inverse of its variance over rounds, so that a noisy cell does not spoil the others. The
+epochs count the same, since processes differ more than rounds: least squares again, over cells and epochs.
+
+A drift of the machine's speed divides out, a/b times b/c is a/c, and cells need not have lived in the same epochs. For
+two cells the ratio is the geometric mean over epochs of the median over rounds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bakeoff.judging.estimate import (
+    Series,
+    Turn,
+    are_enough,
+    medians_and_errors,
+    process_medians_ms,
+    series_of,
+    shared_logs,
+)
+from bakeoff.judging.intervals import (
+    around,
+    median_interval,
+    percentile,
+    student_half_width,
+    student_quantile,
+    welch_half_width,
+)
+from bakeoff.records.schema import Burst, Interval, Latency, Ratio, Record, Report
+from bakeoff.records.text import SIGNIFICANT_DIGITS
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+LEAST_ERROR = 0.0025
+"""The standard error of a pair's log ratio counts as this at least: a few rounds may agree by chance."""
+
+FEWEST_UNPAIRED = 3
+"""Without common rounds, fewer values on either side say too little about their spread."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The fitted latency of each cell, and the ratio of any two of them.
+
+    Latencies have as many digits as outputs print, so that a printed ratio is the ratio of two printed latencies.
+    """
+
+    latency_ms: Mapping[str, float]
+    _series: Mapping[str, Series]
+    _epochs: Sequence[_Effects]
+
+    def latency_ci95_ms(self, label: str) -> Interval | None:
+        """Return the interval of a cell's latency over its processes, or over the rounds of a single one.
+
+        That of a single process holds the median of its own rounds.
+        """
+        levels = self.process_logs[label]
+        if len(levels) > 1:
+            return around(self.latency_ms[label], student_half_width(levels))
+        (turns,), (level,) = self._series[label].values(), levels
+        interval = _moved(median_interval(_logs(turns)), level, self.latency_ms[label])
+        interval = self._at_least_as_wide_as_processes(interval, self.latency_ms[label], self.process_logs.values())
+        # the fit may have moved the latency, because of what other cells say of the machine's drift
+        own_ms = math.exp(level)
+        return interval and Interval(low=min(interval.low, own_ms), high=max(interval.high, own_ms))
+
+    def ratio(self, fast: str, slow: str) -> Ratio:
+        """Return how many times faster one cell is than another, with its 95 % interval.
+
+        The interval is Student's t over the epochs that both lived in, and `processes` is their number. With a single
+        such epoch it is that of the rounds, from order statistics. Two cells that shared none are compared through a
+        third, and the widths of both intervals add up. It is at least as wide as one process of each would have it,
+        where other cells show how much processes differ. If no epoch connects the two, their processes are
+        compared by Welch's t, and `paired` is False: such a ratio contains the machine's drift. Raises KeyError for a
+        cell without samples.
+        """
+        value = self.latency_ms[slow] / self.latency_ms[fast]
+        logs = self.epoch_logs(slow, fast)
+        if not logs:
+            return self._unpaired(value, fast, slow)
+        if len(logs) > 1:
+            return Ratio(value=value, ci95=around(value, student_half_width(logs)), paired=True, processes=len(logs))
+        interval = _moved(self._interval_of_rounds(fast, slow), 0.0, value)
+        interval = self._at_least_as_wide_as_processes(interval, value, self._logs_of_pairs)
+        return Ratio(value=value, ci95=interval, paired=True)
+
+    @cached_property
+    def process_logs(self) -> Mapping[str, Sequence[float]]:
+        """The logarithm of the median of each process, by label."""
+        return {
+            label: [float(np.median(_logs(turns))) for turns in series.values()]
+            for label, series in self._series.items()
+        }
+
+    def epoch_logs(self, slow: str, fast: str) -> list[float]:
+        """Return the logarithm of slow / fast for every epoch that connects the two cells."""
+        return [epoch.log(slow, fast) for epoch in self._epochs if epoch.connects(slow, fast)]
+
+    def round_logs(self, slow: str, fast: str) -> list[float]:
+        """Return the logarithm of slow / fast for every round that the two cells shared."""
+        ours, theirs = self._series[fast], self._series[slow]
+        shared = sorted(ours.keys() & theirs.keys())
+        return [log for process in shared for log in shared_logs(ours[process], theirs[process])]
+
+    def _interval_of_rounds(self, fast: str, slow: str) -> Interval | None:
+        """Return how far the logarithm of slow / fast may be off to either side, by the rounds of a single process."""
+        if self.round_logs(slow, fast):
+            return _around_its_median(self.round_logs(slow, fast))
+        found = []
+        for third in self.latency_ms:
+            sides = [_around_its_median(self.round_logs(*pair)) for pair in ((slow, third), (third, fast))]
+            if sides[0] and sides[1]:
+                found.append(Interval(low=sides[0].low + sides[1].low, high=sides[0].high + sides[1].high))
+        return min(found, key=lambda interval: interval.high - interval.low, default=None)
+
+    @cached_property
+    def _logs_of_pairs(self) -> Sequence[Sequence[float]]:
+        return [self.epoch_logs(*pair) for pair in itertools.combinations(self.latency_ms, 2)]
+
+    def _unpaired(self, value: float, fast: str, slow: str) -> Ratio:
+        sides = self.process_logs[fast], self.process_logs[slow]
+        processes = min(map(len, sides))
+        if processes == 1:
+            sides = _all_logs(self._series[fast]), _all_logs(self._series[slow])
+        half = welch_half_width(*sides) if min(map(len, sides)) >= FEWEST_UNPAIRED else None
+        return Ratio(value=value, ci95=around(value, half), paired=False, processes=processes)
+
+    def _at_least_as_wide_as_processes(
+        self, interval: Interval | None, value: float, groups: Iterable[Sequence[float]]
+    ) -> Interval | None:
+        """Widen the interval of a single process by what processes differ in, which its rounds cannot show.
+
+        `groups` hold logarithms, one for each process. Their mean variance stands for the one that is not known.
+        """
+        repeated = [group for group in groups if len(group) > 1]
+        if interval is None or not repeated:
+            return interval
+        deviation = math.sqrt(float(np.mean([np.var(group, ddof=1) for group in repeated])))
+        half = student_quantile(0.95, max(map(len, repeated)) - 1) * deviation
+        return Interval(low=min(interval.low, value * math.exp(-half)), high=max(interval.high, value * math.exp(half)))
+
+
+@dataclass(frozen=True)
+class _Effects:
+    """The log latencies of some cells, up to a summand that all connected cells share. Their mean is 0."""
+
+    by_label: Mapping[str, float]
+    components: Mapping[str, int]  # cells of one component are connected by shared rounds, maybe through others
+
+    def connects(self, one: str, other: str) -> bool:
+        return one in self.components and self.components[one] == self.components.get(other)
+
+    def log(self, slow: str, fast: str) -> float:
+        """Return the logarithm of slow / fast, of two connected cells."""
+        return self.by_label[slow] - self.by_label[fast]
+
+
+def fit(cells: Mapping[str, Series]) -> Fit:
+    """Fit the cells of one contest, given by label. A cell without samples is left out.
+
+    The level of connected cells is that of the geometric means of their processes' medians, on the average.
+    """
+    known = {label: cells[label] for label in sorted(cells) if cells[label]}  # the order of records does not count
+    processes = sorted({process for series in known.values() for process in series})
+    epochs = [_effects_of_epoch(known, process) for process in processes]
+    overall = _mean_effects(list(known), epochs)
+    shifts: dict[int, list[float]] = {}
+    for label, series in known.items():
+        level = float(np.mean([np.median(_logs(turns)) for turns in series.values()]))
+        shifts.setdefault(overall.components[label], []).append(level - overall.by_label[label])
+    latency_ms = {
+        label: _rounded(math.exp(effect + float(np.mean(shifts[overall.components[label]]))))
+        for label, effect in overall.by_label.items()
+    }
+    return Fit(latency_ms, known, epochs)
+
+
+def fit_records(records: Iterable[Record]) -> Fit:
+    """Fit the records of one contest."""
+    return fit({record.cell.label: series_of(record.bursts) for record in records})
+
+
+def fitted(records: Sequence[Record], found: Fit | None = None) -> list[Record]:
+    """Return the records of one contest with their fitted latencies. The share of the roofline follows them.
+
+    A record without samples stays as it is. Fitting twice changes nothing, since a fit is made from samples alone.
+    """
+    found = found or fit_records(records)
+    return [_with_latency(record, found) for record in records]
+
+
+def fitted_report(report: Report) -> Report:
+    """Return the report with the fitted latencies of each of its contests."""
+    found = {record.cell.id: record for records in by_contest(report.records).values() for record in fitted(records)}
+    return report.model_copy(update={"records": [found[record.cell.id] for record in report.records]})
+
+
+def by_contest(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Return the records by the id of their contest, in the order given."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.cell.contest_id, []).append(record)
+    return found
+
+
+def summarise(bursts: Sequence[Burst]) -> Latency | None:
+    """Return the summary of a cell that stands alone, or None without a sample."""
+    series = series_of(bursts)
+    if not series:
+        return None
+    alone = fit({"": series})
+    calls_ms = np.concatenate([np.asarray(burst.samples_ns, dtype=np.float64) for burst in bursts]) / 1e6
+    medians_ms = process_medians_ms(bursts).values()
+    return Latency(
+        calls=len(calls_ms),
+        median_ms=alone.latency_ms[""],
+        median_ci95_ms=alone.latency_ci95_ms(""),
+        mean_ms=float(calls_ms.mean()),
+        std_ms=float(calls_ms.std(ddof=1)) if len(calls_ms) > 1 else 0.0,
+        min_ms=float(calls_ms.min()),
+        p90_ms=percentile(calls_ms.tolist(), 0.90),
+        p95_ms=percentile(calls_ms.tolist(), 0.95),
+        p99_ms=percentile(calls_ms.tolist(), 0.99),
+        p999_ms=percentile(calls_ms.tolist(), 0.999),
+        processes=len(medians_ms),
+        process_spread=max(medians_ms) / min(medians_ms) - 1 if len(medians_ms) > 1 else None,
+    )
+
+
+def speedup(fast: Sequence[Burst], slow: Sequence[Burst]) -> Ratio:
+    """Return how many times faster one cell is than another, by these two alone. Raises ValueError if one is empty."""
+    found = fit({"fast": series_of(fast), "slow": series_of(slow)})
+    if len(found.latency_ms) < 2:
+        raise ValueError("a ratio needs at least one burst on either side")
+    return found.ratio("fast", "slow")
+
+
+def _with_latency(record: Record, found: Fit) -> Record:
+    label = record.cell.label
+    if record.latency is None or label not in found.latency_ms:
+        return record
+    before_ms, median_ms = record.latency.median_ms, found.latency_ms[label]
+    known = {"median_ms": median_ms, "median_ci95_ms": found.latency_ci95_ms(label)}
+    changes: dict[str, Any] = {"latency": record.latency.model_copy(update=known)}
+    if record.roofline and record.roofline.share is not None:
+        changes["roofline"] = record.roofline.model_copy(
+            update={"share": record.roofline.share * before_ms / median_ms}
+        )
+    return record.model_copy(update=changes)
+
+
+def _effects_of_epoch(cells: Mapping[str, Series], process: int) -> _Effects:
+    """Fit the processes of one epoch: weighted least squares over the median of each pair of cells."""
+    present = {label: series[process] for label, series in cells.items() if process in series}
+    medians, errors = _pairs(list(present.values()))
+    weights = np.nan_to_num((LEAST_ERROR / np.maximum(errors, LEAST_ERROR)) ** 2)
+    normal = np.diag(weights.sum(axis=1)) - weights
+    return _solve(list(present), normal, (weights * np.nan_to_num(medians)).sum(axis=1))
+
+
+def _mean_effects(labels: Sequence[str], epochs: Sequence[_Effects]) -> _Effects:
+    """Combine the epochs: least squares over cells and epochs. It is the mean if every cell lived in all of them."""
+    places = {label: place for place, label in enumerate(labels)}
+    normal, right = np.zeros((len(labels), len(labels))), np.zeros(len(labels))
+    for epoch in epochs:
+        for component in set(epoch.components.values()):
+            those = [label for label, its in epoch.components.items() if its == component]
+            at = [places[label] for label in those]
+            normal[np.ix_(at, at)] += np.eye(len(at)) - 1 / len(at)
+            right[at] += [epoch.by_label[label] for label in those]
+    return _solve(labels, normal, right)
+
+
+def _solve(labels: Sequence[str], normal: Array, right: Array) -> _Effects:
+    """Solve the normal equations of differences. Cells without an equation in common are of different components."""
+    component, before = np.arange(len(labels)), None
+    while before is None or (component != before).any():
+        before, component = component, np.minimum(component, _lowest(component, among=normal != 0))
+    # differences do not determine the sum of a component's effects: one more equation for each makes it 0
+    together = (component[:, None] == component).astype(float)
+    solved = np.linalg.solve(normal + together, right)
+    return _Effects(dict(zip(labels, solved.tolist(), strict=True)), dict(zip(labels, component.tolist(), strict=True)))
+
+
+def _lowest(values: Any, among: Any) -> Any:
+    """Return for each row of `among` the lowest of the values in its columns, or their number where there is none."""
+    return np.where(among, values, len(values)).min(axis=1, initial=len(values))
+
+
+def _pairs(cells: Sequence[Mapping[tuple[int, int], Turn]]) -> tuple[Array, Array]:
+    """Return the median of row / column over shared rounds, as logarithms, and its standard error, for each two cells.
+
+    Disturbed rounds are left out as in `shared_logs`. NaN stands for two cells that share no round.
+    """
+    rounds = {key: place for place, key in enumerate(sorted({key for turns in cells for key in turns}))}
+    logs = np.full((len(cells), len(rounds)), np.nan)
+    calm = np.zeros(logs.shape, dtype=bool)
+    for row, turns in enumerate(cells):
+        for key, turn in turns.items():
+            logs[row, rounds[key]] = math.log(turn.ms)
+            calm[row, rounds[key]] = not turn.disturbed
+    medians, errors = np.full((2, len(cells), len(cells)), np.nan)
+    for row in range(len(cells) - 1):
+        others = slice(row + 1, None)
+        ratios = logs[row] - logs[others]
+        known = ~np.isnan(ratios)
+        both_calm = known & calm[row] & calm[others]
+        enough = are_enough(both_calm.sum(axis=1), known.sum(axis=1))
+        used = np.where(enough[:, None], both_calm, known)
+        median, error = medians_and_errors(np.where(used, ratios, np.nan))
+        medians[row, others], errors[row, others] = median, error
+        medians[others, row], errors[others, row] = -median, error
+    return medians, errors
+
+
+def _moved(interval: Interval | None, log_middle: float, value: float) -> Interval | None:
+    """Return an interval of logarithms around `log_middle` as one around `value`."""
+    if interval is None:
+        return None
+    return Interval(low=value * math.exp(interval.low - log_middle), high=value * math.exp(interval.high - log_middle))
+
+
+def _around_its_median(logs: Sequence[float]) -> Interval | None:
+    """Return the interval of the median as distances from it, or None for too few values."""
+    interval = median_interval(logs)
+    middle = float(np.median(logs)) if interval else 0.0
+    return interval and Interval(low=interval.low - middle, high=interval.high - middle)
+
+
+def _logs(turns: Mapping[Any, Turn]) -> list[float]:
+    return [math.log(turn.ms) for turn in turns.values()]
+
+
+def _all_logs(series: Series) -> list[float]:
+    return [log for turns in series.values() for log in _logs(turns)]
+
+
+def _rounded(value_ms: float) -> float:
+    return float(f"{value_ms:.{SIGNIFICANT_DIGITS}g}")

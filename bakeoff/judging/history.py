@@ -1,0 +1,55 @@
+"""Many reports in the order of time. A history shows what was measured; only a comparison judges two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from bakeoff.judging.environments import Difference, bear_on_speed
+from bakeoff.judging.fit import fitted_report
+from bakeoff.records.schema import Environment, Record, Report
+
+
+@dataclass(frozen=True)
+class Run:
+    """One report of a history."""
+
+    run_id: str
+    at: datetime  # aware
+    environment: Environment
+    records: dict[str, Record]  # by the cell's id
+    changes: list[Difference]  # what bears on speed and differs from the run before
+
+    @property
+    def day(self) -> str:
+        return self.at.astimezone(UTC).strftime("%Y-%m-%d")
+
+
+@dataclass(frozen=True)
+class History:
+    """Runs, the oldest first; at least one."""
+
+    runs: list[Run]
+    skipped: list[str]  # why a report is not among them
+
+    @property
+    def contests(self) -> dict[str, list[Record]]:
+        """Return the newest record of each cell by contest, in the order in which they first appear."""
+        newest: dict[str, Record] = {}
+        for run in self.runs:
+            newest |= run.records
+        grouped: dict[str, list[Record]] = {}
+        for record in newest.values():
+            grouped.setdefault(record.cell.contest_id, []).append(record)
+        return grouped
+
+
+def history_of(dated: Mapping[tuple[datetime, str], Report], skipped: list[str]) -> History:
+    """Put reports, given by their time and the id of their run, in order."""
+    runs: list[Run] = []
+    for (at, run_id), report in sorted(dated.items(), key=lambda item: item[0]):
+        records = {record.cell.id: record for record in fitted_report(report).records}
+        changes = bear_on_speed(runs[-1].environment, report.environment) if runs else []
+        runs.append(Run(run_id, at, report.environment, records, changes))
+    return History(runs, skipped)

@@ -1,0 +1,123 @@
+"""Intervals of medians, means and percentiles, with the sources of their methods."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+
+import numpy as np
+
+from bakeoff.records.schema import Interval
+
+PERCENTILE_CONFIDENCE = 0.99
+
+
+def _special() -> ModuleType:
+    """Import scipy.special, which takes half a second, when it is first used."""
+    from scipy import special  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
+
+    return special  # type: ignore[no-any-return,unused-ignore]
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Return the interval of the median from order statistics, which needs no distribution. 95 % needs six values.
+
+    The k-th smallest and the k-th largest value enclose the median with probability 1 - 2·P(Binomial(n, 1/2) < k)
+    (David & Nagaraja, Order Statistics, 3rd ed., §7.1). The largest k that keeps `confidence` is used.
+    """
+    n = len(values)
+    k = 0
+    while 2 * _special().bdtr(k, n, 0.5) <= 1 - confidence:
+        k += 1
+    if k < 1:
+        return None
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    return Interval(low=float(ordered[k - 1]), high=float(ordered[n - k]))
+
+
+def calls_needed(quantile: float, confidence: float = PERCENTILE_CONFIDENCE) -> int:
+    """Return the smallest sample that can hold `quantile`: 64 calls for p90, 130 for p95, 662 for p99, 6,636 for p99.9.
+
+    With probability `confidence`, at least two calls lie above the true quantile. The bound is binomial:
+    q^n + n·q^(n-1)·(1-q) <= 1 - confidence.
+    """
+    low, high = 2, 4
+    while _special().bdtr(1, high, 1 - quantile) > 1 - confidence:
+        low, high = high, high * 2
+    while low < high:
+        middle = (low + high) // 2
+        if _special().bdtr(1, middle, 1 - quantile) > 1 - confidence:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def percentile(values: Sequence[float], quantile: float) -> float | None:
+    """Return the empirical quantile, or None if the sample is smaller than `calls_needed`."""
+    if len(values) < calls_needed(quantile):
+        return None
+    return float(np.quantile(np.asarray(values, dtype=np.float64), quantile))
+
+
+@functools.cache
+def student_quantile(confidence: float, degrees: int) -> float:
+    """Return half the width of a two-sided t-interval, in standard errors."""
+    return float(_special().stdtrit(degrees, (1 + confidence) / 2))
+
+
+def student_half_width(logs: Sequence[float]) -> float | None:
+    """Return half the width of the 95 % t-interval of the mean, or None for fewer than two values."""
+    if len(logs) < 2:
+        return None
+    return student_quantile(0.95, len(logs) - 1) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+
+
+def welch_half_width(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Return half the width of Welch's 95 % t-interval of mean(a) - mean(b), or None below two values on either side.
+
+    Source: Welch, The Generalization of Student's Problem, Biometrika 34, 1947.
+    """
+    if len(a) < 2 or len(b) < 2:
+        return None
+    if np.ptp(a) == 0 and np.ptp(b) == 0:
+        return 0.0
+    # scipy.stats takes half a second to import, and only unpaired values need it
+    from scipy import stats  # type: ignore[import-untyped,unused-ignore]  # typed where scipy-stubs is installed
+
+    with warnings.catch_warnings():
+        # if all values on one side are equal to the last bit, the interval is that of the other side's variance
+        warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
+        interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    return float(interval.high - interval.low) / 2
+
+
+def around(value: float, half_width: float | None) -> Interval | None:
+    """Return the interval around a value with this half width in its logarithm; None without one."""
+    if half_width is None:
+        return None
+    return Interval(low=value * math.exp(-half_width), high=value * math.exp(half_width))
+
+
+def analysis_of_variance(groups: Sequence[Sequence[float]]) -> float:
+    """Return the probability that groups of equal normal values have means as far apart as these, by Fisher's F.
+
+    Raises ValueError without a second group, or without a group of two values.
+    """
+    number, groups_number = sum(map(len, groups)), len(groups)
+    if groups_number < 2 or number <= groups_number:
+        raise ValueError("an analysis of variance needs two groups, and two values in one of them")
+    overall = float(np.mean([value for group in groups for value in group]))
+    between = sum(len(group) * (float(np.mean(group)) - overall) ** 2 for group in groups) / (groups_number - 1)
+    within = sum(float(np.var(group)) * len(group) for group in groups) / (number - groups_number)
+    if within == 0:
+        return 1.0 if between == 0 else 0.0
+    return float(_special().fdtrc(groups_number - 1, number - groups_number, between / within))
+
+
+def student_tail(half_widths: float, degrees: int) -> float:
+    """Return the two-sided p-value of a distance from the middle, in half widths of the 95 % t-interval."""
+    return float(2 * _special().stdtr(degrees, -half_widths * student_quantile(0.95, degrees)))

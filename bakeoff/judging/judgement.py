@@ -1,0 +1,76 @@
+"""Turns a report into a `Judgement`: everything that any output shows, computed once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.contest import CellJudgement, ContestJudgement, judge_contest
+from bakeoff.judging.dynamic import DynamicRange, dynamic_ranges_of
+from bakeoff.judging.fit import by_contest
+from bakeoff.judging.generation import with_generations
+from bakeoff.judging.load import parse_price
+from bakeoff.judging.suites import Suite, suites_of
+from bakeoff.judging.sweeps import Sweep, sweeps_of
+from bakeoff.records.schema import Report
+
+__all__ = ["CellJudgement", "ContestJudgement", "Judgement", "contests_of", "judge", "judge_together", "judged_anew"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one report means, or several reports that are shown together."""
+
+    reports: tuple[Report, ...]
+    contests: tuple[ContestJudgement, ...]
+    sweeps: tuple[Sweep, ...]
+    suites: tuple[Suite, ...] = ()
+    dynamic_ranges: tuple[DynamicRange, ...] = ()
+
+    @property
+    def report(self) -> Report:
+        """Return the report, or the first one of several."""
+        return self.reports[0]
+
+
+def judge(report: Report) -> Judgement:
+    """Return everything that an output of this report may show."""
+    return judge_together([report])
+
+
+def judge_together(reports: Sequence[Report]) -> Judgement:
+    """Judge several reports to show them as one. A contest that is in several carries the name of its run."""
+    counts = Counter(contest_id for report in reports for contest_id in by_contest(report.records))
+    judged = [
+        judge_contest(
+            records,
+            Requirements.parse(str(report.request.get("require") or "")),
+            calls=calls if isinstance(calls := report.request.get("calls"), int) else None,
+            run_id=report.run_id if counts[contest_id] > 1 else None,
+            price_per_hour=parse_price(str(report.request.get("price") or "")),
+        )
+        for report in reports
+        for contest_id, records in by_contest(report.records).items()
+    ]
+    contests = with_generations(judged)
+    return Judgement(
+        tuple(reports),
+        tuple(contests),
+        tuple(sweeps_of(contests)),
+        tuple(suites_of(contests)),
+        tuple(dynamic_ranges_of(contests)),
+    )
+
+
+def contests_of(report: Report) -> tuple[ContestJudgement, ...]:
+    """Return the judged contests of a report in the order of its records."""
+    return judge(report).contests
+
+
+def judged_anew(report: Report, calls: int | None = None, require: str | None = None) -> Report:
+    """Return the report with other requirements, or compared over another number of calls. None changes nothing."""
+    changes = {"calls": calls, "require": require}
+    request = report.request | {name: value for name, value in changes.items() if value is not None}
+    return report.model_copy(update={"request": request})

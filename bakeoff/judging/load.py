@@ -1,0 +1,296 @@
+"""Judges a contest under load: how much each cell carries, who carries most, and what there is to doubt.
+
+A turn's value goes through the fit of latencies (`bakeoff.judging.fit`) as the milliseconds for a request. So rates are
+compared within rounds and processes, as latencies are, and two copies of one backend tie.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from bakeoff.judging.decision import Relation, is_decided, relation
+from bakeoff.judging.estimate import Series, series_of
+from bakeoff.judging.fit import Fit, fit
+from bakeoff.records.errors import UsageError
+from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective, Scenario
+from bakeoff.records.schema import Burst, Conditions, Interval, Ratio, Record, Status
+
+NEAR_CEILING = 0.5
+"""A value over this share of what the generator can do is not believed to be the backend's."""
+
+DRIFT = 0.10
+"""Latencies that change by more over the soak have drifted."""
+
+TREND = 0.8
+"""Latencies change over the soak if so many more pairs of its windows rise than fall, or the other way round, as a
+share of all: 13 of 15. Without a trend, that happens once in 60 times. A queue alone makes windows differ by half.
+Source: Kendall, A New Measure of Rank Correlation, Biometrika 30, 1938."""
+
+MISSED = 1.10
+"""The objective is missed over the soak if its percentile is over this many times the limit. The rate was found in
+shorter windows, each of which began with an empty queue."""
+
+LONG_WINDOW_S = 1.8
+"""In a shorter window a queue has little time to grow. In simulated queues, rates found in half a second were 5 to 18 %
+too high, and those found in two seconds 1 to 7 %."""
+
+MILLION = 1_000_000
+
+
+class LoadDoubtKind(StrEnum):
+    """The kinds of doubts about what was found under load. The comments say what `values` hold."""
+
+    NEAR_CEILING = "near ceiling"  # the generator can hardly do more; value, ceiling
+    SOAK_MISSED = "soak missed"  # the objective does not hold over the soak; value_ms, seconds, (lower_rate, lower_ms)
+    DRIFTED = "drifted"  # latencies changed over the soak; share
+    SHORT_WINDOWS = "short windows"  # no queue had time to grow; seconds
+    FAILED = "failed"  # requests raised errors or were left out; failed, shed, requests
+
+
+@dataclass(frozen=True)
+class LoadDoubt:
+    kind: LoadDoubtKind
+    label: str
+    values: dict[str, float]
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Soaked:
+    """What a cell did while it served for a long time at the rate that was found."""
+
+    seconds: float
+    rate: float
+    p50_ms: float | None  # None in the scenario `offline`, where a request waits for all before it
+    p99_ms: float | None
+    objective_ms: float | None  # the percentile of the objective
+    drift: float | None  # the median latency of the last third over the first one's, minus 1; None without a trend
+    joules_per_million: float | None
+    energy_source: str
+    resident_bytes: int | None
+    device_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """The latencies at one rate, in one window."""
+
+    rate: float
+    p50_ms: float
+    p99_ms: float
+    is_chosen: bool  # with the settings that were chosen
+
+
+@dataclass(frozen=True)
+class LoadedCell:
+    """What is known of one cell under load."""
+
+    label: str
+    load: Load
+    value: float | None  # requests per second, or the median latency in ms; fitted to the whole contest
+    interval: Interval | None
+    rank: int | None
+    soak: Soaked | None
+    points: tuple[Point, ...]
+    rate: float | None  # requests per second, in every scenario
+    price_per_million: float | None
+
+
+@dataclass(frozen=True)
+class LoadJudgement:
+    """What is known of one contest under load. `cells` are in the order of reading, the best first."""
+
+    scenario: Scenario
+    streams: int
+    objective: Objective | None
+    cells: tuple[LoadedCell, ...]
+    winner: str | None  # None if no cell carried anything, or if the best ones tie
+    tied: tuple[str, ...]  # labels that share the first place, if there are several
+    is_open: bool  # measuring ended before it could be told which of `tied` carries most
+    lead: Ratio | None  # the best cell over the first one that does not share its place
+    doubts: tuple[LoadDoubt, ...]
+
+    @property
+    def ranked(self) -> list[LoadedCell]:
+        return [cell for cell in self.cells if cell.rank is not None]
+
+    def cell_of(self, label: str) -> LoadedCell | None:
+        return next((cell for cell in self.cells if cell.label == label), None)
+
+
+def judge_load(records: Sequence[Record], price_per_hour: float | None = None) -> LoadJudgement | None:
+    """Judge the cells of one contest under load, or return None if none of them was."""
+    loads = {record.cell.label: record.load for record in records if record.load}
+    if not loads:
+        return None
+    first = next(iter(loads.values()))
+    sound = {record.cell.label for record in records if record.status is Status.OK}
+    found = fit_load({label: load for label, load in loads.items() if label in sound})
+    order = sorted(found.latency_ms, key=lambda label: found.latency_ms[label])
+    leads = [(label, found.ratio(order[0], label)) for label in order[1:]]
+    sharing = [*order[:1], *(label for label, _ in itertools.takewhile(_is_not_faster, leads))]
+    behind = [lead for label, lead in leads if label not in sharing]
+    cells = [
+        _loaded_cell(label, loads[label], found, 1 if label in sharing else 1 + order.index(label), price_per_hour)
+        for label in order
+    ]
+    others = [
+        _loaded_cell(label, load, found, None, price_per_hour) for label, load in loads.items() if label not in order
+    ]
+    doubts = tuple(doubt for cell in (*cells, *others) for doubt in _doubts_of(cell))
+    return LoadJudgement(
+        scenario=first.scenario,
+        streams=first.streams,
+        objective=first.objective,
+        cells=(*cells, *others),
+        winner=sharing[0] if len(sharing) == 1 and not _is_generators(sharing[0], doubts) else None,
+        tied=tuple(sharing) if len(sharing) > 1 else (),
+        is_open=any(label in sharing and not is_decided(ratio, looks_once=True) for label, ratio in leads),
+        lead=behind[0] if behind else None,
+        doubts=doubts,
+    )
+
+
+def parse_price(text: str) -> float | None:
+    """Return the price of an hour of this machine in `2.5/h`, or None for an empty text."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*/\s*h\s*", text, re.ASCII)
+    if text and (not found or not float(found[1])):
+        raise UsageError(f"--price {text}: write what an hour of this machine costs, such as 2.5/h")
+    return float(found[1]) if found else None
+
+
+def fit_load(loads: dict[str, Load]) -> Fit:
+    """Return the fit of the turns of these cells, as the milliseconds for a request."""
+    return fit({label: load_series(load) for label, load in loads.items()})
+
+
+def load_series(load: Load) -> Series:
+    """Return the turns of one cell that have a value. What disturbed a round is known from its calibration."""
+    return series_of([_as_burst(load.scenario, turn) for turn in load.turns if turn.value is not None])
+
+
+def _as_burst(scenario: Scenario, turn: LoadTurn) -> Burst:
+    assert turn.value is not None
+    ms = 1e3 / turn.value if scenario.is_rate else turn.value
+    return Burst(
+        group=turn.group,
+        round=turn.round,
+        started_s=turn.started_s,
+        samples_ns=[max(1, round(1e6 * ms))],
+        process=turn.process,
+        conditions=Conditions(calibration_ms=turn.calibration_ms),
+    )
+
+
+def _is_not_faster(lead: tuple[str, Ratio]) -> bool:
+    return relation(lead[1], looks_once=True) is not Relation.FASTER
+
+
+def _is_generators(label: str, doubts: Sequence[LoadDoubt]) -> bool:
+    return any(doubt.kind is LoadDoubtKind.NEAR_CEILING and doubt.label == label for doubt in doubts)
+
+
+def _loaded_cell(label: str, load: Load, found: Fit, rank: int | None, price_per_hour: float | None) -> LoadedCell:
+    value, interval = None, None
+    if label in found.latency_ms:
+        value, interval = found.latency_ms[label], found.latency_ci95_ms(label)
+        if load.scenario.is_rate:
+            value = 1e3 / value
+            interval = interval and Interval(low=1e3 / interval.high, high=1e3 / interval.low)
+    rate = value if value is None or load.scenario.is_rate else 1e3 * load.streams / value
+    return LoadedCell(
+        label=label,
+        load=load,
+        value=value,
+        interval=interval,
+        rank=rank if value is not None else None,
+        soak=_soaked(load, load.soak),
+        points=_points(load),
+        rate=rate,
+        price_per_million=price_per_hour / 3600 / rate * MILLION if price_per_hour and rate else None,
+    )
+
+
+def misses_objective(load: Load) -> bool:
+    """Return True if the objective does not hold over the soak."""
+    soak = _soaked(load, load.soak)
+    return bool(soak and load.objective and (soak.objective_ms or 0.0) > MISSED * load.objective.limit_ms)
+
+
+def _soaked(load: Load, windows: Sequence[LoadWindow]) -> Soaked | None:
+    if not windows:
+        return None
+    requests = sum(window.requests for window in windows)
+    joules = [window.joules for window in windows if window.joules is not None]
+    third = max(1, len(windows) // 3)
+    is_offline = load.scenario is Scenario.OFFLINE
+    times = [1e3 / window.rate if is_offline else window.p50_ms for window in windows]
+    before, after = (np.median(part) for part in (times[:third], times[-third:]))
+    steps = [np.sign(later - earlier) for earlier, later in itertools.combinations(times, 2) if later != earlier]
+    return Soaked(
+        seconds=sum(window.seconds for window in windows),
+        rate=float(np.mean([window.rate for window in windows])),
+        p50_ms=None if is_offline else _pooled(windows, 0.5, "p50_ms"),
+        p99_ms=None if is_offline else _pooled(windows, 0.99, "p99_ms"),
+        objective_ms=_pooled(windows, load.objective.quantile, "objective_ms") if load.objective else None,
+        drift=float(after / before) - 1 if steps and abs(np.mean(steps)) >= TREND else None,
+        joules_per_million=sum(joules) / requests * MILLION if len(joules) == len(windows) else None,
+        energy_source=windows[0].energy_source,
+        resident_bytes=windows[-1].resident_bytes,
+        device_bytes=windows[-1].device_bytes,
+    )
+
+
+def _pooled(windows: Sequence[LoadWindow], quantile: float, name: str) -> float:
+    """Return the quantile over all requests, or the median of the windows' own where they were not kept."""
+    kept = [latency for window in windows for latency in window.latencies_us]
+    if kept:
+        return float(np.quantile(kept, quantile)) / 1e3
+    return float(np.median([getattr(window, name) for window in windows]))
+
+
+def _points(load: Load) -> tuple[Point, ...]:
+    windows = [(window, one.settings == load.settings) for one in load.tried for window in one.windows]
+    windows += [(window, True) for turn in load.turns for window in turn.windows]
+    return tuple(
+        Point(window.rate, window.p50_ms, window.p99_ms, is_chosen)
+        for window, is_chosen in windows
+        if window.asked_rate
+    )
+
+
+def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
+    found, load = [], cell.load
+    if cell.value is not None and load.ceiling is not None:
+        ours, most = (cell.value, load.ceiling) if load.scenario.is_rate else (load.ceiling, cell.value)
+        if ours > NEAR_CEILING * most:
+            values = {"value": cell.value, "ceiling": load.ceiling}
+            found.append(LoadDoubt(LoadDoubtKind.NEAR_CEILING, cell.label, values))
+    soak = cell.soak
+    if soak and soak.objective_ms and misses_objective(load):
+        values = {"value_ms": soak.objective_ms, "seconds": soak.seconds}
+        if (lower := _soaked(load, load.lower_soak)) and lower.objective_ms:
+            values |= {"lower_rate": lower.rate, "lower_ms": lower.objective_ms}
+        found.append(LoadDoubt(LoadDoubtKind.SOAK_MISSED, cell.label, values))
+    if soak and soak.drift is not None and abs(soak.drift) > DRIFT:
+        found.append(LoadDoubt(LoadDoubtKind.DRIFTED, cell.label, {"share": soak.drift}))
+    of_turns = [window for turn in load.turns for window in turn.windows]
+    if of_turns and load.scenario is Scenario.SERVER:
+        seconds = float(np.median([window.seconds for window in of_turns]))
+        if seconds < LONG_WINDOW_S:
+            found.append(LoadDoubt(LoadDoubtKind.SHORT_WINDOWS, cell.label, {"seconds": seconds}))
+    windows = [*load.soak, *load.lower_soak, *of_turns]
+    if any(window.failed for window in windows):
+        values = {
+            "failed": sum(window.failed for window in windows),
+            "requests": sum(window.requests for window in windows),
+        }
+        detail = next((window.failure for window in windows if window.failure), "")
+        found.append(LoadDoubt(LoadDoubtKind.FAILED, cell.label, values, detail))
+    return found

@@ -1,0 +1,154 @@
+"""Reports of several machines side by side: which of them to rent for a model.
+
+Each machine is judged by its own report. Cells of two machines never shared a round, so nothing divides a drift out
+between them: one machine is called faster than another only where the intervals of their medians do not overlap.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.judgement import judge
+from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.schema import Cell, Latency, Report
+
+CALLS = 1_000_000
+"""Money is for so many calls."""
+
+SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The best cell of one machine for one question: a model with its dimensions, its task and its precision."""
+
+    machine: str
+    contest: ContestJudgement
+    latency: Latency
+    calls_per_s: float | None  # back to back, as the throughput of the record says
+    joules_per_call: float | None  # beyond an idle machine
+    price_per_million: float | None  # in the unit of the price of an hour, for calls back to back
+
+    @property
+    def candidates(self) -> list[str]:
+        """Return the labels that may be the fastest on this machine."""
+        return self.contest.candidates
+
+
+@dataclass(frozen=True)
+class Question:
+    """What several machines were asked alike, with an offer of each that has an answer: the fastest comes first."""
+
+    title: str
+    offers: tuple[Offer, ...]
+
+    @property
+    def fastest(self) -> list[str]:
+        """Return the machines that may be the fastest: those whose interval reaches that of the first offer."""
+        return [offer.machine for offer in self.offers if _may_be_as_fast(offer.latency, self.offers[0].latency)]
+
+    @property
+    def untried(self) -> dict[str, list[str]]:
+        """Return what may be the fastest on the first machine and was never tried on another, by machine.
+
+        Only machines with the same kind of device can try the same.
+        """
+        first = self.offers[0]
+        found = {}
+        for offer in self.offers[1:]:
+            tried = {cell.label for cell in offer.contest.cells}
+            labels = [label for label in first.candidates if label not in tried]
+            if labels and offer.contest.cell.device.is_cuda == first.contest.cell.device.is_cuda:
+                found[offer.machine] = labels
+        return found
+
+    @property
+    def cheapest(self) -> Offer | None:
+        """Return the offer with the lowest price, if every machine has a price, and there are several."""
+        priced = [(offer.price_per_million, offer) for offer in self.offers if offer.price_per_million is not None]
+        if len(priced) < len(self.offers) or len(priced) < 2:
+            return None
+        return min(priced, key=lambda each: each[0])[1]
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Reports by the names of their machines, and the questions that at least two of them answer."""
+
+    reports: Mapping[str, Report]
+    questions: tuple[Question, ...]
+    asked_once: tuple[str, ...]  # titles of what only one machine was asked, or could answer
+
+
+def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | None = None) -> Machines:
+    """Put reports side by side. `prices` are of an hour of a machine, by its name.
+
+    Raises UsageError for a price of a machine that is not there.
+    """
+    prices = prices or {}
+    for name in prices:
+        if name not in reports:
+            raise unknown("machine", name, reports, "--price NAME=2.5/h")
+    found: dict[str, list[Offer]] = {}
+    for name, report in reports.items():
+        for contest in judge(report).contests:
+            if offer := _offer(name, contest, prices.get(name)):
+                found.setdefault(_title(contest.cell), []).append(offer)
+    several = {title: offers for title, offers in found.items() if len({each.machine for each in offers}) > 1}
+    questions = [
+        Question(title, tuple(sorted(offers, key=lambda each: each.latency.median_ms)))
+        for title, offers in several.items()
+    ]
+    return Machines(reports, tuple(questions), tuple(title for title in found if title not in several))
+
+
+def parse_prices(texts: Iterable[str]) -> dict[str, float]:
+    """Return prices of an hour by machine from texts such as `h200=2.5/h`. Raises UsageError for another text."""
+    prices = {}
+    for text in texts:
+        found = re.fullmatch(r"([^=]+)=(\d+(?:\.\d+)?)/h", text, re.ASCII)
+        if not found:
+            raise UsageError(f"--price {text}: write what an hour of a machine costs, such as h200=2.5/h")
+        prices[found[1]] = float(found[2])
+    return prices
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Return the name of each machine: that of the report's folder. Raises UsageError if two folders end alike."""
+    folders = [path if path.is_dir() else path.parent for path in map(Path.resolve, paths)]
+    names = [folder.name for folder in folders]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two folders are named {name}, and they name the machines: rename one")
+    return names
+
+
+def _offer(machine: str, contest: ContestJudgement, price_per_hour: float | None) -> Offer | None:
+    best = contest.best
+    if best is None or best.latency is None:
+        return None
+    record = best.record
+    rate = record.throughput.calls_per_s if record.throughput else None
+    return Offer(
+        machine=machine,
+        contest=contest,
+        latency=best.latency,
+        calls_per_s=rate,
+        joules_per_call=record.energy.joules_per_call if record.energy else None,
+        price_per_million=price_per_hour / SECONDS_PER_HOUR / rate * CALLS if price_per_hour and rate else None,
+    )
+
+
+def _title(cell: Cell) -> str:
+    """Return what was asked, without the device, which is what machines differ by."""
+    return cell.title.replace(f" on {cell.device}, ", ", ")
+
+
+def _may_be_as_fast(latency: Latency, fastest: Latency) -> bool:
+    if latency.median_ci95_ms is None or fastest.median_ci95_ms is None:
+        return True
+    return latency.median_ci95_ms.low <= fastest.median_ci95_ms.high

@@ -1,0 +1,142 @@
+"""Ranks the cells of one contest by their samples, and says which comparisons are not decided yet."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cached_property
+
+from bakeoff.judging import racing
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.decision import Relation, is_decided, relation
+from bakeoff.judging.estimate import series_of
+from bakeoff.judging.fit import fit_records, fitted
+from bakeoff.records.schema import Cell, Doubt, LeftEarly, Ratio, Record, Status
+
+BASELINE = "eager"
+
+ONNX_BASELINE = "onnx"
+
+CALLED = (Relation.FASTER, Relation.SLOWER)
+
+
+def baseline_of(cells: Sequence[Cell]) -> str:
+    """Return the label that speed-ups are taken to: eager, or for an ONNX file ONNX Runtime.
+
+    It is the first cell where an ONNX file's contest has none, and where environments are compared without eager.
+    """
+    labels = [cell.label for cell in cells]
+    wanted = ONNX_BASELINE if any(cell.is_onnx_file for cell in cells) else BASELINE
+    if wanted == ONNX_BASELINE or any(cell.environment for cell in cells):
+        in_some = [label for label in labels if label.partition("@")[0] == wanted]
+        return wanted if wanted in labels else (in_some or labels)[0]
+    return wanted
+
+
+def undecided(records: Sequence[Record], requirements: Requirements | None = None) -> list[tuple[str, str]]:
+    """Return the pairs of labels for which further processes could still change the verdict.
+
+    A pair is the best cell so far and another cell that meets the requirements. It is decided when one is called
+    faster, or when they tie for good. With fewer than three processes no pair is decided, unless one is surely beaten.
+    """
+    ranking = Ranking(records, requirements)
+    return [(ranking.ranked[0].cell.label, other.cell.label) for other, _ in ranking.undecided()]
+
+
+def beaten(records: Sequence[Record], requirements: Requirements | None = None) -> dict[str, LeftEarly]:
+    """Return the cells that are surely beaten by one that meets the requirements, by label.
+
+    Another one was much faster in every round, or the best one is called faster. The baseline is never among them.
+    """
+    ranking = Ranking(records, requirements)
+    return _called_slower(ranking) | ranking.beaten_in_rounds
+
+
+def _called_slower(ranking: Ranking) -> dict[str, LeftEarly]:
+    """Return the cells that the best one is called faster than, by an interval over processes."""
+    return {
+        other.cell.label: LeftEarly(
+            after_process=len(other.processes),
+            ratio=lead.ci95.low,
+            than=ranking.ranked[0].cell.label,
+            seen_in="interval",
+        )
+        for other, lead in ranking.leads()
+        if lead.ci95 and lead.ci95.low > 1 and is_decided(lead) and relation(lead) is Relation.FASTER
+        if other is not ranking.baseline
+    }
+
+
+class Ranking:
+    """The cells of a contest that can win, the best first, and the ratio between any two of them.
+
+    `records` are all of the contest's, with fitted latencies. The order of the ranked ones is that of these latencies.
+    """
+
+    def __init__(self, records: Sequence[Record], requirements: Requirements | None = None) -> None:
+        """Raises ValueError if the records are not of exactly one contest."""
+        if len({record.cell.contest_id for record in records}) > 1:
+            raise ValueError("a ranking is of the cells of one contest")
+        self.fit = fit_records(records)
+        self._ratios: dict[tuple[str, str], Ratio] = {}
+        self.records = fitted(records, self.fit)
+        self.measured = [record for record in self.records if record.status is Status.OK and record.latency]
+        self.baseline_label = baseline_of([record.cell for record in self.measured])
+        self.baseline = next((one for one in self.measured if one.cell.label == self.baseline_label), None)
+        unmet = {record.cell.label: requirements.unmet(record) if requirements else [] for record in self.measured}
+        self.unmet: dict[str, list[Doubt]] = {label: doubts for label, doubts in unmet.items() if doubts}
+        allowed = [record for record in self.measured if record.cell.label not in self.unmet]
+        self.ranked = sorted(allowed, key=median_ms)
+
+    def ratio(self, fast: Record, slow: Record) -> Ratio:
+        """Return how many times faster `fast` is than `slow`."""
+        key = (fast.cell.label, slow.cell.label)
+        if key not in self._ratios:
+            self._ratios[key] = self.fit.ratio(*key)
+        return self._ratios[key]
+
+    def leads(self) -> list[tuple[Record, Ratio]]:
+        """Return every other ranked cell with the ratio of the best cell to it."""
+        return [(other, self.ratio(self.ranked[0], other)) for other in self.ranked[1:]]
+
+    def sharing_first_place(self) -> list[Record]:
+        """Return the best cell and those after it, up to the first one that it is called faster than."""
+        if not self.ranked:
+            return []
+        tied = itertools.takewhile(lambda pair: relation(pair[1]) is not Relation.FASTER, self.leads())
+        return [self.ranked[0], *(other for other, _ in tied)]
+
+    @cached_property
+    def beaten_in_rounds(self) -> dict[str, LeftEarly]:
+        """The cells that a ranked one was much faster than in every round, by label."""
+        series = {record.cell.label: series_of(record.bursts) for record in self.measured}
+        return racing.beaten(series, [record.cell.label for record in self.ranked], self.baseline_label)
+
+    def undecided(self) -> list[tuple[Record, Ratio]]:
+        """Return the leads that further processes may still prove, or disprove.
+
+        A cell that was beaten in every round is among them only if the verdict depends on it: if it may share the first
+        place. One cell whose processes differ much widens the intervals of all cells with a single process.
+        """
+        first = {record.cell.label for record in self.sharing_first_place()}
+        return [
+            (other, lead)
+            for other, lead in self.leads()
+            if not is_decided(lead) and (other.cell.label in first or other.cell.label not in self.beaten_in_rounds)
+        ]
+
+    def open_pairs(self) -> list[tuple[Record, Ratio]]:
+        """Return the undecided leads that leave the verdict open.
+
+        A lead that is called by a margin does not, nor one of a single process.
+        """
+        return [
+            (other, lead) for other, lead in self.undecided() if lead.processes > 1 and relation(lead) not in CALLED
+        ]
+
+
+def median_ms(record: Record) -> float:
+    """Return the median latency. Raises ValueError for a record without one."""
+    if record.latency is None:
+        raise ValueError(f"{record.cell.id} has no latency")
+    return record.latency.median_ms

@@ -1,0 +1,119 @@
+"""Reduces the single calls of a cell to what charts and titles show of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bakeoff.judging.disturbance import disturbed, usual_of
+from bakeoff.judging.estimate import burst_ms
+from bakeoff.records.schema import Record
+
+Values = np.ndarray[Any, np.dtype[np.float64]]
+
+LOG_FROM_RATIO = 5.0
+"""Distributions stand on a logarithmic axis if their slowest calls take more than this many times the fastest."""
+
+SHOWN_QUANTILES = (0.005, 0.995)
+"""The ends of the shown part of a distribution."""
+
+MAX_TURNS = 60
+"""If a process has more bursts, a turn is the median of several neighbours."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How the calls of one cell are distributed: `heights` of at most 1 over latencies, none if all calls are equal."""
+
+    calls: int
+    median_ms: float  # the cell's fitted latency, which every output shows
+    low_ms: float
+    high_ms: float
+    middles_ms: tuple[float, ...]
+    heights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Distributions:
+    """The distributions of the cells of one contest, in bins that are even on a common axis."""
+
+    by_label: Mapping[str, Distribution]
+    is_log: bool
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One burst of a process, or several that follow each other."""
+
+    at_s: float
+    deviation: float  # its median over the latency of the cell, minus 1
+    disturbed: bool
+
+
+def distributions_of(records: Sequence[Record]) -> Distributions:
+    """Return the distributions of those records that have samples."""
+    samples = {record.cell.label: values for record in records if len(values := _calls_ms(record))}
+    medians_ms = {record.cell.label: record.latency.median_ms for record in records if record.latency}
+    ends = {label: _shown_ends(values, medians_ms.get(label)) for label, values in samples.items()}
+    lowest = min((low for low, _ in ends.values()), default=0.0)
+    highest = max((high for _, high in ends.values()), default=0.0)
+    is_log = bool(highest > LOG_FROM_RATIO * lowest > 0)
+    found = {
+        label: _distribution(values, medians_ms.get(label, float(np.median(values))), ends[label], is_log)
+        for label, values in samples.items()
+    }
+    return Distributions(found, is_log)
+
+
+def turns_of(record: Record) -> tuple[tuple[Turn, ...], ...]:
+    """Return the turns of each process in the order of time, at most `MAX_TURNS` of each."""
+    usual = usual_of(record.bursts)
+    filled = sorted((burst for burst in record.bursts if burst.samples_ns), key=lambda burst: burst.started_s)
+    if not filled:
+        return ()
+    middle_ms = record.latency.median_ms if record.latency else float(np.median([burst_ms(burst) for burst in filled]))
+    by_process: dict[int, list[Turn]] = {}
+    for burst in filled:
+        turn = Turn(burst.started_s, burst_ms(burst) / middle_ms - 1, disturbed(burst, usual))
+        by_process.setdefault(burst.process, []).append(turn)
+    return tuple(_thinned(taken) for taken in by_process.values())
+
+
+def _calls_ms(record: Record) -> Values:
+    bursts = [np.asarray(burst.samples_ns, dtype=np.float64) for burst in record.bursts if burst.samples_ns]
+    return np.concatenate(bursts) / 1e6 if bursts else np.empty(0)
+
+
+def _thinned(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    step = -(-len(turns) // MAX_TURNS)
+    return tuple(
+        Turn(
+            at_s=float(np.median([turn.at_s for turn in few])),
+            deviation=float(np.median([turn.deviation for turn in few])),
+            disturbed=2 * sum(turn.disturbed for turn in few) > len(few),
+        )
+        for few in (turns[start : start + step] for start in range(0, len(turns), step))
+    )
+
+
+def _shown_ends(values: Values, median_ms: float | None) -> tuple[float, float]:
+    """Return the ends of the shown part, which holds the cell's latency."""
+    low_ms, high_ms = map(float, np.quantile(values, SHOWN_QUANTILES))
+    return (low_ms, high_ms) if median_ms is None else (min(low_ms, median_ms), max(high_ms, median_ms))
+
+
+def _distribution(values: Values, median_ms: float, ends_ms: tuple[float, float], is_log: bool) -> Distribution:
+    low_ms, high_ms = ends_ms
+    if high_ms <= low_ms:
+        return Distribution(len(values), median_ms, low_ms, high_ms, (), ())
+    shown = values[(values >= low_ms) & (values <= high_ms)]
+    bins = int(np.clip(math.sqrt(len(shown)), 8, 40))  # the more calls, the finer
+    edges = np.geomspace(low_ms, high_ms, bins + 1) if is_log else np.linspace(low_ms, high_ms, bins + 1)
+    counts, _ = np.histogram(shown, edges)
+    outline = np.convolve(np.pad(counts, 1), [0.25, 0.5, 0.25], mode="valid")
+    middles_ms, heights = (edges[:-1] + edges[1:]) / 2, outline / outline.max()
+    return Distribution(len(values), median_ms, low_ms, high_ms, tuple(middles_ms.tolist()), tuple(heights.tolist()))

@@ -1,0 +1,41 @@
+"""The report on a run that is stored on disk, with latencies fitted to all that it holds so far."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bakeoff.judging.fit import fitted_report
+from bakeoff.records import report_file
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.schema import Report
+from bakeoff.records.store import Store
+
+
+def report_of(store: Store) -> Report:
+    """Return the report on the records that a run's folder holds so far, with fitted latencies. Nothing is measured."""
+    records = store.records()
+    captured = store.environment()
+    if captured is None:
+        raise BakeoffError(f"{store.root} holds no environment.json: the run ended before it began; start it again")
+    planned = store.planned
+    report = Report(
+        run_id=store.root.resolve().name,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        complete=all(store.has(cell_id) for cell_id in planned),
+        planned=len(planned),
+        command=store.command,
+        request=store.request(),
+        environment=captured,
+        records=records,
+        notes=store.notes(),
+        elapsed_s=store.elapsed_s,
+    )
+    return fitted_report(report)
+
+
+def report_at(path: Path) -> Report:
+    """Return the report in a file or a folder. For a run that was killed, it holds the cells that have finished."""
+    if path.is_dir() and Store.is_run(path) and not (report_file.has_report(path) and report_file.read(path).complete):
+        return report_of(Store.open(path))
+    return report_file.read(path)

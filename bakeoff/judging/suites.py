@@ -1,0 +1,306 @@
+"""Sums up many contests: what each backend passed, how fast it is over all of them, and where it wins.
+
+A suite is at least `MIN_MODELS` models in one task, on one device, in one precision. Means are over the contests that
+every ranked backend passed, since each backend's own selection would flatter the one that fails where it is slow.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.estimate import ratio_over_processes
+from bakeoff.judging.multiple_tests import chance_of_win, holm
+from bakeoff.records.schema import Ratio, Record, Status
+from bakeoff.records.text import one_line
+
+MIN_MODELS = 4
+"""With fewer models, the table of winners says it all."""
+
+MIN_PASSED_SHARE = 0.5
+"""A backend that passed less has no mean: it would take most of the others' models out of theirs."""
+
+NOT_TRIED = (Status.UNAVAILABLE, Status.NOT_REACHED)
+"""What ended like this says nothing about the backend: it is not counted as asked."""
+
+TAUS = (1.02, 1.1, 1.25, 1.5, 2.0)
+"""Where the performance profile is tabulated. The first is the margin within which two cells tie."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """On what share of the contests a backend is within tau times the best: its performance profile.
+
+    Source: Dolan and Moré, Benchmarking optimization software with performance profiles, Mathematical Programming 91,
+    2002. A contest that the backend failed is never within any tau.
+    """
+
+    ratios: tuple[float, ...]  # latency over the best one's, in ascending order, of the contests that it passed
+    contests: int  # with those that it failed
+
+    def share(self, tau: float) -> float:
+        """Return the share at tau, from 0 to 1."""
+        return sum(ratio <= tau for ratio in self.ratios) / self.contests if self.contests else 0.0
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a ranked backend is over the contests that every ranked backend passed."""
+
+    speedup: float | None  # geometric mean of the ratios to the baseline
+    lowest: float | None  # of these ratios
+    highest: float | None
+    build_s: float | None  # median
+    memory: float | None  # geometric mean of peak memory over the baseline's
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """One backend and mode over all contests of a suite."""
+
+    label: str
+    passed: int
+    asked: int  # without what cannot run here and what was not reached
+    cannot_run: int  # this machine lacks it
+    not_reached: int
+    wins: int
+    profile: Profile
+    means: Means | None  # None for a backend that is not ranked
+    is_baseline: bool
+    may_lead: bool  # no other backend is surely faster over the common contests
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Cells that failed for the same kind of reason, on the same contests."""
+
+    labels: tuple[str, ...]
+    cell: CellJudgement  # one of them
+    differ: bool  # their reasons differ in details, such as numbers
+    contests: tuple[ContestJudgement, ...]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Contests of several models that differ in model and dimensions only, and what each backend is over them."""
+
+    contests: tuple[ContestJudgement, ...]
+    rows: tuple[SuiteRow, ...]  # the best mean first; those without one last
+    common: tuple[ContestJudgement, ...]  # that every ranked backend passed
+    failures: tuple[Failures, ...]  # the most frequent first
+    baseline: str | None
+    lead: Ratio | None  # of the best mean over the next one; its `processes` are contests
+
+    @property
+    def labels(self) -> list[str]:
+        return [row.label for row in self.rows]
+
+    @property
+    def leaders(self) -> list[str]:
+        """Return the label with the best mean, and those that it cannot be told from."""
+        return [row.label for row in self.rows if row.may_lead]
+
+    @property
+    def wins(self) -> int:
+        """Return the number of contests that any backend wins."""
+        return sum(row.wins for row in self.rows)
+
+    @property
+    def models(self) -> int:
+        """Return the number of models: a model of several sizes makes a contest of each."""
+        return len({contest.cell.model for contest in self.contests})
+
+
+def suites_of(contests: Sequence[ContestJudgement]) -> list[Suite]:
+    """Return every suite of these contests."""
+    groups: dict[tuple[object, ...], list[ContestJudgement]] = defaultdict(list)
+    for contest in contests:
+        cell = contest.cell
+        groups[cell.task, cell.device, cell.precision, cell.is_onnx_file, contest.run_id].append(contest)
+    return [suite_of(each) for each in groups.values() if len({one.cell.model for one in each}) >= MIN_MODELS]
+
+
+def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
+    """Sum up these contests."""
+    tallies = _tallies(contests)
+    ranked = [tally.label for tally in tallies if tally.passed and tally.share >= MIN_PASSED_SHARE]
+    baseline = Counter(contest.baseline for contest in contests if contest.baseline).most_common(1)
+    over = baseline[0][0] if baseline else None
+    common = [one for one in contests if ranked and _all_passed(one, ranked) and one.baseline == over]
+    order = sorted(ranked, key=lambda label: _log_latency(label, common))
+    wins = _wins(contests)
+    profiled = [one for one in contests if all(_row(one, tally.label) for tally in tallies if tally.passed)]
+    rows = [
+        SuiteRow(
+            label=tally.label,
+            passed=len(tally.passed),
+            asked=tally.asked,
+            cannot_run=tally.cannot_run,
+            not_reached=tally.not_reached,
+            wins=wins[tally.label],
+            profile=_profile(tally.label, profiled),
+            means=_means(tally.label, common, over) if tally.label in order and common else None,
+            is_baseline=tally.label == over,
+            may_lead=bool(common) and tally.label in order and not _is_surely_slower(tally.label, order[0], common),
+        )
+        for tally in tallies
+    ]
+    places = {label: place for place, label in enumerate(order)}
+    rows.sort(key=lambda row: (places.get(row.label, len(places)), -row.passed / max(row.asked, 1)))
+    lead = _lead(order[0], order[1], common) if len(order) > 1 and common else None
+    return Suite(tuple(contests), tuple(rows), tuple(common), tuple(_failures(contests)), over, lead)
+
+
+def passed(cell: CellJudgement) -> bool:
+    """Return True for a cell with right outputs that may win. One that does not meet the requirements has failed."""
+    return cell.rank is not None
+
+
+def kind_of_reason(reason: str, model: str = "") -> str:
+    """Return a reason without what differs from model to model: its name, numbers, addresses, paths, quoted names."""
+    line = one_line(reason)
+    for name in filter(None, (model, re.split(r"[/:]", model)[-1])):
+        line = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "…", line)
+    line = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", line)
+    line = re.sub(r"(?:\.{0,2}/)[\w.+@=-]+(?:/[\w.+@=-]+)*", "…", line)
+    return re.sub(r"(?:0x[0-9a-f]+|[-+]?\d[\d.,_]*(?:e[-+]?\d+)?)", "#", line, flags=re.IGNORECASE)
+
+
+@dataclass
+class _Tally:
+    """How the cells of one label ended."""
+
+    label: str
+    passed: list[CellJudgement] = field(default_factory=list)
+    asked: int = 0
+    cannot_run: int = 0
+    not_reached: int = 0
+
+    @property
+    def share(self) -> float:
+        return len(self.passed) / self.asked if self.asked else 0.0
+
+
+def _tallies(contests: Sequence[ContestJudgement]) -> list[_Tally]:
+    """Return the tally of each label that was tried at least once."""
+    found: dict[str, _Tally] = {}
+    tried: set[str] = set()
+    for cell in (cell for contest in contests for cell in contest.cells):
+        tally, status = found.setdefault(cell.label, _Tally(cell.label)), cell.record.status
+        tally.cannot_run += status is Status.UNAVAILABLE
+        tally.not_reached += status is Status.NOT_REACHED
+        tally.asked += status not in NOT_TRIED
+        if not status.is_absence:
+            tried.add(cell.label)
+        if passed(cell):
+            tally.passed.append(cell)
+    return [tally for label, tally in found.items() if label in tried]
+
+
+def _row(contest: ContestJudgement, label: str) -> CellJudgement | None:
+    return next((cell for cell in contest.cells if cell.label == label), None)
+
+
+def _passed_row(contest: ContestJudgement, label: str) -> CellJudgement | None:
+    return next((cell for cell in contest.ranked if cell.label == label), None)
+
+
+def _all_passed(contest: ContestJudgement, labels: Sequence[str]) -> bool:
+    return set(labels) <= {cell.label for cell in contest.ranked}
+
+
+def _log_latency(label: str, common: Sequence[ContestJudgement]) -> float:
+    return statistics.fmean(math.log(one.fit.latency_ms[label]) for one in common) if common else 0.0
+
+
+def _lead(fast: str, slow: str, common: Sequence[ContestJudgement]) -> Ratio:
+    """Return the geometric mean of how many times faster one is, with Student's t-interval over the contests."""
+    return ratio_over_processes([math.log(one.fit.latency_ms[slow] / one.fit.latency_ms[fast]) for one in common])
+
+
+def _is_surely_slower(label: str, best: str, common: Sequence[ContestJudgement]) -> bool:
+    lead = _lead(best, label, common)
+    return lead.ci95 is not None and lead.ci95.low > 1
+
+
+def _means(label: str, common: Sequence[ContestJudgement], baseline: str | None) -> Means:
+    rows = [row for contest in common if (row := _passed_row(contest, label))]
+    speedups = [row.speedup.value for row in rows if row.speedup]
+    built_s = [row.record.build_s for row in rows if row.record.phases]
+    memory = [ratio for contest in common if (ratio := _memory_ratio(contest, label, baseline))]
+    return Means(
+        speedup=statistics.geometric_mean(speedups) if speedups else None,
+        lowest=min(speedups, default=None),
+        highest=max(speedups, default=None),
+        build_s=statistics.median(built_s) if built_s else None,
+        memory=statistics.geometric_mean(memory) if len(memory) == len(common) else None,
+    )
+
+
+def _memory_ratio(contest: ContestJudgement, label: str, baseline: str | None) -> float | None:
+    ours, theirs = (_row(contest, name or "") for name in (label, baseline))
+    peaks = [_peak_bytes(row.record) if row else None for row in (ours, theirs)]
+    return peaks[0] / peaks[1] if peaks[0] and peaks[1] else None
+
+
+def _peak_bytes(record: Record) -> int | None:
+    if record.memory is None:
+        return None
+    return record.memory.peak_device_bytes if record.cell.device.is_cuda else record.memory.peak_resident_bytes
+
+
+def _profile(label: str, contests: Sequence[ContestJudgement]) -> Profile:
+    ratios = [
+        one.fit.latency_ms[label] / one.fit.latency_ms[one.ranked[0].label]
+        for one in contests
+        if _passed_row(one, label)
+    ]
+    return Profile(tuple(sorted(ratios)), len(contests))
+
+
+def _wins(contests: Sequence[ContestJudgement]) -> Counter[str]:
+    """Count the sure winners that remain when the error over all contests together is held by Holm's method."""
+    tested = [contest for contest in contests if contest.leads]
+    chances = [chance_of_win(contest.fit, contest.ranked[0].label, list(contest.leads)) for contest in tested]
+    return Counter(
+        contest.winner
+        for contest, is_held in zip(tested, holm(chances), strict=True)
+        if is_held and contest.winner and contest.certainty is Certainty.SURE
+    )
+
+
+def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:
+    """Group what failed by kind of reason, and labels that failed alike on the same contests."""
+    by_kind: dict[tuple[str, ...], dict[str, list[tuple[CellJudgement, ContestJudgement]]]] = {}
+    for contest in contests:
+        for cell in contest.cells:
+            record = cell.record
+            if not passed(cell) and record.status not in NOT_TRIED:
+                unmet = [doubt.details[0] for doubt in cell.unmet]
+                kind = (
+                    record.status.value,
+                    record.died_in or "",
+                    kind_of_reason(record.reason, record.cell.model),
+                    *unmet,
+                )
+                by_kind.setdefault(kind, {}).setdefault(cell.label, []).append((cell, contest))
+    alike: dict[tuple[object, ...], list[tuple[str, list[tuple[CellJudgement, ContestJudgement]]]]] = {}
+    for kind, by_label in by_kind.items():
+        for label, ended in by_label.items():
+            alike.setdefault((kind, *(one.contest_id for _, one in ended)), []).append((label, ended))
+    found = [
+        Failures(
+            labels=tuple(label for label, _ in each),
+            cell=each[0][1][0][0],
+            differ=len({cell.record.reason for _, ended in each for cell, _ in ended}) > 1,
+            contests=tuple(contest for _, contest in each[0][1]),
+        )
+        for each in alike.values()
+    ]
+    return sorted(found, key=lambda failures: -len(failures.contests) * len(failures.labels))

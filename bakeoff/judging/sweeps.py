@@ -1,0 +1,149 @@
+"""Finds contests that differ in one dimension only, and turns them into lines over that dimension."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.records.schema import Cell
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number of one cell with the ends of its interval."""
+
+    middle: float
+    ends: tuple[float, float]
+
+
+Quantity = Callable[[CellJudgement], Value | None]
+
+
+def latency(row: CellJudgement) -> Value | None:
+    """Return the median latency in ms. None for a cell that failed, although an incorrect one has numbers."""
+    found = row.record.latency
+    if found is None or row.record.status.is_failure:
+        return None
+    interval = found.median_ci95_ms
+    reached = (interval.low, interval.high) if interval else (found.median_ms, found.median_ms)
+    return Value(found.median_ms, reached)
+
+
+def speedup(row: CellJudgement) -> Value | None:
+    """Return the speed-up over the baseline of its contest."""
+    ratio = row.speedup
+    if ratio is None:
+        return None
+    return Value(ratio.value, (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value))
+
+
+def over_own_build(row: CellJudgement) -> Value | None:
+    """Return how many times as long a call of a dynamic build takes as one of the build for its size alone."""
+    ratio = row.over_own_build
+    if ratio is None:
+        return None
+    return Value(ratio.value, (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One backend and mode at one size. Its cell may have failed, and then has no latency."""
+
+    size: float
+    row: CellJudgement
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The sizes from `first_size` on, up to the next stretch, over which the same configuration is fastest."""
+
+    first_size: float
+    winner: str | None
+    is_tie: bool  # several share the first place
+    is_open: bool  # measuring ended before this was decided
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Contests that differ in one size only, in the order of that size."""
+
+    dimension: str  # "batch"
+    contests: Sequence[ContestJudgement]
+
+    @property
+    def sizes(self) -> list[float]:
+        return [_size(contest.cell, self.dimension) for contest in self.contests]
+
+    @property
+    def lines(self) -> dict[str, list[Point]]:
+        """Return the points of each label, from the smallest size to the largest."""
+        found: dict[str, list[Point]] = {}
+        for contest in self.contests:
+            for row in contest.cells:
+                found.setdefault(row.label, []).append(Point(_size(contest.cell, self.dimension), row))
+        return found
+
+    def failures(self, quantity: Quantity) -> dict[str, list[Point]]:
+        """Return for each label the points without that quantity because their cells failed."""
+        found = {
+            label: [point for point in points if point.row.record.status.is_failure and not quantity(point.row)]
+            for label, points in self.lines.items()
+        }
+        return {label: points for label, points in found.items() if points}
+
+    @property
+    def has_ratio(self) -> bool:
+        """Return True if a cell other than the baseline has a speed-up."""
+        return any(
+            speedup(row) and row.label != contest.baseline for contest in self.contests for row in contest.ranked
+        )
+
+    @property
+    def fastest(self) -> list[Stretch]:
+        """Return which label is fastest over which sizes, from the smallest size on."""
+        found: list[Stretch] = []
+        for contest in self.contests:
+            leader = contest.winner, bool(contest.tied), contest.unstable
+            if not found or (found[-1].winner, found[-1].is_tie, found[-1].is_open) != leader:
+                found.append(Stretch(_size(contest.cell, self.dimension), *leader))
+        return found
+
+
+def sweeps_of(contests: Sequence[ContestJudgement]) -> list[Sweep]:
+    """Return every set of at least two contests that differ only in one dimension, which is a number.
+
+    If several dimensions were swept, the axis is the one with the most values. Each combination of the others makes a
+    sweep of its own.
+    """
+    families: dict[tuple[object, ...], list[ContestJudgement]] = defaultdict(list)
+    for contest in contests:
+        cell = contest.cell
+        kinds = sorted((name, isinstance(value, int)) for name, value in cell.dimensions.items())  # a stream is no size
+        family = (cell.model, cell.task, cell.device, cell.precision, cell.seed, *kinds)
+        families[family].append(contest)
+    return [sweep for members in families.values() for sweep in _sweeps_of_family(members)]
+
+
+def _sweeps_of_family(contests: Sequence[ContestJudgement]) -> list[Sweep]:
+    dimension = _most_varied(contests)
+    if dimension is None:
+        return []
+    groups: dict[tuple[object, ...], dict[float, ContestJudgement]] = defaultdict(dict)
+    for contest in contests:
+        others = tuple(sorted((name, str(v)) for name, v in contest.cell.dimensions.items() if name != dimension))
+        groups[others].setdefault(_size(contest.cell, dimension), contest)
+    return [Sweep(dimension, [sizes[size] for size in sorted(sizes)]) for sizes in groups.values() if len(sizes) > 1]
+
+
+def _most_varied(contests: Sequence[ContestJudgement]) -> str | None:
+    """Return the dimension with the most values, of those that are always numbers. None if no dimension has two."""
+    values = {name: {contest.cell.dimensions[name] for contest in contests} for name in contests[0].cell.dimensions}
+    numbers = {name: len(found) for name, found in values.items() if all(isinstance(value, int) for value in found)}
+    widest = max(numbers, key=lambda name: numbers[name], default=None)
+    return widest if widest is not None and numbers[widest] > 1 else None
+
+
+def _size(cell: Cell, dimension: str) -> float:
+    return float(cell.dimensions[dimension])

@@ -1,0 +1,109 @@
+"""What the record of a cell says, from what its processes told: doubts, missing placement, causes of death."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+from bakeoff import models
+from bakeoff.measuring.messages import Finished, Ready
+from bakeoff.planning.plan import PlannedCell, command_for
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell, Doubt, DoubtKind, Extent, Memory, Placement, Status, WarmUp
+from bakeoff.records.store import FirstBuild
+
+LOG_TAIL_LINES = 30
+LOG_TAIL_CHARACTERS = 4000
+NAMED_FALLBACKS = 2
+
+
+def common_fields(planned: PlannedCell) -> dict[str, Any]:
+    """Return the fields that every record has, even if the cell was never started."""
+    return {
+        "asked_by_name": planned.asked_by_name,
+        "command": command_for(planned.cell, planned.options),
+    }
+
+
+def products_of(cell: Cell) -> Precision:
+    """Return the precision of the cell's matrix products: its own, unless its model has products of another."""
+    return models.find(cell.model).products or cell.precision.products
+
+
+def shortfall(placement: Placement | None, backend: str) -> str:
+    """Return why a cell fails under --strict, or an empty string if it ran wholly where it was asked to."""
+    if placement is None:
+        return f"{backend} does not tell where it ran, and --strict asks for full"
+    if placement.extent is Extent.FULL:
+        return ""
+    reason = f"placement is {placement.extent}, and --strict asks for full"
+    if not placement.fallbacks:
+        return reason
+    named, unnamed = placement.fallbacks[:NAMED_FALLBACKS], placement.fallbacks[NAMED_FALLBACKS:]
+    return f"{reason}: {', '.join(named)}{f' and {len(unnamed)} more' if unnamed else ''}"
+
+
+def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
+    """Return the memory with the peaks of an earlier build, where these are higher."""
+    if build is None:
+        return memory
+    peaks = {}
+    for name in ("peak_resident_bytes", "peak_device_bytes"):
+        known = [value for value in (getattr(memory, name), getattr(build.memory, name)) if value is not None]
+        peaks[name] = max(known, default=None)
+    return memory.model_copy(update=peaks)
+
+
+def doubts_of_ready(ready: Ready) -> list[Doubt]:
+    """Return what there is to doubt of a cell that is ready to be measured."""
+    found = []
+    if ready.caveat:
+        found.append(Doubt(kind=DoubtKind.CAVEAT, details=[ready.caveat]))
+    if ready.reference_type != "float64" or ready.reference_in_float32:
+        why = [ready.why_reference_is_narrower] if ready.why_reference_is_narrower else []
+        details = [ready.reference_type, *why, *ready.reference_in_float32]
+        found.append(Doubt(kind=DoubtKind.REFERENCE, details=details))
+    return [*found, doubt] if (doubt := doubt_of(ready.warm_up)) else found
+
+
+def doubts_of_finished(finished: Finished) -> list[Doubt]:
+    """Return what there is to doubt of a cell after its bursts."""
+    if not finished.recompilations:
+        return []
+    return [Doubt(kind=DoubtKind.RECOMPILED, values={"count": finished.recompilations})]
+
+
+def doubt_of(warm_up: WarmUp) -> Doubt | None:
+    """Return the doubt about a warm-up that did not become steady."""
+    if warm_up.steady:
+        return None
+    if warm_up.trendless:
+        return Doubt(kind=DoubtKind.WARM_UP_NOISE)
+    return Doubt(kind=DoubtKind.WARM_UP, values={"seconds": warm_up.seconds})
+
+
+def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, str]:
+    """Return what the exit status of a worker that died in `phase` means."""
+    if -status == signal.SIGKILL and kernel_killed:
+        return Status.OOM, f"killed in {phase} by the kernel, which had no memory left"
+    return Status.CRASH, f"{_how_it_died(status)} in {phase}"
+
+
+def _how_it_died(status: int) -> str:
+    if status >= 0:
+        return f"left with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = "unknown"
+    return f"died of signal {-status} ({name})"
+
+
+def tail_of(log: Path) -> str:
+    """Return the last lines of a log file."""
+    try:
+        text = log.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])[-LOG_TAIL_CHARACTERS:]

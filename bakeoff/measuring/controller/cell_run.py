@@ -1,0 +1,577 @@
+"""A cell on its way to its record, through the processes it is measured in."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import shutil
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bakeoff import backends
+from bakeoff.backends.base import AheadOfTime
+from bakeoff.judging.estimate import burst_medians_ms, burst_ms
+from bakeoff.judging.fit import summarise
+from bakeoff.measuring.controller import roofline
+from bakeoff.measuring.controller.cell_record import (
+    cause_of_death,
+    common_fields,
+    doubts_of_finished,
+    doubts_of_ready,
+    products_of,
+    shortfall,
+    tail_of,
+    with_peaks_of,
+)
+from bakeoff.measuring.controller.environment import Machine
+from bakeoff.measuring.controller.launcher import Launcher
+from bakeoff.measuring.controller.live_process import LiveProcess
+from bakeoff.measuring.controller.load_run import CellUnderLoad
+from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
+from bakeoff.measuring.messages import (
+    BeginWarmUp,
+    Build,
+    Built,
+    BurstTaken,
+    Event,
+    Failed,
+    Finish,
+    Finished,
+    KernelsTraced,
+    Loaded,
+    LoadTaken,
+    MeasureCell,
+    MeasurePackagedCell,
+    PackageCell,
+    Packaged,
+    PhaseBegun,
+    PhaseEnded,
+    Ready,
+    TakeBurst,
+    TakeLoad,
+)
+from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.plan import PlannedCell
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.records.schema import (
+    Accuracy,
+    Burst,
+    Cell,
+    Conditions,
+    Doubt,
+    DoubtKind,
+    KernelTimes,
+    Latency,
+    Phase,
+    Process,
+    Record,
+    Roofline,
+    Status,
+)
+from bakeoff.records.store import FirstBuild, Store, UnfinishedCell
+
+TICK_S = 0.5
+
+UNDER_LOAD = "under load"
+"""The phase in which requests are served."""
+
+LOAD_LIMIT_S = 180.0
+"""A window of load may take so much longer than planned: building for its settings is part of it."""
+
+TRACE_LIMIT_S = 60.0
+"""The trace of a few calls takes no longer than this, or is given up."""
+
+Awaited = TypeVar("Awaited", Packaged, Loaded, Built, Ready, BurstTaken, LoadTaken, Finished)
+
+
+class CellEnded(Exception):
+    """A cell came to its end early, with this record."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(record.reason)
+        self.record = record
+
+
+@dataclass(frozen=True)
+class ContestSetup:
+    """What the cells of a contest have in common."""
+
+    store: Store
+    progress: Progress
+    sampling: SamplingPlan
+    time_limit_s: float
+    reference: Path
+    machine: Machine = field(default_factory=Machine)
+
+
+class CellRun:
+    """One cell. In each epoch come `launch`, `await_loaded`, `begin_build`, `await_built`, `warm_up`, bursts, `finish`.
+
+    At the end comes `record`.
+
+    Each of them raises CellEnded where the cell comes to its end instead.
+    """
+
+    def __init__(self, planned: PlannedCell, setup: ContestSetup, kept: UnfinishedCell | None = None) -> None:
+        """Begin with a cell, or go on with one of which an interrupted run has `kept` some processes."""
+        self.planned = planned
+        self.peak_memory = kept.peak_memory if kept else None  # of its latest process that was ready
+        self.load = kept.record.load if kept else None
+        self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
+        self._setup = setup
+        self._now_s = setup.machine.now_s
+        self._folder = setup.store.builds(planned.cell.build_id)
+        self._log = setup.store.log(planned.cell.id)
+        self._ends_s = math.inf
+        self._launcher: Launcher | None = None
+        self._backend = backends.create(planned.cell.backend)
+        self._is_ahead_of_time = isinstance(self._backend, AheadOfTime)
+        self._so_far = kept.record if kept else None  # without the live process
+        self._live: LiveProcess | None = None
+        self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
+        self._budget_s = kept.time_left_s if kept else setup.time_limit_s
+        self._last_process_s = kept.last_process_s if kept else 0.0
+        self._started_s = self._now_s() - (kept.record.elapsed_s if kept else 0.0)
+        self._started_at = kept.record.started_at if kept else datetime.now(UTC).isoformat(timespec="seconds")
+        made = {process.build for process in kept.record.processes} if kept and kept.builds == str(self._folder) else ()
+        self._built = {build for build in made if self._folder_of(build).exists()}
+        self._first_build = setup.store.build_in(self._folder_of(0)) if kept is None else None
+        if self._first_build:
+            self._built.add(0)
+            self.peak_memory = self._first_build.memory
+        if not self._built:
+            shutil.rmtree(self._folder, ignore_errors=True)  # what was begun is no build
+        if kept is None:
+            self._log.unlink(missing_ok=True)
+
+    @property
+    def cell(self) -> Cell:
+        return self.planned.cell
+
+    @property
+    def bursts(self) -> list[Burst]:
+        """All bursts so far, of all processes."""
+        return [*(self._so_far.bursts if self._so_far else []), *(self._live.bursts if self._live else [])]
+
+    @property
+    def was_measured(self) -> bool:
+        """Return True when a process of the cell has ended well, so that it has a record."""
+        return self._so_far is not None
+
+    @property
+    def starts_warm(self) -> bool:
+        """Return True when the next process starts from what an earlier one has left."""
+        return self._next_build in self._built
+
+    @property
+    def was_built_before(self) -> bool:
+        """Return True when an interrupted run has built the cell, and has measured no process of it."""
+        return self._first_build is not None and not self.cell.dynamic
+
+    @property
+    def builds_alone(self) -> bool:
+        """Return True for every build on a CPU, and for builds for a GPU that try out kernels."""
+        return not self.cell.device.is_cuda or self._backend.times_kernels(self.cell)
+
+    @property
+    def includes_headers(self) -> bool:
+        """Return True when its first build includes torch's C++ headers."""
+        return self.cell.device.kind in self._backend.precompiles
+
+    @property
+    def built_s(self) -> float:
+        """Return how long its process took to build and check."""
+        return self._alive().built_s
+
+    @property
+    def has_lost_builds(self) -> bool:
+        """Return True when something that earlier processes have built is not there any more."""
+        return not {process.build for process in self._processes} <= self._built
+
+    @property
+    def has_time_for_another(self) -> bool:
+        """Return True when one more process that takes as long as the last one fits into the time limit."""
+        return self._budget_s > 2 * self._last_process_s
+
+    @property
+    def has_time_to_spare(self) -> bool:
+        """Return True when half of the time limit is left."""
+        return self._budget_s > self._setup.time_limit_s / 2
+
+    def launch(self, launcher: Launcher, epoch: int, ends_s: float = math.inf) -> None:
+        """Start a process that loads the model, or what the first process has built. Several may load side by side.
+
+        At `ends_s` the time budget of the run leaves it no more time.
+        """
+        self._ends_s = ends_s
+        self._launcher = launcher
+        is_warm, build = self.starts_warm, self._next_build
+        if not is_warm:
+            shutil.rmtree(self._folder_of(build), ignore_errors=True)
+        if self._is_ahead_of_time and not is_warm:
+            # this worker's caches go with it, because a deployment has the artefact only
+            self._live = LiveProcess(epoch, build, is_warm, self._start_worker(PackageCell, None))
+        else:
+            job = MeasurePackagedCell if self._is_ahead_of_time else MeasureCell
+            worker = self._start_worker(job, self._folder_of(build))
+            first_build = None if self._so_far else self._first_build
+            self._live = LiveProcess(epoch, build, is_warm, worker, first_build, bool(self.cell.dynamic))
+
+    def await_loaded(self) -> None:
+        """Wait until the process that was launched could build."""
+        live = self._alive()
+        if not live.is_loaded:
+            self._await(live, Loaded)
+            live.is_loaded = True
+
+    def begin_build(self) -> None:
+        """Have the cell built in its process as soon as it has loaded, and do not wait for it."""
+        live = self._alive()
+        self.await_loaded()
+        live.worker.send(Build())
+
+    def await_built(self) -> None:
+        """Wait until the cell is built and checked."""
+        live = self._alive()
+        if self._is_ahead_of_time and not live.is_warm:
+            live.built_s += self._await(live, Packaged).seconds
+            begun_s = self._now_s()
+            live.worker.end()
+            live.worker = self._start_worker(MeasurePackagedCell, self._folder_of(live.build))
+            self._await(live, Loaded)
+            live.built_s += self._now_s() - begun_s
+            live.worker.send(Build())
+        live.built_s += self._await(live, Built).seconds
+
+    def warm_up(self) -> Ready:
+        """Have the cell warmed up, which has been built. Return what its process tells of itself."""
+        live = self._alive()
+        live.worker.send(BeginWarmUp())
+        ready = self._await(live, Ready)
+        self._ends_s = math.inf
+        live.ready, self.peak_memory = ready, ready.memory
+        if ready.settle:
+            live.phases.append(ready.settle)
+        if self._so_far is None and not live.is_warm:
+            folder = str(self._folder_of(live.build))
+            self._setup.store.keep_build(FirstBuild(folder=folder, phases=live.phases, memory=ready.memory))
+        return ready
+
+    def pause(self) -> None:
+        if self._live is not None:
+            self._live.worker.pause()
+
+    def resume(self) -> None:
+        if self._live is not None:
+            self._live.worker.resume()
+
+    def take_burst(self, group: int, round_number: int, started_s: float, around: Conditions) -> None:
+        """Take one burst. `around` holds the conditions of its round, which the worker does not read itself."""
+        live = self._alive()
+        if live.phase != "measure":
+            live.phase = "measure"
+            self._setup.progress.phase(self.cell, live.phase)
+        live.worker.send(TakeBurst(core=around.core))
+        taken = self._await(live, BurstTaken)
+        known = {name: value for name, value in around.model_dump().items() if value not in (None, [])}
+        burst = Burst(
+            group=group,
+            round=round_number,
+            started_s=started_s,
+            samples_ns=taken.samples_ns,
+            process=live.epoch,
+            conditions=taken.conditions.model_copy(update=known),
+        )
+        live.bursts.append(burst)
+        bisect.insort(self._burst_medians_ms, burst_ms(burst))
+        self._setup.progress.measured(self.cell, self._burst_medians_ms[len(self._burst_medians_ms) // 2])
+
+    def under_load(self, plan: LoadPlan) -> CellUnderLoad:
+        """Return what takes windows of load in the cell's process, which has taken bursts."""
+        live = self._alive()
+        assert live.ready is not None
+        threads = live.ready.settings.get("threads")
+        latency_ms = self._burst_medians_ms[len(self._burst_medians_ms) // 2]
+        return CellUnderLoad(plan, self.cell, self._take_load, latency_ms, threads if isinstance(threads, int) else 1)
+
+    @property
+    def is_right(self) -> bool:
+        """Return True when its process has answered rightly so far."""
+        live = self._alive()
+        return live.ready is not None and live.ready.accuracy.passed
+
+    def _take_load(self, order: TakeLoad) -> LoadTaken:
+        live = self._alive()
+        if live.phase != UNDER_LOAD:
+            live.phase = UNDER_LOAD
+            self._setup.progress.phase(self.cell, live.phase)
+        live.worker.send(order)
+        expected_s = max(order.seconds, order.min_requests / order.rate)
+        return self._await(live, LoadTaken, LOAD_LIMIT_S + 3 * expected_s)
+
+    def finish(self, has_time: bool = True, idle_w: float | None = None) -> float | None:
+        """Check once more, and let the process go. Return the machine's idle power in watts, if it is known now.
+
+        Only the first process measures throughput, device time and kernels, where they are wanted and it has time. Only
+        its memory and placement count: one process can tell for all, and a warm start's caches hide what was compiled.
+        Energy takes two seconds, so the second process measures it, which a cell that is surely beaten does not get.
+        """
+        live, so_far, sampling = self._alive(), self._so_far, self._setup.sampling
+        wants_more = has_time and not sampling.latency_only
+        done = len(so_far.processes) if so_far else 0
+        with_energy = wants_more and done == min(1, sampling.processes - 1)
+        in_full = wants_more and so_far is None
+        live.worker.send(Finish(in_full=in_full, with_energy=with_energy, idle_w=idle_w))
+        finished = self._await(live, Finished)
+        kernel_times = self._kernels(live) if in_full and self.cell.device.is_cuda else None
+        self._end_worker()
+        assert live.ready is not None
+        found = self._first_process(live.ready, finished) if so_far is None else self._further(so_far, finished)
+        if kernel_times:
+            found = found.model_copy(update={"kernel_times": kernel_times})
+        latency = summarise(found.bursts)
+        self._so_far = found.model_copy(update={"latency": latency, "roofline": self._roofline(latency)})
+        self._last_process_s = live.waited_s
+        self._live = None
+        self._built.add(live.build)
+        return finished.energy.idle_w if finished.energy else idle_w
+
+    def _kernels(self, live: LiveProcess) -> KernelTimes | None:
+        """Return what the GPU does in a call. A process that fails in the trace has told everything else."""
+        try:
+            event = live.worker.receive(self._now_s() + TRACE_LIMIT_S)
+        except (WorkerEnded, DeadlinePassed):
+            return None
+        return event.times if isinstance(event, KernelsTraced) else None
+
+    def leave(self) -> None:
+        """Take the process away and forget it: the cell will be started again in this epoch."""
+        self._end_worker()
+        self._forget_live()
+
+    def record(self) -> Record:
+        """Return the record as it stands, of a cell that has been measured in at least one process."""
+        assert self._so_far is not None, "a process of the cell has ended well"
+        return self._so_far.model_copy(update={"elapsed_s": self._elapsed_s, "left": self.left, "load": self.load})
+
+    def unfinished(self) -> UnfinishedCell:
+        """Return all that is needed to go on with the cell after its last process that ended well."""
+        return UnfinishedCell(
+            record=self.record(),
+            time_left_s=self._budget_s,
+            last_process_s=self._last_process_s,
+            peak_memory=self.peak_memory,
+            builds=str(self._folder),
+        )
+
+    @property
+    def artifact(self) -> Path:
+        """The folder of what the backend has built, first of several times: phases and memory are of this build."""
+        return self._folder_of(0) / "artifact"
+
+    def clear(self) -> None:
+        """Remove what its workers shared, once the cell has its record. A dynamic build serves other cells as well."""
+        self._end_worker()
+        if not self.cell.dynamic:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _processes(self) -> list[Process]:
+        return self._so_far.processes if self._so_far else []
+
+    @property
+    def _next_build(self) -> int:
+        """Return the build of the next process. They take turns, so that a drift of the machine hits all of them."""
+        return len(self._processes) % self._setup.sampling.builds
+
+    def _folder_of(self, build: int) -> Path:
+        return self._folder / str(build)
+
+    def _alive(self) -> LiveProcess:
+        assert self._live is not None, "the cell has been started"
+        return self._live
+
+    def _forget_live(self) -> None:
+        self._live = None
+        self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
+
+    def _first_process(self, ready: Ready, finished: Finished) -> Record:
+        """Return the record after the first process, which tells most of what is known of the cell."""
+        before, after = ready.accuracy, finished.accuracy_after
+        status, reason = Status.OK, ""
+        if not before.passed:
+            status, reason = Status.INCORRECT, before.rule
+        elif not after.passed:
+            status, reason = Status.INCORRECT, f"right at first, wrong after measuring: {after.rule}"
+        elif self.planned.strict and (missing := shortfall(finished.placement, self.cell.backend)):
+            status, reason = Status.FALLBACK, missing
+        return self._record(
+            status,
+            reason,
+            accuracy=before.model_copy(update={"rmse_after": after.rmse}),
+            doubts=[*doubts_of_ready(ready), *doubts_of_finished(finished)],
+            memory=with_peaks_of(finished.memory, self._first_build),
+            placement=finished.placement,
+            throughput=finished.throughput,
+            device_time=finished.device_time,
+            energy=finished.energy,
+            stages=finished.stages,
+            recompiled=ready.recompiled,
+        )
+
+    def _further(self, so_far: Record, finished: Finished) -> Record:
+        """Return the record with a further process, which can only add to it, or prove the cell wrong."""
+        live = self._alive()
+        assert live.ready is not None
+        new = [doubt for doubt in doubts_of_finished(finished) if doubt not in so_far.doubts]
+        return so_far.model_copy(
+            update={
+                "processes": [*so_far.processes, live.summary()],
+                "bursts": self.bursts,
+                "energy": finished.energy or so_far.energy,
+                "doubts": [*so_far.doubts, *new],
+                **self._failed_check(so_far, live.ready.accuracy, finished.accuracy_after),
+            }
+        )
+
+    def _failed_check(self, so_far: Record, *checks: Accuracy) -> dict[str, Any]:
+        """Return what changes in the record if a further process gave wrong answers."""
+        failed = next((check for check in checks if not check.passed), None)
+        if failed is None:
+            return {}
+        reason = f"wrong in its process {len(so_far.processes) + 1}: {failed.rule}"
+        return {"status": Status.INCORRECT, "reason": reason, "accuracy": failed, "log_tail": tail_of(self._log)}
+
+    def _start_worker(
+        self, kind: type[MeasureCell | PackageCell | MeasurePackagedCell], workspace: Path | None
+    ) -> Worker:
+        job = kind(
+            cell=self.cell,
+            reference=self._setup.reference.resolve(),
+            sampling=self._setup.sampling,
+            shared_folder=self._folder_of(self._next_build),
+            is_first=self._so_far is None,
+            surgical=self.planned.surgical,
+            open_axes=self.planned.open_axes,
+            weights_at=self.planned.weights_at,
+            inputs=self._setup.store.inputs(self.cell.contest_id).resolve() if self.cell.dynamic else None,
+        )
+        assert self._launcher is not None, "the cell has been launched"
+        # what loads a package imports no compiler
+        imports = () if kind is MeasurePackagedCell else self._backend.imports
+        return self._launcher.with_imports(imports).start(job, self._log, workspace)
+
+    def _end_worker(self) -> None:
+        if self._live is not None and not self._live.worker.is_over:
+            self._live.worker.end()
+
+    def _await(self, live: LiveProcess, kind: type[Awaited], limit_s: float = math.inf) -> Awaited:
+        """Wait for an event of `kind`, and note phases on the way. Raises CellEnded when the cell ends instead."""
+        begun_s = self._now_s()
+        deadline_s = min(begun_s + min(limit_s, self._budget_s), self._ends_s)
+        try:
+            while True:
+                event = self._receive(live.worker, deadline_s, may_tick=kind in (Packaged, Loaded, Built, Ready))
+                if isinstance(event, kind):
+                    return event
+                if isinstance(event, PhaseBegun):
+                    live.phase = event.name
+                    self._setup.progress.phase(self.cell, live.phase)
+                elif isinstance(event, PhaseEnded):
+                    live.phases.append(Phase(name=event.name, seconds=event.seconds))
+                elif isinstance(event, Failed):
+                    self._end_worker()
+                    raise CellEnded(self._record(event.status, event.told))
+        except WorkerEnded as ended:
+            self._end_worker()
+            status, reason = cause_of_death(ended.status, live.phase, self._setup.store.kernel_killed())
+            number = -ended.status if ended.status < 0 else None
+            raise CellEnded(self._record(status, reason, died_in=live.phase, signal=number)) from None
+        except DeadlinePassed:
+            self._end_worker()
+            raise CellEnded(self._out_of_time(live, limit_s)) from None
+        finally:
+            spent_s = self._now_s() - begun_s
+            self._budget_s -= spent_s
+            live.waited_s += spent_s
+
+    def _out_of_time(self, live: LiveProcess, limit_s: float) -> Record:
+        if limit_s < self._budget_s:
+            reason = f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
+        elif self._now_s() >= self._ends_s:
+            reason = f"not done when the time that --budget left it was over, in {live.phase}"
+        else:
+            reason = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
+        if self._so_far is None:
+            return self._record(Status.TIMEOUT, reason, died_in=live.phase)
+        # what has been measured stays valid where there was no time for a further process
+        self._forget_live()
+        lost = Doubt(kind=DoubtKind.PROCESS_LOST, details=[reason])
+        wrong = self._failed_check(self._so_far, live.ready.accuracy) if live.ready else {}
+        self._so_far = self._so_far.model_copy(update={"doubts": [*self._so_far.doubts, lost], **wrong})
+        return self.record()
+
+    def _receive(self, worker: Worker, deadline_s: float, may_tick: bool) -> Event:
+        """Return the next event. While a cell is built, elapsed times on the screen move on meanwhile."""
+        while may_tick:
+            try:
+                return worker.receive(min(deadline_s, self._now_s() + TICK_S))
+            except DeadlinePassed:
+                if self._now_s() >= deadline_s:
+                    raise
+                self._setup.progress.tick()
+        return worker.receive(deadline_s)
+
+    def _record(self, status: Status, reason: str, **fields: Any) -> Record:
+        """Return a record with what the cell has come to, its live process included."""
+        live, so_far = self._live, self._so_far
+        processes = list(self._processes)
+        if live is not None and live.ready is not None:
+            processes.append(live.summary())
+        known: dict[str, Any] = {}
+        if first := so_far or (live.ready if live else None):
+            told = (
+                "accuracy",
+                "generated",
+                "warm_up",
+                "placement",
+                "memory",
+                "precision_in_force",
+                "settings",
+                "versions",
+            )
+            known = {name: getattr(first, name) for name in told}
+        unfinished = live.phases if live else []
+        return Record(
+            cell=self.cell,
+            status=status,
+            reason=reason,
+            phases=processes[0].phases if processes else unfinished,
+            processes=processes,
+            bursts=self.bursts,
+            load=self.load,
+            log_tail=tail_of(self._log) if status.is_failure else "",
+            started_at=self._started_at,
+            elapsed_s=self._elapsed_s,
+            **common_fields(self.planned),
+            **{
+                **known,
+                **fields,
+                "settings": {
+                    "start_method": self._launcher.start_method if self._launcher else "",
+                    **known.get("settings", {}),
+                },
+            },
+        )
+
+    @property
+    def _elapsed_s(self) -> float:
+        return self._now_s() - self._started_s
+
+    def _roofline(self, latency: Latency | None) -> Roofline | None:
+        store, cell = self._setup.store, self.cell
+        work, ceilings = store.work(cell.contest_id), store.ceilings(cell.device, products_of(cell))
+        return roofline.of(work, ceilings, latency) if work and ceilings and latency else None

@@ -1,0 +1,89 @@
+"""Bringing a contest to its records: what makes no sense ends at once, then comes the reference, then the cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bakeoff.judging.ranking import baseline_of
+from bakeoff.measuring.controller import groundwork
+from bakeoff.measuring.controller.cell_record import common_fields
+from bakeoff.measuring.controller.cell_run import CellRun, ContestSetup
+from bakeoff.measuring.controller.contest_run import ContestRun
+from bakeoff.measuring.controller.measurement import Measurement, not_reached
+from bakeoff.planning.plan import Contest, PlannedCell, refusal
+from bakeoff.planning.time_plan import Step, likely_to_run
+from bakeoff.records.schema import Record
+from bakeoff.records.store import UnfinishedContest
+
+
+def measure_contest(run: Measurement, contest: Contest, pending: Sequence[PlannedCell]) -> None:
+    """Bring every pending cell of the contest to its record in the store."""
+    sensible = _refuse_senseless(run, pending)
+    likely = likely_to_run(planned.cell for planned in sensible)
+    run.time_plan.expect(contest.id, likely, run.sampling.processes)
+    run.time_plan.begin(contest.id, run.machine.now_s())
+    if sensible:
+        _measure_sensible(run, contest, sensible)
+    run.time_plan.ended(contest.id)
+    if pending:
+        run.progress.decided(run.store.records([planned.cell.id for planned in contest.cells]))
+
+
+def _measure_sensible(run: Measurement, contest: Contest, sensible: Sequence[PlannedCell]) -> None:
+    begun_s = run.machine.now_s()
+    limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - begun_s)
+    needed = (run.launchers.first, run.store, run.progress, limit_s)
+    try:
+        reference = groundwork.reference(contest, *needed)
+    except groundwork.NoReference as error:
+        _end_without_reference(run, sensible, error)
+        return
+    if not run.launchers.are_serving:
+        run.progress.note("importing torch in the fork servers of further processes")
+    run.launchers.await_serving()  # from here on something is measured, and nothing is imported beside it
+    groundwork.measure_ceilings(sensible[0].cell, *needed)
+    run.step_done(contest.id, Step.GROUNDWORK, "", run.machine.now_s() - begun_s)
+    setup = ContestSetup(run.store, run.progress, run.sampling, run.time_limit_s, reference, run.machine)
+    kept = run.store.unfinished(contest.id)
+    cells = {cell.record.cell.id: cell for cell in kept.cells} if kept else {}
+    cell_runs = [CellRun(planned, setup, cells.get(planned.cell.id)) for planned in sensible]
+    if kept:
+        _note_resumption(run, kept, cell_runs)
+    if before := [cell_run.cell.label for cell_run in cell_runs if cell_run.was_built_before]:
+        run.store.note(f"interrupted and resumed: {contest.id} began anew, but with {', '.join(before)} built before")
+    ContestRun(run, cell_runs, kept).run()
+    if told := run.launchers.first.branch_note:
+        run.store.note(told)
+    run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
+
+
+def _end_without_reference(run: Measurement, cells: Sequence[PlannedCell], error: groundwork.NoReference) -> None:
+    """End all cells. The failure is the model's own, so that one cell tells it for all: eager, if it is there."""
+    baseline = baseline_of([planned.cell for planned in cells])
+    first, *others = sorted(cells, key=lambda planned: planned.cell.label != baseline)
+    if run.machine.now_s() >= run.time_plan.contest_ends_s:
+        for planned in cells:
+            run.end(not_reached(planned))
+        return
+    reasons = [(first, str(error)), *((planned, f"{error.what}: see {first.cell.label}") for planned in others)]
+    for planned, reason in reasons:
+        run.end(Record(cell=planned.cell, status=error.status, reason=reason, **common_fields(planned)))
+
+
+def _note_resumption(run: Measurement, kept: UnfinishedContest, cell_runs: Sequence[CellRun]) -> None:
+    done = f"{kept.epochs} process{'es' if kept.epochs > 1 else ''}"
+    run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
+    if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
+        run.store.note(f"what {', '.join(gone)} had built for {kept.contest_id} was gone, and was built anew")
+
+
+def _refuse_senseless(run: Measurement, pending: Sequence[PlannedCell]) -> list[PlannedCell]:
+    """Return the cells that make sense. The others end here, without a process."""
+    sensible = []
+    for planned in pending:
+        status, reason = refusal(planned.cell)
+        if reason:
+            run.end(Record(cell=planned.cell, status=status, reason=reason, **common_fields(planned)))
+        else:
+            sensible.append(planned)
+    return sensible

@@ -1,0 +1,208 @@
+"""What can be read of the machine and its software, without torch and without waking a GPU up.
+
+What cannot be read is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bakeoff.measuring import isolation
+from bakeoff.measuring.messages import TorchFacts
+from bakeoff.measuring.nvml import Card, GpuWatch, cards, device_free_bytes, nvml
+from bakeoff.measuring.versions import versions_of
+from bakeoff.records.device import Device
+from bakeoff.records.package import checkout
+from bakeoff.records.schema import Environment, Gpu
+
+CALIBRATION_DATA = bytes(2**21)
+
+CONTAINER_MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
+
+
+def capture(torch: TorchFacts | None, others: Mapping[str, TorchFacts] | None = None) -> Environment:
+    """Describe this machine. `torch` is what a worker found out, since the controller does not import torch.
+
+    `others` is what workers of the named environments found out. Their versions are those of `torch@NAME`.
+    """
+    git = git_state(checkout())
+    with nvml() as library:
+        gpus = gpus_of(library)
+    return Environment(
+        hostname=platform.node(),
+        os=f"{platform.system()} {platform.release()}",
+        cpu=_cpu_name(),
+        physical_cores=psutil.cpu_count(logical=False),
+        logical_cores=psutil.cpu_count(),
+        usable_cores=len(usable_cores()) or None,
+        governor=governor(),
+        memory_bytes=psutil.virtual_memory().total,
+        torch_threads=torch.threads if torch else None,
+        gpus=gpus,
+        python=platform.python_version(),
+        versions=versions_of() | ({"torch": torch.torch} if torch else {}) | _versions_in(others or {}),
+        cuda=torch.cuda if torch else None,
+        git_commit=git[0],
+        git_dirty=git[1],
+        container=container(),
+        variables={
+            name: value
+            for name, value in isolation.allowed(os.environ).items()
+            if (name.startswith(isolation.PASSED_ON_PREFIXES) and not name.startswith("LC_"))
+            or name in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "GLIBC_TUNABLES", "CUDA_MODULE_LOADING")
+        },
+    )
+
+
+def _versions_in(environments: Mapping[str, TorchFacts]) -> dict[str, str]:
+    return {
+        f"{library}@{name}": version
+        for name, facts in environments.items()
+        for library, version in {"Python": facts.python, **facts.versions}.items()
+    }
+
+
+def differences(old: Environment, new: Environment) -> list[str]:
+    """Return the changes between two environments that keep their numbers from being compared."""
+    compared = (
+        "hostname",
+        "cpu",
+        "usable_cores",
+        "torch_threads",
+        "python",
+        "versions",
+        "cuda",
+        "git_commit",
+        "governor",
+    )
+    changed = [
+        f"{name}: {getattr(old, name)} -> {getattr(new, name)}"
+        for name in compared
+        if getattr(old, name) != getattr(new, name)
+    ]
+    if [(gpu.name, gpu.driver) for gpu in old.gpus] != [(gpu.name, gpu.driver) for gpu in new.gpus]:
+        changed.append("GPUs or their driver")
+    return changed
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        if match:
+            return match.group(1)
+    return platform.processor() or platform.machine()
+
+
+def gpus_of(library: Any) -> list[Gpu]:
+    """Return the GPUs that NVML tells of, or none without it."""
+    return [_gpu(index, card) for index, card in enumerate(cards(library))]
+
+
+def _gpu(index: int, card: Card) -> Gpu:
+    library = card.library
+    power_mw = card.ask("nvmlDeviceGetEnforcedPowerLimit")
+    memory = card.ask("nvmlDeviceGetMemoryInfo")
+    driver = library.nvmlSystemGetDriverVersion()
+    return Gpu(
+        index=index,
+        name=card.name,
+        memory_bytes=memory.total if memory else None,
+        driver=driver.decode() if isinstance(driver, bytes) else driver,
+        sm_clock_mhz=card.ask("nvmlDeviceGetClockInfo", library.NVML_CLOCK_SM),
+        max_sm_clock_mhz=card.ask("nvmlDeviceGetMaxClockInfo", library.NVML_CLOCK_SM),
+        memory_clock_mhz=card.ask("nvmlDeviceGetClockInfo", library.NVML_CLOCK_MEM),
+        power_limit_w=power_mw / 1000 if power_mw is not None else None,
+        temperature_c=card.ask("nvmlDeviceGetTemperature", library.NVML_TEMPERATURE_GPU),
+        persistence_mode=card.persistence_mode,
+        other_processes=card.processes,
+    )
+
+
+def git_state(folder: Path | None) -> tuple[str | None, bool | None]:
+    """Return the commit of a checkout, and whether tracked files differ from it. Both are None without one, or git."""
+    if folder is None:
+        return None, None
+    try:
+        commit = _output(folder, "git", "rev-parse", "HEAD")
+        return commit, bool(_output(folder, "git", "status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+def _output(folder: Path, *command: str) -> str:
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    return result.stdout.strip()
+
+
+def calibrate_ms() -> float:
+    """Return the milliseconds that a fixed piece of work takes on one core: SHA-256 of two megabytes.
+
+    It hardly needs memory and no other thread. Only the core's speed and other work on the core change it.
+    """
+    begun_ns = time.perf_counter_ns()
+    hashlib.sha256(CALIBRATION_DATA).digest()
+    return (time.perf_counter_ns() - begun_ns) / 1e6
+
+
+SPARE_CORES = 8
+"""With so many cores, some may prepare what comes later, and builds for a GPU go on side by side."""
+
+
+def usable_cores() -> list[int]:
+    """Return the cores that this process may run on, or none where a thread cannot be put on a core."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def available_bytes() -> int:
+    """Return the memory that new processes may take without swapping."""
+    return int(psutil.virtual_memory().available)
+
+
+class Machine:
+    """What the controller reads of the machine while it measures. Tests pass a made-up one."""
+
+    now_s = staticmethod(time.monotonic)
+    calibrate_ms = staticmethod(calibrate_ms)
+    usable_cores = staticmethod(usable_cores)
+    available_bytes = staticmethod(available_bytes)
+
+    def __init__(self) -> None:
+        self._gpus: dict[Device, GpuWatch] = {}
+
+    def device_free_bytes(self, device: Device) -> int | None:
+        """Return the free memory of a GPU, or None for a CPU or without NVML."""
+        return None if device.cuda_index is None else device_free_bytes(device.cuda_index)
+
+    def gpu_processes(self, device: Device) -> int | None:
+        """Return how many processes use a GPU for computing, or None for a CPU or without NVML."""
+        if device not in self._gpus:
+            self._gpus[device] = GpuWatch(device.cuda_index)
+        return self._gpus[device].processes()
+
+
+def governor() -> str | None:
+    """Return the name of the policy that decides the CPU's clock."""
+    return _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def container() -> str | None:
+    """Return the kind of container that this runs in."""
+    return next((name for mark, name in CONTAINER_MARKS.items() if os.path.exists(mark)), None)
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None

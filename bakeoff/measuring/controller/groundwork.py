@@ -1,0 +1,168 @@
+"""What must be known before cells are measured: the reference they are checked against, and the machine's ceilings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bakeoff.measuring import isolation
+from bakeoff.measuring.controller.cell_record import cause_of_death, products_of
+from bakeoff.measuring.controller.launcher import Launcher
+from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, WorkerEnded
+from bakeoff.measuring.messages import (
+    CeilingsMeasured,
+    ComputeReference,
+    Failed,
+    HeadersMade,
+    MeasureCeilings,
+    PrecompileHeaders,
+    ReferenceComputed,
+)
+from bakeoff.planning.plan import Contest
+from bakeoff.records.schema import Cell, Status
+from bakeoff.records.store import Store
+
+NOTEWORTHY_S = 5.0
+NOTEWORTHY_CHECKS_S = 2.0
+HEADERS_LIMIT_S = 300.0
+NOT_COMPUTED = "the reference could not be computed"
+
+
+def what_failed(phase: str, cell: Cell) -> str:
+    """Say what failed, by the phase that was under way."""
+    if phase == "model":
+        return "your model failed to load"
+    return f"your model failed when it was called in {cell.precision}" if phase == "call" else NOT_COMPUTED
+
+
+class NoReference(Exception):
+    """There is nothing to check a contest's cells against. They end as its computation did.
+
+    `what` says in short what failed, and the exception's text also how.
+    """
+
+    def __init__(self, status: Status, what: str, how: str) -> None:
+        super().__init__(f"{what}: {how}")
+        self.status = status
+        self.what = what
+
+
+def reference(contest: Contest, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> Path:
+    """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference."""
+    path = store.reference(contest.id)
+    if path.exists():
+        return path
+    log = store.log(f"reference-{contest.id}")
+    progress.note(f"computing the float64 reference of {contest.id}")
+    cell = contest.cells[0].cell
+    job = ComputeReference(
+        cell=cell,
+        reference=path.resolve(),
+        sample=store.sample(contest.id).resolve(),
+        inputs=store.inputs(contest.id).resolve() if any(one.cell.dynamic for one in contest.cells) else None,
+        weights_at=contest.cells[0].weights_at,
+    )
+    phases = ["start"]
+    try:
+        event = launcher.ask(job, log, limit_s, phases.append)
+    except WorkerEnded as ended:
+        status, reason = cause_of_death(ended.status, phases[-1], store.kernel_killed())
+        raise NoReference(status, what_failed(phases[-1], cell), f"its process {reason} ({log})") from None
+    except DeadlinePassed:
+        what = f"the reference was not computed within {limit_s:g} s"
+        raise NoReference(Status.TIMEOUT, what, "raise --time-limit") from None
+    if isinstance(event, Failed):
+        raise NoReference(event.status, what_failed(phases[-1], cell), f"{event.told} ({log})")
+    assert isinstance(event, ReferenceComputed)
+    if event.work is None:
+        store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
+    else:
+        store.save_work(contest.id, event.work)
+    return path
+
+
+class Headers:
+    """Torch's C++ headers and its checks of the C++ compiler, which workers make once for a machine.
+
+    No build is timed with them. Each backend has a worker of its own, and all of them work at the same time.
+    """
+
+    def __init__(self, store: Store, progress: Progress, limit_s: float = HEADERS_LIMIT_S) -> None:
+        self._store, self._progress, self._limit_s = store, progress, limit_s
+        self._workers: dict[str, Worker] = {}
+
+    def begin(self, cells: Sequence[tuple[Cell, Launcher]], may_make: bool = True) -> None:
+        """Have the headers precompiled that the builds of `cells` include, and do not wait.
+
+        If it `may_make` none, those that the machine has are used, and the answers about the compiler are told.
+        """
+        try:
+            if may_make:
+                isolation.headers_of_torch().mkdir(parents=True, exist_ok=True)  # workspaces are linked to it
+        except OSError as error:
+            self._store.note(f"torch's precompiled C++ headers cannot be kept, so that each build makes them: {error}")
+            return
+        for cell, launcher in cells:
+            if (name := _builds_of(cell)) not in self._workers:
+                log = self._store.log(f"headers-{cell.backend}-{cell.device.kind}")
+                job = PrecompileHeaders(backend=cell.backend, device=cell.device, may_make=may_make)
+                self._workers[name] = launcher.start(job, log)
+
+    def await_all(self) -> None:
+        """Wait for everything that was begun."""
+        self._await(list(self._workers))
+
+    def await_for(self, cell: Cell) -> None:
+        """Wait for what the builds of this cell include."""
+        self._await([name for name in self._workers if name == _builds_of(cell)])
+
+    def _await(self, names: Sequence[str]) -> None:
+        begun_s, phases = time.monotonic(), list[str]()
+
+        def on_phase(name: str) -> None:
+            if not phases:
+                self._progress.note(f"precompiling torch's C++ headers for {', '.join(names)}, once for this machine")
+            phases.append(name)
+
+        for name in names:
+            try:
+                event = self._workers.pop(name).answer(self._limit_s, on_phase)
+            except (WorkerEnded, DeadlinePassed) as error:
+                event = Failed(status=Status.ERROR, reason=str(error))
+            if isinstance(event, Failed) and not event.status.is_absence:
+                told = f"torch's C++ headers for {name} were not precompiled, so its first build does it"
+                self._store.note(f"{told}: {event.reason}")
+            elif isinstance(event, HeadersMade) and event.checks_s > NOTEWORTHY_CHECKS_S:
+                self._store.note(
+                    f"torch checks the C++ compiler in every process that builds, which took {event.checks_s:.0f} s "
+                    f"here: builds for {name} were given the answers, and no build time contains that"
+                )
+        if (seconds := time.monotonic() - begun_s) > NOTEWORTHY_S:
+            self._store.note(f"{seconds:.0f} s went into precompiling torch's C++ headers: no build time contains that")
+
+
+def _builds_of(cell: Cell) -> str:
+    environment = f"@{cell.environment}" if cell.environment else ""
+    return f"{cell.backend}{environment} on {cell.device.kind}"
+
+
+def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> None:
+    """Measure what the machine can do on the cell's device in its products' precision, unless this run has done so."""
+    precision = products_of(cell)
+    if store.ceilings(cell.device, precision):
+        return
+    where = f"on {cell.device} in {precision}"
+    progress.note(f"measuring the machine's ceilings {where}")
+    log = store.log(f"ceilings-{cell.device.slug}-{precision}")
+    try:
+        event = launcher.ask(MeasureCeilings(device=cell.device, precision=precision), log, limit_s)
+    except (WorkerEnded, DeadlinePassed) as error:
+        store.note(f"no roofline {where}: measuring the machine's ceilings failed: {error} ({log})")
+        return
+    if isinstance(event, Failed):
+        store.note(f"no roofline {where}: measuring the machine's ceilings failed: {event.reason}")
+        return
+    assert isinstance(event, CeilingsMeasured)
+    store.save_ceilings(cell.device, precision, event.ceilings)

@@ -1,0 +1,481 @@
+"""The ways to start workers: forked from a server, or spawned as fresh interpreters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Self
+
+from bakeoff.measuring import isolation, messages
+from bakeoff.measuring.controller.server_process import CannotPreload, ForkServer
+from bakeoff.measuring.controller.worker_process import Started, Worker
+from bakeoff.measuring.messages import Assignment, Event, Job
+from bakeoff.measuring.server_messages import Serving
+from bakeoff.planning.plan import StartMethod
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.package import import_statement
+
+MAX_PRELOAD_S = 120.0
+"""A fork server may take this long to import what it was asked to."""
+MAX_CLOSE_S = 10.0
+"""A fork server may take this long to leave after its socket was closed."""
+
+FURTHER_SERVERS_AT_ONCE = 2
+"""Servers that are started together for epochs beyond the prepared ones. Two hardly take longer than one, and a contest
+that needs a fourth process mostly needs a fifth."""
+
+MOST_FURTHER_SERVERS = 6
+"""So many of them stay for the contests to come, because each holds a torch."""
+
+MOST_BRANCHES = 5
+"""So many fork servers have a branch at most, since each may hold 160 MB of its own (Inductor of torch 2.13)."""
+
+CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
+
+
+class Launcher(ABC):
+    """Starts workers. It is a context manager: leaving it ends all of them and removes their folders."""
+
+    start_method: str
+    is_per_epoch: bool
+    """Each epoch needs a launcher of its own."""
+
+    def __init__(self, temporary: Path | None = None) -> None:
+        """A folder that is given for temporary files stays when it is left."""
+        self._keeps_temporary = temporary is not None
+        # resolved: a socket or a compiler that sees the path through a link would take it for another
+        self.temporary = temporary or Path(tempfile.mkdtemp(prefix="bakeoff-")).resolve()
+        self._workers: list[Worker] = []
+
+    def start(self, job: Job, log: Path, workspace: Path | None = None) -> Worker:
+        """Start a worker that does `job`, and send its output to the file `log`.
+
+        A `workspace` that is given stays when the worker has ended. Otherwise it gets one that is removed with it.
+        """
+        mark = uuid.uuid4().hex
+        keeps = workspace is not None
+        workspace = isolation.make_workspace(workspace or self.temporary / mark[:12])
+        assignment = Assignment(
+            job=job,
+            mark=mark,
+            workspace=workspace,
+            log=log.resolve(),
+            cwd=Path.cwd(),
+            environment=isolation.child_environment(os.environ, workspace, mark),
+        )
+        ours, theirs = Pipe()
+        try:
+            pid, exit_status = self._start(assignment, ours, theirs)
+        finally:
+            theirs.close()
+        worker = Worker(pid, ours, assignment, keeps, exit_status)
+        self._workers.append(worker)
+        return worker
+
+    def ask(self, job: Job, log: Path, limit_s: float, on_phase: Callable[[str], None] = lambda phase: None) -> Event:
+        """Start a worker for a short job, return its answer, and end it. Raises what `Worker.answer` raises."""
+        return self.start(job, log).answer(limit_s, on_phase)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.ExitStack() as stack:  # each step is taken even if another one fails
+            if not self._keeps_temporary:
+                stack.callback(shutil.rmtree, self.temporary, ignore_errors=True)
+            stack.callback(self._close)
+            for worker in self._workers:
+                if not worker.is_over:
+                    stack.callback(worker.end)
+
+    @property
+    @abstractmethod
+    def note(self) -> str:
+        """What a reader of the report should know of how workers were started."""
+
+    @property
+    def branch_note(self) -> str:
+        """What a reader should know of workers that come from a branch, or nothing."""
+        return ""
+
+    def preload(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
+        """Import `modules` for all workers, where they share what was imported. `for_cuda`: some will use CUDA."""
+
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:  # noqa: B027 - only some share what was imported
+        """Import `modules` for the workers that `with_imports` starts, and for no others. This does not wait."""
+
+    def with_imports(self, modules: Sequence[str]) -> Launcher:
+        """Return what starts workers that have imported `modules`, where there is such a branch, or this launcher."""
+        return self
+
+    @property
+    def is_serving(self) -> bool:
+        """Return True when a worker can be started without waiting."""
+        return True
+
+    def await_serving(self) -> None:  # noqa: B027 - only some have a server to wait for
+        """Wait until workers can be started. Raises CannotPreload or BakeoffError where that does not come."""
+
+    def await_branch(self) -> None:  # noqa: B027 - only some have one
+        """Wait until workers can be started in the branch, or until it has failed."""
+
+    @abstractmethod
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
+        """Start the process, and hand it `assignment` and its end of the pipe, `theirs`."""
+
+    def _close(self) -> None:  # noqa: B027 - only some have a server to end
+        """End what outlives the workers."""
+
+
+class Launchers:
+    """The launchers of a run, one for each epoch. It is a context manager: leaving it leaves all of them.
+
+    Workers of one fork server share the layout of its memory, and with it most of what makes one process a few per cent
+    faster than an equal one. Each epoch has a server of its own, because the kernel draws its addresses anew.
+    """
+
+    def __init__(
+        self,
+        start_method: StartMethod,
+        new_launcher: Callable[[StartMethod], Launcher] | None = None,
+        pythons: Mapping[str, str] | None = None,
+    ) -> None:
+        """`pythons` are the interpreters of named environments, each of which has fork servers of its own."""
+        self._start_method: StartMethod = start_method
+        self._new_launcher = new_launcher or launcher
+        self._others = {
+            name: Launchers(start_method, partial(launcher, python=python)) for name, python in (pythons or {}).items()
+        }
+        self._launchers = [self._new_launcher(start_method)]
+        self._further: dict[int, Launcher] = {}  # by epoch, beyond the prepared ones
+        self._modules: tuple[str, ...] = ()
+        self._for_cuda = False
+
+    @property
+    def first(self) -> Launcher:
+        return self._launchers[0]
+
+    def of_environment(self, name: str) -> Launchers:
+        """Return the launchers of a named environment, or these for an empty name."""
+        return self._others[name] if name else self
+
+    def preload(self, modules: Sequence[str], for_cuda: bool) -> None:
+        """Have every fork server import `modules`, for workers of which some will use CUDA, or none.
+
+        A server that does not survive this is replaced by one that imports torch alone.
+        """
+        self._modules, self._for_cuda = tuple(dict.fromkeys(modules)), for_cuda
+        for each in self._launchers:
+            each.preload(self._modules, for_cuda)
+        for others in self._others.values():
+            others.preload(modules, for_cuda)
+
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
+        """Have the prepared fork servers branch, so that only the workers of cells that need `modules` import them.
+
+        All share a layout of memory. Named environments have no branches. Nor have the servers of further epochs, in
+        which such cells import for themselves.
+        """
+        for each in self._launchers[:MOST_BRANCHES]:
+            each.branch(tuple(dict.fromkeys(modules)), for_cuda)
+
+    def prepare(self, epochs: int) -> None:
+        """Have launchers for so many epochs. Their servers import torch at the same time, and this does not wait."""
+        while len(self._launchers) < epochs and self.first.is_per_epoch:
+            self._launchers.append(self._started())
+        for others in self._others.values():
+            others.prepare(epochs)
+
+    @property
+    def are_serving(self) -> bool:
+        """Return True when workers can be started without waiting."""
+        mine = all(each.is_serving for each in self._launchers)
+        return mine and all(others.are_serving for others in self._others.values())
+
+    def await_serving(self, epochs: int | None = None) -> None:
+        """Wait until the servers of so many epochs have imported what they are to, or of all with their branches."""
+        for place, each in enumerate(self._launchers[:epochs]):
+            self._launchers[place] = self._serving(each)
+            if epochs is None:
+                self._launchers[place].await_branch()
+        for others in self._others.values():
+            others.await_serving(epochs)
+
+    def of_epoch(self, epoch: int) -> Launcher:
+        """Return the launcher of this epoch. Raises BakeoffError where its server does not start.
+
+        Servers beyond the prepared ones start by twos, and stay until there are too many. Spawned workers are
+        processes of their own anyway, so that one launcher serves all epochs.
+        """
+        self.await_serving()
+        if epoch < len(self._launchers) or not self.first.is_per_epoch:
+            return self._launchers[min(epoch, len(self._launchers) - 1)]
+        if epoch not in self._further:
+            if len(self._further) >= MOST_FURTHER_SERVERS:
+                self._leave_further(list(self._further))
+            following = range(epoch, epoch + FURTHER_SERVERS_AT_ONCE)
+            self._start_further([each for each in following if each not in self._further])
+        return self._further[epoch]
+
+    def _started(self) -> Launcher:
+        started = self._new_launcher(self._start_method)
+        started.preload(self._modules, self._for_cuda)
+        return started
+
+    def _serving(self, server: Launcher) -> Launcher:
+        """Return the server when it serves, or another one if importing modules has ended it."""
+        try:
+            server.await_serving()
+        except CannotPreload:
+            server.__exit__()
+            self._modules = ()
+            server = self._started()
+            try:
+                server.await_serving()
+            except BakeoffError:
+                server.__exit__()
+                raise
+        return server
+
+    def _start_further(self, epochs: Sequence[int]) -> None:
+        """Start a server for each of `epochs`. Raises BakeoffError where the first does not start; others are spare."""
+        try:
+            for epoch in epochs:
+                self._further[epoch] = self._started()
+        except OSError as error:
+            self._leave_further(list(self._further))
+            raise BakeoffError(f"no further fork server could be started: {error}") from None
+        for epoch in epochs:
+            try:
+                self._further[epoch] = self._serving(self._further[epoch])
+            except BakeoffError:
+                self._leave_further([later for later in epochs if later >= epoch])
+                if epoch == epochs[0]:
+                    raise
+                return
+
+    def _leave_further(self, epochs: Sequence[int]) -> None:
+        with contextlib.ExitStack() as stack:
+            for epoch in epochs:
+                stack.push(self._further.pop(epoch))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # the last one first: the first one's folder holds what the workers of the others use
+        with contextlib.ExitStack() as stack:
+            for each in self._launchers:
+                stack.push(each)
+            for others in self._others.values():
+                stack.push(others)
+            self._leave_further(list(self._further))
+
+
+def launcher(start_method: StartMethod, python: str = sys.executable) -> Launcher:
+    """Return a launcher of workers that `python` runs. `auto` forks where the platform can.
+
+    Raises BakeoffError where `forkserver` cannot.
+    """
+    if start_method == "spawn" or (start_method == "auto" and not CAN_FORK):
+        return SpawnLauncher(python)
+    if not CAN_FORK:
+        raise BakeoffError(f"--start-method forkserver needs Linux, and this is {sys.platform}: use spawn")
+    return ForkLauncher(command_of(python))
+
+
+class ForkLauncher(Launcher):
+    """Starts workers as forks of a server that has imported torch."""
+
+    start_method = "forkserver"
+    is_per_epoch = True
+
+    def __init__(
+        self,
+        python: Sequence[str] | None = None,
+        max_preload_s: float = MAX_PRELOAD_S,
+        max_close_s: float = MAX_CLOSE_S,
+    ) -> None:
+        super().__init__()
+        self._max_close_s = max_close_s
+        control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    *(python or command_of(sys.executable)),
+                    "from bakeoff.measuring.worker.forkserver import main; main()",
+                    str(theirs.fileno()),
+                    str(self.temporary),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=isolation.allowed(os.environ),
+                start_new_session=True,
+            )
+        self._server = ForkServer(control, Serving, max_preload_s, self._how_it_ended)
+        self._branch: BranchLauncher | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server."""
+        return self._process.pid
+
+    @property
+    def note(self) -> str:
+        packages = dict.fromkeys(name.partition(".")[0] for name in self._server.imported)
+        imported = f"{' and '.join(['torch', *packages])} and nothing else"
+        return (
+            f"every cell ran in processes forked from servers that had imported {imported}; each of its "
+            "processes came from a server of its own, with memory laid out anew"
+        )
+
+    @property
+    def branch_note(self) -> str:
+        return self._branch.note if self._branch is not None and self._branch.comes_to_serve() else ""
+
+    def preload(self, modules: Sequence[str], for_cuda: bool = False) -> None:
+        """Have the server import `modules` before it forks another worker. One that does not import is left out."""
+        if modules:
+            self._server.preload(modules, for_cuda)
+
+    def branch(self, modules: Sequence[str], for_cuda: bool = False) -> None:
+        self._branch = BranchLauncher(self._server.branch(modules, for_cuda), self._server, self.temporary)
+
+    def with_imports(self, modules: Sequence[str]) -> Launcher:
+        branch = self._branch
+        return branch if branch and modules and branch.comes_to_serve() and branch.has_imported(modules) else self
+
+    @property
+    def is_serving(self) -> bool:
+        """Return True when a worker can be forked without waiting."""
+        return self._server.is_serving and (self._branch is None or self._branch.is_serving)
+
+    def await_serving(self) -> None:
+        """Wait until everything is imported and workers can be forked. See `ForkServer.await_serving`."""
+        self._server.await_serving()
+
+    def await_branch(self) -> None:
+        if self._branch is not None:
+            self._branch.comes_to_serve()
+
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
+        return self._server.fork(assignment, theirs)
+
+    def _how_it_ended(self) -> str:
+        return (
+            f"the fork server ended (status {self._process.wait()}): its last words are above; try --start-method spawn"
+        )
+
+    def _close(self) -> None:
+        if self._branch is not None:
+            self._branch.__exit__()
+        self._server.close()
+        try:
+            self._process.wait(self._max_close_s)
+        except subprocess.TimeoutExpired:  # it is stuck in an import, and does not hear
+            self._process.kill()
+            self._process.wait()
+
+
+class BranchLauncher(Launcher):
+    """Starts workers as forks of a branch of another launcher's server, which has imported more.
+
+    If the branch ends while it is to fork a worker, the server forks that one.
+    """
+
+    start_method = "forkserver"
+    is_per_epoch = True
+
+    def __init__(self, branch: ForkServer, server: ForkServer, temporary: Path) -> None:
+        super().__init__(temporary)
+        self._branch = branch
+        self._server = server
+        self._has_failed = False
+
+    @property
+    def note(self) -> str:
+        packages = " and ".join(dict.fromkeys(".".join(name.split(".")[:2]) for name in self._branch.imported))
+        return f"cells whose builds import {packages} came from forks of these servers, in which that was done already"
+
+    def has_imported(self, modules: Sequence[str]) -> bool:
+        return set(modules) <= set(self._branch.imported)
+
+    @property
+    def is_serving(self) -> bool:
+        return self._has_failed or self._branch.is_gone or self._branch.is_serving
+
+    def comes_to_serve(self) -> bool:
+        """Wait until workers can be forked. Return False where that does not come, and from then on at once."""
+        if not self._has_failed:
+            try:
+                self._branch.await_serving()
+                self._has_failed = self._branch.is_gone
+            except (CannotPreload, BakeoffError):
+                self._has_failed = True
+        return not self._has_failed
+
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
+        try:
+            return self._branch.fork(assignment, theirs)
+        except BakeoffError:
+            self._has_failed = True
+            return self._server.fork(assignment, theirs)
+
+    def _close(self) -> None:
+        self._branch.close()
+
+
+class SpawnLauncher(Launcher):
+    """Starts workers as fresh interpreters."""
+
+    start_method = "spawn"
+    is_per_epoch = False
+
+    def __init__(self, python: str = sys.executable) -> None:
+        super().__init__()
+        self._python = command_of(python)
+
+    @property
+    def note(self) -> str:
+        return (
+            "every cell ran in processes spawned as fresh interpreters, each of which pays for `import torch`; if such "
+            "a run is killed, what its processes started and its temporary folder stay behind"
+        )
+
+    def _start(self, assignment: Assignment, ours: Connection, theirs: Connection) -> Started:
+        start = partial(
+            subprocess.Popen[bytes],
+            [*self._python, "from bakeoff.measuring.worker.main import spawned; spawned()", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            env={**isolation.allowed(os.environ), isolation.MARK: assignment.mark},
+        )
+        if sys.platform == "win32":
+            os.set_handle_inheritable(theirs.fileno(), True)
+            process = start(close_fds=False)
+        else:
+            process = start(pass_fds=[theirs.fileno()], start_new_session=True)
+        messages.send(ours, assignment)
+
+        def status_within(seconds: float) -> int | None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+            return process.returncode
+
+        return process.pid, status_within
+
+
+def command_of(python: str) -> list[str]:
+    """Return the command of an interpreter that has imported this package, and finds nothing in the current folder."""
+    return [python, "-P", "-c", f"{import_statement()}; exec(sys.argv.pop(1))"]

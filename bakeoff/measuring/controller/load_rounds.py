@@ -1,0 +1,117 @@
+"""The cells of a group under load: each looks for its settings, then all take turns in rounds, then each is soaked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bakeoff.judging.load import misses_objective
+from bakeoff.measuring.controller.cell_run import CellRun
+from bakeoff.measuring.controller.load_run import Round
+from bakeoff.measuring.controller.measurement import Measurement
+from bakeoff.measuring.controller.rounds import order_of_round
+from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.time_plan import Step
+
+SETTINGS_SHARE = 0.4
+"""The search for settings takes at most this share of the time that a budget leaves for load."""
+
+LOWER_SHARE = 0.9
+"""Where the objective does not hold over the soak, another soak has this share of the rate. Rates found in windows are
+up to 7 % above those of a long run."""
+
+NO_TIME_TO_SOAK = "--budget left no time for a soak"
+
+Visit = Callable[[CellRun, Callable[[], None]], None]
+"""Takes a step of a cell while every other one is stopped. A cell that ends in it is not among the living any more."""
+
+
+class LoadRounds:
+    """What one epoch of a group does under load. A cell for which no settings met the objective looks again later."""
+
+    def __init__(self, run: Measurement, plan: LoadPlan, epoch: int, group: int, alive: Sequence[CellRun]) -> None:
+        """`alive` shrinks while it lasts, as cells end."""
+        self._run = run
+        self._plan = plan
+        self._epoch = epoch
+        self._group = group
+        self._alive = alive
+        self._number = 0  # of steps that all cells took
+
+    def take(self, visit: Visit) -> None:
+        """Have all cells take all steps. A budget shortens the search, and leaves out further turns and the soak."""
+        begun_s, cells = self._now_s, list(self._alive)
+        share_s = SETTINGS_SHARE * (self._ends_s - begun_s) / max(1, len(cells))
+        deadlines_s = {cell_run: begun_s + share_s * place for place, cell_run in enumerate(self._order(), start=1)}
+        settings_s = self._step(visit, lambda one, _: self._settle(one, deadlines_s[one]))
+        turns_s = last_s = 0.0
+        for number in range(self._plan.rounds_in(self._run.sampling.processes)):
+            if number and self._now_s + last_s > self._ends_s:
+                break
+            last_s = self._step(visit, self._take_turn)
+            turns_s += last_s
+        if self._plan.soak_s:
+            in_time = self._has_time_to_soak(self._alive)
+            settings_s += self._step(visit, self._soak if in_time else self._leave_out_soak)
+            missing = [one for one in self._alive if _needs_lower_soak(one)]
+            if missing and self._has_time_to_soak(missing):
+                settings_s += self._step(visit, self._soak_at_less)
+        for cell_run in self._alive:
+            self._done(cell_run, Step.LOAD, turns_s)
+            if not self._epoch:  # nothing is planned for a search that comes late
+                self._done(cell_run, Step.SETTINGS, settings_s)
+
+    def _step(self, visit: Visit, step: Callable[[CellRun, Round], None]) -> float:
+        """Have each cell take the step. Return the seconds that it took."""
+        begun_s = self._now_s
+        round_ = Round(self._group, self._number, begun_s - self._run.begun_s, self._run.machine.calibrate_ms())
+        for cell_run in self._order():
+            visit(cell_run, lambda one=cell_run: step(one, round_))  # type: ignore[misc]
+        self._number += 1
+        return self._now_s - begun_s
+
+    def _order(self) -> Sequence[CellRun]:
+        return order_of_round(self._group, self._number, self._alive) if self._alive else ()
+
+    def _settle(self, cell_run: CellRun, ends_s: float) -> None:
+        has_settings = cell_run.load is not None and cell_run.load.settings is not None
+        if not has_settings and cell_run.is_right:
+            cell_run.load = cell_run.under_load(self._plan).find_settings(1, lambda: self._now_s < ends_s)
+
+    def _take_turn(self, cell_run: CellRun, round_: Round) -> None:
+        if (load := cell_run.load) is not None and load.settings is not None:
+            turn = cell_run.under_load(self._plan).turn(load, self._epoch, round_)
+            cell_run.load = load.model_copy(update={"turns": [*load.turns, turn]})
+
+    def _soak(self, cell_run: CellRun, round_: Round) -> None:
+        if (load := cell_run.load) is not None and not load.soak:
+            soaked = cell_run.under_load(self._plan).soak(load, round_.seed)
+            cell_run.load = load.model_copy(update={"soak": soaked})
+
+    def _has_time_to_soak(self, cells: Sequence[CellRun]) -> bool:
+        return self._now_s + self._plan.soak_s * len(cells) <= self._ends_s
+
+    def _soak_at_less(self, cell_run: CellRun, round_: Round) -> None:
+        if (load := cell_run.load) is not None and _needs_lower_soak(cell_run):
+            soaked = cell_run.under_load(self._plan).soak(load, round_.seed, LOWER_SHARE)
+            cell_run.load = load.model_copy(update={"lower_soak": soaked})
+
+    def _leave_out_soak(self, cell_run: CellRun, _: Round) -> None:
+        if (load := cell_run.load) is not None and not load.soak and NO_TIME_TO_SOAK not in load.left_out:
+            cell_run.load = load.model_copy(update={"left_out": [*load.left_out, NO_TIME_TO_SOAK]})
+
+    def _done(self, cell_run: CellRun, step: Step, seconds: float) -> None:
+        cell = cell_run.cell
+        self._run.step_done(cell.contest_id, step, cell.label, seconds / len(self._alive))
+
+    @property
+    def _now_s(self) -> float:
+        return self._run.machine.now_s()
+
+    @property
+    def _ends_s(self) -> float:
+        return self._run.time_plan.contest_ends_s
+
+
+def _needs_lower_soak(cell_run: CellRun) -> bool:
+    load = cell_run.load
+    return load is not None and not load.lower_soak and misses_objective(load)

@@ -1,0 +1,386 @@
+"""The cells of a contest under load: the best settings of each, its turns in rounds, and a soak."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bakeoff import backends
+from bakeoff.backends.base import ServingKnobs
+from bakeoff.measuring.controller.rate_search import RateSearch
+from bakeoff.measuring.messages import LoadTaken, TakeLoad
+from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
+from bakeoff.records.load import Load, LoadTurn, LoadWindow, Scenario, ServingSettings, TriedSettings
+from bakeoff.records.schema import Cell
+
+Take = Callable[[TakeLoad], LoadTaken]
+"""Has the worker of a cell take one window. Raises CellEnded where the cell ends instead."""
+
+FIRST_SHARE = 0.7
+"""A search begins at this share of the rate that settings reach when all requests are there at once."""
+
+MAX_CAPACITY_SHARE = 1.1
+"""No rate above this many times the capacity is tried: its queue grows until the window ends."""
+
+TURN_STEP = 1.06
+TURN_WINDOWS = 3
+"""A turn looks for the rate near that of the turn before, in so many windows at most."""
+
+SEARCH_WINDOWS = 6
+SEARCH_SHARE = 0.25
+"""Windows of the search for settings are shorter than others by this."""
+
+SHED_FACTOR = 5.0
+"""A request that has waited this many times the objective is not called any more."""
+
+WAIT_SHARE = 0.1
+"""A request waits at most this share of the objective for others to fill its batch."""
+
+BATCHES = (2, 4, 8)
+GPU_INSTANCES = (2, 4)
+MOST_INSTANCES = 16
+
+CLOSE = 1.25
+"""Settings that differ by more than this factor are told apart by the first look."""
+
+FEWEST_LOOKS, MOST_LOOKS = 3, 4
+LOOK_SEEDS = 500
+WORTH = 1.05
+"""Other settings must carry this many times as much: below it, the simpler ones stay."""
+
+LEAST_NOISE = 0.01
+"""Looks at the same settings are not taken to be closer to each other than this."""
+
+PROBES = 3
+"""So many times in turn, settings with the same instances answer as fast as they can."""
+
+NO_TIME_FOR_SETTINGS = "--budget left no time to try further settings"
+
+CEILING_RATE = 4000.0
+CEILING_WINDOWS = 5
+
+
+@dataclass(frozen=True)
+class Round:
+    """Which turn of its contest this is."""
+
+    group: int
+    number: int
+    started_s: float
+    calibration_ms: float | None = None
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of this round's requests. All cells of a round get the same ones, so their ratio is fair."""
+        return 1 + 1000 * self.group + 10 * self.number
+
+
+class CellUnderLoad:
+    """One cell under load, in one of its processes."""
+
+    def __init__(self, plan: LoadPlan, cell: Cell, take: Take, latency_ms: float, threads: int) -> None:
+        """`latency_ms` is that of single calls, and `threads` are those that they had."""
+        self._plan = plan
+        self._cell = cell
+        self._take = take
+        self._latency_ms = latency_ms
+        self._threads = threads
+        self._compares = False  # settings in turn: two builds stay alive, which a turn's memory must not contain
+
+    def find_settings(self, seed: int, has_time: Callable[[], bool] = lambda: True) -> Load:
+        """Try the knobs of the backend one after the other, and return what was reached, with the best settings.
+
+        Once some settings meet the objective, no others are tried unless it `has_time`.
+        """
+        self._compares = True
+        knobs = backends.create(self._cell.backend).serving
+        tried: list[TriedSettings] = []
+        best: int | None = None  # the place in `tried`
+        is_over = False
+
+        def attempt(settings: ServingSettings) -> None:
+            nonlocal best, is_over
+            if any(one.settings == settings for one in tried):
+                return
+            if best is not None and not has_time():
+                is_over = True
+                return
+            one = self._try(settings, seed, None if best is None else tried[best])
+            tried.append(one)
+            if one.value is None:
+                return
+            is_better = best is None
+            if best is not None:
+                tried[best], tried[-1], is_better = self._compared(tried[best], one, seed)
+            best = len(tried) - 1 if is_better else best
+
+        for settings in layouts(self._threads, knobs, self._cell.device.is_cuda):
+            attempt(settings)
+        if best is not None:
+            for name, values in knobs.options.items():
+                for value in values[1:]:
+                    at = tried[best].settings
+                    attempt(at.model_copy(update={"options": at.options | {name: value}}))
+            for batch in self._batches():
+                wait_ms = WAIT_SHARE * self._plan.objective.limit_ms if self._plan.objective else 0.0
+                attempt(tried[best].settings.model_copy(update={"batch": batch, "wait_ms": wait_ms}))
+                if tried[best].settings.batch != batch:
+                    break  # a larger batch than one that does not help would not, either
+        chosen = None if best is None else tried[best]
+        load = Load(
+            scenario=self._plan.scenario,
+            streams=self._plan.streams,
+            objective=self._plan.objective,
+            tried=tried,
+            left_out=[*self._left_out(knobs), *([NO_TIME_FOR_SETTINGS] if is_over else [])],
+        )
+        if chosen is None:
+            return load.model_copy(update={"reason": tried[0].reason})
+        settings = chosen.settings
+        return load.model_copy(update={"settings": settings, "ceiling": self._ceiling(settings, seed, chosen.value)})
+
+    def turn(self, load: Load, process: int, round_: Round) -> LoadTurn:
+        """Take the cell's turn in a round, from the median of what was found before."""
+        assert load.settings is not None
+        found = [turn.value for turn in load.turns if turn.value is not None]
+        searched = [one.value for one in load.tried if one.settings == load.settings and one.value is not None]
+        start = statistics.median([*searched[-1:], *found])
+        value, windows = self._measure(load.settings, start, round_.seed, is_turn=True)
+        return LoadTurn(
+            group=round_.group,
+            round=round_.number,
+            process=process,
+            started_s=round_.started_s,
+            value=value,
+            windows=windows,
+            calibration_ms=round_.calibration_ms,
+        )
+
+    def soak(self, load: Load, seed: int, share: float = 1.0) -> list[LoadWindow]:
+        """Serve for a long time at this share of the rate that was found, in several windows that follow each other."""
+        values = [turn.value for turn in load.turns if turn.value is not None]
+        if not values or not self._plan.soak_s or load.settings is None:
+            return []
+        rate = share * self._rate_of(statistics.median(values))
+        orders = [self._order(load.settings, rate, seed + part, keeps=True) for part in range(SOAK_PARTS)]
+        seconds = self._plan.soak_s / SOAK_PARTS
+        taken = [self._take(order.model_copy(update={"seconds": seconds, "min_requests": 1})) for order in orders]
+        return [each.window for each in taken if each.window]
+
+    def _try(self, settings: ServingSettings, seed: int, best: TriedSettings | None) -> TriedSettings:
+        """Return what these settings reach, with fewer and shorter windows than a turn has."""
+        taken = self._probe(settings, seed)
+        if taken.window is None:
+            return TriedSettings(settings=settings, value=None, reason=taken.reason)
+        if taken.window.failed:
+            return TriedSettings(settings=settings, value=None, reason=failures_of(taken.window))
+        capacity = taken.window.rate
+        if self._plan.scenario is Scenario.SERVER:
+            if best is not None and (reason := self._why_not_searched(best, settings, capacity, seed)):
+                return TriedSettings(settings=settings, value=None, windows=[taken.window], reason=reason)
+            value, windows = self._search(settings, FIRST_SHARE * capacity, seed, SEARCH_SHARE, capacity)
+        else:
+            value, windows = self._measure(settings, capacity, seed, share=SEARCH_SHARE)
+        return TriedSettings(
+            settings=settings, value=value, windows=windows, reason="" if value else self._why(windows)
+        )
+
+    def _probe(self, settings: ServingSettings, seed: int) -> LoadTaken:
+        """Have requests answered as fast as these settings can, all of which are there at once. Each has its answer."""
+        rate = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
+        order = self._order(settings, rate, seed, SEARCH_SHARE)
+        return self._take(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))
+
+    def _why_not_searched(self, best: TriedSettings, other: ServingSettings, capacity: float, seed: int) -> str:
+        """Say why no rate within the objective is looked for, or nothing if `other` may carry more than the best.
+
+        Options and batches must raise what the same instances answer at most, which is measured in a fraction of the
+        time that such a rate takes. What only makes single answers faster is missed.
+        """
+        if best.value is None:
+            return ""
+        if MAX_CAPACITY_SHARE * capacity <= best.value:  # rates of short windows are a little too high
+            return f"answers {capacity:.4g} requests/s at most"
+        if not other.have_instances_of(best.settings):
+            return ""
+        rates: tuple[list[float], list[float]] = ([], [])
+        for number in range(PROBES):
+            for place in (0, 1) if number % 2 else (1, 0):
+                taken = self._probe((best.settings, other)[place], seed + number)
+                if taken.window is None or taken.window.failed:
+                    why = failures_of(taken.window) if taken.window else taken.reason
+                    return why if place == 1 else ""
+                rates[place].append(taken.window.rate)
+        lead = statistics.median(rates[1]) / statistics.median(rates[0])
+        return "" if lead > WORTH else f"answers {lead:.2f} times as many requests at most as the settings kept"
+
+    def _compared(
+        self, holder: TriedSettings, other: TriedSettings, seed: int
+    ) -> tuple[TriedSettings, TriedSettings, bool]:
+        """Return both with what further looks found, and whether `other` carries more.
+
+        Both are looked at in turn, with the same requests, until the difference is clear of its noise. So chance seldom
+        decides between settings, and two copies of one backend serve alike.
+        """
+        leads: list[float] = []  # of `other`, in logarithms
+        found = [[one.value] for one in (holder, other)]
+        pair = [holder, other]
+        first = self._lead(holder.value, other.value)
+        if abs(first) < math.log(CLOSE):
+            while not is_settled(leads):
+                for place in (0, 1) if len(leads) % 2 else (1, 0):
+                    pair[place] = self._looked_at(pair[place], seed + LOOK_SEEDS + len(leads))
+                    if (value := pair[place].value) is None:
+                        return pair[0], pair[1], place == 0
+                    found[place].append(value)
+                leads.append(self._lead(found[0][-1], found[1][-1]))
+        settled = [
+            one.model_copy(update={"value": statistics.median(filter(None, values))})
+            for one, values in zip(pair, found, strict=True)
+        ]
+        return settled[0], settled[1], statistics.mean(leads or [first]) > math.log(WORTH)
+
+    def _looked_at(self, one: TriedSettings, seed: int) -> TriedSettings:
+        assert one.value is not None
+        value, windows = self._measure(one.settings, one.value, seed, SEARCH_SHARE, is_turn=True)
+        light = [window.model_copy(update={"latencies_us": []}) for window in windows]
+        reason = "" if value else self._why(windows)
+        return one.model_copy(update={"value": value, "windows": [*one.windows, *light], "reason": reason})
+
+    def _lead(self, holder: float | None, other: float | None) -> float:
+        """Return how many times less a request costs with the `other` value, in logarithms."""
+        assert holder is not None and other is not None
+        return math.log(cost_ms(self._plan.scenario, holder) / cost_ms(self._plan.scenario, other))
+
+    def _measure(
+        self, settings: ServingSettings, value: float, seed: int, share: float = 1.0, is_turn: bool = False
+    ) -> tuple[float | None, list[LoadWindow]]:
+        """Return the value of a turn, with its windows. `value` is what an earlier one had."""
+        if self._plan.scenario is Scenario.SERVER:
+            return self._search(settings, value, seed, share, None, is_turn)
+        order = self._order(settings, self._rate_of(value) if is_turn else value, seed, share, is_turn)
+        taken = self._take(order)
+        if taken.window is None or taken.window.failed:
+            return None, [taken.window] if taken.window else []
+        window = taken.window
+        return window.rate if self._plan.scenario is Scenario.OFFLINE else window.p50_ms, [window]
+
+    def _search(
+        self,
+        settings: ServingSettings,
+        start: float,
+        seed: int,
+        share: float,
+        capacity: float | None,
+        is_turn: bool = False,
+    ) -> tuple[float | None, list[LoadWindow]]:
+        """Return the highest rate within the objective, in requests that were really sent, with the windows."""
+        assert self._plan.objective is not None
+        step = {"step": TURN_STEP, "most_windows": TURN_WINDOWS} if is_turn else {"most_windows": SEARCH_WINDOWS}
+        search = RateSearch(self._plan.objective.limit_ms, start, **step)
+        if capacity is not None:
+            search.highest = MAX_CAPACITY_SHARE * capacity
+        windows: list[LoadWindow] = []
+        while (rate := search.next_rate()) is not None:
+            taken = self._take(self._order(settings, rate, seed, share, is_turn))
+            if taken.window is None:
+                return None, windows
+            windows.append(taken.window)
+            # a request that failed or was left out has no answer, however soon that was said
+            is_whole = not taken.window.failed and not taken.window.shed
+            latency_ms = taken.window.objective_ms or 0.0
+            search.add(rate, latency_ms if is_whole else max(latency_ms, 2 * self._plan.objective.limit_ms))
+        result = search.result()
+        sent = statistics.median([window.rate / window.asked_rate for window in windows if window.asked_rate] or [1.0])
+        return (None if result is None else result * sent), windows
+
+    def _ceiling(self, settings: ServingSettings, seed: int, value: float | None) -> float | None:
+        """Return the value that the generator reaches with these settings where answering takes no time."""
+        order = self._order(settings, CEILING_RATE, seed, SEARCH_SHARE).model_copy(update={"answers_nothing": True})
+        if self._plan.scenario is not Scenario.SERVER:
+            window = self._take(order).window
+            return None if window is None else window.rate if self._plan.scenario is Scenario.OFFLINE else window.p50_ms
+        assert self._plan.objective is not None
+        start = max(CEILING_RATE, 2 * (value or 0.0))
+        search = RateSearch(self._plan.objective.limit_ms, start, step=2.0, most_windows=CEILING_WINDOWS)
+        while (rate := search.next_rate()) is not None:
+            if (window := self._take(order.model_copy(update={"rate": rate})).window) is None:
+                return None
+            search.add(rate, window.objective_ms or 0.0)
+        return search.held[0] if search.held else None
+
+    def _order(
+        self, settings: ServingSettings, rate: float, seed: int, share: float = 1.0, keeps: bool = False
+    ) -> TakeLoad:
+        plan, seconds = self._plan, self._plan.window_s * share
+        return TakeLoad(
+            scenario=plan.scenario,
+            settings=settings,
+            rate=rate,
+            seconds=seconds,
+            min_requests=plan.requests_of(rate, share) if plan.scenario is Scenario.SERVER else 1,
+            streams=plan.streams,
+            seed=seed,
+            quantile=plan.objective.quantile if plan.objective else 0.99,
+            shed_after_ms=SHED_FACTOR * plan.objective.limit_ms if plan.objective else None,
+            keeps_latencies=keeps and plan.scenario is not Scenario.OFFLINE,
+            keeps_other=self._compares,
+        )
+
+    def _rate_of(self, value: float) -> float:
+        """Return the requests per second of a turn's value."""
+        return value if self._plan.scenario.is_rate else 1e3 * self._plan.streams / value
+
+    def _batches(self) -> Sequence[int]:
+        """Return the sizes to try. Requests that come one by one cannot share a call."""
+        has_batch = isinstance(self._cell.dimensions.get("batch"), int)
+        return BATCHES if has_batch and self._plan.scenario is not Scenario.SINGLE_STREAM else ()
+
+    def _left_out(self, knobs: ServingKnobs) -> list[str]:
+        found = [] if knobs.instance else [f"{self._cell.backend} answers one call at a time: one instance"]
+        if not isinstance(self._cell.dimensions.get("batch"), int):
+            found.append("the model has no dimension batch: requests were not put together")
+        return found
+
+    def _why(self, windows: Sequence[LoadWindow]) -> str:
+        if failed := next((window for window in windows if window.failed), None):
+            return failures_of(failed)
+        lowest = min((window.asked_rate or window.rate for window in windows), default=0.0)
+        limit = self._plan.objective
+        missed = f"{limit.percentile} < {limit.limit_ms:g} ms does not hold" if limit else "nothing was answered"
+        return f"{missed} even at {lowest:.3g} requests/s"
+
+
+def layouts(threads: int, knobs: ServingKnobs, on_gpu: bool) -> list[ServingSettings]:
+    """Return the numbers of instances to try. On a CPU they share the threads that a single call has."""
+    options = {name: values[0] for name, values in knobs.options.items()}
+    counts = [1]
+    if knobs.instance and on_gpu:
+        counts += GPU_INSTANCES
+    elif knobs.instance:
+        counts += [count for count in (2, 4, 8, MOST_INSTANCES) if count < threads]
+        counts += [threads] if 1 < threads <= MOST_INSTANCES else []
+    return [
+        ServingSettings(instances=count, threads=threads if on_gpu else max(1, threads // count), options=options)
+        for count in counts
+    ]
+
+
+def is_settled(leads: Sequence[float]) -> bool:
+    """Return True if the mean of these leads, in logarithms, is surely over 0, or surely not worth it."""
+    if len(leads) < FEWEST_LOOKS or len(leads) == MOST_LOOKS:
+        return len(leads) == MOST_LOOKS
+    error = max(statistics.stdev(leads), LEAST_NOISE) / math.sqrt(len(leads))
+    mean = statistics.mean(leads)
+    return mean - 2 * error > 0 or mean + 2 * error < math.log(WORTH)
+
+
+def cost_ms(scenario: Scenario, value: float) -> float:
+    """Return the milliseconds for a request: less is better in every scenario."""
+    return 1e3 / value if scenario.is_rate else value
+
+
+def failures_of(window: LoadWindow) -> str:
+    return f"{window.failed} of {window.requests} requests failed: {window.failure}"

@@ -1,0 +1,90 @@
+"""What the contests of one run have in common."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from bakeoff.judging.ranking import beaten, undecided
+from bakeoff.measuring.controller.cell_record import common_fields
+from bakeoff.measuring.controller.environment import Machine
+from bakeoff.measuring.controller.groundwork import Headers
+from bakeoff.measuring.controller.launcher import Launchers
+from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.controller.rounds import Beaten, Undecided
+from bakeoff.measuring.controller.worker_process import CAN_PAUSE
+from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.plan import PlannedCell
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.planning.time_plan import Step, TimePlan
+from bakeoff.records.artifacts import Artifacts
+from bakeoff.records.schema import Record, Status
+from bakeoff.records.store import Store
+
+NO_TIME = "--budget left no time to build it"
+
+
+class Measurement:
+    """What the contests of one run have in common: where workers start, where records go, how long it may take."""
+
+    def __init__(
+        self,
+        launchers: Launchers,
+        store: Store,
+        progress: Progress,
+        sampling: SamplingPlan,
+        time_limit_s: float,
+        interleaved: bool,
+        undecided: Undecided = undecided,
+        machine: Machine | None = None,
+        time_plan: TimePlan | None = None,
+        beaten: Beaten = beaten,
+        artifacts: Artifacts | None = None,
+        load: LoadPlan | None = None,
+        place: str = "",
+        headers: Headers | None = None,
+    ) -> None:
+        """`artifacts` keeps what cells have built; without it nothing is kept. `place` is the one of a pool.
+
+        A build that includes torch's C++ `headers` waits for them.
+        """
+        self.launchers = launchers
+        self.store = store
+        self.progress = progress
+        self.sampling = sampling
+        self.time_limit_s = time_limit_s
+        self.interleaved = interleaved and CAN_PAUSE
+        self.undecided = undecided
+        self.beaten = beaten
+        self.machine = machine or Machine()
+        self.time_plan = time_plan or TimePlan(sampling)
+        self.begun_s = self.machine.now_s() - store.elapsed_s
+        self.artifacts = artifacts
+        self.load = load
+        self.place = place
+        self.headers = headers or Headers(store, progress)
+        self.group_numbers: Iterator[int] = itertools.count(store.next_group())
+
+    def step_done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
+        """Learn what a step has taken, and tell how much time is left."""
+        self.time_plan.done(contest_id, step, label, seconds)
+        self.tell_time_left()
+
+    def tell_time_left(self) -> None:
+        self.progress.time_left(self.time_plan.left_s())
+
+    def end(self, record: Record) -> None:
+        """Keep the record of a cell that has come to its end.
+
+        The CPU's counter of energy counts what is measured at other places, too, so that it says nothing of this one.
+        """
+        if self.place:
+            is_own = record.cell.device.is_cuda
+            record = record.model_copy(update={"place": self.place, "energy": record.energy if is_own else None})
+        self.store.save(record)
+        self.progress.ended(record)
+
+
+def not_reached(planned: PlannedCell) -> Record:
+    """Return the record of a cell that the run's time budget did not reach."""
+    return Record(cell=planned.cell, status=Status.NOT_REACHED, reason=NO_TIME, **common_fields(planned))

@@ -1,0 +1,149 @@
+"""How many rounds and processes a contest gets, and in which order its cells take turns: pure functions.
+
+This is the one place where the harness asks judging how far measuring has come: whether rounds were disturbed, whether
+they are precise, and which pairs are undecided.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from bakeoff.judging.estimate import fastest, imprecise, undisturbed_rounds
+from bakeoff.planning.sampling_plan import MAX_FURTHER_ROUNDS_S, MAX_ROUNDS_PER_EPOCH, SamplingPlan
+from bakeoff.records.schema import Burst, LeftEarly, Record
+
+Pairs = Sequence[tuple[str, str]]
+Undecided = Callable[[Sequence[Record]], Pairs]
+"""Returns, from the records so far, the pairs of labels for which more processes are worth their time."""
+Beaten = Callable[[Sequence[Record]], Mapping[str, LeftEarly]]
+"""Returns, from the records so far, the cells that are surely beaten, by label."""
+
+Cell = TypeVar("Cell")
+
+MIN_UNDISTURBED_SHARE = 0.75
+"""Minimum share of undisturbed rounds; below it, rounds are repeated."""
+
+
+@dataclass(frozen=True)
+class RoundsSoFar:
+    """What a group of cells has been through in one epoch."""
+
+    done: int
+    bursts: Sequence[Sequence[Burst]]  # of these rounds, cell by cell
+    further_s: float = 0.0  # seconds since the planned rounds were done
+    has_time_to_spare: bool = True  # every cell has half of its time limit left
+    bridge: int | None = None  # place of the cell that ratios between groups go through
+
+
+class RoundRule(Protocol):
+    def takers(self, seen: RoundsSoFar) -> set[int]:
+        """Return the places of the cells for which one more round is worth its time."""
+
+
+@dataclass(frozen=True)
+class PlannedRounds:
+    rounds: int
+
+    def takers(self, seen: RoundsSoFar) -> set[int]:
+        return set(range(len(seen.bursts))) if seen.done < self.rounds else set()
+
+
+@dataclass(frozen=True)
+class RepeatDisturbedRounds:
+    """Rounds that were disturbed are made up for, by as many again as were planned at most.
+
+    They are for the cells that lack undisturbed ones, and for the one that ratios are taken to.
+    """
+
+    planned: int
+
+    def takers(self, seen: RoundsSoFar) -> set[int]:
+        if not self.planned <= seen.done < 2 * self.planned or not any(seen.bursts):
+            return set()
+        enough = MIN_UNDISTURBED_SHARE * self.planned
+        lacking = {place for place, bursts in enumerate(seen.bursts) if undisturbed_rounds(bursts) < enough}
+        return lacking | {fastest(seen.bursts) if seen.bridge is None else seen.bridge} if lacking else set()
+
+
+@dataclass
+class RefineImpreciseRounds:
+    """Where rounds differ so much that their median says little, more rounds save further processes.
+
+    They are for the cells whose ratio is imprecise. The question is asked once in as many rounds as were planned. Asked
+    after every round, it would stop where some agree by chance. An object is for one group of cells in one epoch.
+    """
+
+    planned: int
+    _imprecise: dict[tuple[int, int], set[int]] = field(default_factory=dict)  # by rounds done and cells alive
+
+    def takers(self, seen: RoundsSoFar) -> set[int]:
+        if seen.done >= MAX_ROUNDS_PER_EPOCH or seen.further_s >= MAX_FURTHER_ROUNDS_S or not seen.has_time_to_spare:
+            return set()
+        asked_after = seen.done - seen.done % self.planned
+        key = (asked_after, len(seen.bursts))
+        if key not in self._imprecise:
+            self._imprecise[key] = imprecise([_before(asked_after, bursts) for bursts in seen.bursts], seen.bridge)
+        return self._imprecise[key]
+
+
+def _before(round_number: int, bursts: Sequence[Burst]) -> list[Burst]:
+    return [burst for burst in bursts if burst.round < round_number]
+
+
+def round_rules(plan: SamplingPlan) -> tuple[RoundRule, ...]:
+    """Return the rules of an epoch. It goes on while one of them finds a cell that another round is for."""
+    rules = (PlannedRounds(plan.rounds), RepeatDisturbedRounds(plan.rounds))
+    may_save_processes = plan.most_processes > plan.processes
+    return (*rules, RefineImpreciseRounds(plan.rounds)) if may_save_processes else rules
+
+
+@dataclass(frozen=True)
+class NextEpoch:
+    """Whether there is another epoch, and what is to be said about that."""
+
+    is_wanted: bool
+    note: str = ""
+
+
+def next_epoch(plan: SamplingPlan, done: int, open_pairs: Pairs, has_time: bool, has_budget: bool = True) -> NextEpoch:
+    """Decide whether each cell gets another process, when `done` of them leave `open_pairs` undecided.
+
+    `has_time` is about the time limits of the cells, and `has_budget` about that of the run.
+    """
+    if done < plan.processes:
+        left = f"--budget left time for {done} of {plan.processes} processes of each cell"
+        return NextEpoch(True) if has_budget else NextEpoch(False, left)
+    if not open_pairs or done >= plan.most_processes:
+        return NextEpoch(False)
+    if not has_time:
+        return NextEpoch(False, "--time-limit left no room for more processes per cell")
+    pairs = ", ".join(f"{one} against {other}" for one, other in open_pairs)
+    if not has_budget:
+        return NextEpoch(False, f"--budget left no time for more processes per cell, which might decide {pairs}")
+    return NextEpoch(True, f"{done} processes of each cell do not decide {pairs}: more of each")
+
+
+def racing(beaten: Mapping[str, LeftEarly], open_pairs: Pairs) -> dict[str, LeftEarly]:
+    """Return the beaten cells that sit out the next epoch: those that the verdict does not depend on."""
+    named = {label for pair in open_pairs for label in pair}
+    return {label: left for label, left in beaten.items() if label not in named}
+
+
+def order_of_round(group: int, number: int, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells in a random order. Over as many rounds as there are cells, each of them comes first once.
+
+    The first cell of a round finds a core that nobody has woken, and is slower for it. The order is seeded, so that a
+    run can be repeated.
+    """
+    cycle, turn = divmod(number, len(cells))
+    first = random.Random(f"{group}/{cycle}").sample(cells, len(cells))[turn]
+    others = [cell for cell in cells if cell is not first]
+    return [first, *random.Random(f"{group}/{cycle}/{turn}").sample(others, len(others))]
+
+
+def core_of_round(group: int, number: int, cores: Sequence[int]) -> int | None:
+    """Return the core on which the calling threads of a round begin. The rounds use all cores in turn."""
+    return random.Random(group).sample(cores, len(cores))[number % len(cores)] if cores else None

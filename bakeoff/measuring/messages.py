@@ -1,0 +1,405 @@
+"""Every message between the controller and its workers. Those of fork servers are in `server_messages`.
+
+A message is one model, told apart by its `kind`, and travels as JSON. It is validated once, where it is received. The
+controller starts a worker with an `Assignment`, and a worker that measures a cell then takes a `Command` at a time. A
+worker tells of itself by `Event`s.
+"""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, TypeAdapter
+
+from bakeoff.backends.ranges import OpenAxis
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.records.device import Device
+from bakeoff.records.load import LoadWindow, Scenario, ServingSettings
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import (
+    Accuracy,
+    Ceilings,
+    Cell,
+    Conditions,
+    DeviceTime,
+    Energy,
+    Frozen,
+    Generated,
+    KernelTimes,
+    Memory,
+    Phase,
+    Placement,
+    Stage,
+    Status,
+    Throughput,
+    WarmUp,
+    Work,
+)
+
+# --- jobs: what a worker is started for
+
+
+class CellJob(Frozen):
+    """What the three jobs on one cell have in common. Each tells that it is `Loaded`, and waits for `Build`."""
+
+    cell: Cell
+    reference: Path  # file with the outputs that the cell is checked against
+    sampling: SamplingPlan
+    shared_folder: Path  # holds the artefact, and is shared by all workers of the cell
+    is_first: bool = True  # no other worker has measured the cell before
+    surgical: tuple[str, ...] = ()  # what a surgical mode compiles, if not what the model names
+    open_axes: tuple[OpenAxis, ...] = ()  # of a dynamic build
+    inputs: Path | None = None  # the input sets to measure, if the build is made with others
+    weights_at: dict[str, int] = Field(default_factory=dict)  # the model has its weights at these sizes, if any
+
+
+class MeasureCell(CellJob):
+    """Build one cell, check it, warm it up, and take bursts on command. It is answered by `Ready`."""
+
+    kind: Literal["measure"] = "measure"
+
+
+class PackageCell(CellJob):
+    """Build one cell ahead of time into the shared folder. It is answered by `Packaged`."""
+
+    kind: Literal["package"] = "package"
+
+
+class MeasurePackagedCell(CellJob):
+    """Load what `PackageCell` has left, and go on as with `MeasureCell`."""
+
+    kind: Literal["measure_packaged"] = "measure_packaged"
+
+
+class ComputeReference(Frozen):
+    """Compute the outputs that a contest's cells are checked against. It is answered by `ReferenceComputed`."""
+
+    kind: Literal["compute_reference"] = "compute_reference"
+    cell: Cell
+    reference: Path  # the file to write
+    sample: Path | None = None  # where one input set with its outputs is kept, for what is exported
+    inputs: Path | None = None  # where the input sets are kept, for dynamic builds
+    weights_at: dict[str, int] = Field(default_factory=dict)  # as in `CellJob`
+
+
+class FindOpenAxes(Frozen):
+    """Find the axes of inputs that vary with a cell's dynamic dimensions. It is answered by `AxesFound`."""
+
+    kind: Literal["find_open_axes"] = "find_open_axes"
+    cell: Cell
+
+
+class ExportProgram(Frozen):
+    """Write a cell's model as a program that torch loads without its source. It is answered by `Packaged`."""
+
+    kind: Literal["export_program"] = "export_program"
+    cell: Cell
+    program: Path  # the file to write
+
+
+class MeasureCeilings(Frozen):
+    """Measure what this machine can do at best. It is answered by `CeilingsMeasured`."""
+
+    kind: Literal["measure_ceilings"] = "measure_ceilings"
+    device: Device
+    precision: Precision
+
+
+class ProbeTorch(Frozen):
+    """Look up what torch says of this machine. It is answered by `TorchFacts`."""
+
+    kind: Literal["probe_torch"] = "probe_torch"
+
+
+class TryBackend(Frozen):
+    """Find out whether this machine has a backend for a device. It is answered by `Tried`."""
+
+    kind: Literal["try_backend"] = "try_backend"
+    backend: str
+    device: Device
+
+
+class PrecompileHeaders(Frozen):
+    """Have torch precompile the C++ headers that a backend's builds include. It is answered by `HeadersMade`."""
+
+    kind: Literal["precompile_headers"] = "precompile_headers"
+    backend: str
+    device: Device
+    may_make: bool = True  # or only tell of those that the machine has
+
+
+class TryImport(Frozen):
+    """Find out whether a module imports here. It is answered by `Tried`."""
+
+    kind: Literal["try_import"] = "try_import"
+    module: str
+
+
+Job = Annotated[
+    MeasureCell
+    | PackageCell
+    | MeasurePackagedCell
+    | ComputeReference
+    | FindOpenAxes
+    | ExportProgram
+    | MeasureCeilings
+    | ProbeTorch
+    | TryBackend
+    | PrecompileHeaders
+    | TryImport,
+    Field(discriminator="kind"),
+]
+
+
+class Assignment(Frozen):
+    """A job, and the surroundings that the worker must give itself before it begins."""
+
+    kind: Literal["assignment"] = "assignment"
+    job: Job
+    mark: str  # everything that the worker starts is found by it
+    workspace: Path
+    log: Path
+    cwd: Path
+    environment: dict[str, str]
+
+
+# --- commands: what a worker of a cell is told
+
+
+class Build(Frozen):
+    """Go on with building. It is answered by `Packaged` or `Built`."""
+
+    kind: Literal["build"] = "build"
+
+
+class BeginWarmUp(Frozen):
+    """Warm up, now that no other worker builds or warms up. It is answered by `Ready`."""
+
+    kind: Literal["begin_warm_up"] = "begin_warm_up"
+
+
+class TakeBurst(Frozen):
+    """Take one burst. It is answered by `BurstTaken`."""
+
+    kind: Literal["take_burst"] = "take_burst"
+    core: int | None = None  # the calling thread begins on this one
+
+
+class TakeLoad(Frozen):
+    """Serve one window of load. It is answered by `LoadTaken`."""
+
+    kind: Literal["take_load"] = "take_load"
+    scenario: Scenario
+    settings: ServingSettings
+    rate: float  # requests per second to send, or in other scenarios than `server` the rate expected
+    seconds: float
+    min_requests: int = 1
+    streams: int = 1  # requests that come together, in the scenario `multi-stream`
+    seed: int = 1  # of the times and the inputs of the requests
+    quantile: float = 0.99  # of the latencies, that the objective limits
+    shed_after_ms: float | None = None  # a request that has waited longer is not called any more
+    keeps_latencies: bool = False
+    keeps_other: bool = False  # the build for the settings of the window before stays beside this one
+    answers_nothing: bool = False  # answering takes no time, which shows what the generator can do
+
+
+class Finish(Frozen):
+    """Check once more, and end. It is answered by `Finished`, and on a GPU `in_full` by `KernelsTraced` after it."""
+
+    kind: Literal["finish"] = "finish"
+    in_full: bool  # measure throughput, device time, stages and kernels, too
+    with_energy: bool = False
+    idle_w: float | None = None  # the machine's power while nothing ran, if another cell has just measured it
+
+
+Command = Annotated[Build | BeginWarmUp | TakeBurst | TakeLoad | Finish, Field(discriminator="kind")]
+
+
+# --- events: what a worker tells
+
+
+class PhaseBegun(Frozen):
+    kind: Literal["phase_begun"] = "phase_begun"
+    name: str
+
+
+class PhaseEnded(Frozen):
+    kind: Literal["phase_ended"] = "phase_ended"
+    name: str
+    seconds: float
+
+
+class Packaged(Frozen):
+    """The cell lies in its folder, and this worker is done."""
+
+    kind: Literal["packaged"] = "packaged"
+    seconds: float = 0.0  # since it was told to build
+
+
+class Loaded(Frozen):
+    """Libraries and the model are in memory, and this worker waits for its turn to build."""
+
+    kind: Literal["loaded"] = "loaded"
+
+
+class Built(Frozen):
+    """The cell is built and checked, and this worker waits for its turn to warm up."""
+
+    kind: Literal["built"] = "built"
+    seconds: float  # since it was told to build
+
+
+class Ready(Frozen):
+    """The cell is built, checked and warm."""
+
+    kind: Literal["ready"] = "ready"
+    accuracy: Accuracy
+    generated: Generated | None = None
+    settle: Phase | None
+    warm_up: WarmUp
+    placement: Placement | None
+    memory: Memory
+    precision_in_force: dict[str, JsonValue]
+    settings: dict[str, JsonValue]
+    versions: dict[str, str]
+    caveat: str  # what a reader should know of the backend's mode, or nothing
+    reference_type: str  # what the reference was computed in
+    reference_in_float32: tuple[str, ...] = ()  # operators of a float64 reference that ran in float32
+    why_reference_is_narrower: str = ""  # how float64 failed, if the reference is not in float64
+    recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again
+
+
+class BurstTaken(Frozen):
+    kind: Literal["burst_taken"] = "burst_taken"
+    samples_ns: list[int]
+    conditions: Conditions
+
+
+class LoadTaken(Frozen):
+    kind: Literal["load_taken"] = "load_taken"
+    window: LoadWindow | None
+    reason: str = ""  # why there is no window: the cell cannot serve with these settings
+
+
+class Finished(Frozen):
+    """The cell was checked once more, and this worker is done."""
+
+    kind: Literal["finished"] = "finished"
+    accuracy_after: Accuracy
+    placement: Placement | None
+    memory: Memory
+    recompilations: int  # since it was ready
+    throughput: Throughput | None = None
+    device_time: DeviceTime | None = None
+    energy: Energy | None = None
+    stages: list[Stage] = Field(default_factory=list)
+
+
+class KernelsTraced(Frozen):
+    """It comes after `Finished`, so that a process that dies in a trace has told all else."""
+
+    kind: Literal["kernels_traced"] = "kernels_traced"
+    times: KernelTimes | None  # None: nothing could be traced
+
+
+class ReferenceComputed(Frozen):
+    kind: Literal["reference_computed"] = "reference_computed"
+    work: Work | None
+    uncounted: str  # why there is no `work`
+
+
+class AxesFound(Frozen):
+    kind: Literal["axes_found"] = "axes_found"
+    axes: tuple[OpenAxis, ...]
+    weights_vary: bool  # the sizes change the values of weights, as where those are drawn after inputs
+
+
+class CeilingsMeasured(Frozen):
+    kind: Literal["ceilings_measured"] = "ceilings_measured"
+    ceilings: Ceilings
+
+
+class TorchFacts(Frozen):
+    kind: Literal["torch_facts"] = "torch_facts"
+    torch: str
+    cuda: str | None  # the version that torch was built with
+    cuda_devices: int
+    threads: int
+    cuda_error: str = ""  # why torch sees no device, though it was built with CUDA
+    python: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)  # of the libraries beside this interpreter
+
+
+class HeadersMade(Frozen):
+    """The builds find torch's C++ headers, and its answers about the C++ compiler."""
+
+    kind: Literal["headers_made"] = "headers_made"
+    checks_s: float  # so long torch checked the compiler
+
+
+class Tried(Frozen):
+    kind: Literal["tried"] = "tried"
+    reason: str  # why it does not work, or nothing
+
+
+class Failed(Frozen):
+    """The worker will not go on."""
+
+    kind: Literal["failed"] = "failed"
+    status: Status
+    reason: str
+    place: str = ""  # where in the user's code it failed, as `mine.py, line 12, in forward`
+
+    @property
+    def told(self) -> str:
+        """Return the reason with its place, unless that is in it already."""
+        return f"{self.reason} ({self.place})" if self.place and self.place not in self.reason else self.reason
+
+
+Event = Annotated[
+    PhaseBegun
+    | PhaseEnded
+    | Packaged
+    | Loaded
+    | Built
+    | Ready
+    | BurstTaken
+    | LoadTaken
+    | Finished
+    | KernelsTraced
+    | ReferenceComputed
+    | AxesFound
+    | CeilingsMeasured
+    | TorchFacts
+    | HeadersMade
+    | Tried
+    | Failed,
+    Field(discriminator="kind"),
+]
+
+
+# --- how they travel
+
+_COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def send(connection: Connection, message: Assignment | Command | Event) -> None:
+    """Send a message through a worker's pipe. Raises OSError when the other side is gone."""
+    connection.send_bytes(message.model_dump_json().encode())
+
+
+def receive_assignment(connection: Connection) -> Assignment:
+    """Return the first message that a worker gets, as the other three of these functions do: each waits for it, and
+    raises EOFError or OSError when the other side is gone."""
+    return Assignment.model_validate_json(connection.recv_bytes())
+
+
+def receive_command(connection: Connection) -> Command:
+    return _COMMAND.validate_json(connection.recv_bytes())
+
+
+def receive_event(connection: Connection) -> Event:
+    return _EVENT.validate_json(connection.recv_bytes())

@@ -1,0 +1,48 @@
+"""Short questions to this machine, each answered by a worker of its own."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TypeVar
+
+from bakeoff.measuring.controller.launcher import Launcher, Launchers
+from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
+from bakeoff.measuring.messages import CeilingsMeasured, Failed, Job, Packaged, ProbeTorch, TorchFacts, Tried
+from bakeoff.planning.plan import Request
+from bakeoff.records.errors import BakeoffError, UsageError
+
+PROBE_LIMIT_S = 300.0
+Answer = TypeVar("Answer", TorchFacts, Tried, Packaged, CeilingsMeasured)
+
+
+def launchers_for(request: Request) -> Launchers:
+    """Return the launchers of a run. Raises UsageError for an environment without an interpreter."""
+    for name, python in request.pythons.items():
+        if shutil.which(python) is None:
+            raise UsageError(f"--env {name}={python}: there is no such interpreter")
+    return Launchers(request.start_method, pythons=request.pythons)
+
+
+def facts_of_environments(launchers: Launchers, request: Request) -> dict[str, TorchFacts]:
+    """Return what each named environment has. Raises UsageError for one that cannot run a worker."""
+    found = {}
+    for name, python in request.pythons.items():
+        try:
+            found[name] = ask(launchers.of_environment(name).first, ProbeTorch(), TorchFacts)
+        except BakeoffError as error:
+            raise UsageError(f"--env {name}={python} runs no worker; it needs torch and pydantic: {error}") from None
+    return found
+
+
+def ask(launcher: Launcher, job: Job, answer: type[Answer]) -> Answer:
+    """Start a worker for a short job, and return its answer. Raises BakeoffError, with the reason, without one."""
+    log = launcher.temporary / f"{job.kind}.log"
+    try:
+        event = launcher.ask(job, log, PROBE_LIMIT_S)
+    except (WorkerEnded, DeadlinePassed) as error:
+        said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
+        raise BakeoffError(f"asking this machine ({job.kind}) failed: {error} {' '.join(said)}".strip()) from None
+    if isinstance(event, Failed):
+        raise BakeoffError(f"asking this machine ({job.kind}) failed: {event.reason}")
+    assert isinstance(event, answer)
+    return event

@@ -1,0 +1,167 @@
+"""What comes between a plan and its records: the common part of every way to run contests."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bakeoff import backends, models
+from bakeoff.judging.constraints import Requirements, parse_bytes
+from bakeoff.judging.ranking import beaten, undecided
+from bakeoff.measuring.controller.contests import measure_contest
+from bakeoff.measuring.controller.environment import SPARE_CORES, Machine, usable_cores
+from bakeoff.measuring.controller.groundwork import Headers
+from bakeoff.measuring.controller.launcher import CAN_FORK, FURTHER_SERVERS_AT_ONCE, Launchers
+from bakeoff.measuring.controller.measurement import Measurement
+from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.controller.worker_process import CAN_PAUSE
+from bakeoff.models.base import Family
+from bakeoff.planning.plan import Contest, PlannedCell, Request, refusal
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.planning.time_plan import TimePlan, likely_to_run
+from bakeoff.records.artifacts import Artifacts
+from bakeoff.records.schema import Cell
+from bakeoff.records.store import Store
+
+
+def sampling_of(request: Request) -> SamplingPlan:
+    wanted_calls = Requirements.parse(request.require).calls
+    plan = SamplingPlan.lasting(request.min_time_s, request.processes, wanted_calls, builds=request.builds)
+    # what loses at single calls may win under load, so that no cell sits out
+    return replace(plan, races=False, most_processes=plan.processes) if request.load_plan else plan
+
+
+def measure(
+    launchers: Launchers,
+    contests: Sequence[Contest],
+    request: Request,
+    store: Store,
+    progress: Progress,
+    budget_ends_s: float = math.inf,
+) -> None:
+    """Bring every cell of the contests to its record in the store, one contest after the other."""
+    time_plan = time_plan_of(contests, request, store, budget_ends_s)
+    cells = cells_of(contests)
+    headers = prepare(launchers, cells, request, store, progress)
+    progress.planned(cells)
+    measurement = measurement_of(launchers, request, store, progress, time_plan, headers)
+    # an interruption ends the measuring and not the run: what has finished is reported
+    with store.timed(), contextlib.suppress(KeyboardInterrupt):
+        for contest in contests:
+            measure_contest(measurement, contest, pending(contest, store))
+        store.forget_builds({cell.build_id for cell in cells})
+
+
+def pending(contest: Contest, store: Store) -> list[PlannedCell]:
+    """Return the cells of a contest that have no record yet."""
+    return [planned for planned in contest.cells if not store.has(planned.cell.id)]
+
+
+def cells_of(contests: Sequence[Contest]) -> list[Cell]:
+    return [planned.cell for contest in contests for planned in contest.cells]
+
+
+def time_plan_of(contests: Sequence[Contest], request: Request, store: Store, budget_ends_s: float) -> TimePlan:
+    """Return a plan that expects what the cells without a record are likely to take."""
+    sampling = sampling_of(request)
+    time_plan = TimePlan(sampling, budget_ends_s, request.load_plan)
+    for contest in contests:
+        sensible = [cell for planned in pending(contest, store) if not refusal(cell := planned.cell)[1]]
+        time_plan.expect(contest.id, likely_to_run(sensible), sampling.processes)
+    return time_plan
+
+
+def servers_of(request: Request) -> int:
+    """Return how many processes of each cell get a fork server before anything is measured.
+
+    Servers that start later keep the contest waiting. Where there are cores to spare, two more start with the first.
+    """
+    plan = sampling_of(request)
+    has_spare_cores = len(usable_cores()) >= SPARE_CORES
+    return min(plan.most_processes, plan.processes + FURTHER_SERVERS_AT_ONCE) if has_spare_cores else plan.processes
+
+
+def prepare(launchers: Launchers, cells: Sequence[Cell], request: Request, store: Store, progress: Progress) -> Headers:
+    """Have the fork servers import what all cells need, and wait for the first one.
+
+    Return torch's C++ headers. With a GPU and cores to spare, they are made beside the first builds.
+    """
+    missing = [cell for cell in cells if not store.has(cell.id)]
+    families = [models.find(name) for name in dict.fromkeys(cell.model for cell in missing)]
+    imports = shared_imports(families)
+    if imports and launchers.first.start_method == "forkserver":
+        progress.note(
+            f"importing {', '.join(dict.fromkeys(name.partition('.')[0] for name in imports))} for all processes"
+        )
+        launchers.preload(imports, any(cell.device.is_cuda for cell in missing))
+    launchers.prepare(servers_of(request))
+    launchers.await_serving(1)
+    store.note(launchers.first.note)
+    if not CAN_FORK or not CAN_PAUSE:
+        store.note(
+            "this platform cannot fork or stop processes: cells were spawned and measured one after the other, so that "
+            "the machine's drift is in every ratio"
+        )
+    headers = Headers(store, progress)
+    asked = [cell for cell in missing if cell.device.kind in backends.create(cell.backend).precompiles]
+    asked = [cell for cell in asked if not refusal(cell)[1]]
+    may_make = not request.budget  # it would take the time of a short run
+    if asked:
+        headers.begin([(cell, launchers.of_environment(cell.environment).first) for cell in asked], may_make)
+        if may_make and (len(usable_cores()) < SPARE_CORES or not all(cell.device.is_cuda for cell in missing)):
+            headers.await_all()
+    sensible = [cell for cell in missing if not cell.environment and not refusal(cell)[1]]
+    if parts := parts_of_torch(sensible):  # after the headers: Inductor looks for their folder when it is imported
+        launchers.branch(parts, for_cuda=any(cell.device.is_cuda for cell in sensible))
+    return headers
+
+
+def parts_of_torch(cells: Sequence[Cell]) -> list[str]:
+    """Return the modules of torch that building the cells imports. Other libraries may start threads."""
+    imports = [name for cell in cells for name in backends.create(cell.backend).imports]
+    return list(dict.fromkeys(name for name in imports if name.startswith("torch.")))
+
+
+def measurement_of(
+    launchers: Launchers,
+    request: Request,
+    store: Store,
+    progress: Progress,
+    time_plan: TimePlan,
+    headers: Headers,
+    machine: Machine | None = None,
+    place: str = "",
+) -> Measurement:
+    """Return what the contests of a request have in common. A `place` of a pool is kept in their records."""
+    requirements = Requirements.parse(request.require)
+    return Measurement(
+        launchers,
+        store,
+        progress,
+        sampling_of(request),
+        request.time_limit_s,
+        interleaved=request.schedule == "interleaved",
+        undecided=functools.partial(undecided, requirements=requirements),
+        machine=machine,
+        time_plan=time_plan,
+        beaten=functools.partial(beaten, requirements=requirements),
+        artifacts=None
+        if request.no_artifacts
+        else Artifacts(store.root, parse_bytes(request.artifact_limit, "--artifact-limit")),
+        load=request.load_plan,
+        place=place,
+        headers=headers,
+    )
+
+
+def shared_imports(families: Sequence[Family]) -> list[str]:
+    """Return the modules that fork servers may import for models of these families.
+
+    There are none where some family imports nothing: no cell may begin with what belongs to another.
+    """
+    if not all(family.imports for family in families):
+        return []
+    return list(dict.fromkeys(module for family in families for module in family.imports))

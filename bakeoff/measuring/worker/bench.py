@@ -1,0 +1,228 @@
+"""What the worker of a cell works with, and how it tells the controller of its phases and of its failure."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from bakeoff import backends
+from bakeoff.backends import fast_path
+from bakeoff.backends.base import AheadOfTime, Backend, BuildContext, Settings
+from bakeoff.backends.reasons import reason_of
+from bakeoff.backends.vector_instructions import trust_vector_instructions
+from bakeoff.measuring import messages
+from bakeoff.measuring.messages import Built, CellJob, Loaded, MeasurePackagedCell, PhaseBegun, PhaseEnded
+from bakeoff.measuring.worker import memory, precision
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.compiler_checks import CompilerChecks
+from bakeoff.measuring.worker.loading import gradients, load, place, saved_inputs, training_of
+from bakeoff.models.base import Inputs, of_each_shape
+from bakeoff.models.generation import writes_in_place
+from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, first_line
+from bakeoff.records.package import PACKAGE
+from bakeoff.records.schema import DECODE, Cell, Memory, Status
+
+if TYPE_CHECKING:
+    from bakeoff.backends.training import Training
+
+
+@dataclass
+class Bench:
+    """What the worker of a cell works with."""
+
+    connection: Connection
+    job: CellJob
+    workspace: Path  # this worker's own folder
+    cell: Cell
+    backend: Backend
+    phases: Phases
+    clock: Clock
+    device_memory: memory.DeviceMemory
+    threads: int
+    training: Training | None = None
+    targets: tuple[str, ...] = ()
+    parameters: int | None = None  # None in a process that never sees the module
+    layers_fast_path: Settings = field(default_factory=dict)  # whether it is on, if the module can take it
+    started_in: Path = field(default_factory=Path.cwd)  # the folder that the user stood in
+    build_begun_s: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def begin(cls, connection: Connection, job: CellJob, workspace: Path) -> Self:
+        """Get everything that a cell needs but its model.
+
+        Raises Unavailable where this machine lacks the backend, and Unsupported where the precision is overruled.
+        """
+        import torch
+
+        cell = job.cell
+        (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
+        phases = Phases(connection)
+        backend = backends.create(cell.backend)
+        with phases.announced("probe"):
+            if isinstance(job, MeasurePackagedCell):
+                assert isinstance(backend, AheadOfTime)
+                available = backend.available_to_load(cell.device)
+            else:
+                available = backend.available(cell.device)
+        if not available:
+            raise Unavailable(available.reason)
+        if not isinstance(job, MeasurePackagedCell):  # which builds nothing
+            with phases.announced("import"):
+                for name in backend.imports:
+                    importlib.import_module(name)
+        precision.apply(cell.precision)
+        fast_path.apply(backend, cell)
+        device_memory = memory.DeviceMemory(cell.device.cuda_index)
+        phases.clock = Clock(cell.device)
+        threads = torch.get_num_threads()
+        return cls(connection, job, workspace, cell, backend, phases, phases.clock, device_memory, threads)
+
+    def model(self) -> tuple[Any, tuple[Inputs, ...]]:
+        """Load the module and the input sets, and make the workspace the current folder."""
+        with self.phases.announced("model"):
+            model = load(self.cell.as_built, weights_at=self.job.weights_at)
+            if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
+                raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
+            self.targets = self.job.surgical or tuple(model.surgical_targets)
+            os.chdir(self.workspace)
+            module, sets = place(model, self.cell)
+            # where activations are rounded too, a library may overwrite inputs, so they are copies (`Prepared.sparing`)
+            precision = self.cell.precision
+            can_write = precision.is_weight_only or not precision.is_quantised
+            if self.cell.task == DECODE and self.backend.writes_caches and can_write:
+                module = writes_in_place(module) or module
+            self.layers_fast_path = fast_path.in_force(module)
+            self.parameters = sum(weight.numel() for weight in model.module.parameters()) or None
+            with self.clock.on_stream():
+                self.training = training_of(model, self.cell)
+            memory.return_unused(self.cell.device)
+            return module, sets
+
+    def measured_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
+        """Return the input sets to measure: the model's own, or for a dynamic build those of the cell's own size."""
+        return saved_inputs(self.job.inputs, self.cell.device) if self.job.inputs else sets
+
+    def await_turn(self) -> None:
+        """Wait for this worker's turn to build. Others may have loaded meanwhile: their memory is not this worker's."""
+        messages.send(self.connection, Loaded())
+        messages.receive_command(self.connection)
+        self.build_begun_s = time.monotonic()
+        self.device_memory.leave_out_others(memory.held_by_torch(self.cell.device))
+        builds = not isinstance(self.job, MeasurePackagedCell)
+        if builds and (checks := CompilerChecks.known(self.cell.backend, self.cell.device)):
+            trust_vector_instructions(checks.answers)
+
+    def await_warm_up(self) -> None:
+        """Wait for this worker's turn to warm up, in which no other worker builds."""
+        messages.send(self.connection, Built(seconds=self.building_s))
+        messages.receive_command(self.connection)
+
+    @property
+    def building_s(self) -> float:
+        """Return the seconds since this worker was told to build."""
+        return time.monotonic() - self.build_begun_s
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        with self.clock.on_stream(), gradients(self.cell.task):
+            yield
+
+    def context(self, sets: tuple[Inputs, ...]) -> BuildContext:
+        return BuildContext(
+            self.cell,
+            self.phases,
+            self.artifact,
+            self.threads,
+            sets,
+            training=self.training,
+            targets=self.targets,
+            open_axes=self.job.open_axes,
+        )
+
+    @property
+    def artifact(self) -> Path:
+        """The folder that a backend builds into. All workers of the cell share it."""
+        return self.job.shared_folder / "artifact"
+
+    @property
+    def handover(self) -> Path:
+        return self.job.shared_folder / "inputs.pt"
+
+    def counted(self) -> Settings:
+        return {} if self.parameters is None else {"parameters": self.parameters, **self.layers_fast_path}
+
+    def memory(self) -> Memory:
+        # the caches of a worker that built ahead of time are gone with it
+        return Memory(
+            peak_resident_bytes=memory.peak_resident_bytes(),
+            peak_device_bytes=self.device_memory.peak_bytes,
+            device_bytes_source=self.device_memory.source or None,
+            artifact_bytes=memory.folder_bytes(self.artifact) + memory.folder_bytes(self.workspace / "cache"),
+        )
+
+
+class Phases:
+    """Announces each phase before it begins, so that a crash is known by its phase, and times the phases that count."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.clock: Clock | None = None
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Announce and time a phase, with its work on the device."""
+        assert self.clock is not None
+        messages.send(self._connection, PhaseBegun(name=name))
+        with self.clock.timed() as seconds:
+            yield
+        messages.send(self._connection, PhaseEnded(name=name, seconds=seconds[0]))
+
+    @contextlib.contextmanager
+    def announced(self, name: str) -> Iterator[None]:
+        """Announce a phase that costs a user nothing."""
+        messages.send(self._connection, PhaseBegun(name=name))
+        yield
+
+
+OUT_OF_MEMORY_WORDS = ("out of memory", "failed to allocate memory", "bad_alloc", "can't allocate memory")
+"""Every library words it in its own way, and not all have an exception type for it."""
+
+
+def explain(error: BaseException) -> tuple[Status, str]:
+    """Return the status of a cell that raised `error`, and the reason in one line."""
+    if isinstance(error, Unsupported):
+        return Status.UNSUPPORTED, first_line(error)
+    if isinstance(error, Unavailable):
+        return Status.UNAVAILABLE, first_line(error)
+    if isinstance(error, BakeoffError):
+        return Status.ERROR, first_line(error)
+    reason = reason_of(type(error).__name__, str(error))
+    return (Status.OOM if is_out_of_memory(error) else Status.ERROR), reason[:400]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if the error says that memory ran out."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_WORDS)
+
+
+def last_frame_beside(file: Path, error: BaseException) -> str:
+    """Return the last frame of the traceback in `file` or in what lies beside and below it, or nothing.
+
+    What is installed there, or belongs to Bakeoff, does not count.
+    """
+    file = file.resolve()
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        code = Path(frame.f_code.co_filename)
+        is_other = "site-packages" in code.parts or code.is_relative_to(PACKAGE)
+        if code == file or (code.is_relative_to(file.parent) and not is_other):
+            return f"{code.relative_to(file.parent)}, line {line}, in {frame.f_code.co_name}"
+    return ""

@@ -1,0 +1,49 @@
+"""What torch has found out about the C++ compiler, kept once for a machine beside torch's precompiled headers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Self
+
+from bakeoff.measuring import isolation
+from bakeoff.records.device import Device
+from bakeoff.records.schema import Frozen
+
+
+class CompilerChecks(Frozen):
+    """Torch's answers for the builds of one backend and one kind of device, and how long they took."""
+
+    answers: dict[str, bool]
+    seconds: float
+
+    @classmethod
+    def known(cls, backend: str, device: Device) -> Self | None:
+        """Return what this machine keeps, or None where torch has not checked the compiler yet."""
+        kept = file_of(backend, device)
+        return cls.model_validate_json(kept.read_text()) if kept.exists() else None
+
+    def keep(self, backend: str, device: Device) -> None:
+        """Keep it for all workers of this machine. Its file appears whole, or not at all."""
+        kept = file_of(backend, device)
+        partial = kept.with_suffix(f".{os.getpid()}")
+        partial.write_text(self.model_dump_json())
+        partial.replace(kept)
+
+
+def file_of(backend: str, device: Device) -> Path:
+    """Return where the answers are kept for the torch of this process and the compiler that it uses."""
+    import torch
+
+    return isolation.headers_of_torch() / f"bakeoff-checked-{backend}-{device.kind}-{tools(torch.__file__)}"
+
+
+def tools(torch_file: str) -> str:
+    """Return what tells this torch and this C++ compiler from others, as a file name. Torch's headers are for both."""
+    import torch
+
+    compiler = shutil.which(os.environ.get("CXX") or "g++") or ""
+    changed = os.stat(compiler).st_mtime_ns if compiler else 0
+    return hashlib.sha256(f"{torch_file} {torch.__version__} {compiler} {changed}".encode()).hexdigest()[:16]

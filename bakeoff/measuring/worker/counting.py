@@ -1,0 +1,167 @@
+"""Counting what one call of a model takes, for the roofline."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils import flop_counter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from bakeoff.backends.calling import flatten_outputs
+from bakeoff.measuring.worker.plain_dispatch import keep_compiler_out
+from bakeoff.models.base import Inputs
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Work
+
+if TYPE_CHECKING:
+    from bakeoff.backends.training import Training
+
+ATTENTION = (
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
+"""Torch's counter does not know the first and the last one, and the others only where no heads share keys."""
+
+LOOKUPS = ("embedding", "index_select", "index", "gather")
+"""Operators that read as much of their table as they return."""
+
+
+def count(module: nn.Module, inputs: Inputs, precision: Precision, training: Training | None = None) -> Work:
+    """Make one eager call and return its work. Raises what the call raises.
+
+    Operations are those of matrix products, convolutions and attention. A multiplication and an addition are two, and a
+    mask saves nothing. Activations, norms and sums do not count.
+
+    Bytes are those of the used weights (parameters and buffers), the inputs and the outputs, each once. Of a table only
+    what is looked up counts. Floating-point weights have as many bytes as the precision gives them.
+
+    A training task is called forward and backward and writes each gradient once. An optimiser's step is not called: it
+    reads and writes each parameter and its two moments, and then gradients need not leave the chip.
+    """
+    keep_compiler_out(_Reads, getattr(flop_counter, "_FlopCounterMode", object))
+    aten = torch.ops.aten
+    attention = {getattr(aten, name): _attention_flops for name in ATTENTION if hasattr(aten, name)}
+    backward = [f"{name}_backward" for name in ATTENTION if hasattr(aten, f"{name}_backward")]
+    attention |= {getattr(aten, name): _attention_backward_flops for name in backward}
+    reads = _Reads(module, weight_bytes=precision.weight_bytes)
+    # the counter is inside, because it takes composite operators apart before `reads` sees them
+    with (
+        _one_operator_at_a_time(module),
+        reads,
+        FlopCounterMode(display=False, custom_mapping=attention) as counter,
+    ):
+        outputs = _train(training, inputs) if training else flatten_outputs(module(*inputs.args, **inputs.kwargs))
+    moved = reads.bytes_read + sum(_bytes(tensor) for tensor in (*inputs.tensors(), *outputs))
+    return Work(flops=counter.get_total_flops(), bytes_moved=moved)
+
+
+def total(parts: Iterable[Work]) -> Work:
+    """Return the work of several calls, one after the other. Each of them reads the weights."""
+    known = list(parts)
+    return Work(flops=sum(one.flops for one in known), bytes_moved=sum(one.bytes_moved for one in known))
+
+
+def _train(training: Training, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    """Call forward and backward. Return tensors as large as what a step writes."""
+    training.forget_gradients(inputs)
+    loss = training.forward(*inputs.args, **inputs.kwargs)
+    training.backward(loss)
+    asking = [tensor for tensor in inputs.tensors() if tensor.requires_grad]
+    if training.optimiser is None:
+        written = [*training.module.parameters(), *asking]
+    else:
+        states = [tensor for state in training.optimiser.state.values() for tensor in state.values()]
+        written = [*training.module.parameters(), *states, *states, *asking]
+    training.forget_gradients(inputs)
+    return (loss.detach(), *written)
+
+
+class _Reads(TorchDispatchMode):
+    """Watches which weights the operators inside it read, and how much of each."""
+
+    def __init__(self, module: nn.Module, weight_bytes: float | None) -> None:
+        super().__init__()
+        self._weight_bytes = weight_bytes
+        self._left: dict[int, int] = {}  # elements that no operator has read yet, by address of the weight's storage
+        self._seen: set[tuple[int, int, int]] = set()  # parts of weights that some operator has read
+        self.bytes_read = 0
+        for weight in (*module.parameters(), *module.buffers()):
+            self._left[_address(weight)] = weight.untyped_storage().nbytes() // weight.element_size()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        results = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        made = {_address(tensor) for tensor in results}
+        for tensor in pytree.tree_leaves((args, kwargs)):
+            if not isinstance(tensor, torch.Tensor) or _address(tensor) not in self._left:
+                continue
+            if _address(tensor) in made:
+                continue  # a view, which another operator reads
+            part = (_address(tensor), int(tensor.storage_offset()), tensor.numel())
+            if func.overloadpacket.__name__ in LOOKUPS and tensor is args[0]:
+                self._read(tensor, results[0].numel())
+            elif part not in self._seen:
+                self._seen.add(part)
+                self._read(tensor, tensor.numel())
+        return result
+
+    def _read(self, weight: torch.Tensor, elements: int) -> None:
+        """Count `elements` of the weight as read. Elements that were read before do not move again."""
+        new = min(elements, self._left[_address(weight)])
+        self._left[_address(weight)] -= new
+        width = self._weight_bytes if weight.is_floating_point() else None
+        self.bytes_read += round(new * (width or weight.element_size()))
+
+
+@contextlib.contextmanager
+def _one_operator_at_a_time(module: nn.Module) -> Iterator[None]:
+    """Switch off the fused kernels of transformer and recurrent layers, which torch's counter does not know."""
+    was_fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with contextlib.ExitStack() as stack:
+            if any(isinstance(part, nn.RNNBase) for part in module.modules()):
+                stack.enter_context(warnings.catch_warnings())
+                warnings.simplefilter(
+                    "ignore"
+                )  # oneDNN warns when it is switched off that its TF32 is for other devices
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was_fast)
+
+
+def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Count both products of attention over (batch, heads, queries, width) and (batch, heads, keys, width).
+
+    Several heads of the query may share one head of the keys.
+    """
+    batch, heads, queries, width = query
+    *_rest, keys, value_width = value
+    return int(2 * batch * heads * queries * keys * (width + value_width))
+
+
+def _attention_backward_flops(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> int:
+    """Count five products: the scores once more, and the gradients of value, scores, query and key."""
+    batch, heads, queries, width = query
+    *_rest, keys, value_width = value
+    return int(2 * batch * heads * queries * keys * (3 * width + 2 * value_width))
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,70 @@
+"""Keeps a computation in float64 that a model or an operator would leave.
+
+`module.double()` casts weights, not code. Llama's normalisation and rotary embedding cast to float32 by themselves, and
+some operators have no float64, such as the grouped products of a mixture of experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bakeoff.measuring.worker.bench import explain
+from bakeoff.measuring.worker.plain_dispatch import keep_compiler_out
+from bakeoff.records.schema import Status
+
+aten = torch.ops.aten
+
+CASTS = frozenset({aten._to_copy, aten.to, aten.sum, aten.mean, aten.prod, aten.cumsum, aten.softmax, aten.log_softmax})
+"""Operators that take the type of their result as an argument. Views of the same bits as another type are not here."""
+
+
+class KeepFloat64(TorchDispatchMode):
+    """Inside this block, casts to float32 are casts to float64, and operators that lack float64 run in float32.
+
+    `in_float32` names the latter. An operator that fails in float32, too, raises its first error.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        keep_compiler_out(KeepFloat64)
+        self.in_float32: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.overloadpacket in CASTS:
+            args, kwargs = pytree.tree_map_only(torch.dtype, _widened, (args, kwargs))
+        try:
+            return func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            if func._schema.is_mutable or explain(error)[0] is Status.OOM:
+                raise
+            found = self._call_in_float32(func, args, kwargs, error)
+        name = str(func.overloadpacket)
+        if name not in self.in_float32:
+            self.in_float32.append(name)
+        return found
+
+    def _call_in_float32(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: Exception
+    ) -> Any:
+        narrow_args, narrow_kwargs = _cast((args, kwargs), torch.float64, torch.float32)
+        try:
+            found = func(*narrow_args, **narrow_kwargs)
+        except (RuntimeError, NotImplementedError):
+            raise first from None
+        return _cast(found, torch.float32, torch.float64)
+
+
+def _widened(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float32 else dtype
+
+
+def _cast(values: Any, given: torch.dtype, wanted: torch.dtype) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda each: each.to(wanted) if each.dtype is given else each, values)

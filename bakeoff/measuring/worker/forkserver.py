@@ -1,0 +1,292 @@
+"""A process that has imported torch, and forks workers.
+
+A fresh interpreter needs seconds for `import torch`; a fork of this process needs milliseconds. The controller may also
+ask for the modules that loading the run's models imports, and for a branch: a fork that imports what only some cells
+need, and forks their workers. No fork can use CUDA once its parent has initialised the driver. So torch gets the GPUs'
+number and versions from NVML meanwhile. A server ends if its driver is initialised all the same, or if a thread was
+started. The controller starts another one, which imports torch alone, and does without a branch.
+
+When the controller's end of the socket closes, however the controller died, the server kills what is left, removes the
+run's temporary folder and leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bakeoff.measuring import isolation
+from bakeoff.measuring.messages import Assignment
+from bakeoff.measuring.nvml import compute_capability
+from bakeoff.measuring.server_messages import (
+    Branch,
+    Exited,
+    Forked,
+    Notice,
+    Order,
+    Preload,
+    Preloaded,
+    Serving,
+    notice_line,
+    receive_order,
+)
+from bakeoff.measuring.worker import main as worker
+from bakeoff.measuring.worker.sampling import freeze_garbage
+
+DRIVER = "libcuda.so.1"
+NOT_INITIALIZED = 3
+"""What every function of CUDA's driver returns before `cuInit`: CUDA_ERROR_NOT_INITIALIZED."""
+
+
+def main() -> None:
+    """Serve until the controller's end of the socket closes.
+
+    The arguments of the process are the number of the socket's descriptor and the temporary folder.
+    """
+    control = socket.socket(fileno=int(sys.argv[1]))
+    temporary = Path(sys.argv[2])
+    import torch  # noqa: F401 - this process exists to import it
+
+    freeze_garbage()  # or a collection in a worker would touch, and so copy, the pages shared with this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    server = Server(control, temporary)
+    _tell(control, Serving())
+    server.serve()
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+class Server:
+    """Takes orders from a socket, and forks workers. A branch is a fork of a server that is a server, too."""
+
+    def __init__(self, control: socket.socket, temporary: Path) -> None:
+        self._control = control
+        self._temporary = temporary
+        self._pid = os.getpid()
+        self._marks: dict[int, str] = {}  # of the workers that run, by process id
+        isolation.adopt_orphans()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        os.set_blocking(self._wake_read, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Take orders until the socket closes. Then kill what is left of the workers."""
+        while True:
+            readable, _, _ = select.select([self._control.fileno(), self._wake_read], [], [])
+            if self._wake_read in readable:
+                self._note_ended()
+            if self._control.fileno() in readable:
+                received = receive_order(self._control)
+                if received is None or not self._do(*received):
+                    break
+        for pid, mark in self._marks.items():
+            isolation.kill_tree(pid, mark)
+        for process in isolation.descendants(os.getpid()):  # branches, and processes that belong to no cell any more
+            with contextlib.suppress(Exception):
+                process.kill()
+
+    def preload(self, order: Preload | Branch) -> bool:
+        """Import modules. Return False if this process cannot fork workers any more.
+
+        A fork has none of its parent's threads, and whatever they held stays locked in it.
+        """
+        with _as_a_worker(self._temporary / "preload", order.for_cuda):
+            imported = _imported(order.modules)
+        if (order.for_cuda and has_initialised_cuda()) or threading.active_count() > 1:
+            return False
+        freeze_garbage()
+        _tell(self._control, Preloaded(modules=tuple(imported)))
+        return True
+
+    def _do(self, order: Order, descriptors: list[int]) -> bool:
+        if isinstance(order, Preload):
+            return self.preload(order)
+        pid = os.fork()
+        if pid == 0:
+            if isinstance(order, Branch):
+                self._become_branch(order, descriptors[0])
+            self._become_worker(order, descriptors[0])
+        os.close(descriptors[0])
+        if isinstance(order, Assignment):
+            self._marks[pid] = order.mark
+            _tell(self._control, Forked(pid=pid))
+        return True
+
+    def _note_ended(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+        for pid, status in _ended():
+            mark = self._marks.pop(pid, None)
+            if mark is not None:
+                isolation.kill_tree(pid, mark)
+                _tell(self._control, Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
+
+    def _become_worker(self, assignment: Assignment, descriptor: int) -> NoReturn:
+        """Do the job in this process, which was just forked."""
+        try:
+            self._leave()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            worker.main(Connection(descriptor), assignment)
+        finally:
+            # without exit handlers, because they belong to the server
+            os._exit(1)
+
+    def _become_branch(self, order: Branch, descriptor: int) -> NoReturn:
+        """Serve in this process, which was just forked."""
+        try:
+            self._leave()
+            branch = Server(socket.socket(fileno=descriptor), self._temporary)
+            if branch.preload(order):
+                branch.serve()
+        finally:
+            os._exit(1)
+
+    def _leave(self) -> None:
+        """Close in a fork what belongs to this server, and end with it."""
+        isolation.die_with_parent()
+        if os.getppid() != self._pid:  # it has ended already, and the kernel tells nobody of that
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        self._control.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+
+@contextlib.contextmanager
+def _as_a_worker(workspace: Path, for_cuda: bool) -> Iterator[None]:
+    """Show libraries the variables of a worker, and a GPU only if workers use one. What they print goes to a file."""
+    isolation.make_workspace(workspace)
+    before = dict(os.environ)
+    os.environ.update(isolation.child_environment(before, workspace, ""))
+    os.environ.update({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if for_cuda else {"CUDA_VISIBLE_DEVICES": ""})
+    os.environ["TORCH_WARM_POOL"] = "0"  # some versions of Inductor start compiling processes when it is imported
+    try:
+        with _output_to(workspace / "log"), versions_by_nvml() if for_cuda else contextlib.nullcontext():
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class PropertiesByNvml:
+    """Stands for torch's properties of a GPU. NVML answers for the version, and torch for everything else."""
+
+    def __init__(self, version: tuple[int, int], ask_torch: Callable[[], Any]) -> None:
+        self.major, self.minor = version
+        self._ask_torch = ask_torch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ask_torch(), name)
+
+
+@contextlib.contextmanager
+def versions_by_nvml() -> Iterator[None]:
+    """Have NVML answer which version a GPU has, so that torch does not initialise CUDA for that.
+
+    torchao asks for it when it is imported, directly and through `torch.utils._triton.has_triton`, and transformers
+    imports torchao.
+    """
+    import torch
+
+    cuda, is_importing = torch.cuda, True
+    answered = ("current_device", "get_device_capability", "get_device_properties")
+    asked = {name: getattr(cuda, name) for name in answered}
+
+    def version_of(device: Any) -> tuple[int, int] | None:
+        number = torch.device(device).index if isinstance(device, str | torch.device) else device
+        return compute_capability(number if isinstance(number, int) else 0) if is_importing else None
+
+    # a module that is imported meanwhile may keep these functions, and gets torch's answers from them later
+    def current_device() -> int:
+        return 0 if is_importing else asked["current_device"]()
+
+    def capability(device: Any = None) -> tuple[int, int]:
+        return version_of(device) or asked["get_device_capability"](device)
+
+    def properties(device: Any = None) -> Any:
+        version = version_of(device)
+        ask = partial(asked["get_device_properties"], device)
+        return PropertiesByNvml(version, ask) if version else ask()
+
+    cuda.current_device, cuda.get_device_capability, cuda.get_device_properties = current_device, capability, properties
+    try:
+        yield
+    finally:
+        is_importing = False
+        for name, function in asked.items():
+            setattr(cuda, name, function)
+        if interface := sys.modules.get("torch._dynamo.device_interface"):
+            interface.caching_worker_device_properties.clear()  # workers ask torch
+
+
+@contextlib.contextmanager
+def _output_to(log: Path) -> Iterator[None]:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [(number, os.dup(number)) for number in (1, 2)]
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        for number, _ in kept:
+            os.dup2(descriptor, number)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, before in kept:
+            os.dup2(before, number)
+            os.close(before)
+        os.close(descriptor)
+
+
+def _imported(modules: Sequence[str]) -> list[str]:
+    """Import `modules`, and return those that import. The worker that needs another one logs what is wrong."""
+    found = []
+    for name in modules:
+        # a library may raise anything to say that something is missing
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(name)
+            found.append(name)
+    return found
+
+
+def has_initialised_cuda() -> bool:
+    """Return True if this process has initialised CUDA's driver, so that its forks cannot use it."""
+    try:
+        loaded = ctypes.CDLL(DRIVER, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:  # nothing has loaded it
+        return False
+    return bool(loaded.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != NOT_INITIALIZED)
+
+
+def _ended() -> list[tuple[int, int]]:
+    """Return pids and wait statuses of the children that have ended, and reap adopted orphans."""
+    found: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        found.append((pid, status))
+
+
+def _tell(control: socket.socket, notice: Notice) -> None:
+    with contextlib.suppress(OSError):  # the controller is gone, as the next read will show
+        control.sendall(notice_line(notice))

@@ -1,0 +1,119 @@
+"""Whole generations: a decode step is called for each token in turn, and its tokens are compared with eager's."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from bakeoff.backends.base import Compiled, Settings, Wrapped
+from bakeoff.models.base import Inputs
+from bakeoff.records.schema import DECODE, PREFILL, Cell, Generated
+
+if TYPE_CHECKING:
+    import torch
+
+Call = Callable[[Inputs], Sequence["torch.Tensor"]]
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """The tokens that were the most likely ones, for each sequence, and the distance of each to the next likely."""
+
+    tokens: list[list[int]]
+    margins: list[list[float]]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Greedy:
+        return cls(**json.loads(text))
+
+
+class WithCaches(Wrapped):
+    """A decode step whose outputs are always the logits and all caches, also where it writes into its inputs.
+
+    Caches that all input sets share have one empty row, at the first set's position. `restore` empties it again.
+    """
+
+    def __init__(self, inner: Compiled, sets: Sequence[Inputs]) -> None:
+        super().__init__(inner)
+        first, second = sets[0].args, sets[1].args
+        is_shared = first[2].data_ptr() == second[2].data_ptr()
+        self._rows = [cache[:, :, int(first[1])] for cache in first[2:]] if is_shared else []
+        self._caches: Sequence[torch.Tensor] = ()
+        self._writes_in_place = False
+
+    def bind(self, inputs: Inputs) -> None:
+        self._caches = inputs.args[2:]
+        self._inner.bind(inputs)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        logits, *caches = self._inner.outputs()
+        self._writes_in_place = not caches
+        return (logits, *caches) if caches else (logits, *(cache.clone() for cache in self._caches))
+
+    def restore(self) -> None:
+        super().restore()
+        for row in self._rows:
+            row.zero_()
+
+    def settings(self) -> Settings:
+        return {"caches": "in place" if self._writes_in_place else "copied", **super().settings()}
+
+
+def generate(call: Call, sets: Sequence[Inputs], cell: Cell) -> Greedy | None:
+    """Return the tokens of `call`, or None for another task.
+
+    A prefill gives the first token of each prompt. A decode step goes on greedily from the last set, which is the first
+    position after the prompt. Its tensors are restored afterwards.
+    """
+    if cell.task == PREFILL:
+        return _greedy([call(one)[0] for one in sets], is_first=True)
+    if cell.task != DECODE:
+        return None
+    start, logits = sets[-1], []
+    kept = [tensor.clone() for tensor in start.args]
+    try:
+        token, position, *caches = start.args
+        for _ in range(int(cell.dimensions["new_tokens"]) - 1):
+            found, *updated = call(start)
+            logits.append(found)
+            token.copy_(found.argmax(-1, keepdim=True))
+            position.add_(1)
+            for cache, new in zip(caches, updated, strict=True):
+                cache.copy_(new)
+    finally:
+        for tensor, before in zip(start.args, kept, strict=True):
+            tensor.copy_(before)
+    return _greedy(logits)
+
+
+def _greedy(logits: Sequence[torch.Tensor], is_first: bool = False) -> Greedy:
+    """Return the tokens of (sequences, vocabulary) at each step, or of sets of sequences if `is_first`."""
+    import torch
+
+    stacked = torch.cat([one[None] for one in logits], dim=0)  # (steps, sequences, vocabulary)
+    stacked = stacked.flatten(0, 1)[:, None] if is_first else stacked.transpose(0, 1)
+    best = stacked.float().topk(2)
+    margins = (best.values[..., 0] - best.values[..., 1]).tolist()
+    return Greedy(best.indices[..., 0].tolist(), margins)
+
+
+def compare(ours: Greedy, eager: Greedy) -> Generated:
+    """Return how many tokens of every sequence agree with eager's, and how near eager was to another one then."""
+    agreed, margin = len(eager.tokens[0]), None
+    for mine, theirs, margins in zip(ours.tokens, eager.tokens, eager.margins, strict=True):
+        place = next((place for place, pair in enumerate(zip(mine, theirs, strict=True)) if len(set(pair)) > 1), None)
+        if place is not None and (place < agreed or margin is None):
+            agreed, margin = place, margins[place]
+    return Generated(
+        tokens=len(eager.tokens[0]),
+        sequences=len(eager.tokens),
+        agreed=agreed,
+        margin=margin,
+        usual_margin=statistics.median(each for margins in eager.margins for each in margins),
+    )

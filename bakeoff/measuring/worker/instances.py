@@ -1,0 +1,320 @@
+"""Answers requests with a built cell: instances in threads of their own, a queue, and batches of requests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from bakeoff.backends.base import AheadOfTime, Compiled
+from bakeoff.measuring.worker import accuracy
+from bakeoff.measuring.worker.bench import Bench, Phases
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.loading import gradients
+from bakeoff.measuring.worker.reference import thinned
+from bakeoff.models.base import Inputs
+from bakeoff.records.errors import BakeoffError, Unsupported, first_line
+from bakeoff.records.load import ServingSettings
+
+START_LIMIT_S = 300.0
+"""Instances must have started and answered their first requests after so long."""
+
+
+class Request(NamedTuple):
+    """One request of the generator: its number there, which inputs it is for, and when it came."""
+
+    number: int
+    sample: int
+    came_ns: int
+
+
+Answer = Callable[[Sequence[int]], None]
+"""Computes the answers to requests for these inputs, by their numbers."""
+
+
+class Instances:
+    """Threads that answer requests from one queue. Each has an instance of the build."""
+
+    def __init__(
+        self,
+        answers: Sequence[Callable[[], contextlib.AbstractContextManager[Answer]]],
+        batch: int,
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start a thread for each of `answers`, which opens its instance in that thread. `release` comes last."""
+        self._release = release
+        self.wait_s = 0.0
+        self.shed_after_ns: int | None = None
+        self.failed = self.shed = 0
+        self.failure = ""
+        self._batch = batch
+        # SimpleQueue.get(timeout=...) can wait for ever: CPython computes a negative time left, and takes it for none
+        self._queue: queue.Queue[Request | None] = queue.Queue()
+        self._answered: Callable[[Sequence[int]], None] = nothing
+        self._lock = threading.Lock()
+        self._started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._serve, args=(each,), daemon=True) for each in answers]
+        self._warm: list[Answer] = []
+        for thread in self._threads:
+            thread.start()
+        errors = [self._started.get(timeout=START_LIMIT_S) for _ in self._threads]
+        failed = sorted(filter(None, errors), key=lambda error: isinstance(error, threading.BrokenBarrierError))
+        if error := next(iter(failed), None):
+            self.close()
+            raise error
+
+    @classmethod
+    def ofnothing(cls, settings: ServingSettings) -> Instances:
+        """Return instances that answer at once."""
+        return cls([lambda: contextlib.nullcontext(nothing)] * settings.instances, settings.batch)
+
+    def begin(self, answered: Callable[[Sequence[int]], None]) -> None:
+        """Count anew, and tell `answered` of each request that has its answer from here on."""
+        self._answered = answered
+        self.failed = self.shed = 0
+        self.failure = ""
+
+    def put(self, request: Request) -> None:
+        self._queue.put(request)
+
+    def warm_up(self, seconds: float) -> None:
+        """Have all instances answer requests for a while. A process that was stopped has cold caches."""
+        done: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+        def count(numbers: Sequence[int]) -> None:
+            for number in numbers:
+                done.put(number)
+
+        self.begin(count)
+        end_s = time.perf_counter() + seconds
+        waiting = 0
+        for number in range(2 * self._batch * len(self._threads)):
+            self.put(Request(number, number, time.perf_counter_ns()))
+            waiting += 1
+        while waiting:
+            done.get()
+            waiting -= 1
+            if time.perf_counter() < end_s:
+                self.put(Request(waiting, waiting, time.perf_counter_ns()))
+                waiting += 1
+
+    def close(self) -> None:
+        """End all threads that can be ended. One that hangs in a call stays, and goes with the process."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(timeout=10.0)
+        self._release()
+
+    def _serve(self, opened: Callable[[], contextlib.AbstractContextManager[Answer]]) -> None:
+        try:
+            with opened() as answer:
+                self._started.put(None)
+                while (first := self._queue.get()) is not None:
+                    self._answer(answer, self._gathered(first))
+        except Exception as error:
+            self._started.put(error)
+
+    def _gathered(self, first: Request) -> list[Request]:
+        """Return the first request with others, which fill the batch or come within the waiting time."""
+        requests = [first]
+        end_s = time.perf_counter() + self.wait_s if self._batch > 1 else 0.0
+        while len(requests) < self._batch:
+            try:
+                left_s = end_s - time.perf_counter()
+                following = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if following is None:
+                self._queue.put(None)  # for the loop that ends the thread
+                break
+            requests.append(following)
+        return requests
+
+    def _answer(self, answer: Answer, requests: Sequence[Request]) -> None:
+        limit_ns = self.shed_after_ns
+        oldest_ns = 0 if limit_ns is None else time.perf_counter_ns() - limit_ns
+        wanted = [request for request in requests if request.came_ns >= oldest_ns]
+        failed = 0
+        try:
+            if wanted:
+                answer([request.sample for request in wanted])
+        except Exception as error:  # it is counted, and the generator must not wait for it
+            failed = len(wanted)
+            failure = f"{type(error).__name__}: {first_line(error)}"
+        with self._lock:
+            self.shed += len(requests) - len(wanted)
+            self.failed += failed
+            if failed and not self.failure:
+                self.failure = failure
+        self._answered([request.number for request in requests])
+
+
+def started(
+    bench: Bench, sets: Sequence[Inputs], reference: accuracy.Reference, settings: ServingSettings
+) -> Instances:
+    """Build the cell for these settings, check every instance while all of them run, and return them.
+
+    Raises BakeoffError where an answer is wrong, and Unsupported where the backend or the model cannot do this.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(settings.threads)
+    stack = contextlib.ExitStack()
+    try:
+        single = stack.enter_context(built(bench, sets, settings, 1))
+        batched = stack.enter_context(built(bench, sets, settings, settings.batch)) if settings.batch > 1 else None
+    except BaseException:
+        stack.close()
+        raise
+    finally:
+        torch.set_num_threads(before)
+    outputs: list[list[accuracy.Outputs]] = []
+    gate = threading.Barrier(settings.instances)
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[Answer]:
+        alone = settings.instances == 1
+        clock = bench.clock if alone else Clock(bench.cell.device)
+        torch.set_num_threads(settings.threads)
+        with clock.on_stream(), gradients(bench.cell.task), contextlib.ExitStack() as held:
+            try:
+                one = single if alone else held.enter_context(single.instance())
+                several = batched if alone or batched is None else held.enter_context(batched.instance())
+                caller = Caller(one, several, sets, settings.batch, clock)
+                gate.wait(START_LIMIT_S)
+                outputs.append(caller.outputs())
+            except BaseException:
+                gate.abort()  # or the others would wait for this one
+                raise
+            yield caller.answer
+
+    try:
+        instances = Instances([opened] * settings.instances, settings.batch, stack.close)
+    except threading.BrokenBarrierError:
+        raise BakeoffError("an instance did not start") from None
+    finally:
+        torch.set_num_threads(before)
+    for found in outputs:
+        right = accuracy.check(found, reference, bench.cell.precision)
+        if not right.passed:
+            instances.close()
+            raise BakeoffError(f"wrong answers when instances answer at the same time: {right.rule}")
+    return instances
+
+
+class Caller:
+    """One instance: it puts the inputs of requests where the build reads them, and calls it."""
+
+    def __init__(
+        self, single: Compiled, batched: Compiled | None, sets: Sequence[Inputs], batch: int, clock: Clock
+    ) -> None:
+        self._single, self._batched, self._sets, self._clock = single, batched, sets, clock
+        self._batch = batch
+        self._tensors = [one.tensors() for one in sets]
+        self._together = in_batch(sets, batch) if batched else None
+
+    def answer(self, samples: Sequence[int]) -> None:
+        """Answer requests for these inputs. A batch that is not full is padded, as the shapes of a build are fixed."""
+        if self._batched is None or self._together is None or len(samples) == 1:
+            for sample in samples:
+                self._call(self._single, self._sets[sample % len(self._sets)])
+            return
+        for place, sample in enumerate(samples):
+            for whole, part in zip(self._together.tensors(), self._tensors[sample % len(self._sets)], strict=True):
+                rows = part.shape[0]
+                whole[place * rows : (place + 1) * rows].copy_(part)
+        self._call(self._batched, self._together)
+
+    def outputs(self) -> list[accuracy.Outputs]:
+        """Return the outputs for every input set: of single calls, and with batches of a batch's last place."""
+        if self._batched is None or self._together is None:
+            return [self._outputs_of(self._single, one) for one in self._sets]
+        found = []
+        for sample in range(len(self._sets)):
+            self.answer([sample] * self._batch)
+            outputs = self._batched.outputs()
+            found.append(thinned(tuple(whole.chunk(self._batch)[-1].clone() for whole in outputs)))
+        return found
+
+    def _outputs_of(self, compiled: Compiled, inputs: Inputs) -> accuracy.Outputs:
+        self._call(compiled, inputs)
+        return thinned(compiled.outputs())
+
+    def _call(self, compiled: Compiled, inputs: Inputs) -> None:
+        compiled.bind(inputs)
+        compiled.run()
+        self._clock.synchronise()
+
+
+def built(bench: Bench, sets: Sequence[Inputs], settings: ServingSettings, batch: int) -> Compiled:
+    """Build the cell for these settings and batches of so many requests, in a folder of its own.
+
+    The model is loaded anew, because a build may have changed the one that it got. A build that another process of the
+    cell has left is loaded.
+    """
+    import torch
+
+    is_ahead = isinstance(bench.backend, AheadOfTime)
+    is_as_measured = batch == 1 and (not is_ahead or settings.threads == bench.threads)
+    # code that was generated ahead of time may hold the number of threads
+    name = f"batch-{batch}" + (f"-threads-{settings.threads}" if is_ahead else "")
+    folder = bench.artifact if is_as_measured else bench.job.shared_folder / "load" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    bench = replace(bench, phases=Untold(bench.connection))
+    here = Path.cwd()
+    os.chdir(bench.started_in)
+    with torch.inference_mode(False):  # a compiler that exports takes no inference tensors
+        module, own_sets = bench.model()
+        chosen = own_sets[0] if batch == 1 else in_batch(own_sets, batch)
+    os.chdir(here)
+    with bench.running():
+        context = replace(bench.context(own_sets), workspace=folder, threads=settings.threads, serving=settings)
+        done = folder / ".packaged"
+        if isinstance(bench.backend, AheadOfTime):
+            if not is_as_measured and not done.exists():
+                bench.backend.package(module, chosen, context)
+                done.touch()
+            compiled = bench.backend.load(chosen, context)
+        else:
+            compiled = bench.backend.build(module, chosen, context)
+        compiled.bind(chosen)
+        compiled.run()
+        bench.clock.synchronise()
+        return compiled
+
+
+class Untold(Phases):
+    """Tells nobody of its phases: those of a build for load are not the cell's."""
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        yield
+
+    @contextlib.contextmanager
+    def announced(self, name: str) -> Iterator[None]:
+        yield
+
+
+def in_batch(sets: Sequence[Inputs], batch: int) -> Inputs:
+    """Return the inputs of one call that answers so many requests, one behind the other in the first dimension.
+
+    Raises Unsupported where the inputs have no common first dimension.
+    """
+    import torch
+
+    rows = {tensor.shape[0] if tensor.dim() else 0 for one in sets for tensor in one.tensors()}
+    if len(rows) != 1 or 0 in rows:
+        raise Unsupported("requests cannot share a call: the inputs have no common first dimension")
+    return sets[0].map(lambda tensor: torch.cat([tensor] * batch))
+
+
+def nothing(*_: object) -> None:
+    """Do nothing, as the generator's library of requests, its last call and an empty answer need it."""

@@ -1,0 +1,213 @@
+"""Serves a built cell to MLPerf's load generator, and measures windows of load.
+
+The generator runs in this process and calls `issue` whenever requests are due. It counts latencies from the time at
+which a request was to be sent, so that a late generator hides nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+
+from bakeoff.measuring.messages import LoadTaken, TakeLoad
+from bakeoff.measuring.worker import accuracy, conditions, energy
+from bakeoff.measuring.worker.bench import Bench, explain, is_out_of_memory
+from bakeoff.measuring.worker.instances import Instances, Request, nothing, started
+from bakeoff.models.base import Inputs
+from bakeoff.records.errors import BakeoffError, Unavailable
+from bakeoff.records.load import LoadWindow, Scenario, ServingSettings
+
+SAMPLES = 1024
+"""The generator draws from so many requests. Their inputs are the cell's sets in turn."""
+
+SWITCH_INTERVAL_S = 0.0005
+"""Python gives a waiting thread its turn after so long. By default it is 5 ms, more than many objectives."""
+
+MAX_OVERTIME = 3.0
+"""The generator stops sending after so many times the seconds asked for."""
+
+WARM_UP_S = 0.05
+SAMPLE = re.compile(r'"name":"Sample".*?"ts":([\d.]+).*?"sample_seq":(\d+).*?"complete_ns":(\d+)')
+
+
+class Kept(NamedTuple):
+    """Instances that go on beside others, or until other settings come."""
+
+    settings: ServingSettings
+    instances: Instances
+
+
+class LoadServer:
+    """Takes windows of load, with the settings of each. The latest build is kept, or two while they are compared."""
+
+    def __init__(self, bench: Bench, sets: Sequence[Inputs], reference: accuracy.Reference) -> None:
+        self._bench = bench
+        self._sets = sets
+        self._reference = reference
+        self._kept: list[Kept] = []  # the latest one last
+
+    def take(self, order: TakeLoad) -> LoadTaken:
+        """Return one window, or why the cell cannot serve like that."""
+        try:
+            generator = load_generator()
+            if order.answers_nothing:
+                with contextlib.closing(Instances.ofnothing(order.settings)) as instances:
+                    return LoadTaken(window=self._window(generator, instances, order))
+            return LoadTaken(window=self._window(generator, self._serving(order), order))
+        except Exception as error:  # settings that fail are one more result of the search
+            self.close()
+            return LoadTaken(window=None, reason=explain(error)[1])
+
+    def close(self) -> None:
+        self._keep([])
+
+    def _serving(self, order: TakeLoad) -> Instances:
+        alike = order.settings.model_copy(update={"wait_ms": 0.0})
+        mine = [one for one in self._kept if one.settings == alike]
+        others = [one for one in self._kept if one.settings != alike]
+        self._keep([*(others[-1:] if order.keeps_other else []), *mine])
+        if not mine:
+            instances = self._started(order.settings)  # which may end those that are kept
+            self._kept.append(Kept(alike, instances))
+        instances = self._kept[-1].instances
+        instances.wait_s = order.settings.wait_ms / 1e3
+        return instances
+
+    def _started(self, settings: ServingSettings) -> Instances:
+        """Start instances with these settings. Where memory does not hold them beside the kept ones, those end."""
+        try:
+            return started(self._bench, self._sets, self._reference, settings)
+        except Exception as error:
+            if not self._kept or not is_out_of_memory(error):
+                raise
+        self.close()
+        return started(self._bench, self._sets, self._reference, settings)
+
+    def _keep(self, wanted: list[Kept]) -> None:
+        """End all instances but these."""
+        left, self._kept = [one for one in self._kept if one not in wanted], wanted
+        for one in left:
+            one.instances.close()
+
+    def _window(self, generator: ModuleType, instances: Instances, order: TakeLoad) -> LoadWindow:
+        bench = self._bench
+        instances.shed_after_ns = None if order.shed_after_ms is None else int(1e6 * order.shed_after_ms)
+        instances.warm_up(WARM_UP_S)
+        counter, watch = energy.counter_for(bench.cell.device), conditions.Watch(bench.cell.device)
+        folder = bench.workspace / "loadgen"
+        joules = counter.joules()
+        watch.begin()
+        begun_s = time.perf_counter()
+        latencies_ns, sent_s = generate(generator, instances, order, folder)
+        seconds = time.perf_counter() - begun_s
+        seen = watch.end()
+        joules_after = counter.joules()
+        bench.device_memory.sample()
+        latencies_ms = latencies_ns / 1e6
+        finished_s = float(np.max(sent_s + latencies_ns / 1e9) - np.min(sent_s))
+        is_server = order.scenario is Scenario.SERVER
+        span_s = max(float(np.max(sent_s) - np.min(sent_s)), 1e-9) if is_server else finished_s
+        intervals = max(1, len(sent_s) - 1) if is_server else len(sent_s)
+        return LoadWindow(
+            asked_rate=order.rate if is_server else None,
+            rate=intervals / span_s,
+            requests=len(latencies_ns),
+            failed=instances.failed,
+            shed=instances.shed,
+            seconds=seconds,
+            p50_ms=float(np.quantile(latencies_ms, 0.5)),
+            p90_ms=float(np.quantile(latencies_ms, 0.9)),
+            p99_ms=float(np.quantile(latencies_ms, 0.99)),
+            objective_ms=float(np.quantile(latencies_ms, order.quantile)),
+            latencies_us=np.rint(latencies_ns / 1e3).astype(int).tolist() if order.keeps_latencies else [],
+            joules=None if joules is None or joules_after is None else joules_after - joules,
+            energy_source="" if joules is None else counter.source,
+            resident_bytes=psutil.Process().memory_info().rss,
+            device_bytes=bench.device_memory.now_bytes,
+            conditions=seen,
+            failure=instances.failure,
+        )
+
+
+def load_generator() -> ModuleType:
+    """Return MLPerf's load generator. Raises Unavailable where it is not installed."""
+    try:
+        return importlib.import_module("mlperf_loadgen")
+    except ImportError:
+        raise Unavailable("--load needs MLPerf's load generator: pip install mlcommons-loadgen") from None
+
+
+def generate(
+    generator: ModuleType, instances: Instances, order: TakeLoad, folder: Path
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Run the generator once. Return each request's latency in ns, and the second at which it was to be sent."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    settings, logs = _settings_of(generator, order), generator.LogSettings()
+    logs.log_output.outdir = str(folder)
+    logs.log_output.copy_summary_to_stdout = False
+    logs.enable_trace = True  # it holds the latency of each request, which the summary does not
+    logs.log_mode = generator.LoggingMode.EndOfTestOnly
+
+    def issue(samples: Sequence[Any]) -> None:
+        came_ns = time.perf_counter_ns()
+        for sample in samples:
+            instances.put(Request(sample.id, sample.index, came_ns))
+
+    def answered(numbers: Sequence[int]) -> None:
+        generator.QuerySamplesComplete([generator.QuerySampleResponse(number, 0, 0) for number in numbers])
+
+    instances.begin(answered)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    system = generator.ConstructSUT(issue, nothing)
+    library = generator.ConstructQSL(SAMPLES, SAMPLES, nothing, nothing)
+    try:
+        generator.StartTestWithLogSettings(system, library, settings, logs)
+    finally:
+        generator.DestroyQSL(library)
+        generator.DestroySUT(system)
+        sys.setswitchinterval(interval_s)
+    found = SAMPLE.findall((folder / "mlperf_log_trace.json").read_text())
+    shutil.rmtree(folder, ignore_errors=True)
+    if not found:
+        raise BakeoffError("MLPerf's load generator sent no request")
+    table = np.array([(int(number), float(ts) / 1e6, int(latency)) for ts, number, latency in found])
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    return np.maximum(table[:, 2], 1.0), table[:, 1]
+
+
+def _settings_of(generator: ModuleType, order: TakeLoad) -> Any:
+    settings = generator.TestSettings()
+    settings.mode = generator.TestMode.PerformanceOnly
+    settings.scenario = {
+        Scenario.SINGLE_STREAM: generator.TestScenario.SingleStream,
+        Scenario.MULTI_STREAM: generator.TestScenario.MultiStream,
+        Scenario.SERVER: generator.TestScenario.Server,
+        Scenario.OFFLINE: generator.TestScenario.Offline,
+    }[order.scenario]
+    settings.min_duration_ms = max(1, round(1e3 * order.seconds))
+    settings.max_duration_ms = round(1e3 * MAX_OVERTIME * max(order.seconds, order.min_requests / order.rate))
+    settings.min_query_count = order.min_requests if order.scenario is not Scenario.OFFLINE else 1
+    settings.server_target_qps = settings.offline_expected_qps = order.rate
+    settings.server_target_latency_ns = 10**15  # we judge the latencies ourselves
+    settings.single_stream_expected_latency_ns = round(1e9 / order.rate)
+    settings.multi_stream_expected_latency_ns = round(1e9 * order.streams / order.rate)
+    settings.multi_stream_samples_per_query = order.streams
+    settings.schedule_rng_seed, settings.qsl_rng_seed, settings.sample_index_rng_seed = (
+        order.seed,
+        order.seed + 1,
+        order.seed + 2,
+    )
+    return settings

@@ -1,0 +1,116 @@
+"""A cell's model, ready to be called: loaded, on its device, in its precision, in the mode of its task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bakeoff import models
+from bakeoff.measuring.worker import precision
+from bakeoff.models import streams
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.generation import Generating
+from bakeoff.records.device import Device
+from bakeoff.records.schema import GENERATION, TRAINED, Cell
+
+if TYPE_CHECKING:
+    from bakeoff.backends.training import Training
+
+
+def load(cell: Cell, cwd: Path | None = None, weights_at: Mapping[str, int] | None = None) -> LoadedModel:
+    """Load the cell's model. Its path is relative to the folder `cwd` that the user stood in.
+
+    With `weights_at`, the model has the weights that it would have at these sizes.
+    """
+    if cwd is not None:
+        os.chdir(cwd)
+    if not weights_at or weights_at.items() <= cell.dimensions.items():
+        return _load(cell)
+    # first the weights: a user's file is imported anew each time, and pickling needs the classes of the last import
+    weights = _load(cell.model_copy(update={"dimensions": {**cell.dimensions, **weights_at}})).module.state_dict()
+    model = _load(cell)
+    model.module.load_state_dict(weights)
+    return model
+
+
+def _load(cell: Cell) -> LoadedModel:
+    sizes = streams.each_size(cell.dimensions)
+    if len(sizes) == 1:
+        return _load_one_size(cell)
+    return streams.joined((_load_one_size(cell.model_copy(update={"dimensions": each})) for each in sizes), cell.model)
+
+
+def _load_one_size(cell: Cell) -> LoadedModel:
+    family, dtype = models.find(cell.model), precision.dtype_of(cell.precision)
+    if cell.task in GENERATION:
+        drawn: LoadedModel | None = Generating(family).load_graph(
+            cell.task, cell.dimensions, cell.seed, cell.device, dtype
+        )
+    else:
+        drawn = family.load_on(cell.dimensions, cell.seed, cell.device, dtype)
+    if drawn is not None and cell.device.is_cuda:
+        import torch
+
+        torch.cuda.synchronize(cell.device)  # weights are drawn on another stream than the cell's own
+    return drawn or family.load(cell.dimensions, cell.seed)
+
+
+def place(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
+    """Return module and inputs on the cell's device, with floating-point tensors in `dtype` or the cell's precision.
+
+    The module is in eval mode for inference and in train mode for training. What input sets share stays shared: a
+    decoder's caches in float64 fill a device if each set has its own.
+    """
+    wanted = dtype or precision.dtype_of(cell.precision)
+    trained = cell.is_trained
+    known: dict[int, Any] = {}
+
+    def moved(given: Any) -> Any:
+        if (tensor := known.get(id(given))) is None:
+            tensor = given.detach().to(cell.device, wanted if is_cast(given) else given.dtype)
+            tensor = tensor.requires_grad_(trained and model.input_gradients and tensor.is_floating_point())
+            if not trained:
+                known[id(given)] = tensor
+        return tensor
+
+    return model.module.to(cell.device, wanted).train(trained), tuple(one.map(moved) for one in model.inputs)
+
+
+def save_inputs(sets: Sequence[Inputs], path: Path) -> None:
+    """Write input sets as they are, for a process that does not load the model, or loads it for other sizes."""
+    import torch
+
+    torch.save([(one.args, dict(one.kwargs)) for one in sets], path)
+
+
+def saved_inputs(path: Path, device: Device) -> tuple[Inputs, ...]:
+    """Return the input sets in a file that this run has written. It is a pickle, as arguments may be of any type."""
+    import torch
+
+    kept = torch.load(path, map_location=torch.device(device), weights_only=False)
+    return tuple(Inputs(args, kwargs) for args, kwargs in kept)
+
+
+def is_cast(tensor: Any) -> bool:
+    """Return True for a tensor that is cast to the cell's precision: float8 is a model's own choice and stays."""
+    return bool(tensor.is_floating_point() and tensor.element_size() > 1)
+
+
+def training_of(model: LoadedModel, cell: Cell) -> Training | None:
+    """Return the training step of a model that was placed, or None for inference. Gradients must be on."""
+    if not cell.is_trained:
+        return None
+    from bakeoff.backends.training import Training, without_dropout
+
+    without_dropout(model.module)
+    return Training(model.module, model.loss, cell.task)
+
+
+def gradients(task: str) -> AbstractContextManager[object]:
+    """Run the block in inference mode, or with gradients for a training task."""
+    import torch
+
+    return torch.inference_mode(task not in TRAINED)

@@ -1,0 +1,236 @@
+"""The worker process: it does one job, such as building and measuring one cell, and tells the controller of it."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import os
+import platform
+import random
+import sys
+import tempfile
+import time
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from bakeoff import backends
+from bakeoff.backends import fast_path
+from bakeoff.backends.base import AheadOfTime
+from bakeoff.backends.vector_instructions import try_vector_instructions
+from bakeoff.measuring import isolation, messages
+from bakeoff.measuring.messages import (
+    Assignment,
+    CeilingsMeasured,
+    CellJob,
+    ComputeReference,
+    ExportProgram,
+    Failed,
+    FindOpenAxes,
+    HeadersMade,
+    MeasureCeilings,
+    MeasureCell,
+    MeasurePackagedCell,
+    PackageCell,
+    Packaged,
+    PhaseBegun,
+    PrecompileHeaders,
+    ProbeTorch,
+    TorchFacts,
+    Tried,
+    TryBackend,
+    TryImport,
+)
+from bakeoff.measuring.versions import versions_of
+from bakeoff.measuring.worker import ceilings, open_axes, precision, program, reference
+from bakeoff.measuring.worker.bench import Bench, explain, last_frame_beside
+from bakeoff.measuring.worker.compiler_checks import CompilerChecks
+from bakeoff.measuring.worker.loading import save_inputs, saved_inputs
+from bakeoff.measuring.worker.serving import serve
+from bakeoff.records.errors import Unavailable, first_line
+
+
+def main(connection: Connection, assignment: Assignment) -> None:
+    """Do the job in this process, which is the worker's own from here on. This never returns."""
+    status = 1
+    try:
+        _set_up_process(assignment)
+        do_job(connection, assignment)
+        status = 0
+    except (EOFError, BrokenPipeError):
+        pass  # the controller is gone, and nobody is left to tell
+    except BaseException as error:
+        traceback.print_exc()
+        status_name, reason = explain(error)
+        with contextlib.suppress(OSError):
+            messages.send(connection, Failed(status=status_name, reason=reason, place=place_of(error, assignment)))
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        # without exit handlers: a library that crashes at exit must not spoil a finished cell
+        os._exit(status)
+
+
+def place_of(error: BaseException, assignment: Assignment) -> str:
+    """Return `mine.py, line 12, in forward`, or nothing where no code of the user's own model is in the traceback."""
+    job = assignment.job
+    path = job.cell.model.rpartition(":")[0] if isinstance(job, CellJob | ComputeReference | FindOpenAxes) else ""
+    return last_frame_beside(assignment.cwd / Path(path).expanduser(), error) if path.endswith(".py") else ""
+
+
+def spawned() -> None:
+    """Run in a fresh interpreter, whose argument is the number of the pipe's descriptor."""
+    descriptor = int(sys.argv[1])
+    if sys.platform == "win32":
+        from multiprocessing.connection import PipeConnection
+
+        connection: Connection = PipeConnection(descriptor)
+    else:
+        connection = Connection(descriptor)
+    main(connection, messages.receive_assignment(connection))
+
+
+def do_job(connection: Connection, assignment: Assignment) -> None:
+    """Do the job, and send what answers it."""
+    match job := assignment.job:
+        case MeasureCell():
+            measure(Bench.begin(connection, job, assignment.workspace))
+        case PackageCell():
+            bench = Bench.begin(connection, job, assignment.workspace)
+            package(bench)
+            messages.send(connection, Packaged(seconds=bench.building_s))
+        case MeasurePackagedCell():
+            measure_packaged(Bench.begin(connection, job, assignment.workspace))
+        case ComputeReference():
+            computed = reference.compute(
+                job,
+                assignment.cwd,
+                assignment.workspace,
+                announce=lambda phase: messages.send(connection, PhaseBegun(name=phase)),
+            )
+            messages.send(connection, computed)
+        case FindOpenAxes():
+            messages.send(connection, open_axes.find(job.cell, assignment.cwd))
+        case ExportProgram():
+            precision.apply(job.cell.precision)
+            fast_path.apply(backends.create(job.cell.backend), job.cell)
+            program.export(job.cell, assignment.cwd, job.program)
+            messages.send(connection, Packaged())
+        case MeasureCeilings():
+            precision.apply(job.precision)
+            messages.send(connection, CeilingsMeasured(ceilings=ceilings.measure(job.device, job.precision)))
+        case ProbeTorch():
+            messages.send(connection, probe())
+        case TryBackend():
+            available = backends.create(job.backend).available(job.device)
+            messages.send(connection, Tried(reason=available.reason))
+        case PrecompileHeaders():
+            messages.send(connection, HeadersMade(checks_s=precompile_headers(connection, job)))
+        case TryImport():
+            messages.send(connection, Tried(reason=import_error(job.module)))
+
+
+def measure(bench: Bench) -> None:
+    """Build one cell, check it, warm it up, and take bursts on command."""
+    module, sets = bench.model()
+    measured = bench.measured_with(sets)  # made like those of the build, which compilers tell from inference tensors
+    bench.await_turn()
+    with bench.running(), bench.backend.build(module, sets[0], bench.context(sets)) as compiled:
+        serve(bench, compiled, measured)
+
+
+def package(bench: Bench) -> None:
+    """Build one cell ahead of time into the cell's folder, from which other workers load it."""
+    assert isinstance(bench.backend, AheadOfTime)
+    module, sets = bench.model()
+    bench.await_turn()
+    with bench.running():
+        bench.backend.package(module, sets[0], bench.context(sets))
+        bench.clock.synchronise()
+    if bench.job.inputs is None:
+        save_inputs(sets, bench.handover)
+
+
+def measure_packaged(bench: Bench) -> None:
+    """Load what `package` has left, and go on as `measure` does. This worker never sees the model."""
+    assert isinstance(bench.backend, AheadOfTime)
+    with bench.phases.announced("inputs"):
+        os.chdir(bench.workspace)
+        sets = saved_inputs(bench.job.inputs or bench.handover, bench.cell.device)
+    bench.await_turn()
+    with bench.running(), bench.backend.load(sets[0], bench.context(sets)) as compiled:
+        serve(bench, compiled, sets)
+
+
+def probe() -> TorchFacts:
+    """Return what torch says of this machine."""
+    import torch
+
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    error = ""
+    if torch.version.cuda and not devices:
+        try:
+            torch.empty(1, device="cuda")
+        except Exception as raised:  # of several types, from version to version
+            error = first_line(raised)
+    return TorchFacts(
+        torch=torch.__version__,
+        cuda=torch.version.cuda,
+        cuda_devices=devices,
+        threads=torch.get_num_threads(),
+        cuda_error=error,
+        python=platform.python_version(),
+        versions=versions_of(),
+    )
+
+
+def precompile_headers(connection: Connection, job: PrecompileHeaders) -> float:
+    """Have torch precompile the headers that the backend's builds include, once.
+
+    Return for how many seconds torch checked the compiler, or 0 where it has not. Raises Unavailable where the backend
+    is.
+    """
+    backend = backends.create(job.backend)
+    if known := CompilerChecks.known(job.backend, job.device):
+        return known.seconds
+    if not job.may_make:
+        return 0.0
+    if not (available := backend.available(job.device)):
+        raise Unavailable(available.reason)
+    messages.send(connection, PhaseBegun(name="precompile"))
+    begun_s = time.monotonic()
+    answers = try_vector_instructions()
+    checks = CompilerChecks(answers=answers, seconds=time.monotonic() - begun_s)
+    backend.precompile(job.device)
+    checks.keep(job.backend, job.device)
+    return checks.seconds
+
+
+def import_error(module: str) -> str:
+    """Return why the module does not import here, or an empty string. An import can end the process, too."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # a library may raise anything to say that another one is missing
+        traceback.print_exc()
+        return explain(error)[1]
+    return ""
+
+
+def _set_up_process(assignment: Assignment) -> None:
+    """Give this process its own session, output, environment and random state."""
+    if hasattr(os, "setsid") and os.getpid() != os.getsid(0):
+        os.setsid()
+    isolation.die_with_parent()
+    isolation.die_first()
+    log = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
+    faulthandler.enable()
+    os.chdir(assignment.cwd)
+    os.environ.clear()
+    os.environ.update(assignment.environment)
+    tempfile.tempdir = None  # it may have been looked up under the old environment
+    random.seed()

@@ -1,0 +1,87 @@
+"""How much memory a cell's process takes, on the host and on the device."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from bakeoff.measuring.nvml import handle, nvml
+from bakeoff.records.device import Device
+from bakeoff.records.schema import DRIVERS_ACCOUNT
+
+
+def peak_resident_bytes() -> int | None:
+    """Return the most memory that this process had resident so far, or None where the platform does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return getattr(psutil.Process().memory_info(), "peak_wset", None)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the size of all files below `folder`."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+@dataclass
+class DeviceMemory:
+    """The peak of the device memory that this process uses, from the samples taken after each stage.
+
+    It comes from the driver's account of the process. Where the driver gives none, it is the growth of the memory in
+    use on the whole device, which is an estimate if others use the GPU. Without a device there is nothing to read.
+    """
+
+    index: int | None
+    peak_bytes: int | None = None
+    now_bytes: int | None = None  # at the last sample
+    source: str = ""
+    _used_before: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.leave_out_others(own_bytes=0)
+
+    def leave_out_others(self, own_bytes: int) -> None:
+        """Take everything on the device but `own_bytes` for the memory of others, from now on."""
+        with nvml() as library:
+            if library is not None and self.index is not None:
+                used = library.nvmlDeviceGetMemoryInfo(handle(library, self.index)).used
+                self._used_before = max(0, used - own_bytes)
+
+    def sample(self) -> None:
+        with nvml() as library:
+            if library is None or self.index is None:
+                return
+            device = handle(library, self.index)
+            mine = [
+                process.usedGpuMemory
+                for process in library.nvmlDeviceGetComputeRunningProcesses(device)
+                if process.pid == os.getpid() and process.usedGpuMemory
+            ]
+            if mine:
+                now, self.source = sum(mine), DRIVERS_ACCOUNT
+            else:
+                now = library.nvmlDeviceGetMemoryInfo(device).used - self._used_before
+                self.source = "growth of the device's memory in use"
+        self.now_bytes = now
+        self.peak_bytes = max(self.peak_bytes or 0, now)
+
+
+def held_by_torch(device: Device) -> int:
+    """Return the bytes of device memory that torch holds in this process, without CUDA's own."""
+    import torch
+
+    return torch.cuda.memory_reserved(device.cuda_index) if device.is_cuda else 0
+
+
+def return_unused(device: Device) -> None:
+    """Give device memory that torch holds without using it back to the driver."""
+    import torch
+
+    if device.is_cuda:
+        torch.cuda.empty_cache()

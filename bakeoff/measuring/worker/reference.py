@@ -1,0 +1,301 @@
+"""What a contest's cells are checked against: the model's outputs in float64, and eager's error to them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
+from bakeoff.measuring.worker import accuracy, precision, simulation
+from bakeoff.measuring.worker.bench import explain
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.generating import Greedy, generate
+from bakeoff.measuring.worker.loading import gradients, is_cast, load, place, save_inputs, training_of
+from bakeoff.measuring.worker.sample import Sample
+from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Status, Work
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.backends.training import Training
+
+Outputs = tuple["torch.Tensor", ...]
+
+MAX_COMPARED_ELEMENTS = 2**22
+"""Of a larger output this many elements are compared, at random places that are always the same."""
+
+
+def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
+    """Return the outputs of every input set in `dtype`. The model's module must not be used afterwards."""
+    if not (model.is_layerwise and cell.task == INFERENCE):
+        return run_eager(*place(model, cell, dtype), training_of(model, cell))
+    module, sets = place(model, cell)
+    with layer_by_layer(module, dtype):
+        return run_eager(module, tuple(one.map(lambda tensor: _cast(tensor, dtype)) for one in sets))
+
+
+class Exact(NamedTuple):
+    """What cells are checked against."""
+
+    outputs: tuple[Outputs, ...] | None
+    computed_in: str
+    in_float32: tuple[str, ...] = ()  # operators that lack float64
+    why_narrower: str = ""  # how float64 failed
+
+
+WeightsAt = Mapping[str, int] | None
+"""The sizes whose weights the model has, if that is said."""
+
+OutputsIn = Callable[[LoadedModel, Cell, "torch.dtype"], tuple[Outputs, ...]]
+Announce = Callable[[str], None]
+"""Is told the phase that begins: `model` while the model is loaded, `call` while it is called as it is, and `reference`
+while exact outputs are computed."""
+
+
+def compute(
+    job: ComputeReference,
+    cwd: Path,
+    workspace: Path,
+    outputs_in: OutputsIn = outputs_in,
+    announce: Announce = lambda phase: None,
+) -> ReferenceComputed:
+    """Write a contest's outputs in float64 and the error of eager in the contest's precision to a file."""
+    cell = job.cell
+    precision.apply(cell.precision)
+    clock = Clock(cell.device)
+    with clock.on_stream(), gradients(cell.task):
+        eager, work, uncounted, kept, greedy = as_it_is(cell, cwd, workspace, announce, job.inputs, job.weights_at)
+        found = exact_outputs(cell, cwd, workspace, outputs_in, announce, job.weights_at)
+        exact = found.outputs
+        if exact is None:
+            exact, eager = eager, jolted(cell, cwd, workspace, announce, job.weights_at)
+        clock.synchronise()
+    eager_rmse = accuracy.rmse_per_output(eager, exact)
+    if job.sample is not None and kept is not None:
+        kept.save(job.sample, exact[0], eager_rmse, cell.precision)
+    made = accuracy.Reference(exact, eager_rmse, found.computed_in, found.in_float32, greedy, found.why_narrower)
+    made.save(job.reference)
+    return ReferenceComputed(work=work, uncounted=uncounted)
+
+
+def as_it_is(
+    cell: Cell,
+    cwd: Path,
+    workspace: Path,
+    announce: Announce,
+    inputs: Path | None = None,
+    weights_at: WeightsAt = None,
+) -> tuple[tuple[Outputs, ...], Work | None, str, Sample | None, Greedy | None]:
+    """Return eager's outputs in the cell's precision, a call's work, why that cannot be counted, a sample if this is
+    inference, and the tokens if this generates some. The input sets are kept in the file `inputs`.
+
+    This comes first: what fails here is the model itself, whatever it is compiled with.
+    """
+    model = _load_alone(cell, cwd, workspace, announce, weights_at)
+    module, sets = place(model, cell)
+    if inputs is not None:
+        save_inputs(sets, inputs)
+    training = training_of(model, cell)
+    announce("call")
+    from bakeoff.backends.calling import flatten_outputs
+
+    with simulation.rounded(cell.precision, module, sets):
+        eager = run_eager(module, sets, training)
+        greedy = generate(lambda one: flatten_outputs(module(*one.args, **one.kwargs)), sets, cell)
+    kept = Sample.of(module, sets[0]) if cell.task == INFERENCE else None
+    return eager, *count_work(model, module, sets, cell.precision, training), kept, greedy
+
+
+def jolted(
+    cell: Cell, cwd: Path, workspace: Path, announce: Announce, weights_at: WeightsAt = None
+) -> tuple[Outputs, ...]:
+    """Return eager's outputs after `jolt`."""
+    model = _load_alone(cell, cwd, workspace, announce, weights_at)
+    module, sets = place(model, cell)
+    sets = jolt(module, sets)
+    return run_eager(module, sets, training_of(model, cell))
+
+
+def exact_outputs(
+    cell: Cell,
+    cwd: Path,
+    workspace: Path,
+    outputs_in: OutputsIn = outputs_in,
+    announce: Announce = lambda phase: None,
+    weights_at: WeightsAt = None,
+) -> Exact:
+    """Return the outputs in the widest type that the model can be computed in.
+
+    In float64, the model's own casts to float32 are widened, and operators that lack float64 run in float32. If that
+    fails, a mixture of experts of transformers is asked for its plain implementation. Then come narrower types. The
+    outputs are None, and the type the cell's precision, if no wider type will do. `train_step` raises then: how a
+    weight's type rounds a step is in both of two runs, so their difference tells nothing.
+    """
+    import torch
+
+    from bakeoff.measuring.worker.float64 import KeepFloat64
+
+    def attempt(name: str, has_plain_experts: bool = False) -> Exact | None:
+        model = _load_alone(cell, cwd, workspace, announce, weights_at)
+        if has_plain_experts and not use_plain_experts(model.module):
+            return None
+        if name != "float64":
+            return Exact(outputs_in(model, cell, getattr(torch, name)), name)
+        with KeepFloat64() as mode:
+            return Exact(outputs_in(model, cell, torch.float64), name, tuple(mode.in_float32))
+
+    errors: list[Exception] = []
+    for name, has_plain_experts in (("float64", False), ("float64", True), ("float32", False)):
+        is_pointless = has_plain_experts and explain(errors[-1])[0] is Status.OOM
+        if name not in reference_types(cell.precision) or is_pointless:
+            continue
+        try:
+            if found := attempt(name, has_plain_experts):
+                return found if name == "float64" else found._replace(why_narrower=explain(errors[0])[1])
+        except Exception as error:
+            traceback.print_exc()
+            errors.append(error.with_traceback(None))  # its frames would keep the model, and so fill the device
+    if cell.task == TRAIN_STEP:
+        raise errors[0]
+    return Exact(None, cell.precision, why_narrower=explain(errors[0])[1])
+
+
+def use_plain_experts(module: torch.nn.Module) -> bool:
+    """Ask transformers for the plain implementation of a mixture of experts. Return False for any other model."""
+    for part in module.modules():
+        if (choose := getattr(part, "set_experts_implementation", None)) is not None:
+            choose("eager")
+            return True
+    return False
+
+
+def reference_types(precision: Precision) -> tuple[str, ...]:
+    """Return the types that a reference may be computed in, best first: beside 16 bits float32 is as good as exact."""
+    return ("float64", "float32") if precision.is_16_bit else ("float64",)
+
+
+def count_work(
+    model: LoadedModel, module: Any, sets: tuple[Inputs, ...], precision: Precision, training: Training | None
+) -> tuple[Work | None, str]:
+    """Return the work of what is timed as one call, or None and why it cannot be counted.
+
+    All lengths of a stream are one call. A model whose work cannot be counted can still be compared.
+    """
+    from bakeoff.measuring.worker import counting
+
+    if model.work is not None:
+        flops, bytes_moved = model.work
+        return Work(flops=flops, bytes_moved=bytes_moved), ""
+    try:
+        called = sets if len(of_each_shape(sets)) > 1 else sets[:1]
+        work = counting.total(counting.count(module, one, precision, training) for one in called)
+        return work.model_copy(update={"bytes_moved": work.bytes_moved - model.spared_bytes}), ""
+    except Exception as error:
+        traceback.print_exc()
+        return None, explain(error)[1]
+
+
+def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
+    """Change each weight of `module` in place, and each input, by up to one rounding of its type. Return the inputs.
+
+    The changes are random and always the same. Where eager itself has to be the reference, the change of its outputs is
+    an estimate of its error: every operation rounds once, as this does, and the model passes both on.
+    """
+    import torch
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        generator = torch.Generator(tensor.device).manual_seed(tensor.numel())
+        by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator)
+        return tensor + tensor * by * torch.finfo(tensor.dtype).eps
+
+    def moved_input(tensor: torch.Tensor) -> torch.Tensor:
+        return moved(tensor.detach()).requires_grad_(tensor.requires_grad) if is_cast(tensor) else tensor
+
+    with torch.no_grad():
+        for weight in module.parameters():
+            if is_cast(weight):
+                weight.copy_(moved(weight))
+        return tuple(one.map(moved_input) for one in sets)
+
+
+def run_eager(module: Any, sets: tuple[Inputs, ...], training: Training | None = None) -> tuple[Outputs, ...]:
+    """Return the outputs that are compared for every input set. Each set of a training task begins anew."""
+    from bakeoff.backends.calling import flatten_outputs
+    from bakeoff.backends.eager import Steps
+
+    if training is None:
+        return tuple(thinned(flatten_outputs(module(*one.args, **one.kwargs))) for one in sets)
+    found = []
+    with Steps(training) as steps:
+        for one in sets:
+            steps.restore()
+            steps.bind(one)
+            steps.run()
+            found.append(steps.outputs())
+        steps.restore()
+    return tuple(found)
+
+
+def thinned(outputs: Outputs) -> Outputs:
+    """Return what is compared of a call's outputs: `MAX_COMPARED_ELEMENTS` of each one that is larger."""
+    from bakeoff.backends.calling import sampled
+
+    return tuple(
+        sampled(tensor, MAX_COMPARED_ELEMENTS) if tensor.numel() > MAX_COMPARED_ELEMENTS else tensor
+        for tensor in outputs
+    )
+
+
+@contextlib.contextmanager
+def layer_by_layer(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Compute each part of `module` in `dtype` inside the block, widening its weights only while it is called.
+
+    So a model whose weights fill half of a device is computed exactly. Weights must be used by the parts that own them.
+    """
+
+    def widen(part: torch.nn.Module, _: Any) -> None:
+        for name, tensor in _own(part).items():
+            part.__dict__[name] = _cast(tensor, dtype)  # which is found before the weight of that name
+
+    def put_back(part: torch.nn.Module, *_: Any) -> None:
+        for name in _own(part):
+            part.__dict__.pop(name, None)
+
+    hooks = []
+    for part in module.modules():
+        if _own(part):
+            hooks += [part.register_forward_pre_hook(widen), part.register_forward_hook(put_back, always_call=True)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _load_alone(cell: Cell, cwd: Path, workspace: Path, announce: Announce, weights_at: WeightsAt) -> LoadedModel:
+    """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""
+    import torch
+
+    gc.collect()
+    if cell.device.is_cuda:
+        torch.cuda.empty_cache()
+    announce("model")
+    model = load(cell, cwd, weights_at)
+    os.chdir(workspace)
+    announce("reference")
+    return model
+
+
+def _own(part: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(part.named_parameters(recurse=False)), **dict(part.named_buffers(recurse=False))}
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if is_cast(tensor) else tensor

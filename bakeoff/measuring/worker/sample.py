@@ -1,0 +1,92 @@
+"""One input of a contest with the outputs that it must give, in a file that NumPy reads without torch.
+
+What is exported is checked with it. Types that NumPy lacks are kept as raw words: bfloat16 as uint16, float8 as uint8.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+    from bakeoff.models.base import Inputs
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An input, and what eager says of its outputs. It holds nothing on the device."""
+
+    inputs: tuple[numpy.ndarray[Any, Any], ...]
+    input_types: tuple[str, ...]  # torch's names
+    output_types: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]  # of the outputs
+
+    @classmethod
+    def of(cls, module: torch.nn.Module, inputs: Inputs) -> Self:
+        from bakeoff.backends.calling import flatten_outputs
+
+        given, found = inputs.tensors(), flatten_outputs(module(*inputs.args, **inputs.kwargs))
+        return cls(
+            inputs=tuple(map(_words, given)),
+            input_types=tuple(map(_type, given)),
+            output_types=tuple(map(_type, found)),
+            shapes=tuple(tuple(tensor.shape) for tensor in found),
+        )
+
+    def save(
+        self, path: Path, exact: Sequence[torch.Tensor], eager_rmse: Sequence[float], precision: Precision
+    ) -> None:
+        """Write the sample with its `exact` outputs. The file appears at `path` whole or not at all.
+
+        Of a large output `exact` has some elements only. Then their places are kept, too.
+        """
+        import numpy
+
+        from bakeoff.backends.calling import sampled_places
+
+        arrays = {f"input_{number}": array for number, array in enumerate(self.inputs)}
+        for number, (shape, wanted) in enumerate(zip(self.shapes, exact, strict=True)):
+            arrays[f"output_{number}"] = wanted.detach().double().cpu().numpy()
+            if wanted.numel() < math.prod(shape):
+                arrays[f"places_{number}"] = sampled_places(math.prod(shape), wanted.numel()).numpy()
+        outputs = [
+            {"shape": shape, "type": name, "allowed": allowed_rmse(wanted, rmse, precision)}
+            for shape, name, wanted, rmse in zip(self.shapes, self.output_types, exact, eager_rmse, strict=True)
+        ]
+        facts = json.dumps({"inputs": self.input_types, "outputs": outputs})
+        partial = path.with_suffix(".partial")
+        with open(partial, "wb") as file:
+            numpy.savez(file, facts=numpy.array(facts), **arrays)  # type: ignore[arg-type]  # these are no options
+        partial.replace(path)
+
+
+def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -> float:
+    """Return the largest RMSE that passes for right: the one that `worker.accuracy` lets pass by any rule."""
+    import torch
+
+    known = exact.double()[torch.isfinite(exact)]
+    size = math.sqrt(known.square().mean().item()) if known.numel() else 0.0
+    close = ABSOLUTE_TOLERANCE + precision.rtol * size
+    near_eager = min(precision.max_times_eager_rmse * eager_rmse, precision.max_relative_rmse * size)
+    return max(close, near_eager) if math.isfinite(near_eager) else close
+
+
+def _words(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
+    import torch
+
+    tensor = tensor.detach().cpu().contiguous()
+    words = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
+    return tensor.view(words.get(tensor.dtype, tensor.dtype)).numpy()
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

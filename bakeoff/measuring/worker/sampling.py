@@ -1,0 +1,282 @@
+"""Taking samples: warm-up, bursts, throughput, device time. It runs in one thread and knows no backend by name."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from bakeoff.backends.base import Compiled
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.models.base import Inputs
+from bakeoff.records.schema import SETTLE, DeviceTime, Phase, Stage, Throughput, WarmUp
+
+MIN_WARM_UP_CALLS = 10
+MIN_WINDOW_CALLS = 2
+WARM_UP_LIMIT_S = 30.0
+
+REPEATED_WARM_UP_LIMIT_S = 1.0
+"""Only the first process of a cell has to show that latencies become steady. Later processes get less time."""
+
+STEADY_WINDOWS = 3
+STEADY_WITHIN = 0.02
+"""A warm-up is steady when the medians of its last `STEADY_WINDOWS` windows agree within this share."""
+
+TREND_WINDOWS = 12
+MAX_TREND_STATISTIC = 18
+"""Above this value of Mann and Kendall's statistic, `TREND_WINDOWS` windows have a trend. It is 1.28 standard
+deviations: without a trend, one case in five is above it."""
+
+FINAL_LIMIT_S = 180.0
+"""A build that is not final after so many seconds of calls has to stay as it is. One or two compilations fit in."""
+
+FINAL_WINDOW_S = 0.5
+
+REWARM_S = 0.01
+"""Length of the untimed calls before a burst. A process that was stopped has cold caches and sleeping threads."""
+
+WANTED_CALLS_LIMIT_S = 2.0
+"""A burst takes at most this long to reach the number of calls that a required percentile needs."""
+
+STAGES_S = 0.5
+MIN_STAGES_CALLS = 20
+
+THROUGHPUT_BLOCKS = 3
+THROUGHPUT_BLOCK_S = 0.1
+
+
+def call_until_final(
+    compiled: Compiled, sets: Sequence[Inputs], clock: Clock, limit_s: float = FINAL_LIMIT_S
+) -> Phase | None:
+    """Call a build until it is final, and after `limit_s` have it stay as it is. Return None if it was final before."""
+    if compiled.is_final():
+        return None
+    samples_ns: list[int] = []
+    end_ns = clock.now_ns() + int(limit_s * 1e9)
+    while not compiled.is_final():
+        if clock.now_ns() >= end_ns:
+            compiled.finalise()
+            break
+        compiled.restore()
+        samples_ns += burst(compiled, sets, clock, FINAL_WINDOW_S, 1)
+    return Phase(name=SETTLE, calls=len(samples_ns), seconds=sum(samples_ns) / 1e9)
+
+
+@dataclass
+class Windows:
+    """The windows of a warm-up so far. Each property is one reason to end the warm-up."""
+
+    compilations: list[int]  # before the first window, and after each
+    medians_ns: list[float] = field(default_factory=list)
+
+    def add(self, samples_ns: Sequence[int], compilations: int) -> None:
+        self.medians_ns.append(statistics.median(samples_ns))
+        self.compilations.append(compilations)
+
+    @property
+    def are_steady(self) -> bool:
+        """Return True when the last windows agree within 2 % and nothing was compiled in them."""
+        recent = self.medians_ns[-STEADY_WINDOWS:]
+        return (
+            len(recent) == STEADY_WINDOWS
+            and max(recent) <= min(recent) * (1 + STEADY_WITHIN)
+            and not self._compiled_in_last(STEADY_WINDOWS)
+        )
+
+    @property
+    def show_no_trend(self) -> bool:
+        """Return True when the last windows get neither faster nor slower: then the machine is loud, not cold.
+
+        The test is Mann and Kendall's, and the last window must not be the fastest. Sources: Kendall, Rank Correlation
+        Methods, 1948; Mann, Nonparametric Tests Against Trend, Econometrica 13, 1945.
+        """
+        recent = self.medians_ns[-TREND_WINDOWS:]
+        if len(recent) < TREND_WINDOWS or self._compiled_in_last(TREND_WINDOWS):
+            return False
+        rising = sum((after > before) - (after < before) for before, after in itertools.combinations(recent, 2))
+        return abs(rising) <= MAX_TREND_STATISTIC and recent[-1] > min(recent)
+
+    @property
+    def stopped_getting_faster(self) -> bool:
+        """Return True when the last window is not 2 % faster than all before it and nothing was compiled in it."""
+        return (
+            len(self.medians_ns) > STEADY_WINDOWS
+            and self.medians_ns[-1] > min(self.medians_ns[:-1]) * (1 - STEADY_WITHIN)
+            and not self._compiled_in_last(1)
+        )
+
+    def _compiled_in_last(self, windows: int) -> bool:
+        return self.compilations[-windows - 1] != self.compilations[-1]
+
+
+def warm_up(
+    compiled: Compiled,
+    sets: Sequence[Inputs],
+    clock: Clock,
+    min_s: float,
+    is_first: bool = True,
+    limit_s: float = WARM_UP_LIMIT_S,
+) -> WarmUp:
+    """Call until latencies are steady, for `min_s` and ten calls or more. Give up at `limit_s`, or without a trend.
+
+    In a later process of the same cell half of `min_s` is enough, the limit is a second, and the warm-up also ends once
+    calls stop getting faster.
+    """
+    if not is_first:
+        min_s, limit_s = min_s / 2, REPEATED_WARM_UP_LIMIT_S
+    limit_s = max(limit_s, min_s)
+    window_s = min_s / (STEADY_WINDOWS + 1)
+    start_ns = clock.now_ns()
+    windows = Windows([compiled.compilations()])
+    calls = 0
+    while True:
+        samples_ns = burst(compiled, sets, clock, window_s, MIN_WINDOW_CALLS)
+        calls += len(samples_ns)
+        windows.add(samples_ns, compiled.compilations())
+        elapsed_s = (clock.now_ns() - start_ns) / 1e9
+        is_over = windows.are_steady or windows.show_no_trend or (not is_first and windows.stopped_getting_faster)
+        if (is_over and elapsed_s >= min_s and calls >= MIN_WARM_UP_CALLS) or elapsed_s >= limit_s:
+            steady = windows.are_steady
+            return WarmUp(calls=calls, seconds=elapsed_s, steady=steady, trendless=windows.show_no_trend and not steady)
+
+
+def burst(
+    compiled: Compiled,
+    sets: Sequence[Inputs],
+    clock: Clock,
+    seconds: float,
+    min_calls: int,
+    wanted_calls: int = 0,
+) -> list[int]:
+    """Call for `seconds` and at least `min_calls` times. Return the end-to-end latencies in nanoseconds.
+
+    It goes on up to `wanted_calls` while that takes less than `WANTED_CALLS_LIMIT_S`. Inputs rotate over `sets`, and
+    binding them is not timed.
+    """
+    samples_ns: list[int] = []
+    now_ns, synchronise, bind, run = clock.now_ns, clock.synchronise, compiled.bind, compiled.run
+    calls_in_time = max(min_calls, wanted_calls)
+    with _no_garbage_collection():
+        begun_ns = now_ns()
+        end_ns, limit_ns = begun_ns + int(seconds * 1e9), begun_ns + int(max(seconds, WANTED_CALLS_LIMIT_S) * 1e9)
+        while True:
+            bind(sets[len(samples_ns) % len(sets)])
+            synchronise()
+            start_ns = now_ns()
+            run()
+            synchronise()
+            stop_ns = now_ns()
+            samples_ns.append(stop_ns - start_ns)
+            if stop_ns >= end_ns and len(samples_ns) >= (min_calls if stop_ns >= limit_ns else calls_in_time):
+                return samples_ns
+
+
+def rewarm(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> None:
+    """Call for 10 ms, at least once, without timing it, after the process was stopped."""
+    burst(compiled, sets, clock, REWARM_S, 1)
+
+
+def throughput(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> Throughput:
+    """Call back to back in blocks of at least 100 ms with one synchronisation each. Return the median block's rate.
+
+    Inputs are bound once for each block, so binding is not part of it. A block ends by the host's clock or after a
+    limited number of calls, because a host that runs far ahead of its device would queue minutes of work.
+    """
+    compiled.bind(sets[0])
+    with clock.timed() as first_call_s:
+        compiled.run()
+    max_calls = 1 + int(2 * THROUGHPUT_BLOCK_S / max(1e-9, first_call_s[0]))
+    blocks: list[tuple[float, float]] = []
+    with _no_garbage_collection():
+        while len(blocks) < THROUGHPUT_BLOCKS:
+            compiled.bind(sets[len(blocks) % len(sets)])
+            clock.synchronise()
+            calls = 0
+            start_ns = clock.now_ns()
+            end_ns = start_ns + int(THROUGHPUT_BLOCK_S * 1e9)
+            while calls < max_calls and clock.now_ns() < end_ns:
+                compiled.run()
+                calls += 1
+            clock.synchronise()
+            block_s = (clock.now_ns() - start_ns) / 1e9
+            if block_s < THROUGHPUT_BLOCK_S:
+                max_calls *= 2
+                continue
+            blocks.append((calls / block_s, block_s))
+    calls_per_s, block_s = statistics.median_low(blocks)
+    return Throughput(calls_per_s=calls_per_s, blocks=len(blocks), block_s=block_s)
+
+
+def device_time(compiled: Compiled, sets: Sequence[Inputs], clock: Clock, calls: int = 100) -> DeviceTime | None:
+    """Return the median time between two CUDA events around a call, or None on a device without such events.
+
+    It includes the gaps between kernel launches. What the latency has beyond it is the host's share.
+    """
+    if clock.stream is None:
+        return None
+    import torch
+
+    times_ms = []
+    for index in range(calls):
+        compiled.bind(sets[index % len(sets)])
+        clock.synchronise()
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record(clock.stream)
+        compiled.run()
+        stop.record(clock.stream)
+        clock.synchronise()
+        times_ms.append(start.elapsed_time(stop))
+    return DeviceTime(median_ms=statistics.median(times_ms), calls=calls)
+
+
+def stages(compiled: Compiled, sets: Sequence[Inputs], clock: Clock) -> list[Stage]:
+    """Time each part of a call on its own, for half a second and twenty calls. A call without parts has no stages.
+
+    The device is synchronised between parts, so that no part runs into the next one's time.
+    """
+    parts = compiled.stages()
+    times_ms: dict[str, list[float]] = {name: [] for name, _ in parts}
+    with _no_garbage_collection():
+        end_ns, calls = clock.now_ns() + int(STAGES_S * 1e9), 0
+        while parts and (calls < MIN_STAGES_CALLS or clock.now_ns() < end_ns):
+            compiled.bind(sets[calls % len(sets)])
+            for name, part in parts:
+                with clock.timed() as seconds:
+                    part()
+                times_ms[name].append(1e3 * seconds[0])
+            calls += 1
+    return [
+        Stage(
+            name=name,
+            calls=len(times),
+            median_ms=statistics.median(times),
+            mean_ms=statistics.fmean(times),
+            std_ms=statistics.stdev(times),
+        )
+        for name, times in times_ms.items()
+    ]
+
+
+def freeze_garbage() -> None:
+    """Collect garbage once, and exclude what is left from later collections.
+
+    A compiler leaves a million objects. Collecting among them takes a tenth of a second, longer than a burst.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Collect garbage before the block and not in it: a collection is the interpreter's doing, not the backend's."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,165 @@
+"""What a worker does with a built cell: first call, check, warm-up, bursts on command, and a last check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bakeoff.backends.base import Compiled, Settings, Wrapped
+from bakeoff.measuring import messages
+from bakeoff.measuring.messages import BurstTaken, Finish, Finished, KernelsTraced, Ready, TakeBurst, TakeLoad
+from bakeoff.measuring.versions import versions_of
+from bakeoff.measuring.worker import accuracy, conditions, energy, kernels, memory, precision, sampling
+from bakeoff.measuring.worker.bench import Bench
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.generating import WithCaches, compare, generate
+from bakeoff.measuring.worker.load import LoadServer
+from bakeoff.measuring.worker.reference import thinned
+from bakeoff.models.base import Inputs, of_each_shape
+from bakeoff.records.schema import DECODE, DeviceTime, Energy, Generated, Stage, Throughput
+
+
+def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
+    """Call the cell, check it, warm it up, and then take bursts as the controller asks for them."""
+    connection, phases, clock, device_memory = bench.connection, bench.phases, bench.clock, bench.device_memory
+    training_outputs = bench.training.describe_outputs(sets[0]) if bench.training else ()
+    reference = accuracy.Reference.load(bench.job.reference)
+    device_memory.sample()
+    single, every = compiled, sets
+    if len(of_each_shape(sets)) > 1:
+        compiled, sets = Stream(compiled, sets), sets[:1]
+    if bench.cell.task == DECODE:
+        compiled = single = WithCaches(compiled, sets)
+    compiled.bind(sets[0])
+    with phases("first_call"):
+        compiled.run()
+    device_memory.sample()
+    with phases.announced("check"):
+        right = accuracy.check(_outputs(single, every, clock), reference, bench.cell.precision, training_outputs)
+        generated = _generated(compiled, sets, bench, reference) if bench.job.is_first else None
+        memory.return_unused(bench.cell.device)  # the memory that checking took is not the cell's
+    bench.await_warm_up()
+    plan = bench.job.sampling
+    with phases.announced("settle"):
+        settle = sampling.call_until_final(compiled, sets, clock)
+    with phases.announced("warm-up"):
+        sampling.freeze_garbage()
+        warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, bench.job.is_first)
+    device_memory.sample()
+    ready = Ready(
+        accuracy=right,
+        generated=generated,
+        settle=settle,
+        warm_up=warm_up,
+        placement=compiled.placement(),
+        memory=bench.memory(),
+        precision_in_force={**precision.in_force(), **compiled.precision()},
+        settings={"threads": bench.threads, **bench.counted(), **compiled.settings()},
+        versions=versions_of(bench.backend.libraries),
+        caveat=bench.backend.caveat_of(bench.cell.mode),
+        reference_type=reference.computed_in,
+        reference_in_float32=reference.in_float32,
+        why_reference_is_narrower=reference.why_narrower,
+        recompiled=list(compiled.recompiled()) if bench.job.open_axes else [],
+    )
+    messages.send(connection, ready)
+    compilations = compiled.compilations()
+    watch = conditions.Watch(bench.cell.device)
+    server, before_load = LoadServer(bench, every, reference), None
+    while isinstance(command := messages.receive_command(connection), TakeBurst | TakeLoad):
+        if isinstance(command, TakeLoad):
+            before_load = before_load or (bench.memory(), compiled.placement())
+            already = compiled.compilations()
+            messages.send(connection, server.take(command))
+            compilations += compiled.compilations() - already  # those are of other builds
+            continue
+        compiled.restore()
+        with conditions.beginning_on(command.core):
+            sampling.rewarm(compiled, sets, clock)
+        watch.begin()
+        samples_ns = sampling.burst(compiled, sets, clock, plan.burst_s, plan.burst_calls, plan.wanted_calls)
+        messages.send(connection, BurstTaken(samples_ns=samples_ns, conditions=watch.end()))
+    throughput: Throughput | None = None
+    device_time: DeviceTime | None = None
+    used: Energy | None = None
+    stages: list[Stage] = []
+    with phases.announced("finish"):
+        server.close()
+        recompilations = compiled.compilations() - compilations
+        if isinstance(command, Finish) and command.in_full:
+            device_time = sampling.device_time(compiled, sets, clock)
+            throughput = sampling.throughput(compiled, sets, clock)
+            stages = sampling.stages(compiled, sets, clock)
+        if isinstance(command, Finish) and command.with_energy:
+            counter = energy.counter_for(bench.cell.device)
+            used = energy.measure(compiled, sets, clock, counter, command.idle_w)
+        device_memory.sample()
+        # check again when everything is warm: that finds a graph that replays over freed memory
+        after = accuracy.check(_outputs(single, every, clock), reference, bench.cell.precision, training_outputs)
+    # builds for load are none of the cell's own
+    memory_now, placement = before_load or (bench.memory(), compiled.placement())
+    finished = Finished(
+        accuracy_after=after,
+        placement=placement,
+        memory=memory_now,
+        recompilations=recompilations,
+        throughput=throughput,
+        device_time=device_time,
+        energy=used,
+        stages=stages,
+    )
+    messages.send(connection, finished)
+    if isinstance(command, Finish) and command.in_full and bench.cell.device.is_cuda:
+        messages.send(connection, KernelsTraced(times=kernels.trace(compiled, sets, clock)))
+
+
+class Stream(Wrapped):
+    """Calls with each of several inputs in turn, as one call. It is timed where lengths differ from call to call."""
+
+    def __init__(self, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
+        super().__init__(compiled)
+        self._sets = sets
+
+    def bind(self, inputs: Inputs) -> None:
+        """Bind nothing: `run` binds one input after the other."""
+
+    def run(self) -> None:
+        for one in self._sets:
+            self._inner.bind(one)
+            self._inner.run()
+
+    def stages(self) -> tuple[tuple[str, Callable[[], None]], ...]:
+        return ()
+
+    def settings(self) -> Settings:
+        return {**super().settings(), "inputs of one call": len(self._sets)}
+
+
+def _outputs(compiled: Compiled, sets: tuple[Inputs, ...], clock: Clock) -> list[accuracy.Outputs]:
+    """Return the outputs for every input set, each taken before the next call. Training begins anew for each."""
+    found = []
+    for one in sets:
+        compiled.restore()
+        compiled.bind(one)
+        clock.synchronise()
+        compiled.run()
+        clock.synchronise()
+        found.append(thinned(compiled.outputs()))
+    return found
+
+
+def _generated(
+    compiled: Compiled, sets: tuple[Inputs, ...], bench: Bench, reference: accuracy.Reference
+) -> Generated | None:
+    """Generate the tokens that eager has generated, if this is a task that does, and compare them."""
+
+    def call(inputs: Inputs) -> accuracy.Outputs:
+        compiled.bind(inputs)
+        bench.clock.synchronise()
+        compiled.run()
+        bench.clock.synchronise()
+        return compiled.outputs()
+
+    if reference.greedy is None:
+        return None
+    ours = generate(call, sets, bench.cell)
+    return compare(ours, reference.greedy) if ours else None

@@ -1,0 +1,109 @@
+"""The models that Bakeoff knows, by name. A model's file is imported when its name is used."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.package import PACKAGE
+from bakeoff.records.schema import GENERATE, GENERATION
+
+if TYPE_CHECKING:
+    from bakeoff.models.base import Family
+
+TABLE: dict[str, str] = {
+    "mlp": "bakeoff.models.mlp:MLP",
+    "conv": "bakeoff.models.conv:Conv",
+    "transformer": "bakeoff.models.transformer:Transformer",
+    "attention": "bakeoff.models.attention:Attention",
+    "transformer_lm": "bakeoff.models.transformer_lm:TransformerLM",
+    "matmul_chain": "bakeoff.models.matmul_chain:MatmulChain",
+    "attention_block": "bakeoff.models.attention_block:AttentionBlock",
+    "mixed_ops": "bakeoff.models.mixed_ops:MixedOps",
+    "rope": "bakeoff.models.rope:Rope",
+    "fp8_transformer": "bakeoff.models.fp8_transformer:Fp8Transformer",
+    "fused_add_relu_mul": "bakeoff.models.kernel_workloads:FusedAddReluMul",
+    "tma_copy": "bakeoff.models.kernel_workloads:TmaCopy",
+    "matmul_fp16": "bakeoff.models.kernel_workloads:MatmulFp16",
+    "matmul_fp8": "bakeoff.models.kernel_workloads:MatmulFp8",
+}
+DEFAULT = ("mlp", "conv", "transformer")
+
+CLASSES = {
+    "diffusers": "bakeoff.models.diffusers:Diffusers",
+    "hf": "bakeoff.models.huggingface:HuggingFace",
+    "onnx": "bakeoff.models.onnx_file:OnnxFile",
+    "pt2": "bakeoff.models.exported_program:ExportedFile",
+    "timm": "bakeoff.models.timm:Timm",
+    "torchvision": "bakeoff.models.torchvision:Torchvision",
+}
+"""Where other models come from: the family for each prefix of a name."""
+
+SOURCES = {
+    "diffusers": (
+        "diffusers:FOLDER",
+        "a model of diffusers, such as a pipeline's unet; its dimensions are batch, size, seq",
+    ),
+    "hf": ("hf:FOLDER or hf:ORG/NAME", "a Hugging Face model; its dimensions are batch, seq, size or samples"),
+    "onnx": ("onnx:FILE", "a model for the backends that take ONNX; its dimensions are the axes that it leaves open"),
+    "pt2": ("pt2:FILE", "a program that torch.export.save wrote; its dimensions are the axes that it leaves open"),
+    "timm": ("timm:NAME", "an image model of timm, with random weights; its dimensions are batch and size"),
+    "torchvision": ("torchvision:NAME", "a model of torchvision, with random weights; batch, size, for videos frames"),
+}
+"""How the name of such a model is written, and what it stands for."""
+
+
+def find(name: str) -> Family:
+    """Return the family for a row of the table, for `path/to/file.py:factory`, or for a source such as `hf:FOLDER`.
+
+    Raise UsageError for an unknown name, or a missing file, factory or folder.
+    """
+    if name in TABLE:
+        return _class(TABLE[name])()
+    prefix, colon, source = name.partition(":")
+    if colon and prefix in CLASSES:
+        return _class(CLASSES[prefix])(_in_presets(source))
+    path, colon, factory = name.rpartition(":")
+    if colon and path.endswith(".py"):
+        from bakeoff.models.user import UserModel
+
+        return UserModel(_in_presets(path), factory)
+    if name.endswith(".py"):
+        raise UsageError(f"model '{name}' names a file but no factory: write {option_for(name)}")
+    raise unknown(
+        "model", name, TABLE, f"or path/to/file.py:factory, {', '.join(form for form, _ in SOURCES.values())}"
+    )
+
+
+def find_for(name: str, task: str) -> Family:
+    """Return the family with the dimensions that it has for `task`. Raise UsageError where it cannot do it."""
+    family = find(name)
+    if task not in (GENERATE, *GENERATION):
+        return family
+    from bakeoff.models.generation import Generating
+
+    return Generating(family)
+
+
+def option_for(text: str) -> str:
+    """Return the option that names `text` as a model. Return an empty string where it looks like no model."""
+    if text.endswith(".py"):
+        from bakeoff.models.user import likely_factory
+
+        return f"--model {text}:{likely_factory(Path(text))}"
+    return f"--model {text}" if text in TABLE or ":" in text else ""
+
+
+def _in_presets(path: str) -> str:
+    """Return where a path lies that a preset names: in the package, unless the current folder has one of this name."""
+    is_preset = path.startswith("presets/") and not Path(path).exists()
+    return str(PACKAGE / path) if is_preset and (PACKAGE / path).exists() else path
+
+
+def _class(path: str) -> Callable[..., Family]:
+    module, _, attribute = path.partition(":")
+    found: Callable[..., Family] = getattr(importlib.import_module(module), attribute)
+    return found

@@ -1,0 +1,221 @@
+"""The contract between the harness and a model: named dimensions, and a module with several sets of inputs for them.
+
+This file and the families import torch only inside functions, because the controller plans without torch.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.precision import Precision
+
+if TYPE_CHECKING:
+    import torch
+
+Sizes = Mapping[str, int | str]
+"""A value for each of a model's dimensions."""
+
+INPUT_SETS = 4
+"""Calls rotate over this many sets of inputs, so that no cell gains from one set that stays in a cache or a graph."""
+
+
+_STREAM = re.compile(r"stream:(\d+):(\d+)", re.ASCII)
+
+
+def ends_of_stream(value: str | int) -> tuple[int, int] | None:
+    """Return the lowest and the highest size of a stream such as `stream:16:512`, or None for any other value."""
+    found = _STREAM.fullmatch(str(value))
+    return (int(found[1]), int(found[2])) if found else None
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A size that a user sets with `--set NAME=VALUE`: a whole number, one of `choices`, or text if the default is
+    text. In place of a whole number, `stream:LOW:HIGH` stands for several sizes that take turns (`models.streams`)."""
+
+    default: int | str
+    help: str
+    minimum: int = 1
+    choices: tuple[str, ...] = ()
+
+    def parse(self, model: str, name: str, text: str | int) -> int | str:
+        """Return the value of `text`. Raise UsageError with the model, the dimension and what it takes."""
+        if self.choices:
+            if str(text) in self.choices:
+                return str(text)
+            raise unknown(f"value for {model}'s dimension '{name}'", str(text), self.choices)
+        if isinstance(self.default, str):
+            return str(text)
+        if ends := ends_of_stream(text):
+            if not self.minimum <= ends[0] < ends[1]:
+                raise UsageError(f"{model}: {name}={text}: the sizes of a stream rise, from {self.minimum} or more")
+            return "stream:{}:{}".format(*ends)
+        try:
+            value = int(text)
+        except ValueError:
+            raise UsageError(f"{model}: dimension '{name}' takes a whole number, not '{text}'") from None
+        if value < self.minimum:
+            raise UsageError(f"{model}: dimension '{name}' must be at least {self.minimum}, not {value}")
+        return value
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of one call. They may hold tensors anywhere, in tuples or dicts. Other values are constants."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Return the tensors among the arguments, flat and in a stable order: positional ones first, then keywords."""
+        import torch
+        from torch.utils import _pytree as pytree
+
+        leaves = pytree.tree_leaves((self.args, dict(self.kwargs)))
+        return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+    def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+        """Return the same arguments with `function` applied to every tensor."""
+        import torch
+        from torch.utils import _pytree as pytree
+
+        args, kwargs = pytree.tree_map_only(torch.Tensor, function, (self.args, dict(self.kwargs)))
+        return Inputs(args, kwargs)
+
+
+def of_each_shape(sets: Sequence[Inputs]) -> list[Inputs]:
+    """Return the first of `sets` for each combination of shapes."""
+    found: dict[tuple[torch.Size, ...], Inputs] = {}
+    for one in sets:
+        found.setdefault(tuple(tensor.shape for tensor in one.tensors()), one)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A module in eval mode and float32 on the CPU, with `INPUT_SETS` sets of inputs of equal shapes and types.
+
+    The harness casts floating-point weights and inputs to the cell's precision and moves them to its device. Tensors
+    that are float8 already stay so, for models that quantise themselves. Inputs are not constant and do not repeat one
+    another, as far as the batch allows (`bakeoff.models.user`).
+    """
+
+    module: torch.nn.Module
+    inputs: tuple[Inputs, ...]
+    loss: Callable[..., torch.Tensor] | None = None
+    """The loss for training: `loss(outputs, *args, **kwargs)` returns a scalar. None stands for the mean of the squares
+    of all floating-point outputs."""
+    input_gradients: bool = False
+    """True if training makes gradients of the floating-point inputs, too."""
+    is_layerwise: bool = False
+    """True if each weight is used only by the part of the module that owns it. Such a model is computed in float64 part
+    by part, beside its own weights."""
+    surgical_targets: tuple[str, ...] = ()
+    """Patterns of module names, such as `layers.*.rope`, that the mode `surgical` compiles."""
+    spared_bytes: int = 0
+    """Bytes of inputs and outputs that a call need not move, such as rows of a cache that hold no token yet."""
+    work: tuple[int, int] | None = None
+    """Floating-point operations and bytes of one call, if counting cannot see them because another library runs
+    them."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A language model as its two graphs. `step` has an attribute `in_place` that makes it write into its caches."""
+
+    prefill: torch.nn.Module
+    step: torch.nn.Module
+    tokens: torch.Tensor  # ordinary ones, of which prompts are made
+    is_recurrent: bool = False  # its states have no rows for positions, and a step replaces them
+
+
+class Family(ABC):
+    """A model with dimensions."""
+
+    name: str
+    description: str
+    dimensions: Mapping[str, Dimension]
+    products: Precision | None = None
+    """The precision of its matrix products, if that does not follow the cell's. The roofline then uses this one."""
+
+    may_convolve: bool = True
+    """False if it surely has no 2-D convolution, so that modes for images make no sense. Planning loads no model."""
+
+    imports: tuple[str, ...] = ()
+    """Modules that loading the model imports. Fork servers import them once for all workers."""
+
+    def precision_reason(self, precision: Precision) -> str:
+        """Return why this model makes no sense in `precision`, or an empty string. This is pure."""
+        return ""
+
+    def resolve(self, given: Mapping[str, str | int]) -> dict[str, int | str]:
+        """Return all dimensions of one cell: `given`, and defaults for the rest.
+
+        Raise UsageError for an unknown dimension, for a value of the wrong kind or out of range, and for values that do
+        not fit together (`check`).
+        """
+        for key in given:
+            if key not in self.dimensions:
+                raise unknown(f"dimension of {self.name}", key, self.dimensions, "bakeoff list")
+        values = {
+            name: dimension.parse(self.name, name, given.get(name, dimension.default))
+            for name, dimension in self.dimensions.items()
+        }
+        streams = {name: ends for name, value in values.items() if (ends := ends_of_stream(value))}
+        for end in (0, 1) if streams else (0,):
+            self.check({**values, **{name: ends[end] for name, ends in streams.items()}})
+        return values
+
+    def check(self, dimensions: Sizes) -> None:  # noqa: B027 - most families have nothing to check
+        """Raise UsageError if dimensions that are valid alone do not fit together."""
+
+    def prepare(self) -> None:  # noqa: B027 - most families have all that they need
+        """Fetch what `load` needs. The controller calls this once, and workers have no network."""
+
+    @abstractmethod
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
+        """Build the module and its inputs. The same dimensions and seed give the same weights and inputs, bit for bit.
+
+        A worker calls this, and torch's global generator may be seeded.
+        """
+
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel | None:
+        """Build the model on `device` and in `dtype` directly, or return None if there is only `load`.
+
+        This is for models that a host cannot hold in float32, or would take minutes to draw. Another type or device
+        gives other weights.
+        """
+        return None
+
+    def decoder_dimensions(self) -> Mapping[str, Dimension] | None:
+        """Return the model's own dimensions for `--task generate`, or None if it generates no text."""
+        return None
+
+    def max_positions(self) -> int | None:
+        """Return the longest sequence that the model can generate, or None without a limit."""
+        return None
+
+    def load_decoder(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> Decoder:
+        """Build the two graphs of `bakeoff.models.generation` on `device` in `dtype`."""
+        raise UsageError(f"{self.name} generates no text")
+
+
+class Drawn(Family):
+    """A family of large weights or inputs. They are drawn on the cell's device, in its precision."""
+
+    may_convolve = False
+
+    def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
+        import torch
+
+        return self.load_on(dimensions, seed, CPU, torch.float32)
+
+    @abstractmethod
+    def load_on(self, dimensions: Sizes, seed: int, device: Device, dtype: torch.dtype) -> LoadedModel:
+        """Build the model on every device, never None."""

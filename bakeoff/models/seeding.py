@@ -1,0 +1,81 @@
+"""Random numbers that depend only on the seed, and leave other generators alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from bakeoff.models.base import INPUT_SETS, Inputs
+from bakeoff.records.device import Device
+
+if TYPE_CHECKING:
+    import torch
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Start torch's generator for the CPU at `seed` inside the context, and restore its state afterwards."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would also seed the GPUs, which fork_rng(devices=[]) does not restore
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def normal_inputs(*shape: int) -> tuple[Inputs, ...]:
+    """Return `INPUT_SETS` sets of one standard normal float32 tensor. Call this inside `seeded`."""
+    import torch
+
+    return tuple(Inputs((torch.randn(shape),)) for _ in range(INPUT_SETS))
+
+
+def normal_inputs_on(device: Device, dtype: torch.dtype, seed: int, *shapes: tuple[int, ...]) -> tuple[Inputs, ...]:
+    """Return `INPUT_SETS` sets of one standard normal tensor of each shape, drawn on `device` in `dtype`.
+
+    `Family.load_on` uses this where a host would draw and cast hundreds of megabytes for every worker."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def drawn(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
+
+    return tuple(Inputs(tuple(drawn(shape) for shape in shapes)) for _ in range(INPUT_SETS))
+
+
+def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs], called: torch.nn.Module | None = None) -> None:
+    """Give a fresh module values that training would leave, so that errors show in outputs. Call this inside `seeded`.
+
+    A last scale of zero hides all that comes before it, so constant weights are changed a little. A batch normalisation
+    with fresh statistics lets the signal of a deep network fall below every tolerance, so they are measured over the
+    first rows of two sets. Only `called` is called for that, if it is given.
+    """
+    import torch
+
+    with torch.no_grad():
+        for weight in module.parameters():
+            if weight.is_floating_point() and weight.numel() > 1 and bool((weight == weight.flatten()[0]).all()):
+                weight.add_(torch.randn(weight.shape), alpha=0.02)
+        module.eval()
+        if norms := [part for part in module.modules() if isinstance(part, torch.nn.modules.batchnorm._BatchNorm)]:
+            momenta = [norm.momentum for norm in norms]
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # for the mean over all calls
+                norm.train()
+            rows = _first_rows(*sets[:2])
+            (called or module)(*rows.args, **rows.kwargs)
+            for norm, momentum in zip(norms, momenta, strict=True):
+                norm.momentum = momentum
+                norm.eval()
+
+
+def _first_rows(one: Inputs, other: Inputs) -> Inputs:
+    import torch
+
+    tensors = iter(
+        [torch.cat((ours[:4], theirs[:4])) for ours, theirs in zip(one.tensors(), other.tensors(), strict=True)]
+    )
+    return one.map(lambda _: next(tensors))

@@ -1,0 +1,75 @@
+"""Which modes of which backends `--backends` stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bakeoff import backends, models
+from bakeoff.records.errors import BakeoffError, UsageError, unknown
+from bakeoff.records.schema import Cell
+
+ALL, BEST = "all", "best"
+
+
+def expand_backends(
+    asked: Sequence[str], best_modes: Callable[[str], Sequence[str]] = lambda _: ["default"]
+) -> list[tuple[str, str, bool]]:
+    """Return (backend, mode, asked by name) for each entry: `NAME` (its default mode), `NAME/MODE`, `NAME/all`, `all`,
+    `NAME/best`, and `best` of all.
+
+    `best_modes` returns the modes of a backend that are worth trying. A configuration that is named twice is there
+    once. Raises UsageError for unknown names and modes.
+    """
+    found: dict[tuple[str, str], bool] = {}
+    for entry in asked:
+        name, _, mode = entry.partition("/") if entry != BEST else (ALL, "", BEST)
+        by_name = name != ALL
+        for backend in [backends.canonical(name)] if by_name else backends.in_all():
+            known = _modes_of(backend, by_name)
+            if mode == ALL:
+                chosen: Sequence[str] = _all_of(backend, known)
+            elif mode == BEST:
+                chosen = best_modes(backend) or (known[:1] if by_name else [])
+            elif mode in ("", *known):
+                chosen = [mode or known[0]]
+            elif by_name:
+                raise unknown(f"mode of {backend}", mode, known, "bakeoff list")
+            else:
+                raise UsageError(f"backend '{entry}': write 'all/all' for every mode of every backend")
+            for one in chosen:
+                # `NAME/all` asks for the backend, not for those of its modes that make no sense here
+                named = by_name and (mode not in (ALL, BEST) or one == known[0])
+                found[backend, one] = found.get((backend, one), False) or named
+    return [(backend, mode, by_name) for (backend, mode), by_name in found.items()]
+
+
+def best_modes(example: Cell, backend: str) -> list[str]:
+    """Return the modes of a backend that are worth trying for the example's model, task, precision and device."""
+    try:
+        known = backends.create(backend)
+    except BakeoffError:  # the cell says why it does not load
+        return ["default"]
+    may_convolve, kind = models.find(example.model).may_convolve, example.device.kind
+    return [
+        mode
+        for mode, suits in known.best.items()
+        if suits.device in ("", kind) and (may_convolve or not suits.convolutions)
+        if known.supports(example.model_copy(update={"backend": backend, "mode": mode}))
+    ]
+
+
+def _all_of(backend: str, modes: Sequence[str]) -> list[str]:
+    """Return the modes that `NAME/all` stands for. One that only spells out the default would be measured twice."""
+    if modes == ["default"]:
+        return ["default"]
+    return [mode for mode in modes if mode not in backends.create(backend).spelled_out]
+
+
+def _modes_of(backend: str, by_name: bool) -> list[str]:
+    """Return the modes of a backend. One of a third party that does not load costs one row of an `all`, not the run."""
+    try:
+        return list(backends.create(backend).modes)
+    except BakeoffError:
+        if by_name:
+            raise
+        return ["default"]

@@ -1,0 +1,144 @@
+"""The places of a pool: GPUs, or sets of cores, on each of which one contest is measured at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.errors import UsageError
+
+ALL_GPUS = "cuda:all"
+PROCESSORS = Path("/sys/devices/system/cpu")
+
+CORES = r"\d+(-\d+)?"
+SET_OF_CORES = re.compile(rf"cpu:{CORES}(\+{CORES})*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A share of a machine. What is measured there sees no other GPU and uses no other core."""
+
+    name: str  # as in --devices: cuda:1 or cpu:0-3
+    device: Device  # of the cells that are measured here
+    cores: tuple[int, ...]  # none where a process cannot be kept to cores
+    gpu: int | None = None  # the number that CUDA gives it in this process
+
+    def variables(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment variables `given`, such that CUDA sees this place's GPU alone."""
+        if self.gpu is None:
+            return dict(given)
+        visible = [entry for entry in given.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry]
+        own = visible[self.gpu] if self.gpu < len(visible) else str(self.gpu)
+        return {**given, "CUDA_VISIBLE_DEVICES": own}
+
+
+def is_pool(devices: Sequence[str]) -> bool:
+    """Return True if these names from --devices are the places of a pool: sets of cores, or more than one GPU."""
+    on_gpus = [name for name in devices if name.startswith("cuda")]
+    return len(on_gpus) > 1 or ALL_GPUS in devices or any(name.startswith("cpu:") for name in devices)
+
+
+def devices_of_cells(devices: Sequence[str]) -> list[Device]:
+    """Return the devices of the cells that --devices asks for. All cells of a pool have one: `cpu` or `cuda`.
+
+    Raises UsageError for an unknown name, and for a pool of two kinds.
+    """
+    for name in devices:
+        if name.startswith("cpu:") and not SET_OF_CORES.fullmatch(name):
+            raise UsageError(f"--devices {name}: write a set of cores as cpu:0-3, or cpu:0-3+8-11")
+        if name != ALL_GPUS and not name.startswith("cpu:"):
+            Device(name)
+    if not is_pool(devices):
+        return list(map(Device, devices))
+    kinds = {name.partition(":")[0] for name in devices}
+    if len(kinds) > 1 or "cpu" in devices:
+        raise UsageError(
+            f"--devices {','.join(devices)}: sets of cores, or several GPUs, are a pool and stand alone; "
+            "measure other devices in a run of their own"
+        )
+    return [Device(*kinds)]
+
+
+def without_all(devices: Sequence[str], gpus: int) -> tuple[str, ...]:
+    """Return the names with each of `gpus` GPUs in place of `cuda:all`. A single one is no pool, and is `cuda`."""
+    if ALL_GPUS not in devices:
+        return tuple(devices)
+    return tuple(f"cuda:{index}" for index in range(gpus)) if gpus > 1 else ("cuda",)
+
+
+def places_of(devices: Sequence[str], usable: Collection[int], siblings: Mapping[int, int]) -> list[Place]:
+    """Return the places of a pool, or none where `devices` are no pool. The cores of GPUs are divided among them.
+
+    `usable` are the cores that this process may use. `siblings` gives the physical core of each: two contests never
+    share one. Raises UsageError for places that overlap, differ in size, or do not exist.
+    """
+    if not is_pool(devices):
+        return []
+    if devices[0].startswith("cuda"):
+        indices = [Device(name).cuda_index or 0 for name in devices]
+        shares = divided(usable, siblings, len(indices))
+        places = [
+            Place(f"cuda:{index}", Device("cuda"), cores, index) for index, cores in zip(indices, shares, strict=True)
+        ]
+        if len(set(indices)) < len(indices):
+            raise UsageError(f"--devices {','.join(devices)}: a GPU is named twice")
+        return places
+    places = [Place(name, CPU, _cores_in(name)) for name in devices]
+    taken = [core for place in places for core in place.cores]
+    if missing := sorted(set(taken) - set(usable)):
+        raise UsageError(f"--devices {','.join(devices)}: this process may use the cores {_spell(usable)}, and not "
+                         f"{_spell(missing)}")  # fmt: skip
+    if len(set(taken)) < len(taken):
+        raise UsageError(f"--devices {','.join(devices)}: a core is in two sets")
+    if len({len(place.cores) for place in places}) > 1:
+        raise UsageError(f"--devices {','.join(devices)}: all sets need as many cores as the others")
+    shared = [{siblings.get(core, core) for core in place.cores} for place in places]
+    if sum(map(len, shared)) > len(set().union(*shared)):
+        raise UsageError(f"--devices {','.join(devices)}: two of these cores are threads of one physical core, so "
+                         "that two contests would share it")  # fmt: skip
+    return places
+
+
+def divided(usable: Collection[int], siblings: Mapping[int, int], shares: int) -> list[tuple[int, ...]]:
+    """Return equal shares of the physical cores, in their order, each with all of its threads.
+
+    Raises UsageError where there are fewer physical cores than shares.
+    """
+    threads: dict[int, list[int]] = {}
+    for core in sorted(usable):
+        threads.setdefault(siblings.get(core, core), []).append(core)
+    each = len(threads) // shares
+    if usable and not each:
+        raise UsageError(f"{shares} contests side by side need as many cores, and this process may use {len(threads)}")
+    physical = sorted(threads)
+    chunks = [physical[share * each : (share + 1) * each] for share in range(shares)]
+    return [tuple(sorted(core for one in chunk for core in threads[one])) for chunk in chunks]
+
+
+def physical_cores(usable: Collection[int], processors: Path = PROCESSORS) -> dict[int, int]:
+    """Return the physical core of each of these cores, named by its first thread, where Linux tells it."""
+    found = {}
+    for core in usable:
+        path = processors / f"cpu{core}" / "topology" / "thread_siblings_list"
+        if path.exists():
+            found[core] = min(_ranges(path.read_text(encoding="ascii").strip().replace(",", "+")))
+    return found
+
+
+def _cores_in(name: str) -> tuple[int, ...]:
+    return tuple(sorted(set(_ranges(name.removeprefix("cpu:")))))
+
+
+def _ranges(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split("+"):
+        low, _, high = part.partition("-")
+        found += range(int(low), int(high or low) + 1)
+    return found
+
+
+def _spell(cores: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(cores)))

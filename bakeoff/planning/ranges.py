@@ -1,0 +1,67 @@
+"""Ranges of sizes that one build serves, as `--dynamic seq=16:512` asks for them. This is pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from bakeoff.models.base import Family, ends_of_stream
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Range
+
+Span = tuple[int, int | None, int]
+"""The lowest size, the one to build with if it was named, and the highest."""
+
+FORM = "write --dynamic NAME=LOW:HIGH or NAME=LOW:BUILT_AT:HIGH"
+
+
+def parse(entries: Sequence[str]) -> dict[str, Span]:
+    """Return the range of each dimension in `seq=16:512` or `seq=16:128:512`. Raises UsageError for another form."""
+    found: dict[str, Span] = {}
+    for entry in entries:
+        form = re.fullmatch(r"([^=]+)=(\d+):(?:(\d+):)?(\d+)", entry.replace(" ", ""), re.ASCII)
+        if form is None:
+            raise UsageError(f"--dynamic {entry}: {FORM}")
+        name, low, high = form[1], int(form[2]), int(form[4])
+        built_at = int(form[3]) if form[3] else None
+        if not low < high or not low <= (built_at or low) <= high:
+            raise UsageError(f"--dynamic {entry}: the sizes must rise, from the lowest to the highest")
+        found[name] = (low, built_at, high)
+    return found
+
+
+def spell(ranges: Mapping[str, Range]) -> str:
+    """Return the value of --dynamic that gives these ranges."""
+    return ",".join(f"{name}={each.low}:{each.built_at}:{each.high}" for name, each in ranges.items())
+
+
+def with_ends(asked: Mapping[str, tuple[str, ...]], spans: Mapping[str, Span]) -> dict[str, tuple[str, ...]]:
+    """Return the sizes to measure. A range that --set names no size of is measured at its ends."""
+    ends = {name: (str(low), str(high)) for name, (low, _, high) in spans.items() if name not in asked}
+    return {**asked, **ends}
+
+
+def ranges_of(family: Family, asked: Mapping[str, tuple[str, ...]], spans: Mapping[str, Span]) -> dict[str, Range]:
+    """Return the ranges with the size that each is built at: the one that was named, or the middle one of those asked.
+
+    Raises UsageError, in one line, if the model does not take the range, or if a size that was asked for is outside.
+    """
+    found: dict[str, Range] = {}
+    for name, (low, built_at, high) in spans.items():
+        written = f"--dynamic {name}={low}:{high}"
+        for size in (low, high):
+            try:
+                parsed = family.resolve({**{key: values[0] for key, values in asked.items()}, name: str(size)})
+            except UsageError as error:
+                raise UsageError(f"{written}: {error}") from None
+            if not isinstance(parsed[name], int):
+                raise UsageError(f"{written}: {family.name}'s {name} is no size")
+        sizes = sorted(size for value in asked[name] for size in ends_of_stream(value) or (int(value),))
+        if outside := [size for size in sizes if not low <= size <= high]:
+            raise UsageError(f"{written}: --set {name}={outside[0]} is outside of this range")
+        # torch takes 0 and 1 for constants, and two axes of one size for the same
+        taken = {each.built_at for each in found.values()}
+        usual = [sizes[len(sizes) // 2], *reversed(sizes), *range(high, max(low, 2) - 1, -1)]
+        best = next((size for size in usual if size > 1 and size not in taken), high)
+        found[name] = Range(low=low, built_at=built_at or best, high=high)
+    return found

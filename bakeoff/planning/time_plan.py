@@ -1,0 +1,191 @@
+"""How long a run takes: usual times first, then those that the run has seen, and the shares of a time budget."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from statistics import fmean
+
+from bakeoff import backends
+from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.records.schema import Cell
+
+USUAL_BUILD_S = {
+    "eager": 1.5,
+    "torchscript": 2.0,
+    "onnx": 5.0,
+    "openvino": 5.0,
+    "inductor": 16.0,
+    "aotinductor": 24.0,
+    "torch-tensorrt": 60.0,
+    "tensorrt": 60.0,
+}
+"""Seconds from the start of a cell's first process until it is warm, by backend."""
+
+CUDA_ONLY = ("tensorrt", "torch-tensorrt", "triton")
+"""Backends that take no time on a CPU, because they say at once that they do not run there."""
+
+OTHER_BUILD_S = 15.0
+USUAL_START_S = 2.0
+USUAL_FINISH_S = 0.5
+USUAL_GROUNDWORK_S = 2.0
+BETWEEN_BURSTS_S = 0.02
+"""Seconds that a burst takes beyond its calls: the process goes on, calls a few times untimed, and stops again."""
+
+USUAL_SHARE_THAT_STAYS = 0.5
+"""In a race about half of the further processes are not needed, because their cells are beaten."""
+
+RESERVED_SHARE, MAX_RESERVED_S = 0.1, 8.0
+"""This share of a budget, and at most so many seconds, are kept for the verdict and the report."""
+
+
+class Step(StrEnum):
+    """What a cell, or its contest, goes through."""
+
+    GROUNDWORK = "groundwork"  # the reference, and the machine's ceilings
+    BUILD = "build"  # a cell's first process, until it is warm
+    START = "start"  # a further process, until it is warm
+    ROUNDS = "rounds"  # all bursts of one process
+    SETTINGS = "settings"  # the search for the settings that a cell serves best with, and its soak
+    LOAD = "load"  # all turns under load in one process
+    FINISH = "finish"  # what the first process measures after its bursts
+
+
+class TimePlan:
+    """Knows which steps lie ahead of each contest, estimates their seconds, and shares a budget among contests.
+
+    Cells are told apart by their label. A step is estimated by the mean of what it took for this label in this run. One
+    that was not seen yet gets the usual time of its backend, multiplied by how far the others were from theirs.
+    """
+
+    def __init__(self, sampling: SamplingPlan, budget_ends_s: float = math.inf, load: LoadPlan | None = None) -> None:
+        self.budget_ends_s = budget_ends_s
+        self.contest_ends_s = budget_ends_s
+        """The contest that was begun last must not go beyond this. It is infinite without a budget."""
+        self._contest_id = ""
+        self._share_that_stays = USUAL_SHARE_THAT_STAYS if sampling.races else 1.0
+        self._load_s = load.turns_s(sampling.processes) if load else 0.0
+        self._settings_s = load.once_s if load else 0.0
+        self._rounds_s = sampling.rounds * (sampling.burst_s + BETWEEN_BURSTS_S)
+        self._ahead: dict[str, Counter[tuple[Step, str]]] = {}
+        self._seen: dict[tuple[Step, str], list[float]] = {}
+
+    def expect(self, contest_id: str, labels: Sequence[str], processes: int) -> None:
+        """Expect a contest of these cells, each of which is built and then measured in so many processes."""
+        steps = Counter({(Step.GROUNDWORK, ""): 1} if labels else {})
+        further = round(self._share_that_stays * (processes - 1))
+        for label in labels:
+            steps[Step.BUILD, label] = steps[Step.FINISH, label] = steps[Step.SETTINGS, label] = 1
+            steps[Step.START, label] = further
+            steps[Step.ROUNDS, label] = steps[Step.LOAD, label] = 1 + further
+        self._ahead[contest_id] = steps
+
+    def expect_further(self, contest_id: str, labels: Sequence[str], processes: int) -> None:
+        """Expect so many further processes of these cells, and nothing else of their contest."""
+        self._ahead[contest_id] = Counter(
+            {(step, label): processes for label in labels for step in (Step.START, Step.ROUNDS, Step.LOAD)}
+        )
+
+    def done(self, contest_id: str, step: Step, label: str, seconds: float) -> None:
+        """Learn what a step has taken. It does not lie ahead any more."""
+        self._seen.setdefault((step, label), []).append(seconds)
+        ahead = self._ahead[contest_id]
+        ahead[step, label] = max(0, ahead[step, label] - 1)
+
+    def dropped(self, contest_id: str, label: str) -> None:
+        """Expect no further step of a cell that has ended."""
+        for step in Step:
+            del self._ahead[contest_id][step, label]
+
+    def begin(self, contest_id: str, now_s: float) -> None:
+        """Give the contest its share of the time that the budget has left, by what each contest is expected to take."""
+        self._contest_id = contest_id
+        total_s = self.left_s()
+        share = self._left_of(contest_id) / total_s if total_s else 1.0
+        self.contest_ends_s = now_s + (self.budget_ends_s - now_s) * share if self.has_budget else math.inf
+
+    def ended(self, contest_id: str) -> None:
+        self._ahead.pop(contest_id, None)
+
+    @property
+    def has_budget(self) -> bool:
+        return self.budget_ends_s < math.inf
+
+    def left_s(self) -> float:
+        """Return an estimate of the seconds that all steps ahead will take."""
+        return sum(map(self._left_of, self._ahead))
+
+    def seconds_of(self, step: Step, labels: Sequence[str]) -> float:
+        """Return an estimate of the seconds of this step, one after the other for all of these cells."""
+        return sum(self._estimate(step, label) for label in labels)
+
+    def leaves_room_for_epoch(self, labels: Sequence[str], now_s: float, are_built: bool = True) -> bool:
+        """Return True when one more process of each of these cells would end within the contest's share."""
+        steps = (Step.START if are_built else Step.BUILD, Step.ROUNDS, Step.LOAD)
+        steps_s = sum(self.seconds_of(step, labels) for step in steps)
+        return now_s + steps_s <= self.contest_ends_s
+
+    def build_ends_s(self, label: str, alive: Sequence[str]) -> float:
+        """Return when this cell must be built so that it and the cells `alive` can still take their bursts."""
+        if not self.has_budget:
+            return math.inf
+        return self.contest_ends_s - self.seconds_of(Step.ROUNDS, [*alive, label])
+
+    def leaves_room_for_build(self, label: str, alive: Sequence[str], now_s: float) -> bool:
+        """Return True when this cell would be built in time.
+
+        The first one of a contest is tried in any case, and so is one that is expected to take no time.
+        """
+        takes_time = alive and self._ahead[self._contest_id][Step.BUILD, label]
+        return now_s + (self._estimate(Step.BUILD, label) if takes_time else 0.0) <= self.build_ends_s(label, alive)
+
+    def _left_of(self, contest_id: str) -> float:
+        return sum(number * self._estimate(*step) for step, number in self._ahead[contest_id].items())
+
+    def _estimate(self, step: Step, label: str) -> float:
+        seen = self._seen.get((step, label))
+        if seen:
+            return fmean(seen)
+        usual_s = self._usual(step, label)
+        if not usual_s:
+            return 0.0
+        others = [(fmean(taken), self._usual(step, other)) for (of, other), taken in self._seen.items() if of is step]
+        # the usual time itself counts as seen once, because short steps tell little about a long one
+        taken_s = usual_s + sum(taken for taken, _ in others)
+        return usual_s * taken_s / (usual_s + sum(usual for _, usual in others))
+
+    def _usual(self, step: Step, label: str) -> float:
+        match step:
+            case Step.GROUNDWORK:
+                return USUAL_GROUNDWORK_S
+            case Step.BUILD:
+                return USUAL_BUILD_S.get(label.partition("/")[0], OTHER_BUILD_S)
+            case Step.START:
+                return USUAL_START_S
+            case Step.ROUNDS:
+                return self._rounds_s
+            case Step.SETTINGS:
+                return self._settings_s
+            case Step.LOAD:
+                return self._load_s
+            case Step.FINISH:
+                return USUAL_FINISH_S
+
+
+def likely_to_run(cells: Iterable[Cell]) -> list[str]:
+    """Return the labels of the cells that are likely to take time: those whose libraries are here, for this device."""
+    return [cell.label for cell in cells if (cell.device.is_cuda or cell.backend not in CUDA_ONLY) and _is_found(cell)]
+
+
+def _is_found(cell: Cell) -> bool:
+    """Return False if this interpreter lacks the backend's module. What another environment has is not looked up."""
+    return bool(cell.environment) or importlib.util.find_spec(backends.create(cell.backend).module) is not None
+
+
+def end_of_budget(begun_s: float, budget_s: float | None) -> float:
+    """Return when measuring must end so that a report can be written within the budget."""
+    return begun_s + budget_s - min(RESERVED_SHARE * budget_s, MAX_RESERVED_S) if budget_s else math.inf

@@ -1,0 +1,23 @@
+"""The state of the machine while something was measured."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bakeoff.records.frozen import Frozen
+
+
+class Conditions(Frozen):
+    """The state of the machine while a burst was taken. A value that the platform does not tell is None."""
+
+    calibration_ms: float | None = None  # a fixed piece of work on one core, timed at the start of the burst's round
+    wait_share: float | None = None  # time its threads were ready and had no core / the burst's time; may exceed 1
+    steal_share: float | None = None  # time that the hypervisor gave our cores to others / the cores' time
+    involuntary_switches: int | None = None  # how often a thread of the process was taken off its core
+    page_faults: int | None = None  # memory pages that the process got anew from the kernel
+    load: float | None = None  # of the machine, mean over the last minute
+    sm_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    throttle_reasons: list[str] = Field(default_factory=list)  # why the GPU's clock was held down, in NVML's words
+    core: int | None = None  # that the calling thread was put on before the burst, the same for all cells of a round
+    foreign_gpu_processes: int | None = None  # that use the same GPU and are not of this run

@@ -1,0 +1,113 @@
+"""What a cell carried under load: the settings it served with, the windows of load, and what was counted in them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from bakeoff.records.conditions import Conditions
+from bakeoff.records.frozen import Frozen
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Scenario(StrEnum):
+    """How requests arrive. These are MLPerf's four scenarios."""
+
+    SINGLE_STREAM = "single-stream"  # one request after the other
+    MULTI_STREAM = "multi-stream"  # several requests together, one group after the other
+    SERVER = "server"  # at random times of a fixed mean rate, whether or not earlier ones are answered
+    OFFLINE = "offline"  # all at once
+
+    @property
+    def is_rate(self) -> bool:
+        """Return True if the scenario's result is a rate, and False if it is a latency."""
+        return self in (Scenario.SERVER, Scenario.OFFLINE)
+
+
+class Objective(Frozen):
+    """The latency that so many of the requests must stay under."""
+
+    percentile: str  # "p99"
+    limit_ms: Positive
+
+    @property
+    def quantile(self) -> float:
+        """Return 0.99 for `p99`, and 0.999 for `p999`."""
+        return float(f"0.{self.percentile.removeprefix('p')}")
+
+
+class ServingSettings(Frozen):
+    """How a backend serves requests."""
+
+    instances: int = 1  # that answer requests at the same time, each in a thread of its own
+    threads: int = 1  # of each instance
+    batch: int = 1  # so many requests go into one call at most
+    wait_ms: float = 0.0  # a request waits at most so long for others to fill its batch
+    options: dict[str, str] = Field(default_factory=dict)  # of the backend's own
+
+    def have_instances_of(self, other: ServingSettings) -> bool:
+        """Return True if the other settings have as many instances with as many threads."""
+        return (self.instances, self.threads) == (other.instances, other.threads)
+
+
+class LoadWindow(Frozen):
+    """One stretch of load. Latencies count from the time at which a request was to be sent."""
+
+    asked_rate: Positive | None = None  # requests per second that the generator was to send; None without a schedule
+    rate: Positive  # requests per second: sent, in the scenario `server`, and answered in all others
+    requests: int
+    failed: int = 0  # the call raised an error
+    shed: int = 0  # not called any more, because they had waited for much longer than the objective allows
+    seconds: Seconds
+    p50_ms: Positive
+    p90_ms: Positive
+    p99_ms: Positive
+    objective_ms: Positive | None = None  # the percentile that the objective names
+    latencies_us: list[int] = Field(default_factory=list)  # in the order of sending; empty if they were not kept
+    joules: float | None = None  # that the machine's counter counted meanwhile, what it takes idle included
+    energy_source: str = ""
+    resident_bytes: int | None = None  # memory of the process at the end
+    device_bytes: int | None = None
+    conditions: Conditions | None = None
+    failure: str = ""  # what the first request that failed raised
+
+
+class LoadTurn(Frozen):
+    """One turn of one cell under load. Turns with the same `group` and `round` saw the same pattern of requests."""
+
+    group: int
+    round: int
+    process: int
+    started_s: float
+    value: Positive | None  # requests per second, or the median latency in ms; None: no rate met the objective
+    windows: list[LoadWindow]
+    calibration_ms: float | None = None  # as in `Conditions`
+
+
+class TriedSettings(Frozen):
+    """What a cell reached with some settings, in the search for the best ones."""
+
+    settings: ServingSettings
+    value: Positive | None  # as in `LoadTurn`
+    windows: list[LoadWindow] = Field(default_factory=list)
+    reason: str = ""  # why there is no value
+
+
+class Load(Frozen):
+    """What a cell carried under load."""
+
+    scenario: Scenario
+    streams: int = 1  # requests that come together, in the scenario `multi-stream`
+    objective: Objective | None = None
+    settings: ServingSettings | None = None  # the best ones found; None if there are none
+    tried: list[TriedSettings] = Field(default_factory=list)
+    turns: list[LoadTurn] = Field(default_factory=list)
+    ceiling: Positive | None = None  # the value that the generator reaches where answering takes no time
+    soak: list[LoadWindow] = Field(default_factory=list)  # at the rate found, one after the other
+    lower_soak: list[LoadWindow] = Field(default_factory=list)  # at a lower rate, where the soak missed the objective
+    left_out: list[str] = Field(default_factory=list)  # knobs that were not tried, and why
+    reason: str = ""  # why it carried nothing

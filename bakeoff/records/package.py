@@ -1,0 +1,26 @@
+"""Where this package lies, and how another interpreter imports it without anything that lies beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def checkout() -> Path | None:
+    """Return the checkout that this package is run from, or None where it is installed."""
+    root = PACKAGE.parent
+    return root if (root / "pyproject.toml").is_file() and (root / "runner.py").is_file() else None
+
+
+def import_statement() -> str:
+    """Return a line of Python that imports `bakeoff` from here.
+
+    The search path does not change. So an environment with other versions of a library keeps its own, and a user's
+    folder `models/` has no rival.
+    """
+    return (
+        "import sys, importlib.util as u;"
+        f"s = u.spec_from_file_location('bakeoff', {str(PACKAGE / '__init__.py')!r});"
+        "m = sys.modules['bakeoff'] = u.module_from_spec(s); s.loader.exec_module(m)"
+    )

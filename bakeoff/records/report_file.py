@@ -1,0 +1,119 @@
+"""Reads and writes `report.json`, from which everything else of a run's output can be rendered again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import SCHEMA_VERSION, Report
+from bakeoff.records.upgrade import upgrade_report
+
+REPORT_JSON = "report.json"
+READABLE_MAJORS = ("1", "2")
+
+
+def write_json(report: Report, folder: Path) -> Path:
+    """Write only `report.json` into `folder`, and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_atomically(folder / REPORT_JSON, to_json(report))
+
+
+def has_report(folder: Path) -> bool:
+    """Return True if `folder` holds a report that `read` would find."""
+    return any((folder / name).exists() for name in (REPORT_JSON, f"{REPORT_JSON}.gz"))
+
+
+def read(path: Path, with_samples: bool = True) -> Report:
+    """Read the report at `path`: a `report.json`, gzipped or not, or a folder that holds one.
+
+    Without samples, hundreds of reports fit into memory: bursts and the ends of logs are left out.
+    A report of schema 1 is upgraded. One of a newer minor version is read without the fields that we do not know.
+    Raises UsageError, in one line, if there is no report or it is not valid.
+    """
+    file = path / REPORT_JSON if path.is_dir() else path
+    packed = file.with_name(f"{file.name}.gz")
+    if path.is_dir() and packed.exists() and not file.exists():
+        file = packed
+    try:
+        content = file.read_bytes()
+        document = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
+    except FileNotFoundError:
+        raise UsageError(f"no report at {file}: give the folder of a run, or its {REPORT_JSON}") from None
+    except (OSError, EOFError) as error:
+        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file} is not JSON ({_first_line(error)}): give the {REPORT_JSON} of a run") from None
+    if not isinstance(document, dict) or "schema_version" not in document:
+        raise UsageError(f"{file} is JSON but no report: it has no schema_version")
+    _check_version(file, document["schema_version"])
+    try:
+        report = _validated(upgrade_report(document))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{file} is not a valid report: {field}: {_first_line(first['msg'])}") from None
+    return report if with_samples else _without_samples(report)
+
+
+def to_json(report: Report) -> str:
+    """Return the report as JSON. Each record is one line, so that diffs are short."""
+    head = report.model_dump_json(exclude={"records"})
+    records = ",\n".join(record.model_dump_json() for record in report.records)
+    return f'{head[:-1]},"records":[\n{records}\n]}}\n'
+
+
+def json_schema() -> str:
+    """Return the JSON Schema of `report.json`."""
+    schema = Report.model_json_schema(mode="serialization", schema_generator=_Schema)
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+class _Schema(GenerateJsonSchema):
+    """A JSON Schema in which a float may be a string: `Frozen` writes NaN and the infinities that way."""
+
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
+        return {"anyOf": [super().float_schema(schema), {"enum": ["NaN", "Infinity", "-Infinity"]}]}
+
+
+def _without_samples(report: Report) -> Report:
+    light = [record.model_copy(update={"bursts": [], "log_tail": ""}) for record in report.records]
+    return report.model_copy(update={"records": light})
+
+
+def _check_version(file: Path, version: object) -> None:
+    if not isinstance(version, str) or version.split(".")[0] not in READABLE_MAJORS:
+        readable = " and ".join(f"{major}.x" for major in READABLE_MAJORS)
+        raise UsageError(f"{file} has schema {version}, this Bakeoff reads {readable}: use the one that made it")
+
+
+def _validated(document: dict[str, Any]) -> Report:
+    """Validate the report. Unknown fields are left out only if a newer minor version may have added them."""
+    try:
+        return Report.model_validate(document)
+    except ValidationError as error:
+        if _minor(document["schema_version"]) <= _minor(SCHEMA_VERSION):
+            raise
+        for unknown in (each for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"):
+            *path, name = unknown["loc"]
+            parent: Any = document
+            for part in path:
+                parent = parent[part]
+            del parent[name]
+        return Report.model_validate(document)
+
+
+def _minor(version: str) -> int:
+    part = [*version.split("."), "0"][1]
+    return int(part) if part.isdecimal() else 0
+
+
+def _first_line(error: object) -> str:
+    return (str(error).splitlines() or [""])[0]

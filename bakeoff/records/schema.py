@@ -1,0 +1,611 @@
+"""The format of a report: every requested cell ends as exactly one `Record`.
+
+A record is immutable and keeps its raw samples. The summaries beside them, such as `Latency`, are stored too, so that a
+reader of the JSON needs none of our code.
+
+`SCHEMA_VERSION` is semantic: a minor step adds fields, a major step changes the meaning of a field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from bakeoff.records.conditions import Conditions as Conditions
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.frozen import Frozen as Frozen
+from bakeoff.records.load import Load
+from bakeoff.records.precision import Precision
+
+SCHEMA_VERSION = "2.4.0"
+
+Dimension = int | str
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Nanoseconds = Annotated[int, Field(gt=0)]
+Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MillisecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Status(StrEnum):
+    """How a cell can end. Only `OK` is ranked."""
+
+    OK = "ok"
+    INCORRECT = "incorrect"  # keeps its numbers, never ranked
+    FALLBACK = "fallback"  # under --strict: not all of it ran where it was asked to; keeps its numbers, never ranked
+    UNAVAILABLE = "unavailable"  # this machine lacks it
+    UNSUPPORTED = "unsupported"  # makes no sense for this backend
+    ERROR = "error"
+    OOM = "oom"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    NOT_REACHED = "not reached"  # the time budget of the run was over before it was built
+
+    @property
+    def is_failure(self) -> bool:
+        """Return True if a cell that ended like this has failed."""
+        return self is not Status.OK and not self.is_absence
+
+    @property
+    def is_absence(self) -> bool:
+        """Return True if the cell was never tried: this machine or this backend cannot do it, or there was no time."""
+        return self in (Status.UNAVAILABLE, Status.UNSUPPORTED, Status.NOT_REACHED)
+
+
+INFERENCE, FORWARD_BACKWARD, TRAIN_STEP = TASKS = ("inference", "forward_backward", "train_step")
+"""What one call does: it computes outputs; a loss and its gradients; or these and a step of AdamW."""
+TRAINED = (FORWARD_BACKWARD, TRAIN_STEP)
+
+GENERATE = "generate"
+PREFILL, DECODE = GENERATION = ("prefill", "decode")
+"""The task `generate` is measured as two: a prompt with its first new token, and one further token."""
+
+
+class Range(Frozen):
+    """The sizes of one dimension that a single build serves."""
+
+    low: int
+    built_at: int  # the size that the build is made and tuned with
+    high: int
+
+
+class Cell(Frozen):
+    """One thing measured: a model with its dimensions, for a task, on a device, in a precision, by a backend's mode."""
+
+    model: str
+    dimensions: dict[str, Dimension] = Field(default_factory=dict)
+    task: str = INFERENCE
+    device: Device = CPU
+    precision: Precision = Precision.FP32
+    seed: int = 0
+    backend: str
+    mode: str = "default"
+    environment: str = ""  # the name of the interpreter that it runs in; empty: the one that runs Bakeoff
+    dynamic: dict[str, Range] = Field(default_factory=dict)  # of one build for many sizes; empty: built for its own
+
+    @property
+    def label(self) -> str:
+        """Return the name of the cell within its contest, such as `inductor/max-autotune` or `onnx[dynamic]`."""
+        return f"{self.configuration}[dynamic]" if self.dynamic else self.configuration
+
+    @property
+    def configuration(self) -> str:
+        """Return the backend, its mode and its environment, which a dynamic build and those for single sizes share."""
+        configuration = self.backend if self.mode == "default" else f"{self.backend}/{self.mode}"
+        return f"{configuration}@{self.environment}" if self.environment else configuration
+
+    @property
+    def as_built(self) -> Cell:
+        """Return the cell with the dimensions that its build is made with. A dynamic build has one size for all."""
+        sizes = {name: sizes.built_at for name, sizes in self.dynamic.items()}
+        return self.model_copy(update={"dimensions": self.dimensions | sizes}) if sizes else self
+
+    @property
+    def build_id(self) -> str:
+        """Return a stable slug of what is built for the cell. Cells that share a dynamic build have the same one."""
+        spans = {name: f"{sizes.low}-{sizes.high}" for name, sizes in self.dynamic.items()}
+        return self.model_copy(update={"dimensions": self.dimensions | spans}).id
+
+    @property
+    def range_id(self) -> str:
+        """Return a stable slug of what is measured over a range of sizes, by whichever backend in any environment."""
+        return self.model_copy(update={"backend": "", "mode": "default", "environment": ""}).build_id
+
+    @property
+    def is_onnx_file(self) -> bool:
+        """Return True if its model is an ONNX file, which torch cannot call: there is no eager to compare with."""
+        return self.model.startswith("onnx:")
+
+    @property
+    def is_trained(self) -> bool:
+        """Return True if a call computes gradients."""
+        return self.task in TRAINED
+
+    @property
+    def title(self) -> str:
+        """Return the name of its contest in words, such as `conv (batch 4, size 128) on cpu, fp32`."""
+        sizes = ", ".join(f"{name} {value}" for name, value in self.dimensions.items())
+        task = "" if self.task == "inference" else f", {self.task}"
+        return f"{self.model}{f' ({sizes})' if sizes else ''} on {self.device}, {self.precision}{task}"
+
+    @property
+    def contest_id(self) -> str:
+        """Return a stable slug of all but backend and mode. Cells with the same one are ranked against each other."""
+        sizes = [f"{key}{_text_slug(str(value))}" for key, value in sorted(self.dimensions.items())]
+        seed = [f"seed{self.seed}"] if self.seed else []
+        return _slug("_".join([_model_slug(self.model), *sizes, self.task, self.device, self.precision, *seed]))
+
+    @property
+    def id(self) -> str:
+        """Return a stable slug of the cell, which is also a file name."""
+        where = f".{self.environment}" if self.environment else ""
+        spans = [f"{name}{sizes.low}-{sizes.built_at}-{sizes.high}" for name, sizes in sorted(self.dynamic.items())]
+        return _slug("_".join([self.contest_id, f"{self.backend}.{self.mode}{where}", *spans]))
+
+
+class Phase(Frozen):
+    """A named and timed stage of starting: `export`, `compile`, `load`, `first_call`, `settle`.
+
+    Some builds need more calls than the first one until they are final. These calls are the phase `settle`.
+    """
+
+    name: str
+    seconds: Seconds
+    calls: int = 0  # that were answered during this phase, apart from the first call
+
+
+FIRST_CALL = "first_call"
+SETTLE = "settle"
+
+
+class Interval(Frozen):
+    low: float
+    high: float
+
+
+class Burst(Frozen):
+    """One turn of one cell.
+
+    Cells with the same `group` were alive together. Those with the same `round` as well were measured within the same
+    few seconds, so that a drift of the machine does not change their ratio.
+    """
+
+    group: int
+    round: int
+    started_s: float  # since the start of the run
+    samples_ns: list[Nanoseconds]  # end-to-end latency of each call
+    process: int = 0  # which of the cell's processes took it: `Process.index`
+    conditions: Conditions | None = None
+
+
+class Process(Frozen):
+    """One of the processes that a cell was measured in.
+
+    The first process of each build builds cold. The others start warm, from its caches and its artefact.
+    """
+
+    index: int  # the epoch: cells' processes of one epoch were alive together
+    warm: bool
+    build: int = 0  # number of the build that it ran
+    phases: list[Phase]
+    calls: int = 0
+    median_ms: Milliseconds | None = None  # median over its bursts of the burst's median
+
+    @property
+    def build_s(self) -> float:
+        """Return the seconds from the model in memory, or the artefact on disk, to a compiled model."""
+        return build_seconds(self.phases)
+
+    @property
+    def first_answer_s(self) -> float:
+        """Return the seconds from the model in memory, or the artefact on disk, to the first call's outputs."""
+        return sum(phase.seconds for phase in self.phases if phase.name != SETTLE)
+
+
+class Latency(Frozen):
+    """Summary of `Record.bursts`. A percentile is None if the sample is too small for it."""
+
+    calls: int
+    median_ms: Milliseconds  # fitted to the whole contest (docs/method.md), with four significant digits
+    median_ci95_ms: Interval | None  # over processes, or over the bursts of a single one; never over calls
+    mean_ms: Milliseconds
+    std_ms: MillisecondsOrZero
+    min_ms: Milliseconds
+    p90_ms: Milliseconds | None
+    p95_ms: Milliseconds | None
+    p99_ms: Milliseconds | None
+    p999_ms: Milliseconds | None
+    processes: int = 1
+    process_spread: float | None = None  # slowest process / fastest process - 1; None for a single one
+
+
+class WarmUp(Frozen):
+    """The untimed calls before the first burst."""
+
+    calls: int
+    seconds: Seconds
+    steady: bool  # three consecutive windows agreed within 2 %
+    trendless: bool = False  # it was not steady, but calls became neither faster nor slower at its end
+
+
+class Throughput(Frozen):
+    """The rate of calls back to back, with one synchronisation per block."""
+
+    calls_per_s: float
+    blocks: int
+    block_s: Seconds
+
+
+class DeviceTime(Frozen):
+    """The time between two CUDA events around one call, on the cell's own stream."""
+
+    median_ms: MillisecondsOrZero
+    calls: int
+
+
+class Kernel(Frozen):
+    """A kernel or copy on a GPU, with its share of the time of all of them, 0 to 1."""
+
+    name: str
+    share: float
+
+
+class KernelTimes(Frozen):
+    """What a GPU does in one call, from a trace of a few calls."""
+
+    busy_ms: MillisecondsOrZero  # a kernel or a copy runs; the rest of the call, the GPU waits
+    kernels: float  # and copies, in one call
+    longest: list[Kernel]  # those that take most time, all runs of one kernel together
+    calls: int
+
+
+class Stage(Frozen):
+    """One part of a call, timed apart, with a synchronisation before and after it.
+
+    The parts together take longer than the call, which synchronises once.
+    """
+
+    name: str  # "forward", "backward", "optimizer"
+    calls: int
+    median_ms: MillisecondsOrZero
+    mean_ms: MillisecondsOrZero
+    std_ms: MillisecondsOrZero
+
+
+class Energy(Frozen):
+    """The energy of a call beyond that of an idle machine, from a counter read before and after many calls."""
+
+    joules_per_call: float
+    idle_w: float  # power while nothing ran, already subtracted
+    calls: int
+    seconds: Seconds
+    source: str  # "NVML, the whole GPU" or "RAPL, the CPU package"
+
+
+class Accuracy(Frozen):
+    """The error against the reference, which is the model's outputs in float64, over all inputs and outputs."""
+
+    rmse: float
+    relative_rmse: float  # rmse / root mean square of the reference; without the changes that are unheld
+    max_abs_error: float
+    eager_rmse: float | None  # eager's in the same precision on the same device
+    allclose: bool
+    rtol: float
+    atol: float
+    passed: bool
+    rule: str  # what decided: "allclose", "rmse <= 2x eager", or what failed
+    rmse_after: float | None = None  # checked once more after the last burst
+    changes: int = 0  # parameters whose change by a training step was checked
+    changes_unheld: int = 0  # of these: the precision is too coarse to hold the change, even eager's
+
+
+class Generated(Frozen):
+    """A whole generation: the likeliest token at each step, compared with eager's in the same precision."""
+
+    tokens: int  # of each sequence
+    sequences: int
+    agreed: int  # tokens before the first one that differs from eager's, in the sequence where that comes first
+    margin: float | None = None  # eager's two best logits were so far apart at that token; None: all agree
+    usual_margin: float  # median of that distance over all tokens
+
+
+DRIVERS_ACCOUNT = "driver, this process"
+"""How a process's device memory was read where the driver keeps an account of it."""
+
+
+class Memory(Frozen):
+    peak_resident_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    device_bytes_source: str | None = None  # how peak_device_bytes was read
+    artifact_bytes: int | None = None  # what the backend wrote to disk for this cell
+
+    @property
+    def is_own_account(self) -> bool:
+        """Return True when the driver tells what the process itself uses, so that others beside it do not matter."""
+        return self.device_bytes_source == DRIVERS_ACCOUNT
+
+
+class Extent(StrEnum):
+    """How much of the work ran where the cell asked for it."""
+
+    FULL = "full"
+    PARTIAL = "partial"
+    FALLBACK = "fallback"
+
+
+class Placement(Frozen):
+    """Where the work of a cell really ran."""
+
+    extent: Extent
+    engines: dict[str, int] = Field(default_factory=dict)  # engine or provider -> number of operators, or of graphs
+    fallbacks: list[str] = Field(default_factory=list)  # operators that ran elsewhere, or what broke the graph
+    time_share: dict[str, float] = Field(default_factory=dict)  # engine -> share of a profiled call's time, 0 to 1
+    evidence: list[str] = Field(default_factory=list)  # what this was read from
+
+
+class TensorCores(Frozen):
+    """The highest rate of a GPU's matrix units in one precision, without sparsity, from the maker's figures."""
+
+    flops_per_s: float  # operations per clock and multiprocessor x multiprocessors x sm_clock_mhz
+    sm_clock_mhz: int  # the highest one that the GPU has, which it seldom holds at this work
+
+
+class Work(Frozen):
+    """The work of one call of a model, independent of the backend."""
+
+    flops: int
+    bytes_moved: int
+
+
+class Ceilings(Frozen):
+    """The highest rates that this machine reaches in one precision."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    tensor_cores: TensorCores | None = None
+
+
+class Roofline(Frozen):
+    """The shortest time that the machine's two ceilings allow for a call, and how near the cell came to it.
+
+    The source of this model is Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
+    multicore architectures", CACM 52(4), 2009.
+    """
+
+    flops: int  # floating-point operations of one call, by torch.utils.flop_counter (matrix products, convolutions)
+    bytes_moved: int  # the least a call must move: weights, inputs and outputs, once
+    ceiling_flops_per_s: float  # of a large matrix product in this precision, measured on this machine
+    ceiling_bytes_per_s: float  # of a large copy, measured on this machine
+    floor_ms: float  # max(flops / ceiling, bytes / ceiling)
+    bound: str  # "compute" or "memory": which of the two the floor comes from
+    share: float | None  # floor_ms / median latency: 1 is the floor itself; None without a latency
+    tensor_cores: TensorCores | None = None  # None: none do this precision, or it is not known what they do
+
+
+class Ratio(Frozen):
+    """How many times faster one cell is than another: above 1, the first one is faster."""
+
+    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    ci95: Interval | None
+    paired: bool  # from bursts of the same rounds; otherwise drift between the two is not divided out
+    processes: int = 1  # of each side that the interval is over; 1: it is over the rounds of one process
+
+
+class DoubtKind(StrEnum):
+    """The kinds of doubts, in order of weight. The comments say what the fields of a `Doubt` hold."""
+
+    UNDECIDED = "undecided"  # measuring ended early; labels: the best and others, ratios: to each; values: processes
+    NOT_TOLD_APART = "not told apart"  # labels: the winner and others behind the runner-up, ratios: to each of them
+    NARROW_LEAD = "narrow lead"  # labels: the winner; values: processes
+    NO_BASELINE = "no baseline"  # labels: the name of the baseline
+    UNPAIRED = "unpaired"  # some cells shared no rounds
+    REQUIREMENT = "requirement"  # details: quantity, comparison, limit as written; values: value, if it is known
+    CAVEAT = "caveat"  # details: what is true of every number of this backend
+    NOTED = "noted"  # details: a text, from a report of schema 1
+    REFERENCE = "reference"  # not all float64; details: its type, then operators that ran in float32, or how it failed
+    COARSE_CHECK = "coarse check"  # eager is far from the reference, so it rejects little; values: largest error
+    RECOMPILED = "recompiled"  # compiled again while it was measured; values: count
+    WARM_UP = "warm-up"  # it did not become steady; values: seconds
+    WARM_UP_NOISE = "warm-up noise"  # it did not become steady, but no trend was left
+    PROCESS_LOST = "process lost"  # a further process could not be measured; details: why
+    SETTLED_LATE = "settled late"  # calls were needed until the build was final; values: calls, seconds
+    PLACEMENT = "placement"  # part of it ran elsewhere; details: the extent, then what ran elsewhere
+    BUILD_SPREAD = "build spread"  # builds differ more than processes; values: slowest / fastest - 1 by label
+    PROCESS_SPREAD = "process spread"  # equal processes differ; values: slowest / fastest - 1 by label
+    FRESH_MEMORY = "fresh memory"  # the C library gives memory back after each call; values: pages in a call by label
+    CLOCK_FELL = "clock fell"  # of the GPU; values: share, lowest_mhz, temperature_c; details: NVML's reasons
+    CLOCK_HELD_DOWN = "clock held down"  # of the GPU; values: share, temperature_c; details: NVML's reasons
+    WAITED = "waited"  # other processes took the cores; values: share, involuntary_switches; counted: not left out
+    ALWAYS_WAITED = "always waited"  # threads never all had a core; values: share of time by label
+    STOLEN = "stolen"  # the hypervisor took the cores; values: share; counted: not left out
+    DRIFT = "drift"  # of the machine's speed; values: share, fastest_ms, slowest_ms
+    GPU_SHARED = "gpu shared"  # values: processes
+    NOT_RANKED = "not ranked"  # details: status, reason
+
+
+class Doubt(Frozen):
+    """One reason to believe a number, or a verdict, less. `bakeoff.reports.sentences` turns it into words."""
+
+    kind: DoubtKind
+    labels: list[str] = Field(default_factory=list)  # of the cells it is about; empty in a record: its own
+    values: dict[str, float] = Field(default_factory=dict)
+    ratios: list[Ratio] = Field(default_factory=list)
+    details: list[str] = Field(default_factory=list)
+
+
+class LeftEarly(Frozen):
+    """Why a cell was measured in fewer processes than others: it was surely beaten."""
+
+    after_process: int  # so many processes it had
+    ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)]  # so many times slower it was at least
+    than: str  # label of the cell that was faster
+    seen_in: Literal["rounds", "interval"] = "rounds"  # the least ratio is that of every round, or the interval's end
+
+
+class Record(Frozen):
+    """The end of one cell. A cell without numbers has a `reason`."""
+
+    cell: Cell
+    status: Status
+    reason: str = ""
+    asked_by_name: bool = False  # its backend was named on the command line, so its absence is a failure
+    died_in: str | None = None  # the phase that was under way when it ended
+    signal: int | None = None
+    phases: list[Phase] = Field(default_factory=list)
+    warm_up: WarmUp | None = None
+    processes: list[Process] = Field(default_factory=list)  # the first one's phases are those above
+    left: LeftEarly | None = None  # before the last epoch
+    bursts: list[Burst] = Field(default_factory=list)
+    latency: Latency | None = None
+    throughput: Throughput | None = None
+    device_time: DeviceTime | None = None
+    kernel_times: KernelTimes | None = None
+    stages: list[Stage] = Field(default_factory=list)  # a training task's, where a call is not one whole
+    energy: Energy | None = None
+    load: Load | None = None  # what it carried under load, where that was asked for
+    accuracy: Accuracy | None = None
+    generated: Generated | None = None  # of the tasks prefill and decode
+    memory: Memory | None = None
+    placement: Placement | None = None
+    roofline: Roofline | None = None
+    precision_in_force: dict[str, JsonValue] = Field(default_factory=dict)  # every switch that bears on it, as it stood
+    settings: dict[str, JsonValue] = Field(default_factory=dict)  # what else was in force: threads, options
+    versions: dict[str, str] = Field(default_factory=dict)  # of the libraries this backend used
+    doubts: list[Doubt] = Field(default_factory=list)  # about this record's numbers
+    command: str = ""  # measures this cell again
+    recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again, once for each time
+    artifact: str = ""  # the folder that keeps what the backend built, within the run's; empty if none is kept
+    place: str = ""  # where in a pool it was measured, such as cuda:1; empty: nothing ran beside its contest
+    log_tail: str = ""  # last lines the child printed, kept when it failed
+    started_at: str = ""  # ISO 8601, UTC
+    elapsed_s: Seconds = 0.0
+
+    @property
+    def build_s(self) -> float:
+        """Return the seconds from the model in memory to a compiled model."""
+        return build_seconds(self.phases)
+
+    @property
+    def phases_until_first_answer(self) -> list[Phase]:
+        """Return all phases except the calls that a build needed after its first answer."""
+        return [phase for phase in self.phases if phase.name != SETTLE]
+
+    @property
+    def first_call_s(self) -> float | None:
+        return next((phase.seconds for phase in self.phases if phase.name == FIRST_CALL), None)
+
+    @property
+    def warm_start(self) -> Process | None:
+        """Return the first process that started from the caches and the artefact of another one."""
+        return next((process for process in self.processes if process.warm), None)
+
+
+class Standing(Frozen):
+    """One ranked cell of a contest."""
+
+    cell_id: str
+    label: str
+    rank: int  # 1 is the best; cells tied with the best share rank 1
+    median_ms: Milliseconds
+    speedup_over_baseline: Ratio | None
+    break_even_calls: int | None  # the call from which building has paid against the baseline; 0: at once; None: never
+    break_even_established: bool = True  # False: the latencies' difference is not, and break_even_calls is None
+
+
+class Verdict(Frozen):
+    """Who wins a contest, by how much, and the doubts in words. It is for readers of the JSON: we judge the records."""
+
+    contest_id: str
+    title: str  # "conv on cpu, fp32"
+    baseline: str | None  # label of the cell that ratios are taken to
+    winner: str | None  # None where nobody can be ranked, or the best ones tie
+    tied: list[str] = Field(default_factory=list)  # labels that share the first place
+    runner_up: str | None = None
+    lead: Ratio | None = None  # winner over runner-up
+    standings: list[Standing] = Field(default_factory=list)
+    sentence: str
+    unstable: bool = False  # measuring ended before every interval that could change this was decided
+    doubts: list[str] = Field(default_factory=list)
+
+
+class Gpu(Frozen):
+    index: int
+    name: str
+    memory_bytes: int | None = None
+    driver: str | None = None
+    sm_clock_mhz: int | None = None
+    max_sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    persistence_mode: bool | None = None
+    other_processes: int | None = None
+
+
+class Environment(Frozen):
+    """The machine and the software of a run. A value that could not be read is None."""
+
+    hostname: str
+    os: str
+    cpu: str
+    physical_cores: int | None
+    logical_cores: int | None
+    usable_cores: int | None  # after affinity
+    governor: str | None
+    memory_bytes: int | None
+    torch_threads: int | None
+    gpus: list[Gpu] = Field(default_factory=list)
+    python: str
+    versions: dict[str, str] = Field(default_factory=dict)
+    cuda: str | None = None
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+    container: str | None = None
+    variables: dict[str, str] = Field(default_factory=dict)  # the allow-listed ones that bear on speed
+
+
+class Report(Frozen):
+    """A whole run."""
+
+    schema_version: str = SCHEMA_VERSION
+    run_id: str
+    created_at: str
+    complete: bool  # every planned cell has its record
+    planned: int  # number of cells
+    command: str
+    request: dict[str, JsonValue]
+    environment: Environment
+    records: list[Record]
+    verdicts: list[Verdict] = Field(default_factory=list)  # filled when a report is written
+    notes: list[str] = Field(default_factory=list)  # what holds for the whole run: start method, splits, interruptions
+    elapsed_s: Seconds = 0.0
+
+
+def build_seconds(phases: Iterable[Phase]) -> float:
+    """Return the seconds of building: those of all phases that answer no call."""
+    return sum(phase.seconds for phase in phases if phase.name not in (FIRST_CALL, SETTLE))
+
+
+def _slug(text: str) -> str:
+    """Turn `text` into a file name of at most 150 characters. A hash keeps it unique if it had to be cut."""
+    safe = re.sub(r"[^A-Za-z0-9._=-]+", "-", text).strip("-.")
+    if len(safe) <= 150:
+        return safe
+    return f"{safe[:139]}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def _text_slug(text: str) -> str:
+    """Return `text` if it is a safe file name, else its safe part and a hash."""
+    return text if _slug(text) == text else f"{_slug(text)}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+def _model_slug(model: str) -> str:
+    """Shorten a path in a model's name to its last part and a hash of the whole."""
+    if "/" not in model and ":" not in model:
+        return model
+    last = re.split(r"[/\\]", model)[-1]
+    return f"{last}-{hashlib.sha256(model.encode()).hexdigest()[:6]}"

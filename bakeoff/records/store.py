@@ -1,0 +1,296 @@
+"""Keeps a run in its folder: the request, one file for each finished cell, and one for each unfinished contest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.device import Device
+from bakeoff.records.errors import UsageError
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Ceilings, Environment, Frozen, Memory, Phase, Record, Seconds, Status, Work
+from bakeoff.records.upgrade import upgrade_record
+
+VMSTAT = Path("/proc/vmstat")
+"""The kernel's counters, on Linux."""
+
+
+BUILD_FILE = "build.json"
+
+
+class UnfinishedCell(Frozen):
+    """A cell between two of its processes."""
+
+    record: Record  # as it would stand without a further process
+    time_left_s: float  # of its time limit
+    last_process_s: Seconds  # that its last process took of this limit
+    peak_memory: Memory | None  # of its last process
+    builds: str  # the folder of what it has built; caches do not survive a move
+
+
+class FirstBuild(Frozen):
+    """What a cell has built in its first process, before this process has ended."""
+
+    folder: str  # that it lies in; caches do not survive a move
+    phases: list[Phase]
+    memory: Memory
+
+
+class UnfinishedContest(Frozen):
+    """A contest between two epochs. It goes on from here when a run that was killed is resumed."""
+
+    contest_id: str
+    epochs: int  # that have ended
+    held_all: bool  # memory held all cells at once in the last one
+    cells: list[UnfinishedCell]
+    place: str = ""  # of a pool
+
+
+class Store:
+    """The folder of one run. Everything in it except the report is written while the run goes on."""
+
+    def __init__(self, root: Path, vmstat: Path = VMSTAT) -> None:
+        self.root = root
+        self._save_elapsed: Callable[[], object] = lambda: None
+        self._vmstat = vmstat
+        self._kernel_kills = _kernel_kills(vmstat)
+
+    @staticmethod
+    def check(root: Path) -> None:
+        """Make the folder of a new run. Raises UsageError if it cannot be made or written, or is not empty."""
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            if any(root.iterdir()):
+                raise UsageError(f"--out {root}: the folder is not empty; name another, or: bakeoff resume {root}")
+            with tempfile.TemporaryFile(dir=root):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"--out {root}: cannot be written ({error.strerror or error}): name a folder that can"
+            ) from None
+
+    @classmethod
+    def create(cls, root: Path, request: Frozen, planned: Sequence[str], command: str) -> Store:
+        """Begin a new run in `root`. Raises what `check` raises."""
+        cls.check(root)
+        for name in ("cells", "logs", "reference"):
+            (root / name).mkdir()
+        store = cls(root)
+        store._write_plan({"command": command, "planned": list(planned), "request": request.model_dump(mode="json")})
+        return store
+
+    @staticmethod
+    def is_run(root: Path) -> bool:
+        """Return True if a run has begun in this folder."""
+        return (root / "plan.json").exists()
+
+    @classmethod
+    def open(cls, root: Path) -> Store:
+        """Open the folder of an earlier run. Raises UsageError if there is none."""
+        store = cls(root)
+        store.request()
+        return store
+
+    def request(self) -> dict[str, Any]:
+        """Return the request as JSON values. Raises UsageError if the folder holds no readable run."""
+        plan = self._read_plan()
+        if not isinstance(plan, dict) or not isinstance(plan.get("request"), dict):
+            raise UsageError(f"{self.root / 'plan.json'} is not a plan of this version of Bakeoff")
+        return dict(plan["request"])
+
+    @property
+    def command(self) -> str:
+        return str(self._read_plan().get("command", ""))
+
+    @property
+    def planned(self) -> list[str]:
+        """Return the ids of all cells in the order planned."""
+        return list(self._read_plan().get("planned", []))
+
+    def save(self, record: Record) -> None:
+        """Write the record of a cell that has ended."""
+        write_atomically(self._ended(record.cell.id), record.model_dump_json())
+
+    def keep(self, contest: UnfinishedContest) -> None:
+        """Write how far a contest has come, in one step, in case the run is killed."""
+        path = self._unfinished(contest.contest_id)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, contest.model_dump_json())
+        self._save_elapsed()
+
+    def unfinished(self, contest_id: str) -> UnfinishedContest | None:
+        """Return how far a contest has come, or None if it has not begun or has ended."""
+        path = self._unfinished(contest_id)
+        return UnfinishedContest.model_validate_json(path.read_text()) if path.exists() else None
+
+    def all_unfinished(self) -> list[UnfinishedContest]:
+        """Return how far each contest has come that has begun and not ended."""
+        return [UnfinishedContest.model_validate_json(path.read_text()) for path in self.root.glob("unfinished/*.json")]
+
+    def forget(self, contest_id: str, cell_ids: Sequence[str]) -> None:
+        """Remove what was kept of an unfinished contest, and what its cells have built."""
+        self._unfinished(contest_id).unlink(missing_ok=True)
+        self.forget_builds(cell_ids)
+
+    def builds(self, build_id: str) -> Path:
+        """Return the folder for what the workers of a cell share: its artefact and its caches. Cells that are served
+        by one dynamic build share it, too.
+
+        It is resolved, because some compilers would take a path through a link for another one.
+        """
+        return self.root.resolve() / "builds" / build_id
+
+    def forget_builds(self, build_ids: Iterable[str]) -> None:
+        """Remove what was built for several contests."""
+        for build_id in build_ids:
+            shutil.rmtree(self.builds(build_id), ignore_errors=True)
+        with contextlib.suppress(OSError):  # something else was built, too
+            (self.root / "builds").rmdir()
+
+    def keep_build(self, build: FirstBuild) -> None:
+        """Write what a build has taken beside it, in case the run is killed before anything of it is measured."""
+        write_atomically(Path(build.folder) / BUILD_FILE, build.model_dump_json())
+
+    @staticmethod
+    def build_in(folder: Path) -> FirstBuild | None:
+        """Return what was kept of the build in this folder, unless it was moved here."""
+        path = folder / BUILD_FILE
+        build = FirstBuild.model_validate_json(path.read_text()) if path.exists() else None
+        return build if build and build.folder == str(folder) else None
+
+    def records(self, cell_ids: Sequence[str] | None = None) -> list[Record]:
+        """Return the records so far of these cells, or of all of them in the order planned.
+
+        A cell that has not ended has the record that was kept.
+        """
+        found = {cell.record.cell.id: cell.record for contest in self.all_unfinished() for cell in contest.cells}
+        wanted = self.planned if cell_ids is None else cell_ids
+        for cell_id in wanted:
+            if self.has(cell_id):
+                document = json.loads(self._ended(cell_id).read_text())
+                found[cell_id] = Record.model_validate(upgrade_record(document))
+        return [found[cell_id] for cell_id in wanted if cell_id in found]
+
+    def has(self, cell_id: str) -> bool:
+        """Return True if the cell has ended."""
+        return self._ended(cell_id).exists()
+
+    def forget_not_reached(self) -> None:
+        """Remove the records of cells that the time budget did not reach, so that they can be measured now."""
+        for record in self.records():
+            if record.status is Status.NOT_REACHED:
+                self._ended(record.cell.id).unlink()
+
+    def next_group(self) -> int:
+        """Return a number that no group of cells of this run has."""
+        return 1 + max((burst.group for record in self.records() for burst in record.bursts), default=-1)
+
+    def log(self, name: str) -> Path:
+        return self.root / "logs" / f"{name}.log"
+
+    def reference(self, contest_id: str) -> Path:
+        return self.root / "reference" / f"{contest_id}.safetensors"
+
+    def sample(self, contest_id: str) -> Path:
+        """Return the file with one input set and the outputs that it must give, for what is exported."""
+        return self.root / "reference" / f"{contest_id}.sample.npz"
+
+    def inputs(self, contest_id: str) -> Path:
+        """Return the file with the contest's input sets, for cells whose build is made with those of another size."""
+        return self.root / "reference" / f"{contest_id}.inputs.pt"
+
+    def save_work(self, contest_id: str, work: Work) -> None:
+        """Keep the work of a call beside the reference, which is computed in the same process."""
+        write_atomically(self._work(contest_id), work.model_dump_json())
+
+    def work(self, contest_id: str) -> Work | None:
+        """Return the work of a call of this contest's model, or None if it was not counted."""
+        path = self._work(contest_id)
+        return Work.model_validate_json(path.read_text()) if path.exists() else None
+
+    def save_ceilings(self, device: Device, precision: Precision, ceilings: Ceilings) -> None:
+        path = self._ceilings(device, precision)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, ceilings.model_dump_json())
+
+    def ceilings(self, device: Device, precision: Precision) -> Ceilings | None:
+        """Return the machine's highest rates, or None if they were not measured."""
+        path = self._ceilings(device, precision)
+        return Ceilings.model_validate_json(path.read_text()) if path.exists() else None
+
+    def note(self, text: str) -> None:
+        """Keep a note for the readers of the report. The same note is kept once."""
+        if text not in self.notes():
+            with open(self.root / "notes.txt", "a", encoding="utf-8") as file:
+                file.write(text + "\n")
+
+    def notes(self) -> list[str]:
+        path = self.root / "notes.txt"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return list(dict.fromkeys(lines))  # two places of a pool may have written the same one
+
+    def save_environment(self, environment: Environment) -> None:
+        write_atomically(self.root / "environment.json", environment.model_dump_json(indent=1))
+
+    def environment(self) -> Environment | None:
+        path = self.root / "environment.json"
+        return Environment.model_validate_json(path.read_text()) if path.exists() else None
+
+    @contextlib.contextmanager
+    def timed(self, now_s: Callable[[], float] = time.monotonic) -> Iterator[Callable[[], object]]:
+        """Add the time of the block to that of the run, even if the block raises. It can save the time so far."""
+        begun_s, before_s = now_s(), self.elapsed_s
+        self._save_elapsed = lambda: write_atomically(self.root / "elapsed_s", str(before_s + now_s() - begun_s))
+        try:
+            yield self._save_elapsed
+        finally:
+            self._save_elapsed()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Return the seconds of measuring so far, over all resumptions, up to the last epoch where SIGKILL ended it."""
+        path = self.root / "elapsed_s"
+        return float(path.read_text()) if path.exists() else 0.0
+
+    def kernel_killed(self) -> bool:
+        """Return True if the kernel has killed a process for lack of memory since the last call of this."""
+        before, self._kernel_kills = self._kernel_kills, _kernel_kills(self._vmstat)
+        return self._kernel_kills > before
+
+    def _ended(self, cell_id: str) -> Path:
+        return self.root / "cells" / f"{cell_id}.json"
+
+    def _unfinished(self, contest_id: str) -> Path:
+        return self.root / "unfinished" / f"{contest_id}.json"
+
+    def _work(self, contest_id: str) -> Path:
+        return self.root / "reference" / f"{contest_id}.work.json"
+
+    def _ceilings(self, device: Device, precision: Precision) -> Path:
+        return self.root / "ceilings" / f"{device.slug}_{precision}.json"
+
+    def _write_plan(self, plan: dict[str, object]) -> None:
+        write_atomically(self.root / "plan.json", json.dumps(plan, indent=1))
+
+    def _read_plan(self) -> dict[str, Any]:
+        path = self.root / "plan.json"
+        try:
+            plan: dict[str, Any] = json.loads(path.read_text())
+        except (OSError, ValueError):
+            raise UsageError(f"{self.root} holds no run: there is no readable {path.name} in it") from None
+        return plan
+
+
+def _kernel_kills(vmstat: Path) -> int:
+    """Return how many processes the kernel has killed for lack of memory, or 0 if it does not say."""
+    if not vmstat.exists():
+        return 0
+    with open(vmstat, encoding="ascii") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)

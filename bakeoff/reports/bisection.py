@@ -1,0 +1,91 @@
+"""Says what a bisection found: a line for each step, and the first slow version."""
+
+from __future__ import annotations
+
+from bakeoff.judging.bisection import Bisection, Call, Step
+from bakeoff.judging.decision import Relation, relation
+from bakeoff.reports import sentences
+from bakeoff.reports.format import NONE
+from bakeoff.reports.markdown import escape, table
+from bakeoff.reports.words import listed
+
+
+def to_markdown(found: Bisection) -> str:
+    """Return what was found, and the table of the steps."""
+    return f"{escape(conclusion(found))}\n\n{steps_table(found)}"
+
+
+def steps_table(found: Bisection) -> str:
+    """Return a row for each version that was tried, in their order."""
+    order = sorted(found.steps, key=lambda step: found.versions.index(step.version))
+    rows = [
+        [
+            escape(step.version),
+            step.call.value,
+            NONE if step.over_good is None else sentences.ratio(step.over_good),
+            NONE if step.below_bad is None else sentences.ratio(step.below_bad),
+            escape(step.reason),
+        ]
+        for step in order
+    ]
+    headings = [found.package, "", f"time over {found.good}'s", f"{found.bad}'s time over its own", ""]
+    return table(list(map(escape, headings)), rows, "llrrl") + "\n"
+
+
+def step_line(found: Bisection, step: Step) -> str:
+    """Return `onnxruntime 1.30.0: slow, 1.31x [1.28, 1.34] the time of 1.28.0`."""
+    told = step.reason if step.over_good is None else f"{_times(step)} the time of {found.good}"
+    return f"{found.package} {step.version}: {step.call}, {told}"
+
+
+def conclusion(found: Bisection) -> str:
+    """Say which version is the first slow one, or why none is named."""
+    if not found.steps:
+        return "Nothing was measured yet."
+    first, suspects = found.steps[0], found.suspects
+    if not suspects:
+        return _no_difference(found, first)
+    if found.next_version is not None:
+        return f"Not finished: the first slow version of {found.package} is one of {listed(suspects, 'or')}."
+    if step := found.first_slow:
+        before = found.versions[found.versions.index(step.version) - 1]
+        said = (
+            f"{found.package} {step.version} is the first slow version: {found.backend} takes {_times(step)} the time "
+            f"of {found.good}, and {before} is the last fast one."
+        )
+        if step.below_bad and relation(step.below_bad) is Relation.FASTER:
+            said += f" It is not all: with {found.bad} it takes {sentences.ratio(step.below_bad)} as long again."
+        return said
+    return f"The first slow version of {found.package} is one of {listed(suspects, 'or')}. {_what_settles(found)}"
+
+
+def _no_difference(found: Bisection, first: Step) -> str:
+    """Say how the ends compare, where the bad one is not surely slower."""
+    if first.over_good is None:
+        return f"{found.bad} was not measured."
+    ratio = f"{found.backend} takes {_times(first)} the time with {found.bad}"
+    if first.call is Call.UNDECIDED:
+        return f"{found.good} and {found.bad} are not told apart ({ratio}): {_settling(first)}."
+    is_faster = relation(first.over_good) is Relation.SLOWER
+    said = f"{found.bad} is faster than {found.good}" if is_faster else f"{found.good} and {found.bad} do not differ"
+    return f"{said} ({ratio}): there is nothing to find between them."
+
+
+def _what_settles(found: Bisection) -> str:
+    """Say why the suspects could not be told apart, and what would."""
+    said = []
+    for step in filter(None, map(found.step_of, found.suspects)):
+        if step.call is Call.SKIPPED:
+            said.append(f"{step.version} was skipped: {step.reason}.")
+        if step.call is Call.UNDECIDED:
+            said.append(f"{step.version} is undecided ({_times(step)} the time of {found.good}): {_settling(step)}.")
+    return " ".join(said)
+
+
+def _settling(step: Step) -> str:
+    processes = step.over_good.processes if step.over_good else 1
+    return f"a quiet machine, or more processes than {processes} (--processes), would settle it"
+
+
+def _times(step: Step) -> str:
+    return sentences.ratio(step.over_good) if step.over_good else NONE

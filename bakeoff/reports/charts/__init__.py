@@ -1,0 +1,158 @@
+"""Every chart is described once, as plain values, and painted by matplotlib for the page and for files.
+
+`paint` and `clean_svg` import matplotlib, only when something is painted: importing the writer must not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.costs import STARTS
+from bakeoff.judging.history import History
+from bakeoff.judging.judgement import Judgement
+from bakeoff.judging.suites import Suite
+from bakeoff.judging.sweeps import Sweep
+from bakeoff.records.schema import Report
+from bakeoff.reports import findings, machine
+from bakeoff.reports.charts import building, calls, speed
+from bakeoff.reports.charts.change import of_change
+from bakeoff.reports.charts.chart import Chart, Stop
+from bakeoff.reports.charts.costs import costs
+from bakeoff.reports.charts.load import load_chart
+from bakeoff.reports.charts.palette import Look, Palette
+from bakeoff.reports.charts.roofline import roofline
+from bakeoff.reports.charts.suite import profile, speedup_map
+from bakeoff.reports.charts.sweep import compiled_attention, compiled_language_models, sweep_charts
+
+__all__ = ["CHARTS_PER_FILE", "Chart", "Palette", "Stop", "draw", "draw_history", "of_change", "of_contest", "of_suite",
+           "of_sweep", "place_on_x", "svg", "swatch"]  # fmt: skip
+
+CHARTS_PER_FILE = 12
+"""More contests than these go to a further file: `latency-2.svg`."""
+
+_ON_PAGES = {"drift", "roofline"}
+"""Charts that are drawn on the page only."""
+
+_IN_SWEEPS = {"latency", "speedup"}
+"""Charts of a contest that say what those of its sweep say."""
+
+_MAKERS: list[Callable[[ContestJudgement, Palette], Chart | None]] = [
+    load_chart,
+    speed.latency,
+    speed.speedup,
+    building.pareto,
+    *(partial(costs, start=start) for start in STARTS),
+    building.phases,
+    calls.samples,
+    calls.drift,
+    roofline,
+]
+
+
+def of_contest(contest: ContestJudgement, palette: Palette, report: Report) -> list[Chart]:
+    """Return the charts of a contest of this report that have something to show."""
+    return [_of_report(chart, report) for make in _MAKERS if (chart := make(contest, palette))]
+
+
+def of_sweep(sweep: Sweep, palette: Palette, report: Report) -> list[Chart]:
+    """Return the charts of a sweep of this report."""
+    return [_of_report(chart, report) for chart in sweep_charts(sweep, palette)]
+
+
+def of_suite(suite: Suite, palette: Palette, report: Report) -> list[Chart]:
+    """Return the charts of a suite of this report."""
+    return [_of_report(chart, report) for make in (profile, speedup_map) if (chart := make(suite, palette))]
+
+
+def svg(chart: Chart, palette: Palette) -> str:
+    """Return a chart for the page, whose style sheet names the colours."""
+    from bakeoff.reports.charts.paint import page_svg
+
+    return page_svg(chart, palette.variables)
+
+
+def swatch(look: Look) -> str:
+    """Return the marker of a configuration in its colour, for a legend of the page and beside a name."""
+    from bakeoff.reports.charts.paint import marker_svg
+
+    path = marker_svg(look.marker)
+    return f'<svg viewBox="-8 -8 16 16" class="swatch k{look.number}" aria-hidden="true">{path}</svg>'
+
+
+def place_on_x(chart: Chart, value: float) -> float:
+    """Return where a value of the x axis stands in the chart's SVG."""
+    from bakeoff.reports.charts import paint
+
+    return paint.place_on_x(chart, value)
+
+
+def draw(judgement: Judgement, folder: Path, png: bool = False) -> list[Path]:
+    """Write all figures that have something to show into `folder` as SVG, also as PNG if asked, and return the files.
+
+    The latencies and speed-ups of a sweep stand in its own figures, so its contests have none of these.
+    """
+    contests, sweeps = judgement.contests, judgement.sweeps
+    palette = Palette(cell.label for contest in contests for cell in contest.cells)
+    subjects = findings.subjects(contests)
+    swept = {id(contest) for sweep in sweeps for contest in sweep.contests}
+    charts: dict[str, list[Chart]] = {}
+    for place, contest in enumerate(contests):
+        left_out = _ON_PAGES | (_IN_SWEEPS if id(contest) in swept else set())
+        for chart in of_contest(contest, palette, _report_of(contest, judgement)):
+            if chart.name not in left_out:
+                charts.setdefault(chart.name, []).append(replace(chart, subject=subjects[place]))
+    for suite in judgement.suites:
+        for chart in of_suite(suite, palette, _report_of(suite.contests[0], judgement)):
+            charts.setdefault(chart.name, []).append(chart)
+    for sweep in sweeps:
+        for chart in of_sweep(sweep, palette, _report_of(sweep.contests[0], judgement)):
+            charts.setdefault(chart.name, []).append(chart)
+    for name, found in {
+        "sweep-seq": compiled_attention(contests),
+        "sweep-size": compiled_language_models(contests),
+    }.items():
+        if found:
+            charts[name] = [_of_report(chart, judgement.report) for chart in found]
+    headlines = findings.headlines(contests, sweeps)
+    titles = {name: findings.so_far(text, *judgement.reports) for name, text in headlines.items()}
+    return _draw(charts, {name: title[0].upper() + title[1:] for name, title in titles.items()}, folder, png)
+
+
+def draw_history(history: History, folder: Path) -> list[Path]:
+    """Write `history.png` and `history.svg`, and further files for many contests; nothing if no run has a latency."""
+    from bakeoff.reports.charts.history import of_history
+
+    return _draw({"history": of_history(history)}, {"history": ""}, folder, png=True)
+
+
+def _of_report(chart: Chart, report: Report) -> Chart:
+    """Say in a chart where and when it was measured, and in its title if the run is not complete."""
+    where = machine.origin(report.environment, report.records, report.created_at[:10])
+    return replace(chart, finding=findings.so_far(chart.finding, report), origin=where)
+
+
+def _report_of(contest: ContestJudgement, judgement: Judgement) -> Report:
+    """Return the report that holds the contest."""
+    return next(
+        report
+        for report in judgement.reports
+        if contest.run_id in (None, report.run_id)
+        and any(record.cell.contest_id == contest.contest_id for record in report.records)
+    )
+
+
+def _draw(charts: dict[str, list[Chart]], headlines: dict[str, str], folder: Path, png: bool) -> list[Path]:
+    from bakeoff.reports.charts import paint
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files: list[Path] = []
+    for name, found in charts.items():
+        for page, start in enumerate(range(0, len(found), CHARTS_PER_FILE), 1):
+            shown, stem = found[start : start + CHARTS_PER_FILE], name if page == 1 else f"{name}-{page}"
+            files += [paint.save_png(shown, headlines[name], folder / f"{stem}.png")] if png else []
+            files.append(paint.save_svg(shown, headlines[name], folder / f"{stem}.svg"))
+    return files

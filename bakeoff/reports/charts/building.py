@@ -1,0 +1,126 @@
+"""Charts of what building costs: its phases, and the build time against the latency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.records.schema import Latency
+from bakeoff.records.text import one_line
+from bakeoff.reports import findings, format
+from bakeoff.reports.charts.chart import BAR_Y, Axis, Bar, Chart, Dots, Line, Mark, Text, axis_around, lost_cell, name
+from bakeoff.reports.charts.palette import Palette
+
+SHORTEST_BUILD_S = 1e-3
+"""A shorter build stands here on a logarithmic axis."""
+
+_PHASES = {"export": "#4b6a9b", "compile": "#8c93a3", "load": "#b5a76c", "first_call": "#e6c229"}
+_OTHER_PHASE = "#777777"
+
+
+def phases(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw the time until the first answer as a stack of phases. The axis is linear, since lengths add up."""
+    longest_s = max((_total_s(cell) for cell in contest.cells), default=0.0)
+    if longest_s <= 0:
+        return None
+    found = {phase.name for cell in contest.cells for phase in cell.record.phases_until_first_answer}
+    names = [phase for phase in _PHASES if phase in found]
+    return Chart(
+        name="phases",
+        subject=contest.title,
+        finding=findings.phases(contest),
+        caption="Time until the first answer in s: export, compile, load and first call, from empty caches",
+        x=Axis("time (s)", 0.0, longest_s),
+        y=None,
+        marks=tuple(mark for place, cell in enumerate(contest.cells) for mark in _stack(place, cell, palette)),
+        rows=tuple(map(name, contest.cells)),
+        colours=(
+            *((phase.replace("_", " "), _PHASES[phase]) for phase in names),
+            *([("other", _OTHER_PHASE)] if found - set(names) else []),
+        ),
+    )
+
+
+def pareto(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw latency against build time. The stairs are the front of these two; a filled dot is not dominated at all."""
+    points = [(cell, found) for cell in contest.ranked if (found := cell.latency)]
+    if len(contest.ranked) < 2 or any(found.median_ms <= 0 for _, found in points):
+        return None
+    x = axis_around(_build_title(contest), [build_s(cell) for cell, _ in points], is_log=True)
+    front = stairs([(build_s(cell), found.median_ms) for cell, found in points])
+    corners = [front[0]]
+    for at_s, median_ms in front[1:]:
+        corners += [(at_s, corners[-1][1]), (at_s, median_ms)]
+    xs, ys = zip(*corners, (x.high, corners[-1][1]), strict=True)
+    marks = [Mark((Line(xs, ys, colour="soft", width=1.0),))]
+    reached = []
+    for cell, found in points:
+        at_s, ends_ms = build_s(cell), (interval.low, interval.high) if (interval := found.median_ci95_ms) else ()
+        reached += [found.median_ms, *ends_ms]
+        dot = Dots((at_s,), (found.median_ms,), cell.label in contest.front.labels, size=6.5)
+        whisker = (Line((at_s, at_s), ends_ms),) if ends_ms else ()
+        marks.append(Mark((*whisker, dot), _pareto_tip(cell, found), palette(cell.label)))
+    return Chart(
+        name="pareto",
+        subject=contest.title,
+        finding=findings.pareto(contest),
+        caption="Median latency in ms with its 95 % interval against build time in s; the line is their front. Hollow: "
+        f"another one is nowhere worse, and somewhere better, in {', '.join(contest.front.aims)}",
+        x=x,
+        y=axis_around("median latency (ms)", reached, is_log=min(reached) > 0),
+        marks=tuple(marks),
+        legend=tuple((name(cell), palette(cell.label)) for cell, _ in points),
+        foot_note=" ".join(f"\u00d7 {name(cell)} {cell.record.status}" for cell in contest.unranked),
+    )
+
+
+def build_s(cell: CellJudgement) -> float:
+    """Return the build time, long enough for a logarithmic axis."""
+    return max(cell.record.build_s, SHORTEST_BUILD_S)
+
+
+def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other is below in both coordinates, from left to right."""
+    found: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if not found or y < found[-1][1]:
+            found.append((x, y))
+    return found
+
+
+def _total_s(cell: CellJudgement) -> float:
+    return sum(phase.seconds for phase in cell.record.phases_until_first_answer)
+
+
+def _stack(place: int, cell: CellJudgement, palette: Palette) -> list[Mark]:
+    if not cell.record.phases:
+        return [lost_cell(place, cell, palette)]
+    marks, left_s, look = [], 0.0, palette(cell.label)
+    for phase in cell.record.phases_until_first_answer:
+        bar = Bar(place + BAR_Y, left_s, left_s + phase.seconds, colour=_PHASES.get(phase.name, _OTHER_PHASE))
+        marks.append(Mark((bar,), f"{cell.label}: {phase.name} {format.seconds(phase.seconds)} s", look))
+        left_s += phase.seconds
+    lost = "" if cell.latency else f" \u00d7 {one_line(format.ending(cell.record), 30)}"
+    text = f"{format.seconds(left_s)}{lost}"
+    return [
+        *marks,
+        Mark((Text(left_s, place + BAR_Y, text),), f"{cell.label}: {format.seconds(left_s)} s in all{lost}", look),
+    ]
+
+
+def _build_title(contest: ContestJudgement) -> str:
+    is_cut = any(build_s(cell) == SHORTEST_BUILD_S for cell in contest.ranked)
+    return f"build time (s){'; under 1 ms: at 1 ms' if is_cut else ''}"
+
+
+def _pareto_tip(cell: CellJudgement, latency: Latency) -> str:
+    record = cell.record
+    speedup = [f"{format.ratio(cell.speedup.value)}x"] if cell.speedup and not cell.is_baseline else []
+    parts = [
+        f"{cell.label}: {format.median(latency)} ms",
+        *speedup,
+        f"built in {format.seconds(record.build_s)} s",
+        f"{format.mebibytes(format.peak_memory(record)[0])} MiB",
+        f"relative error {format.error(record.accuracy.relative_rmse if record.accuracy else None)}",
+    ]
+    return ", ".join(parts)

@@ -1,0 +1,57 @@
+"""The chart of latency against the rate of requests, with the objective drawn in."""
+
+from __future__ import annotations
+
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.load import LoadedCell, Point
+from bakeoff.records.text import one_line
+from bakeoff.reports import format, load
+from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Mark, Text, axis_around
+from bakeoff.reports.charts.palette import Palette
+
+
+def load_chart(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw p99 as filled and p50 as hollow markers, faintly with settings that were not chosen."""
+    judged = contest.load
+    points = [point for cell in judged.cells for point in cell.points] if judged else []
+    if judged is None or not points:
+        return None
+    limit_ms = [judged.objective.limit_ms] if judged.objective else []
+    x = axis_around("requests sent per second", [point.rate for point in points], is_log=True)
+    latencies = [latency for point in points for latency in (point.p50_ms, point.p99_ms)]
+    y = axis_around("latency (ms)", [*latencies, *limit_ms], is_log=True)
+    marks = [mark for cell in judged.cells for mark in _marks_of(cell, palette)]
+    if judged.objective:
+        drawn = Line((x.low, x.high), (limit_ms[0], limit_ms[0]), colour="bad", width=0.9, is_dashed=True)
+        text = f"{judged.objective.percentile} < {limit_ms[0]:g} ms"
+        marks.append(Mark((drawn, Text(x.low, limit_ms[0], text, colour="bad", up_pt=5.0)), text))
+    return Chart(
+        name="load",
+        subject=contest.title,
+        finding=load.verdict(judged).removesuffix("."),
+        caption="p99 (filled) and p50 (hollow) of each window of load; settings that were not chosen are small",
+        x=x,
+        y=Axis(y.title, y.low, y.high, is_log=True),
+        marks=tuple(marks),
+        legend=tuple((one_line(cell.label, 36), palette(cell.label)) for cell in judged.cells if cell.points),
+    )
+
+
+def _marks_of(cell: LoadedCell, palette: Palette) -> list[Mark]:
+    look = palette(cell.label)
+    return [
+        Mark(
+            (
+                Dots((point.rate,), (point.p99_ms,), size=4.5 if point.is_chosen else 2.5),
+                Dots((point.rate,), (point.p50_ms,), is_filled=False, size=4.5 if point.is_chosen else 2.5),
+            ),
+            _tip(cell.label, point),
+            look,
+        )
+        for point in cell.points
+    ]
+
+
+def _tip(label: str, point: Point) -> str:
+    latencies = f"p50 {format.milliseconds(point.p50_ms)} ms, p99 {format.milliseconds(point.p99_ms)} ms"
+    return f"{label} at {load.rate(point.rate)} requests/s: {latencies}{'' if point.is_chosen else ', not chosen'}"

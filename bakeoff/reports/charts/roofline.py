@@ -1,0 +1,55 @@
+"""The chart of the rate that each cell reaches below the roof that the machine's two ceilings make."""
+
+from __future__ import annotations
+
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.reports import findings, format
+from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Mark, name
+from bakeoff.reports.charts.palette import Palette
+
+_MARGIN = 6.0
+_PREFIXES = {10.0 ** (3 * place): prefix for place, prefix in enumerate(["", "k", "M", "G", "T", "P"])}
+
+
+def roofline(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw nothing if the operations of the model are not known: then it has no arithmetic intensity."""
+    shown = [
+        (cell, line, latency.median_ms / 1e3)
+        for cell in contest.cells
+        if (line := cell.record.roofline) and line.flops and line.bytes_moved
+        if (latency := cell.latency) and latency.median_ms > 0
+    ]
+    if not shown:
+        return None
+    roof = shown[0][1]  # it is the same for all of them, but for the share
+    peak, bandwidth = roof.ceiling_flops_per_s, roof.ceiling_bytes_per_s
+    intensity, ridge = roof.flops / roof.bytes_moved, peak / bandwidth
+    rates = [line.flops / seconds for _, line, seconds in shown]
+    top, bottom = 2 * max(peak, *rates), min(rates) / 2
+    unit, prefix = next(((unit, p) for unit, p in _PREFIXES.items() if top < 1000 * unit), (1e15, "P"))
+    x = Axis("arithmetic intensity (FLOP/byte)", min(intensity, ridge) / _MARGIN, _MARGIN * max(intensity, ridge), True)
+    lowest = max(x.low, bottom / bandwidth)
+    slope = Line((lowest, ridge, x.high), (lowest * bandwidth / unit, peak / unit, peak / unit), colour="ink")
+    reached = min(peak, intensity * bandwidth) / unit
+    marks = [
+        Mark((Line((intensity, intensity), (bottom / unit, reached), colour="soft", width=0.9),)),
+        Mark(
+            (slope,),
+            f"{format.quantity(bandwidth, 'B/s')} of a large copy, "
+            f"{format.quantity(peak, 'FLOP/s')} of a large product",
+        ),
+    ]
+    for (cell, line, _), rate in zip(shown, rates, strict=True):
+        share = f", {format.percent(line.share)} % of the floor's speed" if line.share else ""
+        dot = Dots((intensity,), (rate / unit,), not cell.record.status.is_failure)
+        marks.append(Mark((dot,), f"{cell.label}: {format.quantity(rate, 'FLOP/s')}{share}", palette(cell.label)))
+    return Chart(
+        name="roofline",
+        subject=contest.title,
+        finding=findings.roofline(contest),
+        caption=f"Operations per second against operations per byte; {format.floor(roof)} is the least a call takes",
+        x=x,
+        y=Axis(f"rate ({prefix}FLOP/s)", bottom / unit, top / unit, is_log=True),
+        marks=tuple(marks),
+        legend=tuple((name(cell), palette(cell.label)) for cell, _, _ in shown),
+    )

@@ -1,0 +1,112 @@
+"""Charts with a row for each cell of a contest: its latency, and its speed-up over the baseline."""
+
+from __future__ import annotations
+
+from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.decision import relation
+from bakeoff.judging.ranking import CALLED
+from bakeoff.records.schema import Ratio
+from bakeoff.reports import findings, format
+from bakeoff.reports.charts.chart import (
+    BAR_Y,
+    Axis,
+    Bar,
+    Chart,
+    Dots,
+    Line,
+    Mark,
+    Shape,
+    Text,
+    lost_cell,
+    name,
+    vertical_line,
+)
+from bakeoff.reports.charts.palette import Palette
+
+LOG_FROM = 20.0
+"""Latencies stand on a logarithmic axis if the longest is over so many times the shortest."""
+
+LOG_FROM_RATIO = 6.0
+"""The same for speed-ups."""
+
+
+def latency(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw medians as bars from zero, or as dots on a logarithmic axis; hollow if the cell was wrong."""
+    measured = [cell.latency for cell in contest.cells if cell.latency]
+    if not measured:
+        return None
+    medians_ms = [found.median_ms for found in measured]
+    is_log = max(medians_ms) > LOG_FROM * min(medians_ms) > 0
+    return Chart(
+        name="latency",
+        subject=contest.title,
+        finding=findings.latency(contest),
+        caption="Median latency in ms, with its 95 % interval",
+        x=Axis("median latency (ms), 95 % interval", min(medians_ms) / 1.3 if is_log else 0.0, max(medians_ms), is_log),
+        y=None,
+        marks=tuple(_median(place, cell, palette, is_log) for place, cell in enumerate(contest.cells)),
+        rows=tuple(map(name, contest.cells)),
+    )
+
+
+def speedup(contest: ContestJudgement, palette: Palette) -> Chart | None:
+    """Draw the ratio of each ranked cell to the baseline, from the same rounds."""
+    if not findings.has_ratio(contest):
+        return None
+    baseline = contest.baseline
+    ratios = [cell.speedup for cell in contest.cells]
+    values = [1.0, *(value for ratio in ratios if ratio for value in (ratio.value, *ends(ratio)))]
+    low, high = min(values), max(values)
+    is_log = high > LOG_FROM_RATIO * low > 0
+    left = low / 1.15 if is_log else max(0.0, low - 0.08 * (high - low) - 0.02)
+    marks = [
+        _ratio(place, cell, ratio, palette) if ratio else lost_cell(place, cell, palette)
+        for place, (cell, ratio) in enumerate(zip(contest.cells, ratios, strict=True))
+    ]
+    return Chart(
+        name="speedup",
+        subject=contest.title,
+        finding=findings.speedup(contest),
+        caption=f"Speed-up over {baseline} in the same rounds, with its 95 % interval; a hollow dot is called neither "
+        "faster nor slower",
+        x=Axis(f"speed-up over {baseline} (x), 95 % interval", left, high, is_log),
+        y=None,
+        marks=(vertical_line(1.0, 0.0, len(contest.cells)), *marks),
+        rows=tuple(map(name, contest.cells)),
+    )
+
+
+def ends(ratio: Ratio) -> tuple[float, float]:
+    """Return the ends of the interval, or the value twice if there is none."""
+    return (ratio.ci95.low, ratio.ci95.high) if ratio.ci95 else (ratio.value, ratio.value)
+
+
+def interval(low: float, high: float, y: float) -> Line:
+    return Line((low, high), (y, y), colour="ink", width=1.1)
+
+
+def _median(place: int, cell: CellJudgement, palette: Palette, is_log: bool) -> Mark:
+    found, y = cell.latency, place + BAR_Y
+    if found is None:
+        return lost_cell(place, cell, palette)
+    is_wrong = cell.record.status.is_failure
+    dot = Dots((found.median_ms,), (y,), not is_wrong)
+    shapes: list[Shape] = [dot if is_log else Bar(y, 0.0, found.median_ms, not is_wrong)]
+    end = found.median_ms
+    if found.median_ci95_ms:
+        shapes.append(interval(found.median_ci95_ms.low, found.median_ci95_ms.high, y))
+        end = max(end, found.median_ci95_ms.high)
+    note = f" {cell.record.status}" if is_wrong else ""
+    shapes.append(Text(end, y, f"{format.milliseconds(found.median_ms)}{note}"))
+    tip = f"{cell.label}: {format.median(found)} ms, {found.calls:,} calls in {found.processes} processes"
+    return Mark(tuple(shapes), tip, palette(cell.label))
+
+
+def _ratio(place: int, cell: CellJudgement, ratio: Ratio, palette: Palette) -> Mark:
+    text, y = f"{format.ratio(ratio.value)}x", place + BAR_Y
+    low, high = ends(ratio)
+    whisker: list[Shape] = [interval(low, high, y)] if low < high else []
+    is_called = cell.is_baseline or relation(ratio) in CALLED
+    shapes = (*whisker, Dots((ratio.value,), (y,), is_called), Text(max(high, ratio.value), y, text))
+    tip = f"{cell.label}: {text} {format.ratio_interval(ratio.ci95)} over {ratio.processes} processes"
+    return Mark(shapes, tip, palette(cell.label))

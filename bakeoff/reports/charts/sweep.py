@@ -1,0 +1,253 @@
+"""Charts over the sizes of a sweep: lines of latency and speed-up, and what compiling is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.sweeps import Quantity, Sweep, Value, latency, over_own_build, speedup
+from bakeoff.records.schema import Interval, Ratio
+from bakeoff.records.text import one_line
+from bakeoff.reports import format
+from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Lost, Mark, Shape, axis_around
+from bakeoff.reports.charts.palette import LIGHT, Look, Palette, ramp
+from bakeoff.reports.charts.speed import LOG_FROM, LOG_FROM_RATIO, ends
+from bakeoff.reports.findings import sweep_speedup
+from bakeoff.reports.sentences import sweep_finding, sweep_title
+
+COMPILED = "inductor"
+_TASKS = ("inference", "forward_backward", "train_step")
+_LOST_SHARE = 0.06
+"""The share of the axis that the crosses of each configuration take."""
+
+_FAILED = ("failed", Look(0, LIGHT["soft"], LIGHT["soft"], "x"))
+
+
+def sweep_charts(sweep: Sweep, palette: Palette) -> list[Chart]:
+    fastest, gains = sweep_finding(sweep), sweep_speedup(sweep)
+    found = [
+        _lines(sweep, palette, latency, "sweep-latency", fastest, "median latency (ms)", LOG_FROM),
+        _lines(sweep, palette, speedup, "sweep-speedup", gains, "speed-up over eager (x)", LOG_FROM_RATIO)
+        if sweep.has_ratio
+        else None,
+        _cost_of_one_build(sweep, palette),
+    ]
+    return [chart for chart in found if chart]
+
+
+def _cost_of_one_build(sweep: Sweep, palette: Palette) -> Chart | None:
+    """Draw what each dynamic build costs over the sizes, and a dashed line where it costs nothing."""
+    dynamic = {label: points for label, points in sweep.lines.items() if points[0].row.cell.dynamic}
+    if not any(over_own_build(point.row) for points in dynamic.values() for point in points):
+        return None
+    finding = f"one build for all of {sweep.dimension}, against one for each"
+    title = "latency over that of its own build (x)"
+    chart = _lines(sweep, palette, over_own_build, "sweep-dynamic", finding, title, LOG_FROM_RATIO, list(dynamic))
+    if chart is None:
+        return None
+    line = Mark((Line((chart.x.low, chart.x.high), (1.0, 1.0), colour="soft", width=0.9, is_dashed=True),))
+    return replace(chart, marks=(line, *chart.marks))
+
+
+def _lines(
+    sweep: Sweep,
+    palette: Palette,
+    quantity: Quantity,
+    chart: str,
+    finding: str,
+    title: str,
+    log_from: float,
+    labels: Sequence[str] | None = None,
+) -> Chart | None:
+    """Draw a line for each configuration, broken where a size has no value, and a cross where a cell failed."""
+    lines = {label: points for label, points in sweep.lines.items() if labels is None or label in labels}
+    values = {
+        label: {point.size: value for point in points if (value := quantity(point.row))}
+        for label, points in lines.items()
+    }
+    reached = [end for found in values.values() for value in found.values() for end in (value.middle, *value.ends)]
+    if not reached:
+        return None
+    lost = {label: points for label, points in sweep.failures(quantity).items() if label in lines}
+    marks = [mark for label, found in values.items() for mark in _line(sweep, label, found, quantity, palette(label))]
+    for row, (label, points) in enumerate(lost.items()):
+        marks += [
+            Mark((Lost((point.size,), row),), f"{_at(label, sweep, point.size)}: {format.ending(point.row.record)}",
+                 palette(label))
+            for point in points
+        ]  # fmt: skip
+    return Chart(
+        name=chart,
+        subject=sweep_title(sweep),
+        finding=finding,
+        caption=f"{title.capitalize()} over {sweep.dimension}, a cross where a cell failed",
+        x=_size_axis(sweep.dimension, {size: f"{size:,.10g}" for size in sweep.sizes}),
+        y=_value_axis(title, reached, log_from, _LOST_SHARE * len(lost)),
+        marks=tuple(marks),
+        legend=(*((one_line(label, 36), palette(label)) for label in values), *([_FAILED] if lost else [])),
+    )
+
+
+def _line(sweep: Sweep, label: str, found: dict[float, Value], quantity: Quantity, look: Look) -> list[Mark]:
+    stretches: list[list[float]] = [[]]
+    for size in sweep.sizes:
+        if size in found:
+            stretches[-1].append(size)
+        elif stretches[-1]:
+            stretches.append([])
+    lines = tuple(
+        Line(tuple(sizes), tuple(found[size].middle for size in sizes)) for sizes in stretches if len(sizes) > 1
+    )
+    points = [
+        Mark(
+            (Line((size, size), value.ends, width=1.0), Dots((size,), (value.middle,), size=4.5)),
+            f"{_at(label, sweep, size)}: {_written(value, quantity)}",
+            look,
+        )
+        for size, value in found.items()
+    ]
+    return [*([Mark(lines, label, look)] if lines else []), *points]
+
+
+def _written(value: Value, quantity: Quantity) -> str:
+    """Return `0.0175 [0.0170, 0.0181] ms` or `1.85x [1.80, 1.90]`."""
+    low, high = value.ends
+    interval = Interval(low=low, high=high) if low < high else None
+    if quantity is not latency:
+        return f"{format.ratio(value.middle)}x {format.ratio_interval(interval)}"
+    return f"{format.milliseconds(value.middle)} {format.milliseconds_interval(interval)}".rstrip() + " ms"
+
+
+def _at(label: str, sweep: Sweep, size: float) -> str:
+    return f"{label} at {sweep.dimension} {size:,.10g}"
+
+
+def _size_axis(title: str, sizes: dict[float, str]) -> Axis:
+    """Return an axis with a number under each size that has room for it."""
+    is_log = max(sizes) >= 8 * min(sizes) > 0
+    around = axis_around(title, sizes, is_log, pad=0.03)
+    shown: list[tuple[float, str]] = []
+    for size, text in sorted(sizes.items()):
+        if not shown or around.share(size) - around.share(shown[-1][0]) > 0.03 + 0.02 * len(text):
+            shown.append((size, text))
+    return Axis(title, around.low, around.high, is_log, tuple(shown))
+
+
+def _value_axis(title: str, reached: Sequence[float], log_from: float, keep: float) -> Axis:
+    """Return an axis from zero, or a logarithmic one; `keep` is the share that crosses need below the values."""
+    if max(reached) > log_from * min(reached) > 0:
+        return axis_around(title, reached, is_log=True, keep=keep)
+    high = max(reached) * 1.06
+    return Axis(title, -high * keep / (1 - keep), high)
+
+
+# --- what compiling is worth: over the length of a sequence, and over the size of a language model
+
+
+def compiled_attention(contests: Iterable[ContestJudgement]) -> list[Chart]:
+    """Draw a chart for each variant of attention, with a line for each width."""
+    return _worth(
+        [one for one in contests if one.cell.model == "attention" and one.cell.task == "forward_backward"],
+        chart="sweep-seq",
+        subject="compiled attention over eager, forward and backward",
+        axis="sequence length",
+        of=lambda one: str(one.cell.dimensions["variant"]),
+        place=lambda one: (float(one.cell.dimensions["seq"]), str(one.cell.dimensions["seq"])),
+        line=lambda one: f"d_model {one.cell.dimensions['d_model']}",
+    )
+
+
+def compiled_language_models(contests: Iterable[ContestJudgement]) -> list[Chart]:
+    """Draw a chart for each task, with a line for each context, and for each batch and attention if they differ."""
+    shown = [one for one in contests if one.cell.model == "transformer_lm"]
+    shown = [one for one in shown if one.cell.dimensions.get("lengths") == "fixed" and _parameters(one)]
+    kinds = {name: {one.cell.dimensions.get(name) for one in shown} for name in ("batch", "attention")}
+    told_apart = ["context", *(name for name, values in kinds.items() if len(values) > 1)]
+    return _worth(
+        sorted(shown, key=lambda one: _TASKS.index(one.cell.task)),
+        chart="sweep-size",
+        subject="compiled language models over eager",
+        axis="size of the model",
+        of=lambda one: one.cell.task,
+        place=lambda one: (float(_parameters(one)), str(one.cell.dimensions["size"])),
+        line=lambda one: ", ".join(f"{name} {one.cell.dimensions[name]}" for name in told_apart),
+    )
+
+
+def _worth(
+    contests: Sequence[ContestJudgement],
+    chart: str,
+    subject: str,
+    axis: str,
+    of: Callable[[ContestJudgement], str],
+    place: Callable[[ContestJudgement], tuple[float, str]],
+    line: Callable[[ContestJudgement], str],
+) -> list[Chart]:
+    """Draw speed-ups of the compiled cell. Contests that have only one place on the axis are no sweep."""
+    panels: dict[str, dict[str, list[tuple[float, Ratio | None]]]] = {}
+    numbers: dict[str, dict[float, str]] = {}
+    for contest in contests:
+        cell = next((cell for cell in contest.cells if cell.label == COMPILED), None)
+        if cell is None:
+            continue
+        title = f"{of(contest)}, {contest.cell.device}, {contest.cell.precision}"
+        x, text = place(contest)
+        panels.setdefault(title, {}).setdefault(line(contest), []).append((x, cell.speedup))
+        numbers.setdefault(title, {})[x] = text
+    shown = {title: lines for title, lines in panels.items() if len(numbers[title]) > 1}
+    ratios = [ratio for lines in shown.values() for points in lines.values() for _, ratio in points if ratio]
+    highest = max([1.0, *(end for ratio in ratios for end in ends(ratio))])
+    names = sorted({name for lines in shown.values() for name in lines}, key=lambda text: int(text.rpartition(" ")[2]))
+    looks = ramp(names)
+    return [
+        _worth_chart(
+            chart,
+            subject,
+            title,
+            {name: lines[name] for name in names if name in lines},
+            looks,
+            numbers[title],
+            axis,
+            highest,
+        )
+        for title, lines in shown.items()
+    ]
+
+
+def _worth_chart(
+    chart: str,
+    subject: str,
+    title: str,
+    lines: dict[str, list[tuple[float, Ratio | None]]],
+    looks: dict[str, Look],
+    numbers: dict[float, str],
+    axis: str,
+    highest: float,
+) -> Chart:
+    x = _size_axis(axis, numbers)
+    marks = [Mark((Line((x.low, x.high), (1.0, 1.0), colour="soft", width=0.9, is_dashed=True),))]
+    for row, (name, points) in enumerate(lines.items()):
+        known = sorted((at, ratio) for at, ratio in points if ratio)
+        shapes: list[Shape] = [Line((at, at), ends(ratio), width=0.9) for at, ratio in known]
+        xs, ys = tuple(at for at, _ in known), tuple(ratio.value for _, ratio in known)
+        shapes += [Line(xs, ys), Dots(xs, ys, size=4.5)] if known else []
+        lost = tuple(sorted(at for at, ratio in points if ratio is None))
+        shapes += [Lost(lost, row)] if lost else []
+        marks.append(Mark(tuple(shapes), name, looks[name]))
+    return Chart(
+        name=chart,
+        subject=subject,
+        finding=title,
+        caption=f"Speed-up of {COMPILED} over eager over {axis}, a cross where a verdict has none",
+        x=x,
+        y=Axis("speed-up over eager (x)", 0.0, 1.1 * highest),
+        marks=tuple(marks),
+        legend=tuple((name, looks[name]) for name in lines),
+    )
+
+
+def _parameters(contest: ContestJudgement) -> int:
+    """Return what the records of its cells count; 0 if none has done so."""
+    counts = [cell.record.settings.get("parameters") for cell in contest.cells]
+    return next((count for count in counts if isinstance(count, int)), 0)

@@ -1,0 +1,381 @@
+"""The columns of the table of cells: terminal, Markdown, page and CSV print this one list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.costs import BreakEven
+from bakeoff.judging.judgement import CellJudgement, ContestJudgement
+from bakeoff.judging.ranking import BASELINE
+from bakeoff.records.schema import Cell, Extent, Phase, Placement, Record
+from bakeoff.records.text import one_line, visible
+from bakeoff.reports import doubt_sentences, floor, format, sentences
+from bakeoff.reports.column import Column, Ends, Output
+from bakeoff.reports.format import NONE
+
+WIDE = 104
+"""Width of the terminal, in characters, from which the numbers of a cell fit on one line."""
+
+NAME_LIMIT = 60
+"""Longest name of an operator or engine in a table, in characters."""
+
+
+def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
+    """Return every column of the cells of these contests, in the order of reading."""
+    records = [row.record for contest in contests for row in contest.cells]
+    dimensions = dict.fromkeys(name for record in records for name in record.cell.dimensions)
+    return [
+        Column("rank", lambda row: row.rank, outputs=Output.ALL, terminal_heading="#", csv="rank"),
+        BACKEND,
+        Column("model", _known("cell.model"), csv="model"),
+        *(_dimension(name) for name in dimensions),
+        Column("task", _known("cell.task"), csv="task"),
+        Column("device", _known("cell.device"), csv="device"),
+        Column("precision", _known("cell.precision"), csv="precision"),
+        Column("seed", _known("cell.seed"), csv="seed"),
+        Column("backend", _known("cell.backend"), csv="backend"),
+        Column("mode", _known("cell.mode"), csv="mode"),
+        Column("dynamic", lambda row: _span(row.cell), csv="dynamic"),
+        *_latency(),
+        *_throughput(),
+        *_floor(),
+        *_speed(contests),
+        _over_own_build(),
+        *_build(),
+        Column("recompiled", lambda row: "; ".join(map(one_line, row.record.recompiled)) or None, csv="recompiled"),
+        *_memory(records),
+        *_beside(),
+        *_accuracy(),
+        *_placement(),
+        STATUS,
+        Column("died in", _known("died_in"), csv="died_in"),
+        Column("signal", _known("signal"), csv="signal"),
+        Column("reason", lambda row: visible(row.record.reason), csv="reason"),
+        Column("doubts", lambda row: "; ".join(one_line(doubt_sentences.doubt(each)) for each in row.record.doubts),
+               csv="doubts"),
+        Column("contest", _known("cell.contest_id"), csv="contest_id"),
+        Column("cell", _known("cell.id"), csv="cell_id"),
+    ]  # fmt: skip
+
+
+def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudgement]]:
+    """Return the columns of the table of winners, which has a row for each contest."""
+    name_of = dict(zip(map(id, contests), sentences.names(contests), strict=True))
+
+    def latency_ms(contest: ContestJudgement) -> float | None:
+        return contest.best.latency.median_ms if contest.best and contest.best.latency else None
+
+    def speedup(contest: ContestJudgement) -> float | None:
+        best = contest.best
+        return best.speedup.value if best and best.speedup and not best.is_baseline else None
+
+    return [
+        Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True, outputs=Output.ALL),
+        Column("fastest", sentences.candidates, write=one_line, is_text=True, outputs=Output.ALL),
+        Column("latency", latency_ms, write=lambda value_ms: f"{format.milliseconds(value_ms)} ms", outputs=Output.ALL),
+        Column("speed-up", speedup, outputs=Output.ALL,
+               text=lambda contest: NONE if (found := speedup(contest)) is None
+               else f"{format.ratio(found)}x {one_line(contest.baseline or '')}"),
+        Column("how sure", sentences.certainty, write=one_line, is_text=True, outputs=Output.ALL,
+               is_bad=lambda contest: contest.certainty in UNSURE),
+    ]  # fmt: skip
+
+
+UNSURE = (Certainty.DOUBTED, Certainty.OPEN, Certainty.NOTHING)
+
+
+BACKEND = Column[CellJudgement](
+    "backend", lambda row: row.label, write=one_line, is_text=True, outputs=Output.ALL | Output.STARTS
+)
+
+STATUS = Column[CellJudgement](
+    "status",
+    lambda row: row.record.status.value,
+    text=lambda row: format.ending(row.record),
+    note=lambda row: row.record.reason,
+    is_text=True,
+    outputs=Output.MARKDOWN,  # the page tells it beside the name of the backend, the terminal below its table
+    csv="status",
+)
+
+
+def _dimension(name: str) -> Column[CellJudgement]:
+    return Column(name, lambda row: row.record.cell.dimensions.get(name), csv=f"dim_{name}")
+
+
+def _latency() -> list[Column[CellJudgement]]:
+    group = "Latency"
+
+    def percentile(heading: str, name: str, outputs: Output = Output.NONE) -> Column[CellJudgement]:
+        value = _known(f"latency.{name}")
+
+        def text(row: CellJudgement) -> str:
+            missing = "n/a" if row.record.latency else NONE  # a sample can be too small to hold a percentile
+            return missing if value(row) is None else format.milliseconds(value(row))
+
+        return Column(heading, value, "ms", text=text, outputs=outputs, details=group, csv=name)
+
+    return [
+        Column("median latency", _known("latency.median_ms"), "ms", format.milliseconds,
+               interval=_ends("latency.median_ci95_ms"), outputs=Output.ALL, terminal_heading="median\u00a0ms",
+               details=group, csv="median_ms", csv_interval=("median_ci95_low_ms", "median_ci95_high_ms")),
+        Column("mean", _known("latency.mean_ms"), "ms", format.milliseconds, details=group, csv="mean_ms"),
+        Column("standard deviation", _known("latency.std_ms"), "ms", format.milliseconds, details=group, csv="std_ms"),
+        Column("least", _known("latency.min_ms"), "ms", format.milliseconds, details=group, csv="min_ms"),
+        percentile("p90", "p90_ms"),
+        percentile("p95", "p95_ms"),
+        percentile("p99", "p99_ms", Output.MARKDOWN | Output.PAGE),
+        percentile("p99.9", "p999_ms"),
+        Column("calls", _known("latency.calls"), write=format.count, details=group, csv="calls"),
+    ]  # fmt: skip
+
+
+def _throughput() -> list[Column[CellJudgement]]:
+    group = "Beside the latency"
+    calls_per_s = _known("throughput.calls_per_s")
+
+    def samples_per_s(row: CellJudgement) -> float | None:
+        """Return the rate of samples where a call takes a batch of several."""
+        batch, rate = row.cell.dimensions.get("batch"), calls_per_s(row)
+        return rate * batch if rate and isinstance(batch, int) and batch > 1 else None
+
+    return [
+        Column("throughput", calls_per_s, "calls/s", format.rate, outputs=Output.ALL, terminal_heading="calls/s",
+               terminal_width=WIDE, details=group, csv="throughput_calls_per_s"),
+        Column("throughput", samples_per_s, "samples/s", format.rate, outputs=Output.ALL, terminal_heading="samples/s",
+               terminal_width=124, details=group, csv="throughput_samples_per_s"),
+    ]  # fmt: skip
+
+
+def _floor() -> list[Column[CellJudgement]]:
+    share = _known("roofline.share")
+    return [
+        Column("of floor", share, "%", format.percent, outputs=Output.ALL, terminal_width=116, csv="floor_share"),
+        Column("achieved", share, text=lambda row: format.achieved_rate(row.record), outputs=Output.ALL,
+               terminal_heading="rate", terminal_width=130),
+        Column("floor", _known("roofline.floor_ms"), "ms", csv="floor_ms"),
+        Column("bound by", _known("roofline.bound"), csv="bound"),
+        Column("operations", _known("roofline.flops"), "FLOP", csv="flops"),
+        Column("moved", _known("roofline.bytes_moved"), "B", csv="bytes_moved"),
+    ]  # fmt: skip
+
+
+def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
+    baselines = ", ".join({contest.baseline or BASELINE: None for contest in contests})
+
+    def pays(row: CellJudgement) -> BreakEven | None:
+        return None if row.is_baseline else row.break_even
+
+    def pays_from(row: CellJudgement) -> int | None:
+        return row.break_even.calls if row.break_even and row.break_even.is_established else None
+
+    def ends(row: CellJudgement) -> Ends | None:
+        return (row.speedup.ci95.low, row.speedup.ci95.high) if row.speedup and row.speedup.ci95 else None
+
+    def is_established(row: CellJudgement) -> bool | None:
+        return None if row.rank is None else row.break_even is not None and row.break_even.is_established
+
+    return [
+        Column("speed-up", lambda row: row.speedup.value if row.speedup else None, f"x {one_line(baselines, 20)}",
+               format.ratio, interval=ends, outputs=Output.ALL, terminal_heading=f"x\u00a0{one_line(baselines, 20)}",
+               csv="speedup", csv_interval=("speedup_ci95_low", "speedup_ci95_high")),
+        Column("paired", lambda row: row.speedup.paired if row.speedup else None, csv="speedup_paired"),
+        Column("break-even", pays_from, "calls", format.count,
+               text=lambda row: format.break_even(pays(row)),
+               interval=lambda row: format.break_even_ends(pays(row)),
+               details="Costs", csv="break_even_calls"),
+        Column("break-even established", is_established, csv="break_even_established"),
+    ]  # fmt: skip
+
+
+def _over_own_build() -> Column[CellJudgement]:
+    def value(row: CellJudgement) -> float | None:
+        return row.over_own_build.value if row.over_own_build else None
+
+    def ends(row: CellJudgement) -> Ends | None:
+        interval = row.over_own_build.ci95 if row.over_own_build else None
+        return (interval.low, interval.high) if interval else None
+
+    return Column("over its own build", value, "x", format.ratio, interval=ends, outputs=Output.MARKDOWN | Output.PAGE,
+                  csv="over_own_build",
+                  csv_interval=("over_own_build_ci95_low", "over_own_build_ci95_high"))  # fmt: skip
+
+
+def _span(cell: Cell) -> str | None:
+    """Return `seq=16:128`, the sizes that a dynamic build serves."""
+    return ",".join(f"{name}={each.low}:{each.high}" for name, each in cell.dynamic.items()) or None
+
+
+def _energy(row: CellJudgement) -> str:
+    """Say where the energy was read, or why it was not, if that is known."""
+    if row.record.energy:
+        return row.record.energy.source
+    left = row.record.left
+    return "not measured: it was beaten in its first process" if left and left.after_process == 1 else ""
+
+
+def _beside() -> list[Column[CellJudgement]]:
+    group = "Beside the latency"
+    return [
+        Column("device time", _known("device_time.median_ms"), "ms", format.milliseconds, details=group,
+               csv="device_median_ms"),
+        Column("GPU works", _known("kernel_times.busy_ms"), "ms", format.milliseconds, note=_kernels, details=group,
+               csv="gpu_busy_ms"),
+        Column("energy per call", _known("energy.joules_per_call"), "mJ", lambda joules: f"{1e3 * joules:.3g}",
+               note=_energy, outputs=Output.STARTS,
+               details=group, csv="joules_per_call"),
+        Column("warm-up", _known("warm_up.calls"), "calls", format.count, note=_warm_up, details=group),
+        Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", format.seconds, details=group),
+    ]  # fmt: skip
+
+
+def _kernels(row: CellJudgement) -> str:
+    times = row.record.kernel_times
+    return f"{times.kernels:,.0f} kernels; {floor.longest(times)}" if times else ""
+
+
+def _warm_up(row: CellJudgement) -> str:
+    found = row.record.warm_up
+    if found is None:
+        return ""
+    state = "steady" if found.steady else "no trend" if found.trendless else "never steady"
+    return f"{format.seconds(found.seconds)} s, {state}"
+
+
+def _build() -> list[Column[CellJudgement]]:
+    def phase(name: str) -> Callable[[CellJudgement], float | None]:
+        return lambda row: seconds_of_phases(row.record.phases).get(name)
+
+    def build_s(row: CellJudgement) -> float | None:
+        return row.record.build_s if row.record.phases else None
+
+    def first_answer_s(row: CellJudgement) -> float | None:
+        return None if row.record.first_call_s is None else row.record.build_s + row.record.first_call_s
+
+    return [
+        *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load")),
+        Column("build", build_s, "s", format.seconds, note=_phases, outputs=Output.ALL, csv="build_s"),
+        Column("first call", _known("first_call_s"), "s", format.seconds, outputs=Output.MARKDOWN | Output.TERMINAL,
+               csv="first_call_s"),
+        Column("build, cold", build_s, "s", format.seconds, outputs=Output.STARTS),
+        Column("first answer, cold", first_answer_s, "s", format.seconds, outputs=Output.STARTS),
+        Column("build, warm", _known("warm_start.build_s"), "s", format.seconds, outputs=Output.STARTS,
+               csv="warm_build_s"),
+        Column("first answer, warm", _known("warm_start.first_answer_s"), "s", format.seconds, outputs=Output.STARTS,
+               csv="warm_first_answer_s"),
+    ]  # fmt: skip
+
+
+def seconds_of_phases(phases: Sequence[Phase]) -> dict[str, float]:
+    """Return the seconds of each phase by its name; a phase can come twice."""
+    found: dict[str, float] = {}
+    for phase in phases:
+        found[phase.name] = found.get(phase.name, 0.0) + phase.seconds
+    return found
+
+
+def _phases(row: CellJudgement) -> str:
+    """Return `export 0.42, compile 12`."""
+    found = seconds_of_phases(row.record.phases_until_first_answer)
+    return ", ".join(f"{name} {format.seconds(taken_s)}" for name, taken_s in found.items() if name != "first_call")
+
+
+def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
+    kinds = {kind for record in records if (kind := format.peak_memory(record)[1])}
+    group, resident, device = "Memory", _known("memory.peak_resident_bytes"), _known("memory.peak_device_bytes")
+    return [
+        Column("peak memory", lambda row: format.peak_memory(row.record)[0],
+               f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB", format.mebibytes,
+               note=lambda row: format.peak_memory(row.record)[1] if len(kinds) > 1 else "", outputs=Output.ALL,
+               terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
+        Column("peak resident", resident, "MiB", format.mebibytes, details=group, csv="peak_resident_bytes"),
+        Column("peak on the device", device, "MiB", format.mebibytes, details=group, csv="peak_device_bytes"),
+        Column("artefact", _known("memory.artifact_bytes"), "MiB", format.mebibytes,
+               outputs=Output.MARKDOWN | Output.STARTS, details=group, csv="artifact_bytes"),
+        Column("device memory read from", _known("memory.device_bytes_source"), details=group),
+    ]  # fmt: skip
+
+
+def _accuracy() -> list[Column[CellJudgement]]:
+    group, of = "Accuracy", "accuracy"
+
+    def is_bad(row: CellJudgement) -> bool:
+        return row.record.accuracy is not None and not row.record.accuracy.passed
+
+    def rule(row: CellJudgement) -> str:
+        found = row.record.accuracy
+        return "; ".join(part for part in (found.rule, format.unheld_changes(row.record)) if part) if found else ""
+
+    def tolerances(row: CellJudgement) -> str | None:
+        found = row.record.accuracy
+        return f"relative {found.rtol:g}, absolute {found.atol:g}" if found else None
+
+    return [
+        Column("relative RMSE", _known(f"{of}.relative_rmse"), write=format.error, note=rule, is_bad=is_bad,
+               outputs=Output.ALL, terminal_heading="relat. error", details=group, csv="relative_rmse"),
+        Column("outputs", _known(f"{of}.rule"), text=lambda row: "wrong" if is_bad(row) else "right", details=group,
+               csv="accuracy_rule"),
+        Column("RMSE", _known(f"{of}.rmse"), write=format.error, details=group, csv="rmse"),
+        Column("eager's RMSE", _known(f"{of}.eager_rmse"), write=format.error, details=group, csv="eager_rmse"),
+        Column("RMSE after the last burst", _known(f"{of}.rmse_after"), write=format.error, details=group),
+        Column("largest error", _known(f"{of}.max_abs_error"), write=format.error, details=group, csv="max_abs_error"),
+        Column("tolerances", tolerances, details=group),
+    ]  # fmt: skip
+
+
+def _placement() -> list[Column[CellJudgement]]:
+    group = "Placement"
+
+    def listed(read: Callable[[Placement], Sequence[str]]) -> Callable[[CellJudgement], str]:
+        return lambda row: "; ".join(map(one_line, read(row.record.placement))) if row.record.placement else ""
+
+    def as_json(read: Callable[[Placement], Mapping[str, float]]) -> Callable[[CellJudgement], str | None]:
+        """Write JSON, so that no name of an engine can be taken for a separator."""
+        return lambda row: _json(read(row.record.placement)) if row.record.placement else None
+
+    def is_bad(row: CellJudgement) -> bool:
+        return row.record.placement is not None and row.record.placement.extent is not Extent.FULL
+
+    def note(row: CellJudgement) -> str:
+        found = row.record.placement
+        if found is None:
+            return ""
+        elsewhere = format.first_names([one_line(name, NAME_LIMIT) for name in found.fallbacks])
+        shares = format.first_names(format.time_shares(found.time_share))
+        return "; ".join(part for part in (elsewhere, shares) if part)
+
+    return [
+        Column("placement", _known("placement.extent.value"), note=note,
+               is_bad=is_bad, is_text=True, outputs=Output.MARKDOWN | Output.PAGE, details=group, csv="placement"),
+        Column("engines", as_json(lambda found: found.engines), csv="engines", details=group,
+               text=listed(lambda found: [f"{name} {count}" for name, count in found.engines.items()])),
+        Column("elsewhere", listed(lambda found: found.fallbacks), csv="fallbacks", details=group),
+        Column("time", as_json(lambda found: found.time_share), csv="time_share", details=group,
+               text=listed(lambda found: format.time_shares(found.time_share))),
+        Column("read from", listed(lambda found: found.evidence), details=group),
+    ]  # fmt: skip
+
+
+def _json(values: Mapping[str, float]) -> str | None:
+    return json.dumps({one_line(name): value for name, value in values.items()}) if values else None
+
+
+def _known(path: str) -> Callable[[CellJudgement], Any]:
+    """Return a reader of `latency.p99_ms` in a record; it returns None where a part of the path is None."""
+    names = path.split(".")
+
+    def read(row: CellJudgement) -> Any:
+        found: Any = row.record
+        for name in names:
+            found = None if found is None else getattr(found, name)
+        return found
+
+    return read
+
+
+def _ends(path: str) -> Callable[[CellJudgement], Ends | None]:
+    read = _known(path)
+    return lambda row: (found.low, found.high) if (found := read(row)) else None

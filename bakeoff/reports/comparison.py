@@ -1,0 +1,296 @@
+"""Tells what changed between two reports: columns, sentences, and Markdown for a pull request.
+
+The Markdown has the verdict first and one table; the rest is folded away. The page prints the same list of columns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from bakeoff.judging.change import Change
+from bakeoff.judging.compare import CellChange, Comparison, Control, Outcome, ReasonKind, Untold
+from bakeoff.judging.environments import Bearing, Difference
+from bakeoff.records.schema import Record, Report
+from bakeoff.records.text import one_line
+from bakeoff.reports import format, sentences
+from bakeoff.reports.column import Column, Ends, Output, Raw, shown_in
+from bakeoff.reports.format import NONE
+from bakeoff.reports.markdown import details, escape, table, table_of
+from bakeoff.reports.words import listed
+
+COMMENT_LIMIT = 60_000
+"""Characters. GitHub refuses a comment of over 65,536; what is folded away goes first."""
+
+REGRESSIONS_NAMED = 3
+"""Number of regressions that the verdict names; it counts further ones."""
+
+REASON_LIMIT = 160
+"""Longest reason and longest fact of an environment, in characters."""
+
+Outside = Callable[[str], str]
+"""Applied to all text from outside, such as names and reasons: an output that needs to escapes it here."""
+
+
+OUTCOME = Column[CellChange](
+    "verdict",
+    lambda change: change.outcome.value,
+    is_bad=lambda change: change.is_regression,
+    is_text=True,
+    outputs=Output.MARKDOWN | Output.PAGE,
+)
+
+CELL = Column[CellChange]("cell", lambda change: change.cell.label, is_text=True, outputs=Output.MARKDOWN | Output.PAGE)
+
+BESIDE = "Building, memory, error"
+"""The columns that no verdict is on. Markdown folds them away; none of them is ever a regression."""
+
+
+def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
+    """Return every column of these changes, in the order of reading."""
+    is_one_contest = len({change.cell.contest_id for change in cells}) == 1
+    baselines = listed([*dict.fromkeys(change.baseline for change in cells)])
+    both = Output.MARKDOWN | Output.PAGE
+    return [
+        OUTCOME,
+        CELL,
+        Column("contest", lambda change: change.cell.title, is_text=True,
+               outputs=Output.NONE if is_one_contest else Output.MARKDOWN),
+        Column("base", lambda change: _median_ms(change.base), "ms", format.milliseconds, outputs=both),
+        Column("new", lambda change: _median_ms(change.new), "ms", format.milliseconds, outputs=both),
+        _change("latency", lambda change: change.raw),
+        _change(f"relative to {baselines}", lambda change: change.normalised),
+        _between("build", "s", format.seconds, lambda record: record.build_s if record.phases else None),
+        _between("peak memory", "MiB", format.mebibytes, lambda record: format.peak_memory(record)[0]),
+        _between("relative RMSE", "", format.error, lambda r: r.accuracy.relative_rmse if r.accuracy else None),
+        Column("what else differs", lambda change: "; ".join(map(sentences.difference, change.differences)) or None,
+               is_text=True, details=BESIDE),
+        Column("why", lambda change: one_line(sentences.why(change), REASON_LIMIT) or None, is_text=True,
+               outputs=Output.MARKDOWN),
+    ]  # fmt: skip
+
+
+def _median_ms(record: Record | None) -> float | None:
+    return record.latency.median_ms if record and record.latency else None
+
+
+def _change(heading: str, read: Callable[[CellChange], Change | None]) -> Column[CellChange]:
+    def ends(change: CellChange) -> Ends | None:
+        found = read(change)
+        return (found.ci95.low - 1, found.ci95.high - 1) if found and found.ci95 else None
+
+    return Column(heading, lambda change: found.value - 1 if (found := read(change)) else None, "%", _signed_percent,
+                  interval=ends, outputs=Output.MARKDOWN | Output.PAGE)  # fmt: skip
+
+
+def _between(heading: str, unit: str, write: Callable[[Any], str], read: Callable[[Record], Raw]) -> Column[CellChange]:
+    """Return a column of `0.9 → 1.2`, or of one number where both runs have the same; the page sorts by the new one."""
+
+    def text(change: CellChange) -> str:
+        values = [read(record) if record else None for record in (change.base, change.new)]
+        base, new = (NONE if value is None else write(value) for value in values)
+        return new if base == new else f"{base} → {new}"
+
+    return Column(heading, lambda change: read(change.new) if change.new else None, unit, text=text,
+                  outputs=Output.PAGE, details=BESIDE)  # fmt: skip
+
+
+def to_markdown(comparison: Comparison, folds: bool = True) -> str:
+    """Return the whole comparison. Without `folds`, for a terminal, it has headings and a narrow table per contest."""
+    told = [f"**{escape(headline(comparison))}**", *_warnings(comparison)]
+    numbers = {}
+    if comparison.untold and comparison.untold.is_all:  # a table would only repeat that
+        if not folds:
+            return _joined(told)
+        numbers = {"The numbers": _table(comparison.cells)}
+    else:
+        told += [_table(comparison.cells)] if folds else _table_per_contest(comparison.cells)
+    extras = {
+        **numbers,
+        BESIDE: _beside_latency(comparison.cells),
+        "What differs between the two environments": _environment(comparison.differences),
+        "What was compared, and how": "\n".join(f"- {line}" for line in method(comparison, escape)),
+    }
+    fold = details if folds else _under_heading
+    text = _joined([*told, *(fold(summary, body) for summary, body in extras.items() if body)])
+    if len(text) <= COMMENT_LIMIT:
+        return text
+    return _joined([*told, "Everything else was left out: it would not fit into a comment."])
+
+
+def _warnings(comparison: Comparison) -> list[str]:
+    """Return a box that stands before any number, if there is anything to warn of."""
+    lines = [f"**{lead}**{rest}" if lead else rest for lead, rest in warnings(comparison, escape)]
+    return ["\n>\n".join(["> [!WARNING]", *(f"> {line}" for line in lines)])] if lines else []
+
+
+def _table_per_contest(cells: Sequence[CellChange]) -> list[str]:
+    contests: dict[str, list[CellChange]] = {}
+    for change in cells:
+        contests.setdefault(change.cell.contest_id, []).append(change)
+    return [_under_heading(members[0].cell.title, _table(members)) for members in contests.values()]
+
+
+def _table(cells: Sequence[CellChange]) -> str:
+    return table_of(shown_in(Output.MARKDOWN, columns_of(cells), cells), cells)
+
+
+def _beside_latency(cells: Sequence[CellChange]) -> str:
+    measured = [change for change in cells if change.base and change.new]
+    columns = columns_of(cells)
+    names = [column for column in columns if column is CELL or (column.heading == "contest" and column.outputs)]
+    return table_of([*names, *(column for column in columns if column.details)], measured) if measured else ""
+
+
+def _environment(differences: Sequence[Difference]) -> str:
+    if not differences:
+        return "Nothing that either of them tells."
+    rows = [[escape(each.what), escape(each.base), escape(each.new), each.bearing.value] for each in differences]
+    return table(["what", "base", "new", "how it counts"], rows, "llll")
+
+
+def _under_heading(title: str, body: str) -> str:
+    return f"### {escape(title)}\n\n{body}"
+
+
+def _joined(sections: Sequence[str]) -> str:
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def headline(comparison: Comparison) -> str:
+    """Say in one sentence whether anything regressed."""
+    regressions = comparison.regressions
+    untold = comparison.untold
+    if untold and untold.is_all:
+        return f"Nothing can be told: {_why_untold(untold, comparison)}."
+    if not regressions:
+        counts = Counter(cell.outcome for cell in comparison.cells)
+        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
+        remedy = "" if comparison.tells_most or not untold else f"; {_why_untold(untold, comparison)}"
+        return f"No regression over {spell_share(comparison.fail_above)} was found: {told}{remedy}."
+    named = "; ".join(_spell_regression(cell) for cell in regressions[:REGRESSIONS_NAMED])
+    more = len(regressions) - REGRESSIONS_NAMED
+    count = "1 regression" if len(regressions) == 1 else f"{len(regressions)} regressions"
+    return f"{count}: {named}{f'; and {more} more' if more > 0 else ''}."
+
+
+def _why_untold(untold: Untold, comparison: Comparison) -> str:
+    """Say in one sentence why cells could not be told, and what would help."""
+    alone = f", so only a change over {spell_share(untold.margin)} would count" if untold.margin else ""
+    if untold.kind is ReasonKind.OTHER_MACHINE:
+        machines = _listed(comparison.differences, Bearing.MACHINE, one_line)
+        return f"the runs are of two machines ({machines}){alone}; measure both on one, more processes do not help"
+    if untold.kind is ReasonKind.SINGLE_PROCESS:
+        remedy = f"measure both again with --processes {untold.processes} or more"
+        return f"a run has one process of each cell, and processes of one cell differ{alone}; {remedy}"
+    if untold.kind is ReasonKind.WIDE_INTERVAL:
+        limit = f"a change of {spell_share(comparison.fail_above)}"
+        remedy = f"to tell {limit} takes about {untold.processes} of each (--processes)"
+        if not untold.is_enough:
+            remedy = f"not even {untold.processes} of each would tell {limit}, so measure on a quieter machine"
+        return f"the processes of a cell differ by more than the runs do; {remedy}"
+    text = _UNTOLD.get(untold.kind, "no cell was measured in both runs")
+    return text.format(baseline=listed(comparison.baselines)) + alone
+
+
+_UNTOLD = {
+    ReasonKind.NO_BASELINE: "{baseline} was not measured beside the cells in both runs",
+    ReasonKind.DISAGREEMENT: "{baseline} itself moved, and no latency agrees with its ratio to it; measure both again",
+    ReasonKind.IS_CONTROL: "only {baseline} was measured in both runs, and it moved; measure others beside it",
+}
+
+
+def warnings(comparison: Comparison, outside: Outside = one_line) -> Iterator[tuple[str, str]]:
+    """Yield what could explain the changes otherwise, as a lead and its text. It is told before any number."""
+    untold = comparison.untold
+    is_told = untold and untold.is_all and untold.kind is ReasonKind.OTHER_MACHINE  # in the headline
+    if not is_told and (machine := _listed(comparison.differences, Bearing.MACHINE, outside)):
+        yield "Another machine", f", and any change may come from that: {machine}."
+    if speed := _listed(comparison.differences, Bearing.SPEED, outside):
+        yield "Other settings or versions that bear on speed", f": {speed}."
+    for contest, control in comparison.controls.items():
+        if control.moved:
+            yield _moved(comparison, contest, control, outside)
+    for name, report, undecided in (
+        ("base", comparison.base, comparison.undecided_in_base),
+        ("new", comparison.new, comparison.undecided_in_new),
+    ):
+        if not report.complete:
+            ended = f"{len(report.records)} of {report.planned} cells have ended"
+            yield "", f"The {name} run was interrupted before all was measured: {ended}."
+        for title in undecided:
+            yield "", f"In the {name} run measuring ended before its intervals were decided: {outside(title)}."
+
+
+def method(comparison: Comparison, outside: Outside = one_line) -> list[str]:
+    """Say what was compared, and how."""
+    limit, baseline = spell_share(comparison.fail_above), listed(comparison.baselines)
+    return [
+        f"base: {outside(_run(comparison.base))}",
+        f"new: {outside(_run(comparison.new))}",
+        "A change is of the geometric mean over processes, with Welch's 95 % interval over them, widened by what "
+        f"{baseline}'s own change leaves open. Above 0, the new run takes longer.",
+        f"A regression is a cell that is slower by over {limit}, its interval without 0, or that was ok and is "
+        f"not any more. Where {baseline} itself moved, the change relative to it must say the same.",
+    ]
+
+
+def spell_change(change: Change) -> str:
+    """Return `+8.2 % [+5.1, +11.4]`: how much longer the new run takes, with its 95 % interval."""
+    interval = change.ci95
+    limits = f" [{_signed_percent(interval.low - 1)},\u00a0{_signed_percent(interval.high - 1)}]" if interval else ""
+    return f"{_signed_percent(change.value - 1)} %{limits}"
+
+
+def spell_share(share: float) -> str:
+    """Return `5 %`."""
+    return f"{100 * share:.4g} %"
+
+
+def _spell_regression(cell: CellChange) -> str:
+    name = f"{cell.cell.label} on {cell.cell.title}"
+    if cell.outcome is Outcome.BROKEN or cell.raw is None:
+        return f"{name}: {one_line(sentences.why(cell), REASON_LIMIT)}"
+    return f"{name} is slower, {spell_change(cell.raw)}"
+
+
+def _moved(comparison: Comparison, contest_id: str, control: Control, outside: Outside) -> tuple[str, str]:
+    title = next(cell.cell.title for cell in comparison.cells if cell.cell.contest_id == contest_id)
+    direction = "slower" if control.change.log > 0 else "faster"
+    return f"{control.label} itself became {direction}", (
+        f", {spell_change(control.change)}, on {outside(title)}: the machine or torch changed. Latencies "
+        f"count only where their ratio to {control.label} says the same.{_calibration(control)}"
+    )
+
+
+def _calibration(control: Control) -> str:
+    """Say how a fixed piece of work without torch changed: it tells of the machine alone."""
+    if control.calibration is None:
+        return ""
+    return f" A fixed piece of work without torch, on one core, took {spell_change(control.calibration)}."
+
+
+def _run(report: Report) -> str:
+    commit = report.environment.git_commit
+    return f"{report.run_id}, {report.created_at}{f', commit {commit}' if commit else ''}"
+
+
+def _listed(differences: Sequence[Difference], bearing: Bearing, outside: Outside) -> str:
+    return "; ".join(
+        f"{outside(each.what)} {outside(_cut(each.base))} → {outside(_cut(each.new))}"
+        for each in differences
+        if each.bearing is bearing
+    )
+
+
+def _cut(text: str) -> str:
+    return one_line(text, REASON_LIMIT)
+
+
+def _signed_percent(share: float) -> str:
+    """Return `+8.2`, `-12` or `+0.0`, without the sign for percent."""
+    percent = 100 * share
+    if abs(percent) >= 9.95:
+        return f"{percent:+,.0f}"
+    return f"{round(percent, 1) + 0.0:+.1f}"  # -0.0 becomes 0.0

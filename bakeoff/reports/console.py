@@ -1,0 +1,78 @@
+"""What the command line prints, and the files that it writes for a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from bakeoff.judging.judgement import judge
+from bakeoff.records import report_file
+from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.schema import Report
+from bakeoff.reports import sentences, writer
+from bakeoff.reports.json_answer import answer_of
+from bakeoff.reports.terminal import print_answers, print_report
+
+# reasons and paths are printed as they are: rich would take `[x]` for its markup and `:llama:` for an emoji
+stdout = Console(markup=False, emoji=False)
+stderr = Console(stderr=True, markup=False, emoji=False)
+
+
+def tell(found: Report, folder: Path, quiet: bool = False, as_json: bool = False) -> None:
+    """Write the report into `folder`, say what came out, and say where it is.
+
+    The numbers are on disk before anything is said, and the figures are drawn after the verdict was said.
+    """
+    console = stderr if as_json else stdout
+    judgement = judge(found)
+    report_file.write_json(sentences.with_verdicts(judgement), folder)
+    try:
+        if quiet:
+            for reason in filter(None, map(sentences.why_nothing_is_ranked, judgement.contests)):
+                say(reason, console)
+        (print_answers if quiet else print_report)(judgement, console)
+        if kept := sentences.what_all_winners_ship(judgement, str(folder)):
+            say(kept, console)
+    finally:  # `| head` may close the pipe before all is printed
+        written = writer.render(judgement, folder)
+    say(f"Report: {written['report.md']}", console)
+    say(f"Page: {written['report.html']}", console)
+    if as_json:
+        typer.echo(answer_of(judgement, folder).model_dump_json(indent=2))
+
+
+def write_for_ci(found: Report, junit: Path | None, summary: Path | None) -> None:
+    """Write the files that were asked for: JUnit's XML, and a summary in Markdown."""
+    if not (junit or summary):
+        return
+    from bakeoff.reports import junit as junits
+    from bakeoff.reports import summary as summaries
+
+    judgement = judge(found)
+    write(junit, lambda: junits.of_run(judgement))
+    write(summary, lambda: summaries.of_run(judgement))
+
+
+def write(path: Path | None, text: Callable[[], str]) -> None:
+    """Write a file that was asked for, and its folder."""
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text())
+
+
+def print_markdown(text: str) -> None:
+    """Print Markdown, laid out where the output is a terminal."""
+    if stdout.is_terminal:
+        from rich.markdown import Markdown
+
+        stdout.print(Markdown(text))
+    else:
+        typer.echo(text, nl=False)
+
+
+def say(text: str, console: Console | None = None) -> None:
+    """Print text from outside as it is, on one line."""
+    (console or stdout).print(text, soft_wrap=True, highlight=False)

@@ -1,0 +1,145 @@
+"""The CSV files of a report, for a spreadsheet or a data frame. What is not known of a cell is an empty field."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+
+from bakeoff.judging.judgement import Judgement
+from bakeoff.records.schema import Record, Status
+from bakeoff.reports.column import Raw
+from bakeoff.reports.columns import columns_of
+from bakeoff.reports.format import MEBIBYTE
+from bakeoff.reports.suite_csv import dynamo_rows, suite_rows
+
+Row = dict[str, Raw]
+
+TASK_OF_COLUMN = {"forward": "inference", "fwd_bwd": "forward_backward", "full_step": "train_step"}
+
+IS_COMPILED = {"eager": False, "inductor": True}
+
+
+def to_csv(judgement: Judgement) -> str:
+    """Return `cells.csv`: one row for each cell, contest by contest in the order of reading."""
+    columns = columns_of(judgement.contests)
+    cells = [cell for contest in judgement.contests for cell in contest.cells]
+    rows = [{name: value for column in columns for name, value in column.csv_of(cell).items()} for cell in cells]
+    return csv_text(rows)
+
+
+def suite_tables(judgement: Judgement) -> dict[str, str]:
+    """Return the text of each file of the suites by its name; nothing for a report without a suite."""
+    if not judgement.suites:
+        return {}
+    return {"suite.csv": csv_text(suite_rows(judgement)), "dynamo.csv": csv_text(dynamo_rows(judgement))}
+
+
+def sweep_tables(judgement: Judgement) -> dict[str, str]:
+    """Return the text of each sweep's file by its name; nothing for a report that holds neither sweep.
+
+    | file | one row for each |
+    | --- | --- |
+    | attention_sweep-VARIANT-DEVICE-PRECISION.csv | size of `attention`, eager and compiled, in `forward_backward` |
+    | transformer_sweep-DEVICE-PRECISION.csv | size and context of `transformer_lm`, over all three tasks |
+
+    Notebooks that were written for earlier benchmarks read these columns. None of them names a batch or a kind of
+    attention, so a report with several of those has a file for each, with both in its name. Compiled means Inductor's
+    default mode.
+    """
+    files = {}
+    for ((variant,), where), records in _groups(judgement.report.records, "attention", "variant").items():
+        trained = [record for record in records if record.cell.task == TASK_OF_COLUMN["fwd_bwd"]]
+        if trained:
+            rows = [_attention_row(record) for record in trained]
+            files[f"attention_sweep-{variant}-{where}.csv"] = csv_text(rows)
+    families = _groups(judgement.report.records, "transformer_lm", "lengths", "batch", "attention")
+    models = {key: records for key, records in families.items() if key[0][0] == "fixed"}
+    for ((_, batch, attention), where), records in models.items():
+        is_alone = sum(other == where for _, other in models) == 1
+        kind = "" if is_alone else f"batch{batch}-{attention}-"
+        files[f"transformer_sweep-{kind}{where}.csv"] = csv_text(_transformer_rows(records))
+    return files
+
+
+def _transformer_rows(records: Sequence[Record]) -> list[Row]:
+    """Return a row for each size and context. Latencies are medians; a speed-up is the ratio of the two beside it."""
+    found: dict[tuple[str, int], dict[tuple[str, bool], Record]] = {}
+    for record in records:
+        size = (str(record.cell.dimensions["size"]), int(record.cell.dimensions["context"]))
+        found.setdefault(size, {})[record.cell.task, IS_COMPILED[record.cell.backend]] = record
+    parameters = {
+        str(record.cell.dimensions["size"]): record.settings["parameters"]
+        for record in records
+        if isinstance(record.settings.get("parameters"), int)
+    }
+    return [_transformer_row(size, context, parameters.get(size), cells) for (size, context), cells in found.items()]
+
+
+def _transformer_row(size: str, context: int, parameters: object, cells: Mapping[tuple[str, bool], Record]) -> Row:
+    count = parameters if isinstance(parameters, int) else None
+    row: Row = {
+        "model_size": size,
+        "context_length": context,
+        "num_params": count,
+        "num_params_millions": None if count is None else count / 1e6,
+    }
+    for column, task in TASK_OF_COLUMN.items():
+        vanilla, compiled = (_median_ms(cells.get((task, is_compiled))) for is_compiled in (False, True))
+        row[f"{column}_vanilla_ms"] = vanilla
+        row[f"{column}_compiled_ms"] = compiled
+        row[f"{column}_speedup"] = vanilla / compiled if vanilla and compiled else None
+    return row
+
+
+def _attention_row(record: Record) -> Row:
+    stages = {stage.name: stage for stage in record.stages}
+    forward, backward = stages.get("forward"), stages.get("backward")
+    latency, dimensions = record.latency, record.cell.dimensions
+    return {
+        "batch_size": dimensions["batch"],
+        "seq_len": dimensions["seq"],
+        "d_model": dimensions["d_model"],
+        "compiled": str(IS_COMPILED[record.cell.backend]),
+        "forward_mean_ms": forward.mean_ms if forward else None,
+        "forward_std_ms": forward.std_ms if forward else None,
+        "backward_mean_ms": backward.mean_ms if backward else None,
+        "backward_std_ms": backward.std_ms if backward else None,
+        "total_mean_ms": latency.mean_ms if latency else None,
+        "peak_memory_mb": _peak_mib(record),
+        "status": "OOM" if record.status is Status.OOM else record.status.value,
+    }
+
+
+def _groups(records: Sequence[Record], model: str, *dimensions: str) -> dict[tuple[tuple[str, ...], str], list[Record]]:
+    """Group the records of eager and of Inductor's default mode by these dimensions, and by device and precision."""
+    found: dict[tuple[tuple[str, ...], str], list[Record]] = {}
+    for record in records:
+        cell = record.cell
+        if cell.model == model and cell.mode == "default" and cell.backend in IS_COMPILED:
+            where = f"{cell.device.slug}-{cell.precision}"
+            values = tuple(str(cell.dimensions.get(name, "")) for name in dimensions)
+            found.setdefault((values, where), []).append(record)
+    return found
+
+
+def _median_ms(record: Record | None) -> float | None:
+    """Return the median of a cell with right outputs."""
+    return record.latency.median_ms if record and record.status is Status.OK and record.latency else None
+
+
+def _peak_mib(record: Record) -> float | None:
+    """Return the peak of the device's memory, which CUDA's own share is part of; on a CPU that of resident memory."""
+    if record.memory is None:
+        return None
+    peak = record.memory.peak_resident_bytes if not record.cell.device.is_cuda else record.memory.peak_device_bytes
+    return None if peak is None else peak / MEBIBYTE
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Return the rows below the names of their columns, which all of them share."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["model"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

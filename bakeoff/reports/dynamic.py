@@ -1,0 +1,102 @@
+"""The table of dynamic builds: what one build for a range of sizes costs, a row for each configuration."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bakeoff.judging.dynamic import DynamicBuild, DynamicRange
+from bakeoff.records.schema import Status
+from bakeoff.records.text import one_line
+from bakeoff.reports import format
+from bakeoff.reports.column import Column, Ends, Output
+from bakeoff.reports.format import NONE
+from bakeoff.reports.words import listed
+
+REASON_LIMIT = 100
+
+NOTE = "Beside a latency of the one build: how many times as long a call takes as with a build for that size alone."
+
+
+def title(found: DynamicRange) -> str:
+    """Return a title such as `transformer (batch 2, dim 256) on cpu, fp32: one build for seq 16 to 128`."""
+    cell = found.contests[0].cell
+    kept = {name: value for name, value in cell.dimensions.items() if name not in found.ranges}
+    spans = " and ".join(f"{name} {each.low} to {each.high}" for name, each in found.ranges.items())
+    return f"{cell.model_copy(update={'dimensions': kept}).title}: one build for {spans}"
+
+
+def finding(found: DynamicRange) -> str:
+    """Say with which backends one build is called slower than builds for each size, and by how much at most."""
+    if not any(build.costs for build in found.builds):
+        return "no dynamic build was measured"
+    slower = [f"{build.configuration} ({format.ratio(max(costs))}x)" for build in found.builds
+              if (costs := build.called_costs)]  # fmt: skip
+    return f"one build is slower with {listed(slower)}" if slower else "with no backend is one build called slower"
+
+
+def columns_of(found: DynamicRange) -> list[Column[DynamicBuild]]:
+    """Return the columns: each size, the time of building, recompilations, and whether the whole range is served."""
+    points = [
+        Column(
+            name,
+            partial(_cost, place=place),
+            "ms",
+            format.ratio,
+            text=partial(_text, place=place),
+            interval=partial(_ends, place=place),
+            outputs=Output.ALL,
+        )
+        for place, name in enumerate(found.names)
+    ]
+    every = f"built for each of {len(points)}"
+    return [
+        Column("backend", lambda build: build.configuration, write=one_line, is_text=True, outputs=Output.ALL),
+        *points,
+        Column("built once", lambda build: build.build_s, "s", format.seconds, outputs=Output.ALL),
+        Column(every, lambda build: build.builds_s, "s", format.seconds, outputs=Output.ALL),
+        Column(
+            "recompiled",
+            lambda build: len(build.recompiled) if build.build_s is not None else None,
+            note=lambda build: one_line("; ".join(dict.fromkeys(build.recompiled)), REASON_LIMIT),
+            outputs=Output.ALL,
+            is_bad=lambda build: bool(build.recompiled),
+        ),
+        Column("one build serves", serves, is_text=True, outputs=Output.ALL, note=_why_not),
+    ]
+
+
+def serves(build: DynamicBuild) -> str:
+    """Say whether one build was right at every size: `all sizes`, `any size, as it is`, or how it ended."""
+    if not build.is_needed:
+        return "any size, as it is"
+    statuses = [point.dynamic.record.status if point.dynamic else Status.NOT_REACHED for point in build.points]
+    if all(status is Status.OK for status in statuses):
+        return "all sizes"
+    others = dict.fromkeys(status.value for status in statuses if status is not Status.OK)
+    return ", ".join(others) if Status.OK not in statuses else f"some sizes ({', '.join(others)})"
+
+
+def _why_not(build: DynamicBuild) -> str:
+    reasons = [point.dynamic.record.reason for point in build.points if point.dynamic]
+    return next(filter(None, reasons), "")
+
+
+def _cost(build: DynamicBuild, place: int) -> float | None:
+    cell = build.points[place].dynamic
+    return cell.over_own_build.value if cell and cell.over_own_build else None
+
+
+def _text(build: DynamicBuild, place: int) -> str:
+    """Return `1.31, 1.05x`, the latency alone where nothing is built for a size, or how the dynamic build ended."""
+    point = build.points[place]
+    cell = point.dynamic or point.alone
+    if cell is None or cell.latency is None or cell.record.status is not Status.OK:
+        return format.ending(cell.record) if cell else NONE
+    latency = format.milliseconds(cell.latency.median_ms)
+    return latency if (cost := _cost(build, place)) is None else f"{latency}, {format.ratio(cost)}x"
+
+
+def _ends(build: DynamicBuild, place: int) -> Ends | None:
+    cell = build.points[place].dynamic
+    interval = cell.over_own_build.ci95 if cell and cell.over_own_build else None
+    return (interval.low, interval.high) if interval else None

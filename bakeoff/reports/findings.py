@@ -1,0 +1,275 @@
+"""What is seen in each chart, as one sentence for each: pure functions.
+
+A title claims only what the judgement has established. Who wins, ties or is undecided comes from there, and a count is
+that of the marks in the chart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.costs import Start
+from bakeoff.judging.decision import Relation, relation
+from bakeoff.judging.samples import Turn
+from bakeoff.judging.suites import Suite
+from bakeoff.judging.sweeps import Sweep
+from bakeoff.records.schema import Report
+from bakeoff.records.text import one_line
+from bakeoff.reports import format
+from bakeoff.reports.cost_report import doubt_of
+
+NEAR = 1.1
+"""The tau of the performance profile that a title and the table of backends name."""
+
+NAME_CHARACTERS = 36
+"""Room for the longest name of ours, inductor/max-autotune-no-cudagraphs."""
+
+
+def so_far(text: str, *reports: Report) -> str:
+    """Return the text, and say that it is not final if one of the reports is incomplete."""
+    return text if all(report.complete for report in reports) else f"so far, {text}"
+
+
+def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> dict[str, str]:
+    """Return what stands above several charts of one kind, by the name of the chart."""
+    over = f"over {format.first_names(list(dict.fromkeys(sweep.dimension for sweep in sweeps)), shown=3)}"
+    return {
+        "load": "latency against the rate of requests",
+        "latency": _latency_over_all(contests),
+        "speedup": _speedup_over_all(contests),
+        "pareto": "latency against build time",
+        "costs": "what calls cost from a cold start, building included",
+        "costs-warm": "what calls cost from a warm start, building included",
+        "phases": "where the time goes until the first answer",
+        "samples": "how the latencies of single calls are distributed",
+        "profile": "how near each backend comes to the best, over all models",
+        "map": "speed-up of each backend on each model",
+        "sweep-latency": f"median latency {over}",
+        "sweep-speedup": f"speed-up over eager {over}",
+        "sweep-dynamic": f"what one build for all sizes costs {over}",
+        "sweep-seq": "compiled attention over eager, forward and backward",
+        "sweep-size": "compiled language models over eager",
+    }
+
+
+def subjects(contests: Sequence[ContestJudgement]) -> dict[int, str]:
+    """Return the title of each contest by its place. What tells it from others of its model stands first."""
+    facts = [_facts(contest) for contest in contests]
+    found = {}
+    for place, contest in enumerate(contests):
+        peers = [facts[other] for other, each in enumerate(contests) if each.cell.model == contest.cell.model]
+        apart = [fact for fact in facts[place] if not all(fact in peer for peer in peers)]
+        found[place] = f"{', '.join(apart)}: {contest.title}" if apart else contest.title
+    return found
+
+
+def latency(contest: ContestJudgement) -> str:
+    best, model = contest.best, _short(contest.cell.model)
+    if best is None:
+        return f"nothing could be ranked on {model}"
+    if contest.tied:
+        is_open = any(label in contest.tied for label in contest.open_labels)
+        return f"{_listed(contest.tied)} {'are not decided' if is_open else 'tie'} on {model}"
+    if contest.lead is None:
+        return f"only {_short(best.label)} could be ranked on {model}"
+    if contest.unstable:
+        return f"{_short(best.label)} leads on {model}, {_listed(contest.open_labels)} not decided"
+    fastest = f"{_short(best.label)} is fastest on {model}"
+    if best.speedup and is_faster(best):
+        return f"{fastest}: {format.ratio(best.speedup.value)}x {contest.baseline}"
+    return f"{fastest}: {format.ratio(contest.lead.value)}x {one_line(contest.runner_up or '', 22)}"
+
+
+def speedup(contest: ContestJudgement) -> str:
+    """Count the cells that are called faster than the baseline, and those with an interval above 1 that are not."""
+    others = [cell for cell in contest.ranked if cell.label != contest.baseline]
+    faster = sum(is_faster(cell) for cell in others)
+    above = sum(bool(cell.speedup and cell.speedup.ci95 and cell.speedup.ci95.low > 1) for cell in others)
+    if not others:
+        return f"nothing to compare with {contest.baseline}"
+    perhaps = f", {above - faster} more perhaps" if above > faster else ""
+    return f"{faster or 'none'} of {len(others)} faster than {contest.baseline}{perhaps}"
+
+
+def is_faster(cell: CellJudgement) -> bool:
+    """Return True if the cell is called faster than the baseline."""
+    return cell.speedup is not None and relation(cell.speedup) is Relation.FASTER
+
+
+def phases(contest: ContestJudgement) -> str:
+    """Name the cell that took longest until its first answer. A cell that failed before has none."""
+    answered = [cell for cell in contest.cells if cell.latency and cell.record.phases] or contest.cells
+    totals_s = {cell.label: sum(phase.seconds for phase in cell.record.phases_until_first_answer) for cell in answered}
+    slowest = max(totals_s, key=lambda label: totals_s[label])
+    return f"{_short(slowest)} takes longest: {format.seconds(totals_s[slowest])} s"
+
+
+def samples(contest: ContestJudgement) -> str:
+    """Name the cell with the widest hill, relative to its fastest calls."""
+    spreads = {
+        label: hill.high_ms / hill.low_ms
+        for label, hill in contest.distributions.by_label.items()
+        if hill.high_ms > hill.low_ms > 0
+    }
+    if not spreads:
+        return "all calls of a cell took equally long"
+    widest = max(spreads, key=lambda label: spreads[label])
+    ends = contest.distributions.by_label[widest]
+    return (
+        f"{_short(widest)}'s calls spread most: {format.milliseconds(ends.low_ms)} to "
+        f"{format.milliseconds(ends.high_ms)} ms"
+    )
+
+
+def drift(turns: Mapping[str, Sequence[Sequence[Turn]]]) -> str:
+    """Name the cell with processes, or else rounds, that are furthest apart."""
+    spreads = {}
+    for label, processes in turns.items():
+        if len(processes) > 1:
+            medians = [1 + float(np.median([turn.deviation for turn in process])) for process in processes]
+            spreads[label] = max(medians) / min(medians) - 1
+    if spreads:
+        label = max(spreads, key=lambda label: spreads[label])
+        return f"{_short(label)}'s processes differ most, by {format.percent(spreads[label])} %"
+    widths = {
+        label: float(np.ptp([turn.deviation for process in processes for turn in process]))
+        for label, processes in turns.items()
+    }
+    label = max(widths, key=lambda label: widths[label])
+    return f"{_short(label)} moved most over the rounds, within {format.percent(widths[label])} %"
+
+
+def roofline(contest: ContestJudgement) -> str:
+    """Say how near the best cell comes to the floor. A share over 100 % tells that the ceilings are none here."""
+    best = contest.best
+    share = best.record.roofline.share if best and best.record.roofline else None
+    if best is None or not share:
+        return "no ranked cell can be held against the floor"
+    who = _short(contest.winner) if contest.winner else "the lowest latency"
+    if share > 1:
+        return f"the ceilings do not bound this model: {who} reaches {format.percent(share)} % of the floor's speed"
+    return f"{who} reaches {format.percent(share)} % of the floor's speed"
+
+
+def costs(contest: ContestJudgement, start: Start) -> str:
+    first, *others = contest.costs.legs(start, contest.contenders)
+    cheapest, doubt = _short(first.line.label), doubt_of(first)
+    if not others:
+        return f"{cheapest} costs least, however many calls{doubt}"
+    crossing = others[0].crossing
+    until = f"up to call {others[0].first_call - 1:,}" if crossing and crossing.is_established else "at first"
+    then = "in the end " if len(others) > 1 else ""
+    in_the_end = f"{then}{_short(others[-1].line.label)} from call {others[-1].first_call:,} on{doubt_of(others[-1])}"
+    return f"{cheapest} costs least {until}{doubt}, {in_the_end}"
+
+
+def cheapest(contest: ContestJudgement, start: Start, calls: int) -> str:
+    """Name the cell that costs least over so many calls, and those that it cannot be told from."""
+    found = contest.costs.cheapest(calls, start, contest.contenders)
+    number = f"{calls:,} call{'s' if calls > 1 else ''} from a {start} start"
+    if found is None:
+        return f"{number}: nobody can be ranked"
+    least = f"{found.line.label} costs least, {format.seconds(found.line.total_s(calls))} s"
+    rivals = format.first_names([line.label for line in found.rivals], shown=3)
+    return f"{number}: {least}{f' (or {rivals}: not established)' if rivals else ''}"
+
+
+def pareto(contest: ContestJudgement) -> str:
+    """Say which ranked cells another one dominates, or which none does, whichever are fewer."""
+    front = [cell.label for cell in contest.ranked if cell.label in contest.front.labels]
+    dominated = [cell.label for cell in contest.ranked if cell.label not in front]
+    if not dominated:
+        return f"none of the {len(front)} is dominated by another"
+    if not front:
+        return "each is dominated by another"
+    if len(dominated) > len(front):
+        return f"of {len(contest.ranked)}, only {_listed(front)} {_is(front)} not dominated"
+    return f"of {len(contest.ranked)}, {_listed(dominated)} {_is(dominated)} dominated"
+
+
+def sweep_speedup(sweep: Sweep) -> str:
+    """Say how many times as fast as the baseline the winner is at the first size and at the last one."""
+    ends = [(sweep.sizes[place], sweep.contests[place]) for place in (0, -1)]
+    return ", ".join(f"{_gain(contest)} at {sweep.dimension} {size:,.10g}" for size, contest in ends)
+
+
+def profile(suite: Suite) -> str:
+    """Name the backends that are within a tenth of the best on the most models."""
+    shares = {row.label: row.profile.share(NEAR) for row in suite.rows}
+    most = max(shares.values())
+    best = [label for label, share in shares.items() if share == most]
+    number = suite.rows[0].profile.contests
+    near = f"within {format.percent(NEAR - 1)} % of the best"
+    return f"{_listed(best)} {_is(best)} {near} on {round(most * number)} of {number}"
+
+
+def speedup_map(suite: Suite) -> str:
+    """Say how many of the cells that were asked for passed, and how many of these are called faster."""
+    cells = [cell for contest in suite.contests for cell in contest.cells if cell.label != suite.baseline]
+    ranked = [cell for cell in cells if cell.rank is not None]
+    faster = sum(is_faster(cell) for cell in ranked)
+    return f"{faster} of {len(ranked)} cells are faster than {suite.baseline}"
+
+
+def history(medians_ms: Mapping[str, Sequence[float]]) -> str:
+    """Name the cell that moved most from its first run to its last."""
+    moves = {label: found[-1] / found[0] for label, found in medians_ms.items() if len(found) > 1 and min(found) > 0}
+    if not moves:
+        return "One run"
+    label = max(moves, key=lambda label: abs(math.log(moves[label])))
+    return f"{_short(label)} moved most, to {format.ratio(moves[label])}x its first latency"
+
+
+def has_ratio(contest: ContestJudgement) -> bool:
+    """Return True if something besides the baseline has a ratio over it."""
+    return any(cell.speedup for cell in contest.ranked if cell.label != contest.baseline)
+
+
+def _facts(contest: ContestJudgement) -> list[str]:
+    """Return what tells contests of one model apart."""
+    cell = contest.cell
+    sizes = [f"{name} {value}" for name, value in cell.dimensions.items()]
+    seed = [f"seed {cell.seed}"] if cell.seed else []
+    return [str(cell.device), str(cell.precision), cell.task, *sizes, *seed, contest.run_id or ""]
+
+
+def _gain(contest: ContestJudgement) -> str:
+    best = contest.best
+    if best and best.speedup and contest.winner and not contest.unstable and is_faster(best):
+        return f"{_short(best.label)} {format.ratio(best.speedup.value)}x {contest.baseline}"
+    return "no winner over eager"
+
+
+def _latency_over_all(contests: Sequence[ContestJudgement]) -> str:
+    winners = Counter(contest.winner for contest in contests if contest.winner and not contest.unstable)
+    won = [f"{_short(label)} on {number}" for label, number in winners.most_common(3)]
+    return f"fastest: {', '.join(won)} of {len(contests)} contests" if won else "latency: no contest has a sure winner"
+
+
+def _speedup_over_all(contests: Sequence[ContestJudgement]) -> str:
+    decided = [contest.cells[0] for contest in contests if contest.winner and not contest.unstable]
+    gains = [cell.speedup.value for cell in decided if cell.speedup and is_faster(cell)]
+    if not gains:
+        return "speed-up: no contest has a sure winner over eager"
+    reach = " to ".join(dict.fromkeys(f"{format.ratio(gain)}x" for gain in (min(gains), max(gains))))
+    return f"the winner is faster than eager in {len(gains)} of {len(contests)} contests, {reach}"
+
+
+def _short(label: str) -> str:
+    return one_line(label, NAME_CHARACTERS)
+
+
+def _is(labels: Sequence[str]) -> str:
+    return "is" if len(labels) == 1 else "are"
+
+
+def _listed(labels: Sequence[str]) -> str:
+    names = list(map(_short, labels))
+    if len(names) > 3:
+        return f"{names[0]} and {len(names) - 1} others"
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

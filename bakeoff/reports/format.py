@@ -1,0 +1,191 @@
+"""Writes numbers and facts as text: the same on a terminal, in Markdown, on the page and in charts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
+
+from bakeoff.judging.costs import BreakEven
+from bakeoff.records.schema import Interval, Latency, Record, Roofline
+from bakeoff.records.text import one_line, spell_ms
+
+MEBIBYTE = 2**20
+NOT_ESTABLISHED = "not established"
+NONE = "-"
+"""Text in place of a number that is not known."""
+
+_PREFIXES = ["", "k", "M", "G", "T", "P"]
+
+
+def milliseconds(value_ms: float | None) -> str:
+    """Return `0.0175`, without the unit."""
+    return NONE if value_ms is None else spell_ms(value_ms).removesuffix(" ms")
+
+
+def milliseconds_interval(interval: Interval | None) -> str:
+    """Return `[0.0170, 0.0181]` with a space that does not break, or nothing."""
+    return f"[{milliseconds(interval.low)},\u00a0{milliseconds(interval.high)}]" if interval else ""
+
+
+def median(latency: Latency) -> str:
+    """Return `0.0175 [0.0170, 0.0181]`, in milliseconds."""
+    return f"{milliseconds(latency.median_ms)} {milliseconds_interval(latency.median_ci95_ms)}".rstrip()
+
+
+def ratio(value: float) -> str:
+    """Return `1.85`, `0.024` or `1,234`."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:#.2g}"
+
+
+def ratio_interval(interval: Interval | None) -> str:
+    """Return `[1.80, 1.90]`, or nothing for an interval without width, as of the baseline over itself."""
+    if interval is None or interval.low == interval.high:
+        return ""
+    return f"[{ratio(interval.low)},\u00a0{ratio(interval.high)}]"
+
+
+def seconds(value_s: float | None) -> str:
+    """Return at least two significant digits: `0.0042`, `0.42`, `4.2`, `42`."""
+    if value_s is None:
+        return NONE
+    if value_s == 0:
+        return "0"
+    if value_s >= 9.95:
+        return f"{value_s:,.0f}"
+    return f"{value_s:.{max(1, min(4, 1 - math.floor(math.log10(value_s))))}f}"
+
+
+def minutes(value_s: float) -> str:
+    """Return minutes and seconds, such as `1:05`. A negative time is none."""
+    return "{}:{:02}".format(*divmod(max(0, round(value_s)), 60))
+
+
+def mebibytes(value_bytes: int | None) -> str:
+    if value_bytes is None:
+        return NONE
+    size = value_bytes / MEBIBYTE
+    return f"{size:,.0f}" if size >= 9.95 or size == 0 else f"{size:.2g}"
+
+
+def break_even(found: BreakEven | None) -> str:
+    """Return `302`, `from the start`, `never` or `not established`; `break_even_ends` are the ends of its interval."""
+    if found is None:
+        return NONE
+    if not found.is_established:
+        return NOT_ESTABLISHED
+    if found.calls is None:
+        return "never"
+    return count(found.calls) if found.calls else "from the start"
+
+
+def break_even_with_interval(found: BreakEven | None) -> str:
+    """Return `302 [280, 330]`, or one of the texts of `break_even`."""
+    ends = break_even_ends(found)
+    interval = f" [{count(ends[0])},\u00a0{count(ends[1])}]" if ends and ends[0] < ends[1] else ""
+    return f"{break_even(found)}{interval}"
+
+
+def break_even_ends(found: BreakEven | None) -> tuple[int, int] | None:
+    """Return the calls between which the break-even lies; None where none is established, or it never comes."""
+    if found is None or not found.is_established or found.calls is None or not found.high:
+        return None
+    return found.low or 0, found.high
+
+
+def count(value: int | None) -> str:
+    return NONE if value is None else f"{value:,}"
+
+
+def error(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1e}"
+
+
+def unheld_changes(record: Record) -> str:
+    """Say which changes of parameters the error of a training step leaves out, or nothing if it leaves out none."""
+    if record.accuracy is None or not record.accuracy.changes_unheld:
+        return ""
+    number, of = record.accuracy.changes_unheld, record.accuracy.changes
+    if number == of:
+        return f"parameters could not be judged: {record.cell.precision} cannot hold the change of any of {of:,}"
+    return f"{record.cell.precision} cannot hold the change of {number:,} of {of:,} parameters"
+
+
+def percent(share: float | None) -> str:
+    """Return `57` for 0.57: at least two significant digits, without the sign."""
+    if share is None:
+        return NONE
+    value = 100 * share
+    if 0 < value < 0.01:
+        return "<0.01"
+    return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def quantity(value: float, unit: str) -> str:
+    """Return three significant digits with a decimal prefix: `872 MFLOP`, `45.2 GB/s`."""
+    step = 0 if value < 1 else min(len(_PREFIXES) - 1, int(math.log10(value)) // 3)
+    scaled = value / 1000**step
+    if float(f"{scaled:.3g}") >= 1000 and step < len(_PREFIXES) - 1:  # 999.9 k is 1.00 M
+        scaled, step = scaled / 1000, step + 1
+    digits = 0 if scaled >= 99.95 or step == 0 else 1 if scaled >= 9.995 else 2
+    return f"{scaled:,.{digits}f} {_PREFIXES[step]}{unit}"
+
+
+def rate(value: float) -> str:
+    """Return a rate as `18,761`, `93.8` or `0.413`: at least three significant digits, without a prefix or unit."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}".rstrip(".")
+
+
+def floor(roofline: Roofline) -> str:
+    """Return `0.151 ms, bound by memory (872 MFLOP at 199 GFLOP/s, 6.84 MB at 45.2 GB/s)`."""
+    compute = f"{quantity(roofline.flops, 'FLOP')} at {quantity(roofline.ceiling_flops_per_s, 'FLOP/s')}"
+    memory = f"{quantity(roofline.bytes_moved, 'B')} at {quantity(roofline.ceiling_bytes_per_s, 'B/s')}"
+    return f"{spell_ms(roofline.floor_ms)}, bound by {one_line(roofline.bound)} ({compute}, {memory})"
+
+
+def achieved_rate(record: Record) -> str:
+    """Return the rate of the work that bounds a cell, by its median latency: `1.21 PFLOP/s` or `3.95 TB/s`."""
+    roofline = record.roofline
+    if roofline is None or record.latency is None or not record.latency.median_ms:
+        return NONE
+    seconds = record.latency.median_ms / 1e3
+    if roofline.bound == "compute":
+        return quantity(roofline.flops / seconds, "FLOP/s")
+    return quantity(roofline.bytes_moved / seconds, "B/s")
+
+
+def first_names(names: Sequence[str], shown: int = 2) -> str:
+    """Return `gelu, sort and 3 more`."""
+    text = ", ".join(names[:shown])
+    return text if len(names) <= shown else f"{text} and {len(names) - shown} more"
+
+
+def time_shares(shares: Mapping[str, float]) -> list[str]:
+    """Return texts such as `CUDAExecutionProvider 97 %`, the largest first."""
+    return [f"{name} {percent(share)} %" for name, share in sorted(shares.items(), key=lambda item: -item[1])]
+
+
+def peak_memory(record: Record) -> tuple[int | None, str]:
+    """Return the peak bytes and of which memory: `device` if the cell ran on one and it was read, else `resident`."""
+    memory = record.memory
+    if memory is None:
+        return None, ""
+    if record.cell.device.is_cuda and memory.peak_device_bytes is not None:
+        return memory.peak_device_bytes, "device"
+    return memory.peak_resident_bytes, "resident" if memory.peak_resident_bytes is not None else ""
+
+
+def json_value(value: JsonValue) -> str:
+    """Return text as it is, and anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def ending(record: Record) -> str:
+    """Say how a cell ended: `ok`, `crash in load (signal 11)`."""
+    phase = f" in {one_line(record.died_in)}" if record.died_in else ""
+    signal = f" (signal {record.signal})" if record.signal else ""
+    return f"{record.status}{phase}{signal}"

@@ -1,0 +1,124 @@
+"""Whole generations, as columns and sentences. Every output prints them; none is escaped yet."""
+
+from __future__ import annotations
+
+from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
+from bakeoff.judging.judgement import Judgement
+from bakeoff.records.schema import Generated
+from bakeoff.reports import format
+from bakeoff.reports.column import Column, Output, Raw, shown_in
+from bakeoff.reports.format import NONE
+from bakeoff.reports.tables import Table, table_of
+from bakeoff.reports.words import listed
+
+
+def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
+    """Return every column of the table of generations. Intervals of its first two numbers stand in the contests."""
+
+    def speedup(cell: GeneratingCell) -> tuple[float, float] | None:
+        interval = cell.speedup.ci95 if cell.speedup else None
+        return (interval.low, interval.high) if interval else None
+
+    def share(cell: GeneratingCell) -> float | None:
+        return cell.decode.record.roofline.share if cell.decode.record.roofline else None
+
+    return [
+        Column("rank", lambda cell: cell.rank, csv="rank"),
+        Column("backend", lambda cell: cell.label, is_text=True, outputs=Output.ALL, csv="backend"),
+        Column("first", lambda cell: cell.prefill.latency.median_ms if cell.prefill.latency else None, "ms",
+               format.milliseconds, outputs=Output.ALL, csv="first_token_ms"),
+        Column("further", lambda cell: cell.decode.latency.median_ms if cell.decode.latency else None, "ms",
+               format.milliseconds, outputs=Output.ALL, csv="further_token_ms"),
+        Column("decoded", lambda cell: cell.tokens_per_s, "tokens/s", format.rate, outputs=Output.ALL,
+               csv="tokens_per_s"),
+        Column("of floor", share, "%", format.percent, outputs=Output.ALL, csv="decode_floor_share"),
+        Column("all", lambda cell: cell.total_ms, "ms", format.milliseconds, outputs=Output.ALL,
+               csv="generation_ms"),
+        Column("speed-up", lambda cell: cell.speedup.value if cell.speedup else None, f"x {generation.baseline}",
+               format.ratio, interval=speedup, outputs=Output.ALL, csv="speedup"),
+        Column("pays after", lambda cell: cell.pays_after_tokens, "tokens", format.count, outputs=Output.ALL,
+               csv="pays_after_tokens"),
+        Column("caches", lambda cell: str(cell.decode.record.settings.get("caches", "")) or None, is_text=True,
+               outputs=Output.ALL, csv="caches"),
+        Column("as eager's", lambda cell: cell.generated.agreed if cell.generated else None,
+               text=lambda cell: _agreement(cell.generated), is_text=True, outputs=Output.ALL, csv="tokens_agreed"),
+    ]  # fmt: skip
+
+
+def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
+    """Return the rows of `generation.csv`: one for each backend of each generation."""
+    rows = []
+    for contest in judgement.contests:
+        for cell in contest.generation.cells if contest.generation else ():
+            row: dict[str, Raw] = {"contest_id": contest.contest_id}
+            for column in columns_of(contest.generation) if contest.generation else ():
+                row |= column.csv_of(cell)
+            rows.append(row)
+    return rows
+
+
+def tables(contest: ContestJudgement) -> list[Table]:
+    """Return the table of whole generations, and that of memory if several contexts were decoded."""
+    if (generation := contest.generation) is None or not generation.cells:
+        return []
+    columns = shown_in(Output.ALL, columns_of(generation), generation.cells)
+    found = [table_of(f"Whole generations: {_sizes(generation)}", columns, generation.cells)]
+    if len(generation.peak_bytes) > 1:
+        found.append(_memory(generation))
+    return found
+
+
+def sentences(contest: ContestJudgement) -> list[str]:
+    """Say who generates fastest, and whose tokens differ from eager's."""
+    generation = contest.generation
+    if generation is None:
+        return []
+    if not generation.cells:
+        return ["No backend is ranked in both prefill and decode, so no whole generation is judged."]
+    best, tied = generation.cells[0], generation.tied
+    what = f"{_sizes(generation)} in {format.milliseconds(best.total_ms)} ms"
+    if len(tied) > 1:
+        told = f"{listed(tied)} tie at whole generations: {best.label} generates {what}"
+    else:
+        told = f"{best.label} generates {what}"
+    if best.speedup and best.label != generation.baseline:
+        told += f", {format.ratio(best.speedup.value)}x {generation.baseline}"
+    differing = [cell for cell in generation.cells if cell.generated and cell.generated.margin is not None]
+    return [
+        f"{told}.",
+        *(_difference(cell.label, generation.baseline, cell.generated) for cell in differing if cell.generated),
+    ]
+
+
+def _difference(label: str, baseline: str | None, found: Generated) -> str:
+    if label == baseline:
+        return (
+            f"{label} does not repeat its own tokens: in another process one differs after {found.agreed} of "
+            f"{found.tokens}. Its two best logits were {found.margin:.2g} apart there, and {found.usual_margin:.2g} in "
+            "the median. So no backend can be expected to repeat them."
+        )
+    return (
+        f"{label} generates another token than eager after {found.agreed} of {found.tokens}: eager's two best logits "
+        f"were {found.margin:.2g} apart there, and {found.usual_margin:.2g} in the median."
+    )
+
+
+def _agreement(found: Generated | None) -> str:
+    """Return `31/31`: so many tokens of all before the first that differs."""
+    return f"{found.agreed}/{found.tokens}" if found else NONE
+
+
+def _sizes(generation: Generation) -> str:
+    batch = f"{generation.sequences} sequences of " if generation.sequences > 1 else ""
+    return f"{batch}{generation.new_tokens} tokens after a prompt of {generation.prompt}"
+
+
+def _memory(generation: Generation) -> Table:
+    """Return the peak memory of decoding for each context."""
+    contexts = list(generation.peak_bytes)
+    rows = [
+        [cell.label, *(format.mebibytes(generation.peak_bytes[context].get(cell.label)) for context in contexts)]
+        for cell in generation.cells
+    ]
+    headings = [f"{context} rows (MiB)" for context in contexts]
+    return Table("Peak memory of decoding against the length of the context", ["backend"], headings, rows)

@@ -1,0 +1,156 @@
+"""The answer of a run as JSON, for programs: `bakeoff --json` prints it. Its shape is that of `Answer`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.judgement import Judgement
+from bakeoff.judging.load import LoadJudgement
+from bakeoff.judging.suites import TAUS, Suite, SuiteRow
+from bakeoff.records.load import ServingSettings
+from bakeoff.records.schema import Frozen, Interval, Ratio
+from bakeoff.reports import doubt_sentences, load, suite_report
+
+FILES = ("report.json", "report.md", "report.html", "cells.csv")
+
+
+class LoadAnswer(Frozen):
+    """Who carries most under load."""
+
+    verdict: str
+    winner: str | None
+    tied: list[str]
+    is_open: bool  # measuring ended before it could be told which of `tied` carries most
+    values: dict[str, float]  # requests per second, or the median latency in ms, by label
+    settings: dict[str, ServingSettings]
+    doubts: list[str]
+
+
+class ContestAnswer(Frozen):
+    """Who wins one contest. Ratios say how many times faster the best cell is."""
+
+    contest_id: str
+    title: str
+    outcome: Certainty  # "open": measuring ended before it was decided; "doubted": the first doubt could change it
+    winner: str | None  # None without a sure or likely winner
+    tied: list[str]  # labels that share the first place, if there are several
+    open: list[str]  # labels that may still prove as fast as the best one
+    latency_ms: float | None  # of the winner, or of the first of those that tie
+    latency_ci95_ms: Interval | None
+    baseline: str | None
+    speedup: Ratio | None  # over the baseline
+    runner_up: str | None
+    lead: Ratio | None  # over the runner-up
+    doubts: list[str]
+    without_numbers: dict[str, str]  # why, by label
+    under_load: LoadAnswer | None = None  # where that was asked for
+
+
+class BackendAnswer(Frozen):
+    """One backend and mode over all models of a suite."""
+
+    label: str
+    passed: int
+    asked: int  # without what cannot run here and what was not reached
+    cannot_run: int
+    wins: int  # sure ones, with the error over all contests held by Holm's method
+    profile: dict[str, float]  # share of the models on which it is within so many times the best latency, by that
+    speedup: float | None  # geometric mean over the baseline, of what every ranked backend passed
+    build_s: float | None  # median of the same
+    memory: float | None  # geometric mean of peak memory over the baseline's, of the same
+
+
+class SuiteAnswer(Frozen):
+    """Many models in one task, on one device, in one precision."""
+
+    title: str
+    finding: str
+    contests: int
+    contests_in_means: int
+    baseline: str | None
+    backends: list[BackendAnswer]  # the best mean first
+    failures: list[str]
+
+
+class Answer(Frozen):
+    """What `--json` prints."""
+
+    run_id: str
+    complete: bool
+    contests: list[ContestAnswer]
+    suites: list[SuiteAnswer]
+    paths: dict[str, str]  # "folder", and the files in it by their names
+
+
+def answer_of(judgement: Judgement, folder: Path) -> Answer:
+    """Return the answer of a run whose report lies in `folder`."""
+    return Answer(
+        run_id=judgement.report.run_id,
+        complete=judgement.report.complete,
+        contests=[_answer(contest) for contest in judgement.contests],
+        suites=[_suite_answer(suite) for suite in judgement.suites],
+        paths={"folder": str(folder), **{name: str(folder / name) for name in FILES}},
+    )
+
+
+def _answer(contest: ContestJudgement) -> ContestAnswer:
+    best = contest.best
+    return ContestAnswer(
+        contest_id=contest.contest_id,
+        title=contest.title,
+        outcome=contest.certainty,
+        winner=contest.winner,
+        tied=list(contest.tied),
+        open=list(contest.open_labels),
+        latency_ms=best.latency.median_ms if best and best.latency else None,
+        latency_ci95_ms=best.latency.median_ci95_ms if best and best.latency else None,
+        baseline=contest.baseline,
+        speedup=best.speedup if best else None,
+        runner_up=contest.runner_up,
+        lead=contest.lead,
+        doubts=doubt_sentences.doubts(contest),
+        without_numbers={
+            cell.label: f"{cell.record.status}: {cell.record.reason}" for cell in contest.cells if not cell.latency
+        },
+        under_load=_load_answer(contest.load) if contest.load else None,
+    )
+
+
+def _load_answer(judged: LoadJudgement) -> LoadAnswer:
+    return LoadAnswer(
+        verdict=load.verdict(judged),
+        winner=judged.winner,
+        tied=list(judged.tied),
+        is_open=judged.is_open,
+        values={cell.label: cell.value for cell in judged.cells if cell.value is not None},
+        settings={cell.label: cell.load.settings for cell in judged.cells if cell.load.settings},
+        doubts=[load.doubt(each) for each in judged.doubts],
+    )
+
+
+def _suite_answer(suite: Suite) -> SuiteAnswer:
+    return SuiteAnswer(
+        title=suite_report.title(suite),
+        finding=suite_report.finding(suite),
+        contests=len(suite.contests),
+        contests_in_means=len(suite.common),
+        baseline=suite.baseline,
+        backends=[_backend_answer(row) for row in suite.rows],
+        failures=[suite_report.failure(suite, failures) for failures in suite.failures],
+    )
+
+
+def _backend_answer(row: SuiteRow) -> BackendAnswer:
+    return BackendAnswer(
+        label=row.label,
+        passed=row.passed,
+        asked=row.asked,
+        cannot_run=row.cannot_run,
+        wins=row.wins,
+        profile={f"{tau:g}": row.profile.share(tau) for tau in TAUS},
+        speedup=row.means.speedup if row.means else None,
+        build_s=row.means.build_s if row.means else None,
+        memory=row.means.memory if row.means else None,
+    )

@@ -1,0 +1,104 @@
+"""JUnit's XML, which CI systems show as tests: one test case for each cell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from xml.etree import ElementTree
+
+from bakeoff.judging.compare import CellChange, Comparison, Outcome
+from bakeoff.judging.judgement import Judgement
+from bakeoff.records.schema import Cell, Record, Report, Status
+from bakeoff.records.text import visible
+from bakeoff.reports import comparison as comparisons
+from bakeoff.reports import format, sentences
+
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+_WRONG = {Status.INCORRECT, Status.FALLBACK}
+"""Statuses that are a failure in JUnit's words: the test ran, and its result was not the expected one."""
+
+_IS_TOLD = {Outcome.SAME, Outcome.SLOWER, Outcome.FASTER, Outcome.MENDED}
+
+Case = tuple[ElementTree.Element, Cell]
+
+
+def of_run(judgement: Judgement) -> str:
+    """Return the cells of a run. One that was not measured is skipped, unless it was asked for by name."""
+    report = judgement.report
+    return _document(report, [(_case_of(record), record.cell) for record in report.records])
+
+
+def of_comparison(compared: Comparison, fail_on: Collection[str]) -> str:
+    """Return the cells of two runs. Those that fail the gate are failures, and those that tell nothing are skipped."""
+    failing = compared.failing(fail_on)
+    cases = [(_case_of_change(change, change in failing), change.cell) for change in compared.cells]
+    return _document(compared.new, cases)
+
+
+def _case_of(record: Record) -> ElementTree.Element:
+    case = _case(record.cell, record.elapsed_s)
+    if record.latency:
+        _add(case, "system-out", text=f"median {format.median(record.latency)} ms")
+    if record.status is Status.OK:
+        return case
+    if record.status.is_absence and not record.asked_by_name:
+        _add(case, "skipped", record.status.value, record.reason)
+    else:
+        is_wrong = record.status in _WRONG or record.status.is_absence
+        _add(case, "failure" if is_wrong else "error", format.ending(record), record.reason, record.log_tail)
+    return case
+
+
+def _case_of_change(change: CellChange, is_failing: bool) -> ElementTree.Element:
+    case = _case(change.cell, change.new.elapsed_s if change.new else 0.0)
+    change_of_latency = comparisons.spell_change(change.raw) if change.raw else ""
+    told = ": ".join(filter(None, [change_of_latency, sentences.why(change)]))
+    if is_failing:
+        _add(case, "failure", change.outcome.value, told, change.new.log_tail if change.new else "")
+    elif change.outcome in _IS_TOLD:
+        _add(case, "system-out", text=f"{change.outcome.value}: {told}")
+    else:
+        _add(case, "skipped", change.outcome.value, told)
+    return case
+
+
+def _document(report: Report, cases: Iterable[Case]) -> str:
+    root = ElementTree.Element("testsuites", name="bakeoff")
+    suites: dict[str, ElementTree.Element] = {}
+    for case, cell in cases:
+        if cell.contest_id not in suites:
+            suites[cell.contest_id] = ElementTree.SubElement(
+                root,
+                "testsuite",
+                name=_text(cell.title),
+                timestamp=_text(report.created_at),
+                hostname=_text(report.environment.hostname),
+            )
+        suites[cell.contest_id].append(case)
+    for counted in [root, *suites.values()]:
+        _count(counted)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
+
+
+def _count(suite: ElementTree.Element) -> None:
+    """Set the totals of a suite, or of all of them."""
+    suite.set("tests", str(len(list(suite.iter("testcase")))))
+    for attribute, tag in {"failures": "failure", "errors": "error", "skipped": "skipped"}.items():
+        suite.set(attribute, str(len(list(suite.iter(tag)))))
+    suite.set("time", f"{sum(float(case.attrib['time']) for case in suite.iter('testcase')):.3f}")
+
+
+def _case(cell: Cell, elapsed_s: float) -> ElementTree.Element:
+    return ElementTree.Element("testcase", classname=_text(cell.title), name=_text(cell.label), time=f"{elapsed_s:.3f}")
+
+
+def _add(case: ElementTree.Element, tag: str, kind: str = "", message: str = "", text: str = "") -> None:
+    attributes = {"type": _text(kind), "message": _text(message)} if kind else {}
+    ElementTree.SubElement(case, tag, attributes).text = _text(text) or None
+
+
+def _text(text: str) -> str:
+    """Return text from outside without what XML cannot hold."""
+    return _NOT_IN_XML.sub("", visible(text))

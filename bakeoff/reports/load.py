@@ -1,0 +1,201 @@
+"""What a contest carried under load, as columns and sentences. Every output prints them; none is escaped yet."""
+
+from __future__ import annotations
+
+from bakeoff.judging.contest import ContestJudgement
+from bakeoff.judging.judgement import Judgement
+from bakeoff.judging.load import LoadDoubt, LoadDoubtKind, LoadedCell, LoadJudgement
+from bakeoff.records.load import Scenario, ServingSettings
+from bakeoff.reports import format
+from bakeoff.reports.column import Column, Output, Raw, shown_in
+from bakeoff.reports.format import NONE
+from bakeoff.reports.tables import Table, table_of
+from bakeoff.reports.words import listed
+
+WATT_HOUR_J = 3600.0
+
+EVEN_SHARE = 0.2
+"""An interval whose half is a smaller share of the value is written as `±`."""
+
+
+def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
+    """Return every column of the table of load, in the order of reading."""
+    of = load.objective.percentile if load.objective else "p99"
+    is_rate = load.scenario.is_rate
+
+    def ends(cell: LoadedCell) -> tuple[float, float] | None:
+        return (cell.interval.low, cell.interval.high) if cell.interval else None
+
+    return [
+        Column("rank", lambda cell: cell.rank, outputs=Output.ALL, csv="rank"),
+        Column("backend", lambda cell: cell.label, is_text=True, outputs=Output.ALL, csv="backend"),
+        Column("requests" if is_rate else "median latency", lambda cell: cell.value, "1/s" if is_rate else "ms",
+               rate if is_rate else format.milliseconds, interval=ends, outputs=Output.ALL,
+               csv="requests_per_s" if is_rate else "median_ms", csv_interval=("ci95_low", "ci95_high")),
+        Column("median over the soak", lambda cell: cell.soak and cell.soak.p50_ms, "ms", format.milliseconds,
+               outputs=Output.ALL, csv="soak_p50_ms"),
+        Column(f"{of} over the soak", lambda cell: cell.soak and (cell.soak.objective_ms or cell.soak.p99_ms), "ms",
+               format.milliseconds, outputs=Output.ALL, csv="soak_percentile_ms"),
+        Column("drift", lambda cell: cell.soak and cell.soak.drift, "%", lambda share: f"{100 * share:+.1f}",
+               outputs=Output.ALL, csv="soak_drift"),
+        Column("memory", lambda cell: cell.soak and cell.soak.resident_bytes, "MiB", format.mebibytes,
+               outputs=Output.ALL, csv="resident_bytes"),
+        Column("device memory", lambda cell: cell.soak and cell.soak.device_bytes, "MiB", format.mebibytes,
+               outputs=Output.ALL, csv="device_bytes"),
+        Column("energy of a million", lambda cell: cell.soak and cell.soak.joules_per_million, "Wh",
+               lambda joules: f"{joules / WATT_HOUR_J:.3g}", outputs=Output.ALL, csv="joules_per_million"),
+        Column("price of a million", lambda cell: cell.price_per_million, "", lambda price: f"{price:.3g}",
+               outputs=Output.ALL, csv="price_per_million"),
+        Column("serves with", lambda cell: settings(cell.load.settings) if cell.load.settings else None,
+               text=lambda cell: settings(cell.load.settings) if cell.load.settings else cell.load.reason or NONE,
+               is_text=True, outputs=Output.ALL, csv="settings"),
+    ]  # fmt: skip
+
+
+def rows_of(judgement: Judgement) -> list[dict[str, Raw]]:
+    """Return the rows of `load.csv`: one for each cell under load."""
+    rows: list[dict[str, Raw]] = []
+    for contest in judgement.contests:
+        for cell in contest.load.cells if contest.load else ():
+            assert contest.load is not None
+            row: dict[str, Raw] = {"contest_id": contest.contest_id, "scenario": str(contest.load.scenario)}
+            for column in columns_of(contest.load):
+                row |= column.csv_of(cell)
+            rows.append(row)
+    return rows
+
+
+def tables(contest: ContestJudgement) -> list[Table]:
+    """Return the table of what each cell carries, and the table of the settings that were tried."""
+    if (load := contest.load) is None:
+        return []
+    columns = shown_in(Output.ALL, columns_of(load), load.cells)
+    tried = [
+        [cell.label, settings(one.settings), NONE if one.value is None else _value(load, one.value), one.reason]
+        for cell in load.cells
+        for one in cell.load.tried
+    ]
+    return [
+        table_of(f"Under load: {_scenario(load)}", columns, load.cells),
+        Table(
+            "Every setting that was tried, in shorter windows",
+            ["backend", "serves with", "reached", "why not"],
+            [],
+            tried,
+            is_folded=True,
+        ),
+    ]
+
+
+def sentences(contest: ContestJudgement) -> list[str]:
+    """Say who carries most, how it serves, whether that is the winner of single calls, and what there is to doubt."""
+    if (load := contest.load) is None:
+        return []
+    told = verdict(load)
+    best = load.ranked[0] if load.ranked else None
+    how = [f"{best.label} serves best with {settings(best.load.settings)}."] if best and best.load.settings else []
+    others = [*_against_single_calls(contest, load), *map(doubt, load.doubts), *_left_out(load)]
+    return [told[0].upper() + told[1:], *how, *others]
+
+
+def verdict(load: LoadJudgement) -> str:
+    """Return `under load openvino carries 410 ± 12 requests/s at p99 < 20 ms, onnx 350 ± 9`."""
+    if not load.ranked:
+        reasons = listed([f"{cell.label}: {cell.load.reason or 'no turn has a value'}" for cell in load.cells])
+        return f"under load nothing could be ranked ({reasons})."
+    best, *others = load.ranked
+    verb = "carries" if load.scenario.is_rate else "answers in"
+    told = f"{best.label} {verb} {_with_interval(load, best)}{_condition(load)}"
+    rest = "".join(f", {cell.label} {_with_interval(load, cell, unit=False)}" for cell in others)
+    if load.tied:
+        how = "are not told apart yet" if load.is_open else "tie"
+        return f"under load {listed(load.tied)} {how}: {told}{rest}."
+    return f"under load {told}{rest}."
+
+
+def settings(chosen: ServingSettings) -> str:
+    """Return `2 instances x 1 thread, batches of up to 4 within 2 ms, hint THROUGHPUT`."""
+    parts = [f"{_counted(chosen.instances, 'instance')} x {_counted(chosen.threads, 'thread')}"]
+    if chosen.batch > 1:
+        within = f" within {chosen.wait_ms:g} ms" if chosen.wait_ms else ""
+        parts.append(f"batches of up to {chosen.batch}{within}")
+    return ", ".join([*parts, *(f"{name} {value}" for name, value in chosen.options.items())])
+
+
+def rate(value: float) -> str:
+    """Return `410`, `41.3` or `4.13`."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> list[str]:
+    """Say when the winner under load is not that of single calls."""
+    candidates = contest.candidates
+    carriers = list(load.tied) or ([load.winner] if load.winner else [])
+    if not carriers or not candidates or set(carriers) & set(candidates):
+        return []
+    fastest = listed(candidates, "or")
+    return [f"It is not the fastest at single calls, which is {fastest}: how you call decides what to ship."]
+
+
+def doubt(found: LoadDoubt) -> str:
+    """Return a doubt in words."""
+    values, label = found.values, found.label
+    match found.kind:
+        case LoadDoubtKind.NEAR_CEILING:
+            most = f"{values['ceiling']:,.4g}"
+            return (
+                f"The load generator itself reaches {most} here, so {label}'s {values['value']:,.4g} may be its limit."
+            )
+        case LoadDoubtKind.SOAK_MISSED:
+            was = f"{format.milliseconds(values['value_ms'])} ms over {format.seconds(values['seconds'])} s"
+            if lower_ms := values.get("lower_ms"):
+                was += f" at the rate found, and {format.milliseconds(lower_ms)} ms at {rate(values['lower_rate'])}"
+                return f"{label} does not hold the objective for long: it was {was} requests/s."
+            return f"{label} does not hold the objective for long: it was {was} at the rate found."
+        case LoadDoubtKind.DRIFTED:
+            return f"{label}'s time for a request changed by {100 * values['share']:+.0f} % over the soak."
+        case LoadDoubtKind.SHORT_WINDOWS:
+            lasted = f"{label}'s windows lasted {format.seconds(values['seconds'])} s"
+            return f"{lasted}, in which no long queue can grow: its rate may be up to 18 % too high."
+        case LoadDoubtKind.FAILED:
+            share = f"{values['failed']:.0f} of {values['requests']:,.0f} requests"
+            return f"{label} failed {share} under load: {found.detail}."
+
+
+def _left_out(load: LoadJudgement) -> list[str]:
+    told = dict.fromkeys(text for cell in load.cells for text in cell.load.left_out)
+    return [f"Not tried: {'; '.join(told)}."] if told else []
+
+
+def _scenario(load: LoadJudgement) -> str:
+    name = f"{load.scenario}:{load.streams}" if load.scenario is Scenario.MULTI_STREAM else str(load.scenario)
+    return f"{name}{_condition(load)}"
+
+
+def _condition(load: LoadJudgement) -> str:
+    return f" at {load.objective.percentile} < {load.objective.limit_ms:g} ms" if load.objective else ""
+
+
+def _with_interval(load: LoadJudgement, cell: LoadedCell, unit: bool = True) -> str:
+    """Return `410 ± 12 requests/s`, or both ends of an interval that is wide and so uneven."""
+    assert cell.value is not None
+    text = _value(load, cell.value, unit=False)
+    if ends := cell.interval:
+        half = (ends.high - ends.low) / 2
+        is_even = half < EVEN_SHARE * cell.value
+        low, high, width = (_value(load, each, unit=False) for each in (ends.low, ends.high, half))
+        text += f" ± {width}" if is_even else f" [{low}, {high}]"
+    return f"{text}{_unit(load)}" if unit else text
+
+
+def _value(load: LoadJudgement, value: float, unit: bool = True) -> str:
+    text = rate(value) if load.scenario.is_rate else format.milliseconds(value)
+    return f"{text}{_unit(load)}" if unit else text
+
+
+def _unit(load: LoadJudgement) -> str:
+    return " requests/s" if load.scenario.is_rate else " ms"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number > 1 else ''}"

@@ -1,0 +1,130 @@
+"""Tells of the machine and the method of a report, in plain text that Markdown and the page lay out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from bakeoff.judging.judgement import ContestJudgement
+from bakeoff.records.schema import Environment, Gpu, Record, Report
+from bakeoff.records.text import one_line
+from bakeoff.reports import format
+from bakeoff.reports.format import MEBIBYTE
+
+
+def environment_facts(found: Environment) -> dict[str, str]:
+    """Return what is known of the machine and its software, in the order of reading."""
+    cores = (found.physical_cores, found.logical_cores, found.usable_cores)
+    commit = found.git_commit
+    facts = {
+        "host": found.hostname,
+        "system": found.os,
+        "container": found.container,
+        "CPU": found.cpu,
+        "cores (physical / logical / usable)": " / ".join("?" if core is None else str(core) for core in cores),
+        "governor": found.governor,
+        "memory (MiB)": format.mebibytes(found.memory_bytes) if found.memory_bytes else None,
+        "torch threads": found.torch_threads,
+        **{f"GPU {gpu.index}": _gpu(gpu) for gpu in found.gpus},
+        "CUDA": found.cuda,
+        "Python": found.python,
+        **dict(sorted(found.versions.items())),
+        "commit": f"{commit}{' with uncommitted changes' if found.git_dirty else ''}" if commit else None,
+        **dict(sorted(found.variables.items())),
+    }
+    return {name: str(value) for name, value in facts.items() if value is not None}
+
+
+def what_is_missing(report: Report) -> str:
+    """Say what is missing from a run that was interrupted, or nothing if it was not."""
+    if report.complete:
+        return ""
+    if len(report.records) < report.planned:
+        return f"Incomplete: {len(report.records)} of {report.planned} cells have ended."
+    return f"Incomplete: all {report.planned} cells have numbers, but the run was interrupted before it was through."
+
+
+def name(found: Environment) -> str:
+    """Return `4 x NVIDIA H200`, or the CPU of a machine without GPUs."""
+    counts = Counter(gpu.name for gpu in found.gpus)
+    gpus = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+    return gpus or found.cpu
+
+
+def origin(found: Environment, records: Iterable[Record], day: str) -> str:
+    """Return `NVIDIA H200, torch 2.11.0, onnxruntime 1.31.1, 2026-11-21`: where, with what and when it was measured."""
+    kept = list(records)
+    on_gpu = any(record.cell.device.is_cuda for record in kept)
+    versions = {f"{name} {version}": None for record in kept for name, version in record.versions.items()}
+    machine = name(found) if on_gpu else f"{found.cpu} ({found.usable_cores or '?'} cores)"
+    return ", ".join([machine, *versions, day])
+
+
+def summary(report: Report) -> list[str]:
+    """Return which run this is, with which software, and when it was made."""
+    found = report.environment
+    torch = f"torch {found.versions['torch']}" if "torch" in found.versions else ""
+    return [part for part in (report.run_id, torch, f"Python {found.python}", report.created_at) if part]
+
+
+def devices(report: Report) -> str:
+    """Return what the cells of a report ran on: its GPUs, its CPU, or both."""
+    on_cuda = {record.cell.device.is_cuda for record in report.records}
+    found = report.environment
+    gpus = ", ".join(dict.fromkeys(gpu.name for gpu in found.gpus)) if True in on_cuda else ""
+    return (
+        " and ".join(one_line(each) for each in (gpus, found.cpu if False in on_cuda else "") if each) or "this machine"
+    )
+
+
+def tensor_core_rates(contest: ContestJudgement) -> str:
+    """Compare the nominal rate of the tensor cores with what a large product and the best cell reach.
+
+    Return nothing if the rate is not known, or if the contest is bound by memory, so that no cell can come near it.
+    """
+    roofline, best = contest.roofline, contest.best
+    if roofline is None or roofline.tensor_cores is None or roofline.bound != "compute":
+        return ""
+    nominal = roofline.tensor_cores
+    of_product = roofline.ceiling_flops_per_s / nominal.flops_per_s
+    text = (
+        f"{format.quantity(nominal.flops_per_s, 'FLOP/s')} nominally, at the highest clock of "
+        f"{nominal.sm_clock_mhz / 1e3:.2f} GHz; a large product reaches {format.percent(of_product)} % of that"
+    )
+    if best is None or best.record.roofline is None or best.record.roofline.share is None:
+        return text
+    # the contest is bound by compute, so that a share of the floor is one of the product's rate
+    reached = f"{format.percent(best.record.roofline.share * of_product)} % ({format.achieved_rate(best.record)})"
+    return f"{text}, {one_line(best.label)} {reached}"
+
+
+def method_notes(report: Report) -> list[str]:
+    """Say how it was measured, in addition to the notes of the report."""
+    lines = [
+        f"Made {report.created_at} in {format.seconds(report.elapsed_s)} s; schema {report.schema_version}.",
+        "All latencies and ratios of a contest come from one fit of the rounds that its cells shared. Intervals are "
+        "over processes.",
+        "A percentile that the sample is too small to hold is n/a; no sample is deleted as an outlier.",
+    ]
+    if any(record.roofline for record in report.records):
+        lines.append(
+            "The floor is the least time that the machine's ceilings leave for a call: its floating-point operations "
+            "at the rate of a large matrix product in that precision, or its weights, inputs and outputs at that of a "
+            "large copy, whichever takes longer. What stays in a cache can come out under it, over 100 %."
+        )
+    return lines
+
+
+def _gpu(gpu: Gpu) -> str:
+    facts = [
+        gpu.name,
+        gpu.memory_bytes and f"{gpu.memory_bytes / MEBIBYTE:,.0f} MiB",
+        gpu.driver and f"driver {gpu.driver}",
+        gpu.sm_clock_mhz and f"SM {gpu.sm_clock_mhz} of {gpu.max_sm_clock_mhz or '?'} MHz",
+        gpu.memory_clock_mhz and f"memory {gpu.memory_clock_mhz} MHz",
+        gpu.power_limit_w and f"limit {gpu.power_limit_w:.0f} W",
+        gpu.temperature_c is not None and f"{gpu.temperature_c} °C",
+        gpu.persistence_mode is False and "persistence mode off",
+        gpu.other_processes and f"{gpu.other_processes} other processes",
+    ]
+    return ", ".join(str(fact) for fact in facts if fact)

@@ -1,0 +1,73 @@
+"""Shows which of several machines to rent, from one report of each."""
+
+from __future__ import annotations
+
+from bakeoff.judging.machines import Machines, Offer, Question
+from bakeoff.records.text import spell_ms
+from bakeoff.reports import format, machine, sentences
+from bakeoff.reports.format import NONE
+from bakeoff.reports.markdown import escape, table
+from bakeoff.reports.words import listed
+
+
+def to_markdown(found: Machines) -> str:
+    """Return a section for each question that several machines answer, and what each machine is."""
+    sections = [f"# {len(found.reports)} machines"]
+    for question in found.questions:
+        sections += [f"## {escape(question.title)}", f"{escape(answer(question))}.", _table(question)]
+        sections += [
+            escape(f"{name} did not try {listed(labels, 'or')}, so that it may do better than it shows.")
+            for name, labels in question.untried.items()
+        ]
+    if not found.questions:
+        sections.append("No model was measured alike on two of them: there is nothing to compare.")
+    if found.asked_once:
+        alone = ", ".join(map(escape, found.asked_once))
+        sections.append(f"On one machine only: {alone}.")
+    rows = [[escape(name), escape(machine.name(report.environment))] for name, report in found.reports.items()]
+    sections += [
+        table(["machine", "hardware"], rows, "ll"),
+        "Cells of two machines share no rounds: the fastest is told where intervals do not overlap. Calls/s "
+        "and prices are of calls back to back; J is beyond an idle machine.",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def answer(question: Question) -> str:
+    """Say which machine is the fastest, and which one is the cheapest for a million calls if prices are known."""
+    first = question.offers[0]
+    if len(question.fastest) > 1:
+        said = f"{listed(question.fastest, 'or')} may be the fastest"
+    else:
+        times = question.offers[1].latency.median_ms / first.latency.median_ms
+        said = (
+            f"{first.machine} is the fastest: {spell_ms(first.latency.median_ms)} with "
+            f"{sentences.candidates(first.contest)}, {format.ratio(times)}x {question.offers[1].machine}"
+        )
+    cheapest = question.cheapest
+    if cheapest is None or cheapest.price_per_million is None:
+        return said
+    return f"{said}; {cheapest.machine} is the cheapest, at {_price(cheapest.price_per_million)} for a million calls"
+
+
+def _table(question: Question) -> str:
+    headings = ["machine", "device", "ship", "median [95 %] (ms)", "calls/s", "J/call", "price of 1M calls"]
+    return table(headings, [_row(offer) for offer in question.offers], "lllrrrr")
+
+
+def _row(offer: Offer) -> list[str]:
+    rate, joules, price = offer.calls_per_s, offer.joules_per_call, offer.price_per_million
+    return [
+        escape(offer.machine),
+        str(offer.contest.cell.device),
+        escape(f"{sentences.candidates(offer.contest)} ({sentences.certainty(offer.contest)})"),
+        format.median(offer.latency),
+        NONE if rate is None else format.rate(rate),
+        NONE if joules is None else f"{joules:.3g}",
+        NONE if price is None else _price(price),
+    ]
+
+
+def _price(value: float) -> str:
+    """Return `0.0261`. The unit is that of the price of an hour."""
+    return f"{value:.3g}"

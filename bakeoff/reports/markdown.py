@@ -1,0 +1,400 @@
+"""Makes Markdown of a report, for GitHub: the winners first, then each contest, then how it was measured."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from bakeoff.judging.certainty import Effect
+from bakeoff.judging.dynamic import DynamicRange
+from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
+from bakeoff.judging.suites import Suite
+from bakeoff.records.schema import Environment, Record, Report, Status
+from bakeoff.records.text import one_line, visible
+from bakeoff.reports import (
+    cost_report,
+    doubt_sentences,
+    dynamic,
+    floor,
+    format,
+    generation,
+    load,
+    machine,
+    sentences,
+    suite_report,
+)
+from bakeoff.reports.column import Column, Output, T, shown_in
+from bakeoff.reports.columns import answers_of, columns_of
+from bakeoff.reports.format import NONE
+from bakeoff.reports.tables import Table
+
+REASON_LIMIT = 160
+"""Longest reason in a table, in characters. The whole reason is printed below the tables."""
+
+_SHOWN_FIGURES = {"latency", "load", "sweep-latency", "sweep-speedup", "sweep-dynamic"}
+"""Figures that are shown; the others fold away."""
+
+_SHOWN_OF_SUITES = {"profile", "map"}
+"""Figures that are shown instead if there are any of them."""
+
+_FIGURE_CAPTIONS = {
+    "load": "Latency against the rate of requests",
+    "latency": "Median latency with its 95 % interval",
+    "speedup": "Speed-up over eager with its 95 % interval",
+    "phases": "Where the time before the second call goes",
+    "samples": "Distribution of the latency of single calls",
+    "costs": "Total time over n calls from a cold start",
+    "costs-warm": "Total time over n calls from a warm start",
+    "sweep-latency": "Median latency over the sizes that were swept",
+    "sweep-speedup": "Speed-up over eager over the sizes that were swept",
+    "profile": "Share of the models on which a backend is within so many times the best latency",
+    "map": "Speed-up of each backend on each model",
+    "sweep-dynamic": "Latency of one build for all sizes over that of a build for each",
+    "pareto": "Latency against build time, and what nothing dominates",
+    "sweep-seq": "Speed-up of compiled attention over the length of a sequence",
+    "sweep-size": "Speed-up of compiled language models over their size",
+}
+
+
+def to_markdown(judgement: Judgement, figures: Sequence[Path | str] = ()) -> str:
+    """Return the whole report. `figures` are files under `figures/` beside it; those that are SVG are embedded."""
+    report, contests = judgement.report, judgement.contests
+    others = {
+        "Figures": _figures(figures),
+        "What failed": _failures(report.records),
+        "Reproduce": _reproduce(report),
+        "How it was measured": _method(report),
+        "Environment": _environment(report.environment),
+    }
+    sections = [
+        _head(judgement),
+        _contents(contests, [heading for heading, text in others.items() if text]),
+        *map(_dynamic_range, judgement.dynamic_ranges),
+        *(_contest(contest, number) for number, contest in enumerate(contests, 1)),
+        *(f"## {heading}\n\n{text}" for heading, text in others.items() if text),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def escape(text: str, limit: int | None = None) -> str:
+    """Return text from outside as one line of Markdown that shows it literally, also within a table."""
+    line = html.escape(one_line(text, limit), quote=False)
+    line = re.sub(r"([\\`*_\[\]|~])", r"\\\1", line).replace("$", "&#36;")  # GitHub takes $...$ for mathematics
+    line = re.sub(r"^([-+#=])", r"\\\1", line)  # a list or a heading at the beginning of a line
+    return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", line)
+
+
+def _head(judgement: Judgement) -> str:
+    """Return what was compared, who won each contest, and what cannot run here."""
+    report, contests = judgement.report, judgement.contests
+    incomplete, absent = machine.what_is_missing(report), sentences.cannot_run_here(judgement)
+    parts = [
+        f"# {escape(sentences.title(judgement))}",
+        f"<sub>{escape(' · '.join(machine.summary(report)))}</sub>",
+        f"**{incomplete}**" if incomplete else "",
+        *map(_suite, judgement.suites),
+        _answers(contests) if contests else "No cell has ended yet.",
+        f"<sub>{escape(absent)}</sub>" if absent else "",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _answers(contests: Sequence[ContestJudgement]) -> str:
+    """Return the table of winners; the name of a contest leads to its section."""
+    columns = shown_in(Output.MARKDOWN, answers_of(contests), contests)
+    rows = [[_written(column, contest) for column in columns] for contest in contests]
+    linked = [[f"[{name}](#{_anchor(number)})", *others] for number, (name, *others) in enumerate(rows, 1)]
+    return table([_heading(column) for column in columns], linked, _alignment(columns))
+
+
+def _suite(suite: Suite) -> str:
+    """Return the table of backends, what failed, and folded away the performance profile and every model."""
+    failed = "\n".join(f"- {escape(suite_report.failure(suite, failures))}" for failures in suite.failures)
+    profile, every_model = suite_report.profile_columns(), suite_report.map_columns(suite)
+    parts = [
+        f"**{escape(suite_report.answer(suite))}**",
+        table_of(shown_in(Output.MARKDOWN, suite_report.columns_of(suite), suite.rows), suite.rows),
+        "\n".join(f"- {escape(note)}" for note in suite_report.notes(suite)),
+        f"What failed:\n\n{failed}" if failed else "",
+        details(suite_report.PROFILE, table_of(profile, suite.rows)),
+        details(suite_report.map_title(suite), table_of(every_model, suite.contests)),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _anchor(number: int) -> str:
+    return f"contest-{number}"
+
+
+def _contents(contests: Sequence[ContestJudgement], others: Sequence[str]) -> str:
+    """Return links to all sections if there are several contests."""
+    if len(contests) < 2:
+        return ""
+    links = [f"[{escape(name)}](#{_anchor(number)})" for number, name in enumerate(sentences.names(contests), 1)]
+    links += [f"[{heading}](#{heading.lower().replace(' ', '-')})" for heading in others]
+    return f"Contents: {' · '.join(links)}"
+
+
+def _dynamic_range(found: DynamicRange) -> str:
+    """Return what one build for a range of sizes costs."""
+    told = table_of(shown_in(Output.MARKDOWN, dynamic.columns_of(found), found.builds), found.builds)
+    return "\n\n".join(
+        [f"## {escape(dynamic.title(found))}", f"**{escape(dynamic.finding(found))}.**", told, escape(dynamic.NOTE)]
+    )
+
+
+def _contest(contest: ContestJudgement, number: int) -> str:
+    nominal = machine.tensor_core_rates(contest)
+    parts = [
+        f'## <a id="{_anchor(number)}"></a>{escape(contest.title)}',
+        f"**{escape(sentences.finding(contest))}.**",
+        _contest_table(contest),
+        _load(contest),
+        _generation(contest),
+        *(_doubts(contest, effect) for effect in Effect),
+        f"Floor: {escape(format.floor(contest.roofline))}." if contest.roofline else "",
+        "\n".join(f"- {escape(sentence)}" for sentence in floor.sentences(contest)),
+        f"Tensor cores: {escape(nominal)}." if nominal else "",
+        f"{escape(left)}." if (left := sentences.left_early(contest)) else "",
+        escape(sentences.pays(contest)),
+        f"{escape(kept)}." if (kept := sentences.what_to_ship(contest)) else "",
+        _lifetime(contest),
+        _stages(contest),
+        _processes(contest),
+        _where_it_ran(contest),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _doubts(contest: ContestJudgement, effect: Effect) -> str:
+    """Return the doubts that have this effect on the answer, below what it is."""
+    doubts = "\n".join(f"- {escape(doubt, 3 * REASON_LIMIT)}" for doubt in doubt_sentences.doubts_with(effect, contest))
+    if not doubts:
+        return ""
+    heading = doubt_sentences.EFFECTS[effect]
+    return details(heading, doubts) if effect is Effect.NONE else f"{heading}:\n\n{doubts}"
+
+
+def _contest_table(contest: ContestJudgement) -> str:
+    return table_of(shown_in(Output.MARKDOWN, columns_of([contest]), contest.cells), contest.cells)
+
+
+def table_of(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
+    """Return these columns of these rows as a table."""
+    return table(
+        [_heading(column) for column in columns],
+        [[_written(column, row) for column in columns] for row in rows],
+        _alignment(columns),
+    )
+
+
+def _alignment(columns: Sequence[Column[T]]) -> str:
+    return "".join("l" if column.is_text else "r" for column in columns)
+
+
+def _heading(column: Column[T]) -> str:
+    """Return `median latency (ms) [95 %]`."""
+    unit = f" ({escape(column.unit)})" if column.unit else ""
+    return f"{escape(column.heading)}{unit}{' [95 %]' if column.interval else ''}"
+
+
+def _written(column: Column[T], row: T) -> str:
+    """Return `1.85 [1.80, 1.90] (a note)`, or `crash: a note` in a column of text; what is bad is set in bold."""
+    if (text := column.text_of(row)) == NONE:
+        return text
+    text = f"**{escape(text)}**" if column.is_bad_of(row) else escape(text)
+    note = escape(column.note_of(row), REASON_LIMIT)
+    if column.is_text:
+        return f"{text}: {note}" if note else text
+    return " ".join(part for part in (text, column.interval_of(row), note and f"({note})") if part)
+
+
+def _stages(contest: ContestJudgement) -> str:
+    """Return the parts of a training step, which were timed apart, or nothing if no cell has any."""
+    rows = [
+        [escape(row.label), escape(stage.name), *map(format.milliseconds, (stage.median_ms, stage.mean_ms)),
+         format.milliseconds(stage.std_ms), str(stage.calls)]
+        for row in contest.cells
+        for stage in row.record.stages
+    ]  # fmt: skip
+    if not rows:
+        return ""
+    headings = ["backend", "part of a call", "median (ms)", "mean (ms)", "standard deviation (ms)", "calls"]
+    note = "The device is waited for after each part: together they take longer than a call."
+    timed = table(headings, rows, "llrrrr")
+    return details("Forward, backward and optimiser, timed apart", f"{note}\n\n{timed}")
+
+
+def _processes(contest: ContestJudgement) -> str:
+    """Return the medians of each process of each cell, or nothing if no cell had two processes."""
+    rows = [
+        [
+            escape(row.label),
+            str(len(medians)),
+            format.percent(row.record.latency.process_spread),
+            ", ".join(format.milliseconds(median) for median in medians),
+        ]
+        for row in contest.cells
+        if row.record.latency and len(medians := _medians_ms(row.record)) > 1
+    ]
+    if not rows:
+        return ""
+    headings = ["backend", "processes", "slowest over fastest (%)", "median of each (ms), the cold one first"]
+    return details("Each process of each cell", table(headings, rows, "lrrl"))
+
+
+def _medians_ms(record: Record) -> list[float]:
+    return [process.median_ms for process in record.processes if process.median_ms is not None]
+
+
+def _where_it_ran(contest: ContestJudgement) -> str:
+    """Return every engine and fallback, where that was read from, and the precision in force."""
+    shared = _shared_precision(contest)
+    rows = [item for row in contest.cells for item in _where_a_row_ran(row, shared)]
+    if shared:
+        rows.append(f"- precision in force, the same for all of them: {_precision(shared)}")
+    return details("Where it ran, and in what precision", "\n".join(rows)) if rows else ""
+
+
+def _shared_precision(contest: ContestJudgement) -> Mapping[str, JsonValue]:
+    """Return the precision in force if several cells tell it and all of them tell the same."""
+    told = [row.record.precision_in_force for row in contest.cells if row.record.precision_in_force]
+    return told[0] if len(told) > 1 and all(each == told[0] for each in told) else {}
+
+
+def _where_a_row_ran(row: CellJudgement, shared: Mapping[str, JsonValue]) -> list[str]:
+    """Return an item of a list with the known facts below it, or nothing if no fact is known."""
+    placement, precision = row.record.placement, row.record.precision_in_force
+    facts: dict[str, Sequence[str]] = {}
+    if placement:
+        facts = {
+            "engines": [f"{name} {count}" for name, count in placement.engines.items()],
+            "time": format.time_shares(placement.time_share),
+            "elsewhere": placement.fallbacks,
+            "read from": placement.evidence,
+        }
+    known = [f"  - {name}: {'; '.join(map(escape, texts))}" for name, texts in facts.items() if texts]
+    if precision and not shared:
+        known.append(f"  - precision in force: {_precision(precision)}")
+    if not placement and not known:
+        return []
+    return [f"- **{escape(row.label)}**: {placement.extent if placement else 'does not tell where it ran'}", *known]
+
+
+def _precision(switches: Mapping[str, JsonValue]) -> str:
+    return "; ".join(escape(f"{name} {format.json_value(value)}") for name, value in switches.items())
+
+
+def _generation(contest: ContestJudgement) -> str:
+    """Return what whole generations take."""
+    if not contest.generation:
+        return ""
+    told = "\n".join(f"- {escape(sentence)}" for sentence in generation.sentences(contest))
+    return "\n\n".join(["### Whole generations", told, *map(_cost_table, generation.tables(contest))])
+
+
+def _load(contest: ContestJudgement) -> str:
+    """Return what the cells carried under load."""
+    if not contest.load:
+        return ""
+    told = "\n".join(f"- {escape(sentence)}" for sentence in load.sentences(contest))
+    return "\n\n".join(["### Under load", told, *map(_cost_table, load.tables(contest))])
+
+
+def _lifetime(contest: ContestJudgement) -> str:
+    """Return what the cells cost from building to the last call."""
+    tables = cost_report.tables(contest)
+    if not tables:
+        return ""
+    told = "\n".join(f"- {escape(sentence)}" for sentence in cost_report.sentences(contest))
+    title, body = (
+        "What a deployment costs over its life",
+        "\n\n".join([cost_report.NOTE, told, *map(_cost_table, tables)]),
+    )
+    return f"### {title}\n\n{body}" if contest.calls else details(title, body)  # it was asked for
+
+
+def _cost_table(costs: Table) -> str:
+    headings = [escape(name) for name in (*costs.text_columns, *costs.number_columns)]
+    rows = [[text if text == NONE else escape(text) for text in row] for row in costs.rows]
+    body = table(headings, rows, "l" * len(costs.text_columns) + "r" * len(costs.number_columns))
+    return details(costs.title, body) if costs.is_folded else f"{escape(costs.title)}:\n\n{body}"
+
+
+def _figures(figures: Sequence[Path | str]) -> str:
+    pictures = [Path(figure) for figure in figures if Path(figure).suffix == ".svg"]
+    if not pictures:
+        return ""
+    of_suites = [path for path in pictures if path.stem in _SHOWN_OF_SUITES]
+    first = of_suites or [path for path in pictures if path.stem in _SHOWN_FIGURES]
+    others = [path for path in pictures if path not in first]
+    parts = [*map(_picture, first)]
+    if others:
+        parts.append(details("All the others", "\n\n".join(map(_picture, others))))
+    return "\n\n".join(parts)
+
+
+def _picture(path: Path) -> str:
+    return f"![{_caption(path.stem)}](figures/{path.name})"
+
+
+def _caption(stem: str) -> str:
+    name, page = re.fullmatch(r"(.*?)(?:-(\d+))?", stem).groups()  # type: ignore[union-attr]  # it matches anything
+    return f"{_FIGURE_CAPTIONS.get(name, escape(name))}{f' ({page})' if page else ''}"
+
+
+def _failures(records: Iterable[Record]) -> str:
+    """Return the whole reasons that were cut in the tables, and the last lines of the logs."""
+    parts = []
+    for record in records:
+        reason = one_line(record.reason)
+        long_reason = reason if len(reason) > REASON_LIMIT else ""
+        if record.status is Status.OK or not (record.log_tail.strip() or long_reason):
+            continue
+        text = "\n\n".join(part for part in (long_reason, visible(record.log_tail).strip("\n")) if part)
+        parts.append(details(f"{record.cell.id}: {format.ending(record)}", _fenced(text)))
+    return "\n\n".join(parts)
+
+
+def _reproduce(report: Report) -> str:
+    commands = [
+        f"# {one_line(record.cell.id)}\n{visible(record.command)}" for record in report.records if record.command
+    ]
+    text = "\n\n".join([*([f"# everything\n{visible(report.command)}"] if report.command else []), *commands])
+    return details("Commands", _fenced(text, "sh")) if text else ""
+
+
+def _method(report: Report) -> str:
+    lines = [f"- {escape(line)}" for line in (*report.notes, *machine.method_notes(report))]
+    request = json.dumps(report.request, indent=1, ensure_ascii=False)
+    return "\n\n".join(["\n".join(lines), details("Request", _fenced(request, "json"))])
+
+
+def _environment(environment: Environment) -> str:
+    facts = machine.environment_facts(environment)
+    rows = [[escape(name), escape(value)] for name, value in facts.items()]
+    return details(machine.name(environment), table(["what", "value"], rows, "ll"))
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], alignment: str) -> str:
+    """Return a table of cells that are Markdown already. `lrr` sets the first of three columns to the left."""
+    rule = [":--" if side == "l" else "--:" for side in alignment]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [headings, rule, *rows])
+
+
+def details(summary: str, body: str) -> str:
+    """Return a fold. GitHub reads `body` as Markdown, because of the blank lines, and `summary` as HTML."""
+    summary = re.sub(r"[*_`\[\]~$\\]", lambda match: f"&#{ord(match[0])};", html.escape(one_line(summary), quote=False))
+    return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"
+
+
+def _fenced(text: str, language: str = "text") -> str:
+    """Return a code block. Its fence is longer than any run of backticks in the text."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"

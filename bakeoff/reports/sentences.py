@@ -1,0 +1,365 @@
+"""Every sentence of a report, one function for each: typed values go in, plain text comes out.
+
+Nothing here is escaped: who shows a sentence in Markdown, HTML or on a terminal does that.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from bakeoff.judging.certainty import Certainty, Effect
+from bakeoff.judging.compare import CellChange, ReasonKind
+from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.decision import FEWEST_PROCESSES
+from bakeoff.judging.doubts import CANNOT_RUN
+from bakeoff.judging.environments import Difference
+from bakeoff.judging.judgement import Judgement
+from bakeoff.judging.sweeps import Stretch, Sweep
+from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
+from bakeoff.records.text import one_line, spell_ms
+from bakeoff.reports import doubt_sentences, format, machine
+from bakeoff.reports.format import NONE
+from bakeoff.reports.words import first, listed, percent
+
+NAME_LIMIT = 40
+"""Longest name in a title, in characters."""
+
+ABSENCE_LIMIT = 80
+"""Longest reason why a backend cannot run, in characters. The table of cells has the whole reason."""
+
+
+def title(judgement: Judgement) -> str:
+    """Say which models were compared with which backends on which device."""
+    records = judgement.report.records
+    if not records:
+        return "Nothing has been measured yet"
+    tried = [record.cell for record in records if not record.status.is_absence] or [record.cell for record in records]
+    names = dict.fromkeys(cell.model for cell in tried)
+    models = f"{len(names)} models" if judgement.suites else _first_names(list(names))
+    backends = _first_names([cell.backend for cell in tried])
+    return f"{models} \u00d7 {backends} on {machine.devices(judgement.report)}"
+
+
+def names(contests: Sequence[ContestJudgement]) -> list[str]:
+    """Return a short name for each contest: only what differs between them, or the model if nothing does."""
+    parts = [_parts_of_title(contest) for contest in contests]
+    found = []
+    for contest, its in zip(contests, parts, strict=True):
+        same_model = [other for other in parts if other["model"] == its["model"]]
+        told = [
+            text
+            for name, text in its.items()
+            if any(other.get(name) != text for other in (same_model if name in contest.cell.dimensions else parts))
+        ]
+        found.append(", ".join(filter(None, told)) or contest.cell.model)
+    return found
+
+
+def _parts_of_title(contest: ContestJudgement) -> dict[str, str]:
+    cell = contest.cell
+    return {
+        "model": cell.model,
+        **{name: f"{name} {value}" for name, value in cell.dimensions.items()},
+        " device": str(cell.device),  # a dimension has no blank in its name
+        " precision": str(cell.precision),
+        " task": cell.task,
+        " seed": f"seed {cell.seed}",
+        " run": contest.run_id or "",
+    }
+
+
+def verdict(contest: ContestJudgement) -> str:
+    """Return the whole verdict with its title, as one sentence."""
+    return f"{contest.title}: {finding(contest)}."
+
+
+def why_nothing_is_ranked(contest: ContestJudgement) -> str:
+    """Return the reason of the first failed cell if all failed, for an output that shows no cell. Or nothing."""
+    reasons = [cell.record.reason for cell in contest.cells if cell.record.status.is_failure and cell.record.reason]
+    return f"{contest.title}: {reasons[0]}" if contest.best is None and reasons else ""
+
+
+def finding(contest: ContestJudgement) -> str:
+    """Say who wins, how fast that is, and how much faster than eager and the runner-up."""
+    best = contest.best
+    if best is None or best.latency is None:
+        return certainty(contest)
+    if contest.certainty is Certainty.ALONE:
+        return f"{certainty(contest)}, at {spell_ms(best.latency.median_ms)}{_as_fast_as(contest, [contest.baseline])}"
+    others = [label for label in (contest.baseline, contest.runner_up) if label not in contest.candidates]
+    ratios = _as_fast_as(contest, list(dict.fromkeys(others)))
+    if contest.certainty in (Certainty.SURE, Certainty.DOUBTED):
+        doubted = f", {certainty(contest)}" if contest.certainty is Certainty.DOUBTED else ""
+        return f"{best.label} wins at {spell_ms(best.latency.median_ms)}{ratios}{doubted}"
+    sharing = [cell for cell in contest.ranked if cell.label in contest.candidates]
+    medians_ms = [cell.latency.median_ms for cell in sharing if cell.latency]
+    between = f"{listed(first(contest.candidates))} ({spell_ms(min(medians_ms))} to {spell_ms(max(medians_ms))})"
+    return f"{'no winner yet' if contest.certainty is Certainty.OPEN else 'tie'} between {between}{ratios}"
+
+
+def candidates(contest: ContestJudgement) -> str:
+    """Return who wins, or who may: `onnx`, `onnx or openvino`."""
+    return listed(first(contest.candidates), "or") if contest.candidates else NONE
+
+
+def certainty(contest: ContestJudgement) -> str:
+    """Say in a few words how sure the answer of a contest is: `sure`, `tie`, `but the machine was busy`."""
+    match contest.certainty:
+        case Certainty.NOTHING:
+            return f"nothing could be ranked ({_endings(contest)})"
+        case Certainty.ALONE:
+            return f"only {contest.candidates[0]} could be ranked"
+        case Certainty.DOUBTED:
+            weightiest = contest.doubts_by_effect[Effect.WINNER][0]
+            return f"but {doubt_sentences.BUT[weightiest.kind](weightiest)}"
+        case Certainty.OPEN:
+            return "undecided"
+    return contest.certainty.value
+
+
+def outcome(contest: ContestJudgement) -> str:
+    """Say in a few words what came out of a contest: `mlp on cpu, fp32: onnx, 0.0533 ms, 4.25x eager, sure`."""
+    best = contest.best
+    if best is None or best.latency is None:
+        return f"{contest.title}: {certainty(contest)}"
+    over = f", {format.ratio(best.speedup.value)}x {contest.baseline}" if best.speedup and not best.is_baseline else ""
+    return f"{contest.title}: {candidates(contest)}, {spell_ms(best.latency.median_ms)}{over}, {certainty(contest)}"
+
+
+def cannot_run_here(judgement: Judgement) -> str:
+    """Say which backends cannot run on this machine, or cannot run some of the contests, or nothing."""
+    records = judgement.report.records
+    can_run = {record.cell.label for record in records if record.status not in CANNOT_RUN}
+    found: dict[str, list[str]] = {}
+    for contest, name in zip(judgement.contests, names(judgement.contests), strict=True):
+        for cell in contest.cells:
+            if cell.record.status in CANNOT_RUN:
+                reason = one_line(cell.record.reason, ABSENCE_LIMIT) or cell.record.status.value
+                where = f" on {name}" if cell.label in can_run else ""
+                found.setdefault(reason, []).append(f"{cell.label}{where}")
+    told = [f"{', '.join(dict.fromkeys(labels))} ({reason})" for reason, labels in found.items()]
+    return f"Cannot run here: {'; '.join(told)}." if told else ""
+
+
+def pays(contest: ContestJudgement) -> str:
+    """Say from which call on building the winner has paid, against eager or else the runner-up. Or nothing."""
+    against = contest.baseline or contest.runner_up
+    is_called = contest.certainty in (Certainty.SURE, Certainty.DOUBTED, Certainty.ALONE)
+    if not is_called or contest.winner is None or contest.best is None or against in (None, contest.winner):
+        return ""
+    found = contest.costs.break_even(contest.winner, against, "cold")
+    if found is None:
+        return ""
+    building = f"building {contest.winner} ({_build(contest.best.record)})"
+    if not found.is_established or found.calls is None:
+        return f"It is not established when {building} pays against {against}."
+    if found.calls == 0:
+        return f"{contest.winner} is ahead of {against} from the first call on, building included."
+    return f"{building[0].upper()}{building[1:]} pays against {against} from call {found.calls:,} on."
+
+
+def what_to_ship(contest: ContestJudgement, folder: str = "") -> str:
+    """Say where the winner's artefact is in the run's `folder`, and what makes of it a folder that runs alone."""
+    best = contest.best
+    if contest.winner is None or best is None or not best.record.artifact or best.cell.dynamic:
+        return ""  # nothing exports a dynamic build
+    kept = f"{folder}/{best.record.artifact}" if folder else best.record.artifact
+    command = f"bakeoff export {shlex.quote(folder or 'FOLDER')} {best.cell.id}"
+    return f"What {best.label} built is kept: {kept}. To run it without Bakeoff: {command}"
+
+
+def what_all_winners_ship(judgement: Judgement, folder: str) -> str:
+    """Say the same of all contests together, in one line."""
+    kept = [contest for contest in judgement.contests if what_to_ship(contest, folder)]
+    if len(kept) < 2:
+        return "".join(what_to_ship(contest, folder) for contest in kept)
+    title = names(judgement.contests)[judgement.contests.index(kept[0])]
+    command = f"bakeoff export {shlex.quote(folder)} {kept[0].cells[0].cell.contest_id}"
+    return f"What the winners built is kept: {folder}/artifacts. To run {title} without Bakeoff: {command}"
+
+
+def what_more_time_would_settle(judgement: Judgement) -> str:
+    """Say what the time budget of the run has left open, or nothing."""
+    budget = judgement.report.request.get("budget")
+    if not budget:
+        return ""
+    left = [
+        f"{contest.cells[0].label} against {' and '.join(contest.open_labels)} ({contest.cell.title})"
+        for contest in judgement.contests
+        if contest.open_labels
+    ]
+    not_reached = [record for record in judgement.report.records if record.status is Status.NOT_REACHED]
+    parts = [f"more time would settle {', '.join(left)}"] if left else []
+    hasty = [
+        contest.cell.title
+        for contest in judgement.contests
+        if contest.runner_up and len(contest.ranked[0].record.processes) < FEWEST_PROCESSES
+    ]
+    if hasty:
+        parts.append(f"fewer than {FEWEST_PROCESSES} processes of each cell were measured of {', '.join(hasty)}")
+    if not_reached:
+        labels = ", ".join(dict.fromkeys(record.cell.label for record in not_reached))
+        parts.append(f"`resume` measures the cells that were not reached: {labels}")
+    return f"--budget {budget}: {'; '.join(parts)}" if parts else ""
+
+
+def left_early(contest: ContestJudgement) -> str:
+    """Say which cells got no further process because they were surely beaten, and by whom, or nothing."""
+    groups: dict[tuple[int, str, str], list[CellJudgement]] = {}
+    for cell in contest.cells:
+        if left := cell.record.left:
+            groups.setdefault((left.after_process, left.than, left.seen_in), []).append(cell)
+    return "; ".join(_left_early(cells) for cells in groups.values())
+
+
+def _left_early(cells: Sequence[CellJudgement]) -> str:
+    """Say it of cells that left at the same time and were beaten by the same cell."""
+    reasons = [cell.record.left for cell in cells if cell.record.left]
+    processes = f"{'its' if len(cells) == 1 else 'their'} first"
+    processes += " process" if reasons[0].after_process == 1 else f" {reasons[0].after_process} processes"
+    least = min(left.ratio for left in reasons)
+    names = listed([cell.label for cell in cells])
+    if reasons[0].seen_in == "interval":
+        return f"{names} left after {processes}: surely slower than {reasons[0].than}, at least {least:.2f} times"
+    return (
+        f"{names} left after {processes}: at least {least:.1f} times slower than {reasons[0].than} "
+        "in every undisturbed round"
+    )
+
+
+def stored_verdict(contest: ContestJudgement) -> Verdict:
+    """Return the verdict as `report.json` holds it for readers of the JSON."""
+    return Verdict(
+        contest_id=contest.contest_id,
+        title=contest.title,
+        baseline=contest.baseline if contest.ranked else None,
+        winner=contest.winner,
+        tied=list(contest.tied),
+        runner_up=contest.runner_up,
+        lead=contest.lead,
+        standings=[_standing(cell) for cell in contest.ranked],
+        sentence=verdict(contest),
+        unstable=contest.unstable,
+        doubts=doubt_sentences.doubts(contest),
+    )
+
+
+def why(change: CellChange) -> str:
+    """Say why a compared cell has its outcome, or nothing if its numbers say it all."""
+    reason = change.reason
+    if reason is None:
+        return ""
+    if reason.kind is ReasonKind.ENDED:
+        return _endings_of(change.base, change.new)
+    if reason.kind is ReasonKind.DISAGREEMENT:
+        return f"latency: {reason.latency}; relative to {change.baseline}: {reason.relative}"
+    text = _WHY[reason.kind].format(baseline=change.baseline)
+    return text if reason.margin is None else f"{text}, only a change over {percent(reason.margin)} could be told"
+
+
+def difference(found: Difference) -> str:
+    """Return `setting, threads: 1 -> 2`."""
+    return f"{found.what}: {found.base} -> {found.new}"
+
+
+def with_verdicts(judgement: Judgement) -> Report:
+    """Return the judged report with its verdicts filled in, for readers of the JSON."""
+    verdicts = [stored_verdict(contest) for contest in judgement.contests]
+    return judgement.report.model_copy(update={"verdicts": verdicts})
+
+
+def ratio(found: Ratio) -> str:
+    """Return `1.85x [1.80, 1.90]`."""
+    interval = f" [{found.ci95.low:.2f}, {found.ci95.high:.2f}]" if found.ci95 else ""
+    return f"{found.value:.2f}x{interval}"
+
+
+def sweep_title(sweep: Sweep) -> str:
+    """Return a title such as `mlp (features 256, hidden 512) on cpu, fp32, over batch`."""
+    cell = sweep.contests[0].cell
+    kept = {name: value for name, value in cell.dimensions.items() if name != sweep.dimension}
+    return f"{cell.model_copy(update={'dimensions': kept}).title}, over {sweep.dimension}"
+
+
+def sweep_finding(sweep: Sweep) -> str:
+    """Say which configuration is the fastest, and from which size on."""
+    stretches: list[tuple[str, float]] = []
+    for stretch in sweep.fastest:
+        name = _leader(stretch)
+        if not stretches or stretches[-1][0] != name:
+            stretches.append((name, stretch.first_size))
+    first, *others = stretches
+    if not others:
+        return f"fastest at every {sweep.dimension}: {first[0]}"
+    further = ", ".join(f"from {sweep.dimension} {size:,.10g} on {name}" for name, size in others)
+    return f"fastest: {first[0]}, {further}"
+
+
+def _leader(stretch: Stretch) -> str:
+    if stretch.winner:
+        return f"{stretch.winner} (not decided)" if stretch.is_open else stretch.winner
+    if not stretch.is_tie:
+        return "nobody"
+    return "undecided" if stretch.is_open else "a tie"
+
+
+def _as_fast_as(contest: ContestJudgement, others: Sequence[str | None]) -> str:
+    """Return `, 4.25x as fast as eager and 1.92x as fast as openvino`, by the best cell's ratios, or nothing."""
+    best = contest.best
+    told = []
+    for other in others:
+        found = best.speedup if best and other == contest.baseline else contest.leads.get(other or "")
+        if found and not (best and other == best.label):
+            told.append(f"{format.ratio(found.value)}x as fast as {other}")
+    return f", {listed(told)}" if told else ""
+
+
+def _first_names(names: Sequence[str]) -> str:
+    return listed(first([one_line(name, NAME_LIMIT) for name in dict.fromkeys(names)]))
+
+
+def _build(record: Record) -> str:
+    settle_s = sum(phase.seconds for phase in record.phases if phase.name == SETTLE)
+    further = f", and {settle_s:.1f} s of calls until it was final" if settle_s else ""
+    return f"{record.build_s:.1f} s{further}"
+
+
+def _endings(contest: ContestJudgement) -> str:
+    """Return `1 crash, 2 oom`. Cells that do not meet the requirements are counted apart."""
+    counts: dict[str, int] = {}
+    for cell in contest.cells:
+        ending = "not as required" if cell.unmet else cell.record.status.value
+        counts[ending] = counts.get(ending, 0) + 1
+    return ", ".join(f"{count} {ending}" for ending, count in counts.items())
+
+
+def _standing(cell: CellJudgement) -> Standing:
+    assert cell.rank is not None and cell.latency is not None
+    pays = cell.break_even if cell.break_even and cell.break_even.is_established else None
+    return Standing(
+        cell_id=cell.cell.id,
+        label=cell.label,
+        rank=cell.rank,
+        median_ms=cell.latency.median_ms,
+        speedup_over_baseline=cell.speedup,
+        break_even_calls=pays.calls if pays else None,
+        break_even_established=pays is not None,
+    )
+
+
+def _endings_of(base: Record | None, new: Record | None) -> str:
+    """Return how a cell ended in both runs, or once if it ended the same way."""
+    known = [record for record in (base, new) if record]
+    endings = [f"{record.status}: {record.reason}" if record.reason else record.status.value for record in known]
+    return endings[-1] if len({record.status for record in known}) == 1 else " -> ".join(endings)
+
+
+_WHY = {
+    ReasonKind.NO_SAMPLES: "no samples to compare",
+    ReasonKind.IS_CONTROL: "it is the control: its change cannot be told from the machine's",
+    ReasonKind.OTHER_MACHINE: "measured on another machine",
+    ReasonKind.SINGLE_PROCESS: "measured in a single process",
+    ReasonKind.NO_BASELINE: "no {baseline} in the same rounds of both runs",
+    ReasonKind.WIDE_INTERVAL: "its interval is too wide: measure it in more processes",
+}

@@ -1,0 +1,269 @@
+"""What a report says of a suite: the columns of its tables and its sentences, the same for every output."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bakeoff.judging.certainty import Certainty
+from bakeoff.judging.contest import CellJudgement, ContestJudgement
+from bakeoff.judging.multiple_tests import FAMILY_ERROR
+from bakeoff.judging.suites import MIN_PASSED_SHARE, TAUS, Failures, Suite, SuiteRow, passed
+from bakeoff.records.text import one_line
+from bakeoff.reports import doubt_sentences, format, sentences, words
+from bakeoff.reports.column import Column, Output, Raw
+from bakeoff.reports.columns import UNSURE
+from bakeoff.reports.findings import NEAR
+from bakeoff.reports.format import NONE
+
+NAMES_SHOWN = 6
+"""Number of models that a reason for failing names; further ones are counted."""
+
+REASON_LIMIT = 200
+
+FULL_COLOUR = 4.0
+"""The speed-up that has the full colour on a map of models."""
+
+NBSP = "\u00a0"
+"""A blank at which no heading is broken."""
+
+
+PROFILE = "On what share of the models a backend is within so many times the best latency (a failure never is)"
+
+
+def map_title(suite: Suite) -> str:
+    """Return what the table of models holds."""
+    over = f"speed-up over {suite.baseline}" if suite.baseline else "latency"
+    return f"Every model: {over} of each backend, or how it ended"
+
+
+def title(suite: Suite) -> str:
+    """Return `46 models on cpu, fp32`, or `58 contests of 46 models on cuda, fp16, train_step`."""
+    cell = suite.contests[0].cell
+    contests = len(suite.contests)
+    number = f"{contests} contests of {suite.models} models" if contests > suite.models else f"{contests} models"
+    task = "" if cell.task == "inference" else f", {cell.task}"
+    run = f", {suite.contests[0].run_id}" if suite.contests[0].run_id else ""
+    return f"{number} on {cell.device}, {cell.precision}{task}{run}"
+
+
+def finding(suite: Suite) -> str:
+    """Say which backend is the fastest on average, and over how many models."""
+    leaders = {row.label: row.means.speedup for row in suite.rows if row.may_lead and row.means}
+    if not leaders:
+        return "no backend has a mean: there is nothing that every ranked one passed"
+    over = f"over the {_common(suite)} that every ranked backend passed"
+    gains = [f"{format.ratio(gain)}x" for gain in leaders.values() if gain is not None]
+    told = f", {_reach(gains)} {suite.baseline}" if gains and list(leaders) != [suite.baseline] else ""
+    if len(leaders) == 1:
+        (best,) = leaders
+        return f"{best} is the fastest on average{told} {over}"
+    return f"{words.listed(list(leaders))} cannot be told apart on average{told} {over}"
+
+
+def answer(suite: Suite) -> str:
+    """Return the title and the finding in one line."""
+    return f"{title(suite)}: {finding(suite)}."
+
+
+def notes(suite: Suite) -> list[str]:
+    """Say what the numbers of the table are, and over what."""
+    without = [row.label for row in suite.rows if row.means is None and row.passed]
+    lines = [
+        f"Mean speed-up, build time and memory are over the {_common(suite)} that every ranked backend passed: the "
+        "geometric mean, the median, and the geometric mean of the peaks."
+    ]
+    if without and suite.common:
+        lines.append(
+            f"{words.listed(without)} passed less than {format.percent(MIN_PASSED_SHARE)} % of what "
+            f"{'they were' if len(without) > 1 else 'it was'} asked, and so {'have' if len(without) > 1 else 'has'} no "
+            "mean."
+        )
+    sure = sum(contest.certainty is Certainty.SURE for contest in suite.contests)
+    lines.append(
+        f"{sure} of {len(suite.contests)} contests have a sure winner. {suite.wins} of these are counted as wins: they "
+        f"remain when the error over all contests together is held at {format.percent(FAMILY_ERROR)} % (Holm)."
+    )
+    return lines
+
+
+def failure(suite: Suite, failures: Failures) -> str:
+    """Return `onnx: error in export on 3 models (a, b, c): RuntimeError: ...`."""
+    names = model_names(suite)
+    record, where = failures.cell.record, [names[contest.contest_id] for contest in failures.contests]
+    reason = record.reason
+    ending = format.ending(record)
+    if failures.cell.unmet:
+        ending, reason = "not as required", "; ".join(map(doubt_sentences.unmet, failures.cell.unmet))
+    models = f"{len(where)} model{'s' if len(where) > 1 else ''} ({format.first_names(where, NAMES_SHOWN)})"
+    example = "such as " if failures.differ and not failures.cell.unmet else ""
+    told = f": {example}{one_line(reason, REASON_LIMIT)}" if reason else ""
+    return f"{', '.join(failures.labels)}: {ending} on {models}{told}"
+
+
+def model_names(suite: Suite) -> dict[str, str]:
+    """Return a short name for each contest by its id: `bert` for `hf:presets/zoo/bert`, unless two would be equal."""
+    names = sentences.names(suite.contests)
+    short = [
+        name.replace(one.cell.model, _last_part(one.cell.model), 1)
+        for one, name in zip(suite.contests, names, strict=True)
+    ]
+    counts = Counter(short)
+    return {
+        contest.contest_id: one_line(brief if counts[brief] == 1 else name)
+        for contest, name, brief in zip(suite.contests, names, short, strict=True)
+    }
+
+
+def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
+    """Return the columns of the table of backends."""
+    over = f"x {one_line(suite.baseline or '', 20)}"
+    unbroken, near = over.replace(" ", NBSP), f"{format.percent(NEAR - 1)} %"
+
+    def mean(name: str) -> Callable[[SuiteRow], Any]:
+        return lambda row: getattr(row.means, name) if row.means else None
+
+    def reach(row: SuiteRow) -> str:
+        if row.is_baseline or not row.means or row.means.lowest is None or row.means.highest is None:
+            return ""
+        return f"{format.ratio(row.means.lowest)} to {format.ratio(row.means.highest)}"
+
+    def apart(row: SuiteRow) -> str:
+        cannot, not_reached = row.cannot_run, row.not_reached
+        told = [f"{cannot} cannot run here" if cannot else "", f"{not_reached} not reached" if not_reached else ""]
+        return ", ".join(filter(None, told))
+
+    return [
+        LABEL,
+        Column("passed", lambda row: row.passed, text=_pass_rate, note=apart,
+               outputs=Output.ALL, csv="passed"),
+        Column("asked", lambda row: row.asked, csv="asked"),
+        Column("cannot run here", lambda row: row.cannot_run, csv="cannot_run"),
+        Column("not reached", lambda row: row.not_reached, csv="not_reached"),
+        Column("pass rate", lambda row: row.passed / row.asked if row.asked else None, csv="pass_rate"),
+        Column("mean speed-up", mean("speedup"), over, format.ratio, note=reach, outputs=Output.ALL,
+               terminal_heading=f"mean {unbroken}",
+               csv="geometric_mean_speedup"),
+        Column("least speed-up", mean("lowest"), csv="lowest_speedup"),
+        Column("most speed-up", mean("highest"), csv="highest_speedup"),
+        Column("wins", lambda row: row.wins, outputs=Output.ALL, csv="wins"),
+        Column(f"within {near} of the best", _share(NEAR), write=lambda share: f"{100 * share:.0f} %",
+               outputs=Output.ALL, terminal_heading=f"within {near.replace(' ', NBSP)} of{NBSP}best"),
+        Column("median build", mean("build_s"), "s", format.seconds, outputs=Output.ALL, csv="median_build_s"),
+        Column("peak memory", mean("memory"), over, format.ratio, outputs=Output.ALL,
+               terminal_heading=f"memory {unbroken}", csv="geometric_mean_memory"),
+        *(Column(f"within {tau:g}x", _share(tau), csv=f"profile_{tau:g}") for tau in TAUS),
+    ]  # fmt: skip
+
+
+def profile_columns() -> list[Column[SuiteRow]]:
+    """Return the columns of the table of the performance profile: on what share of the models within tau."""
+    return [LABEL, *(Column(f"{tau:g}x", _share(tau), "%", format.percent, outputs=Output.ALL) for tau in TAUS)]
+
+
+def map_columns(suite: Suite) -> list[Column[ContestJudgement]]:
+    """Return the columns of the table of models: the speed-up of each backend, or how it ended."""
+    names = model_names(suite)
+    return [
+        Column("model", lambda contest: names[contest.contest_id], is_text=True, outputs=Output.ALL),
+        *map(_map_column, suite.labels),
+        Column("fastest", sentences.candidates, write=one_line, is_text=True, outputs=Output.ALL),
+        Column("how sure", sentences.certainty, write=one_line, is_text=True, outputs=Output.ALL,
+               is_bad=lambda contest: contest.certainty in UNSURE),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What the map of a suite shows of one cell."""
+
+    text: str  # the speed-up, or how it ended
+    speedup: float | None
+    is_bad: bool = False
+
+
+def tile(contest: ContestJudgement, label: str) -> Tile:
+    """Return the speed-up of a cell, its latency where there is no baseline, or how it ended."""
+    cell = next((cell for cell in contest.cells if cell.label == label), None)
+    if cell is None:
+        return Tile(NONE, None)
+    if not passed(cell):
+        return Tile(
+            "not as required" if cell.unmet else cell.record.status.value, None, not cell.record.status.is_absence
+        )
+    if cell.speedup is None:
+        return Tile(f"{format.milliseconds(cell.latency.median_ms if cell.latency else None)} ms", None)
+    return Tile(format.ratio(cell.speedup.value), cell.speedup.value)
+
+
+def strength(speedup: float | None) -> float:
+    """Return how strongly a speed-up is coloured: 1 from `FULL_COLOUR` on, -1 for the same slowdown, 0 for none."""
+    return max(-1.0, min(1.0, math.log(speedup) / math.log(FULL_COLOUR))) if speedup else 0.0
+
+
+def outcome(contest: ContestJudgement) -> str:
+    """Say whether every backend passed, for a filter."""
+    return "all passed" if not any(_is_failure(cell) for cell in contest.cells) else "some failed"
+
+
+LABEL = Column[SuiteRow](
+    "backend", lambda row: row.label, write=one_line, is_text=True, outputs=Output.ALL, csv="backend"
+)  # fmt: skip
+
+
+def suite_fields(suite: Suite) -> dict[str, Raw]:
+    """Return what the rows of a suite share in its CSV."""
+    cell = suite.contests[0].cell
+    return {
+        "task": cell.task,
+        "device": str(cell.device),
+        "precision": str(cell.precision),
+        "contests": len(suite.contests),
+        "contests_in_means": len(suite.common),
+        "baseline": suite.baseline,
+    }
+
+
+def _map_column(label: str) -> Column[ContestJudgement]:
+    return Column(
+        label,
+        lambda contest: tile(contest, label).speedup,
+        text=lambda contest: tile(contest, label).text,
+        is_bad=lambda contest: tile(contest, label).is_bad,
+        outputs=Output.ALL,
+    )
+
+
+def _is_failure(cell: CellJudgement) -> bool:
+    return not passed(cell) and not cell.record.status.is_absence
+
+
+def _pass_rate(row: SuiteRow) -> str:
+    """Return `96 % (44 of 46)`; a rate that is not 100 % is never printed so."""
+    if not row.asked:
+        return NONE
+    rate = 100 if row.passed == row.asked else min(99, round(100 * row.passed / row.asked))
+    return f"{rate} % ({row.passed} of {row.asked})"
+
+
+def _share(tau: float) -> Callable[[SuiteRow], float]:
+    return lambda row: row.profile.share(tau)
+
+
+def _last_part(model: str) -> str:
+    """Return the name of a model without its source; a file's function keeps the file's name."""
+    return re.sub(r"^(?:\w+:)(?:[^:]*/)?([^/:]+)$", r"\1", model)
+
+
+def _common(suite: Suite) -> str:
+    number = len(suite.common)
+    kind = "contest" if len(suite.contests) > suite.models else "model"
+    return f"{number} {kind}{'' if number == 1 else 's'}"
+
+
+def _reach(gains: Sequence[str]) -> str:
+    return " to ".join(dict.fromkeys([gains[-1], gains[0]])) if len(gains) > 1 else gains[0]

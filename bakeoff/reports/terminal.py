@@ -1,0 +1,368 @@
+"""Shows a run on the terminal while it goes on, and prints its report at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from rich import box
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from bakeoff.judging.certainty import Effect
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.contest import judge_contest
+from bakeoff.judging.doubts import CANNOT_RUN, doubt_of_placement
+from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
+from bakeoff.records.schema import Cell, DoubtKind, Record, Status
+from bakeoff.records.text import one_line
+from bakeoff.reports import (
+    cost_report,
+    doubt_sentences,
+    floor,
+    format,
+    generation,
+    load,
+    machine,
+    sentences,
+    suite_report,
+    tables,
+)
+from bakeoff.reports.column import Column, Output, shown_in
+from bakeoff.reports.columns import BACKEND, WIDE, answers_of, columns_of
+from bakeoff.reports.dynamic_terminal import print_dynamic_range
+from bakeoff.reports.format import NONE
+from bakeoff.reports.suite_terminal import print_suite
+from bakeoff.reports.terminal_parts import heading_of, print_wrapped
+
+REFRESH_EVERY_S = 0.25
+
+
+class LiveTable:
+    """Shows what a run is doing, with one line per cell. Use it as a context manager; call its methods in any order.
+
+    It starts no thread, since a busy parent disturbs the process that is measured: the table is drawn only when a
+    method is called, and at most every `REFRESH_EVERY_S`. If the console is not a terminal, it prints a line for each
+    cell that was built or failed, and for each contest that was decided. With `quiet` it prints nothing.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        quiet: bool = False,
+        clock_s: Callable[[], float] = time.monotonic,
+        requirements: Requirements | None = None,
+    ) -> None:
+        self._console = console or Console(stderr=True)
+        self._quiet = quiet
+        self._clock_s = clock_s
+        self._requirements = requirements
+        self._begun_s = clock_s()
+        self._end_s: float | None = None  # when the run is expected to end
+        self._told: set[tuple[str, Status]] = set()
+        self._lines: dict[str, _Line] = {}
+        self._drawn_s = -REFRESH_EVERY_S
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal and not self._quiet:
+            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.update(self._picture(), refresh=True)
+            self._live.stop()
+            self._live = None
+
+    def planned(self, cells: Sequence[Cell]) -> None:
+        """Add cells that will be measured."""
+        for cell in cells:
+            self._line(cell)
+        self._draw()
+
+    def phase(self, cell: Cell, name: str) -> None:
+        """Show that `cell` began the phase `name`."""
+        line = self._line(cell)
+        if line.phase == name:
+            return self._draw()
+        line.phase, line.began_s = name, self._clock_s()
+        self._draw()
+
+    def built(self, cell: Cell, seconds: float) -> None:
+        """Say that the first process of `cell` is ready."""
+        self._say(f"{_describe(cell)} built in {format.seconds(seconds)} s")
+        self._draw()
+
+    def measured(self, cell: Cell, median_ms: float) -> None:
+        """Show the median of `cell` so far, while rounds go on."""
+        self._line(cell).median_ms = median_ms
+        self._draw()
+
+    def ended(self, record: Record) -> None:
+        """Show what a cell ended as."""
+        line = self._line(record.cell)
+        line.record, line.ended_s = record, self._clock_s()
+        if record.latency:
+            line.median_ms = record.latency.median_ms
+        about, outcome = _describe(record.cell), f"{format.ending(record)}, {one_line(record.reason)}"
+        if record.status.is_absence:  # one line for all contests
+            about = record.cell.label
+        if record.status is not Status.OK and (about, record.status) not in self._told:
+            self._told.add((about, record.status))
+            self._say(f"{about}: {outcome}")
+        self._draw()
+
+    def decided(self, records: Sequence[Record]) -> None:
+        """Say what came out of a contest, whose records these are."""
+        self._say(sentences.outcome(judge_contest(records, self._requirements)))
+
+    def time_left(self, seconds: float) -> None:
+        """Show how long the run is expected to take from now on."""
+        self._end_s = self._clock_s() + seconds
+        self._draw()
+
+    def note(self, text: str) -> None:
+        """Print a line that stays above the table."""
+        if self._live:
+            self._live.console.print(Text(one_line(text)), soft_wrap=True)
+        self._say(one_line(text))
+
+    def tick(self) -> None:
+        """Update the elapsed times. Call it while waiting for something, and never during a burst."""
+        self._draw()
+
+    def _line(self, cell: Cell) -> _Line:
+        return self._lines.setdefault(cell.id, _Line(cell))
+
+    def _say(self, text: str) -> None:
+        if not self._quiet and not self._live and not self._console.is_terminal:
+            self._console.print(Text(f"[{self._times()}] {text}"), soft_wrap=True, highlight=False)
+
+    def _draw(self) -> None:
+        now_s = self._clock_s()
+        if self._live and now_s - self._drawn_s >= REFRESH_EVERY_S:
+            self._drawn_s = now_s
+            self._live.update(self._picture(), refresh=True)
+
+    def _picture(self) -> RenderableType:
+        """Return every cell if the terminal has enough lines, or else those in flight, and a line of counts."""
+        lines = list(self._lines.values())
+        room = max(1, self._console.height - 3)
+        if len(lines) > room:
+            in_flight = [line for line in lines if line.is_in_flight]
+            recent = sorted((line for line in lines if line.record), key=lambda line: -line.ended_s)
+            lines = (in_flight + recent)[:room]
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(ratio=2, overflow="ellipsis", no_wrap=True)
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(ratio=1, overflow="ellipsis", no_wrap=True)
+        for line in lines:
+            table.add_row(*line.columns(self._clock_s()))
+        return Group(table, Text(self._counts()))
+
+    def _counts(self) -> str:
+        ended = [line.record for line in self._lines.values() if line.record]
+        statuses = Counter(record.status.value for record in ended)
+        parts = [f"{len(ended)} of {len(self._lines)} cells ended"]
+        parts += [f"{number} {status}" for status, number in statuses.items()]
+        in_flight = sum(line.is_in_flight for line in self._lines.values())
+        return ", ".join([*parts, *([f"{in_flight} in flight"] if in_flight else []), self._times()])
+
+    def _times(self) -> str:
+        """Return `0:42, about 1:30 left`, or the elapsed time alone where the rest is not known."""
+        now_s = self._clock_s()
+        elapsed = format.minutes(now_s - self._begun_s)
+        return elapsed if self._end_s is None else f"{elapsed}, about {format.minutes(self._end_s - now_s)} left"
+
+
+@dataclass
+class _Line:
+    """What is known of one cell so far, as a line of the live table."""
+
+    cell: Cell
+    phase: str = ""
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    median_ms: float | None = None
+    record: Record | None = None
+
+    @property
+    def is_in_flight(self) -> bool:
+        return bool(self.phase) and self.record is None
+
+    def columns(self, now_s: float) -> tuple[Text, Text, Text, Text, Text]:
+        """Return the cell, its phase or end, the time it has taken, its median and its reason."""
+        median = f"{format.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
+        if self.record:
+            state, elapsed_s, reason = format.ending(self.record), self.record.elapsed_s, one_line(self.record.reason)
+            style = _STYLES[self.record.status]
+        else:
+            state, reason, style = one_line(self.phase) or "waiting", "", "" if self.phase else "dim"
+            elapsed_s = now_s - self.began_s if self.phase else 0.0
+        elapsed = f"{elapsed_s:.0f} s" if elapsed_s >= 0.5 else ""
+        return (
+            Text(_describe(self.cell)),
+            Text(state, style=style),
+            Text(elapsed),
+            Text(median),
+            Text(reason, style="dim"),
+        )
+
+
+_STYLES = {status: "red" if status.is_failure else "yellow" if status.is_absence else "green" for status in Status}
+
+
+MOST_SECTIONS = 8
+"""With suites and more contests than these, a contest is only a line: its section is in the report and on the page."""
+
+
+def print_report(judgement: Judgement, console: Console) -> None:
+    """Print each contest with its table and doubts, then suites, what cannot run here, and last the winners."""
+    if not judgement.suites or len(judgement.contests) <= MOST_SECTIONS:
+        for contest in judgement.contests:
+            _print_contest(contest, console)
+    for suite in judgement.suites:
+        print_suite(suite, console)
+    for found in judgement.dynamic_ranges:
+        print_dynamic_range(found, console)
+    if absent := sentences.cannot_run_here(judgement):
+        console.print(Text(one_line(absent), style="dim"), highlight=False)
+    if lacking := machine.what_is_missing(judgement.report):
+        console.print(Text(lacking, style="yellow"))
+    _print_winners(judgement, console)
+
+
+def print_answers(judgement: Judgement, console: Console) -> None:
+    """Print a line for each suite, one for each contest, and one for each contest under load."""
+    for suite in judgement.suites:
+        console.print(Text(suite_report.answer(suite)), highlight=False, soft_wrap=True)
+    _print_winners(judgement, console)
+    for contest, name in zip(judgement.contests, sentences.names(judgement.contests), strict=True):
+        if contest.load:
+            console.print(Text(one_line(f"{name}: {load.verdict(contest.load)}"), "bold"), soft_wrap=True)
+
+
+def _print_winners(judgement: Judgement, console: Console) -> None:
+    """Print a line for each contest: who wins, how fast that is, how much faster than eager, and how sure."""
+    contests = judgement.contests
+    if not contests:
+        return
+    if more := sentences.what_more_time_would_settle(judgement):
+        console.print(Text(one_line(more)), highlight=False, soft_wrap=True)
+    name, *others = shown_in(Output.TERMINAL, answers_of(contests), contests)
+    rows = [[text if (text := column.text_of(contest)) != NONE else "" for column in others] for contest in contests]
+    rows = [
+        [name.text_of(contest), f"→ {winner}", *row] for contest, (winner, *row) in zip(contests, rows, strict=True)
+    ]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for contest, row in zip(contests, rows, strict=True):
+        padded = [
+            set_cell_size(text, width) if column.is_text else f"{' ' * (width - cell_len(text))}{text}"
+            for text, width, column in zip(row, widths, (name, *others), strict=True)
+        ]
+        style = "bold yellow" if others[-1].is_bad_of(contest) else "bold"
+        console.print(Text("  ".join(padded).rstrip(), style), soft_wrap=True)  # a line each, however narrow
+
+
+def _print_contest(contest: ContestJudgement, console: Console) -> None:
+    console.print(Text(one_line(contest.title), style="bold"), soft_wrap=True)
+    console.print(Text(one_line(f"{sentences.finding(contest)}.")), highlight=False)
+    console.print(_table(contest, console.width))
+    if contest.roofline:
+        console.print(Text(f"floor {format.floor(contest.roofline)}"), highlight=False)
+    if nominal := machine.tensor_core_rates(contest):
+        console.print(Text(f"tensor cores {nominal}"), highlight=False)
+    for (ending, reason), labels in _endings(contest).items():
+        print_wrapped(console, "x ", f"{', '.join(labels)} {ending}", reason)
+    for row in contest.cells:
+        placement = doubt_of_placement(row.record)
+        if placement and row.record.status is not Status.FALLBACK:
+            print_wrapped(console, "~ ", doubt_sentences.doubt(placement))
+    for effect, doubts in contest.doubts_by_effect.items():
+        for doubt in doubts:
+            if doubt.kind not in _TOLD_BY_A_ROW:
+                print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
+    told = [sentences.left_early(contest), sentences.pays(contest), *cost_report.plain_verdicts(contest)]
+    for table in (*load.tables(contest), *generation.tables(contest)):
+        if not table.is_folded:
+            console.print(_texts(table))
+    told += [*load.sentences(contest), *generation.sentences(contest), *floor.sentences(contest)]
+    for sentence in filter(None, told):
+        print_wrapped(console, "= ", sentence)
+    console.print()
+
+
+def _texts(table: tables.Table) -> Table:
+    """Return a table of texts under its title."""
+    drawn = Table(title=one_line(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    for heading in table.text_columns:
+        drawn.add_column(heading, overflow="fold")
+    for heading in table.number_columns:
+        drawn.add_column(Text(heading), justify="right")
+    for row in table.rows:
+        drawn.add_row(*(Text(one_line(text)) for text in row))
+    return drawn
+
+
+def _endings(contest: ContestJudgement) -> dict[tuple[str, str], list[str]]:
+    """Return the labels of the cells that failed, by how they ended and why."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in contest.cells:
+        if row.record.status is not Status.OK and row.record.status not in CANNOT_RUN:
+            found.setdefault((format.ending(row.record), row.record.reason), []).append(row.label)
+    return found
+
+
+_TOLD_BY_A_ROW = {DoubtKind.NOT_RANKED, DoubtKind.PLACEMENT}
+"""Doubts of these kinds already stand under the table."""
+
+
+def _table(contest: ContestJudgement, width: int) -> Table:
+    """Return a table with one line per cell, or two on a narrow terminal: intervals and modes go to the second.
+
+    A `~` before a name says that the cell ran elsewhere, wholly or in part.
+    """
+    rows = [row for row in contest.cells if row.record.status not in CANNOT_RUN]  # they are told once for the run
+    columns = shown_in(Output.TERMINAL, columns_of([contest]), rows)
+    columns = [column for column in columns if width >= column.terminal_width]
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=0,  # the box has a blank between columns
+    )
+    for column in columns:
+        if column is BACKEND:
+            table.add_column(column.heading, overflow="fold", min_width=8)
+        else:
+            table.add_column(Text(heading_of(column)), justify="right", no_wrap=True)
+    for row in rows:
+        style = "" if row.rank else _STYLES[row.record.status]
+        table.add_row(*(Text(_cell(column, row, width >= WIDE), style) for column in columns))
+    return table
+
+
+def _cell(column: Column[CellJudgement], row: CellJudgement, is_wide: bool) -> str:
+    """Return the value with its interval; the space within an interval is another one than that before it."""
+    text = column.text_of(row)
+    if column is BACKEND:
+        text = f"{'~' if doubt_of_placement(row.record) else ''}{text}"
+        return text if is_wide else text.replace("/", "/\n", 1).replace("[", "\n[", 1)
+    interval = column.interval_of(row)
+    return f"{text}{' ' if is_wide else chr(10)}{interval}" if interval else text
+
+
+def _describe(cell: Cell) -> str:
+    """Return `mlp cpu fp32 inductor`, with its dimensions and task if it has any."""
+    sizes = [f"{name}={value}" for name, value in cell.dimensions.items()]
+    task = [] if cell.task == "inference" else [cell.task]
+    return one_line(" ".join([cell.model, *sizes, *task, cell.device, cell.precision, cell.label]))

@@ -1,0 +1,1 @@
+"""Where contests run: places of one machine, a pool of controllers, a Ray cluster."""

@@ -1,0 +1,314 @@
+"""Contests on the nodes of a Ray cluster. Ray places them, starts them again where a node dies, and transfers results.
+
+A task starts the same controller process as a place of a pool does, in a folder of its own. What it tells goes to an
+actor beside the driver, which writes records into the run's folder the moment they come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import platform
+import re
+import socket
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, cast
+
+from bakeoff.measuring.controller import environment
+from bakeoff.measuring.controller.environment import differences, usable_cores
+from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.session import cells_of, pending, time_plan_of
+from bakeoff.planning.places import Place, divided, physical_cores
+from bakeoff.planning.plan import Contest, Request
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.schema import Environment, Record
+from bakeoff.records.store import Store
+from bakeoff.scaling.place_process import Begin, Begun, Measure, Told
+from bakeoff.scaling.pool import Controller, end_all, expected_seconds
+from bakeoff.scaling.schedule import MAX_ATTEMPTS
+
+NODE_ID = "ray.io/node-id"
+LAST_DIED = "the last node died that is {}"
+POLL_S = 0.5
+MAX_CONNECT_S = 10.0
+SENT_HOME = ("logs", "reference")
+"""Folders of a contest that come home when it has ended."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine of the cluster."""
+
+    id: str
+    cpus: float
+    gpus: int
+    kind: str  # its hardware in words: a contest is begun again on nodes of the same kind only
+
+
+class ControllerDied(BakeoffError):
+    """The process that directs a contest has ended before the contest."""
+
+
+class Cluster:
+    """A connection to a Ray cluster that is up. It is a context manager: leaving it ends what is under way."""
+
+    def __init__(self, address: str) -> None:
+        """Raises UsageError without Ray, or where no cluster answers."""
+        if importlib.util.find_spec("ray") is None:
+            raise UsageError("--cluster needs Ray: pip install -c constraints.txt '.[cluster]'")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        self._ray = ray
+        try:
+            _require_listener(address)
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+        except (OSError, RuntimeError, ValueError) as error:
+            said = str(error).splitlines()[0]
+            reason = f"no cluster answers ({said}); start it with ray start"
+            raise UsageError(f"--cluster {address}: {reason}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ray.shutdown()
+
+    def request_for(self, request: Request) -> Request:
+        """Return the request with its device: the GPUs of the cluster if there are any, unless one is named.
+
+        Raises UsageError for what a cluster does not measure, or a device that no node has.
+        """
+        alive = self._alive()
+        has_gpus = any(resources.get("GPU") for resources in alive.values())
+        devices = request.devices or ("cuda" if has_gpus else "cpu",)
+        if devices not in (("cpu",), ("cuda",)):
+            raise UsageError(f"--devices {','.join(devices)}: with --cluster, write cpu or cuda")
+        if devices == ("cuda",) and not has_gpus:
+            raise UsageError("--devices cuda: no node of the cluster has a GPU")
+        if request.budget:
+            raise UsageError("--budget and --cluster: nodes are taken as they come free, so leave --budget out")
+        return request.model_copy(update={"devices": devices})
+
+    def measure(self, request: Request, contests: Sequence[Contest], store: Store, progress: Progress) -> None:
+        """Bring every cell to its record in the store. A node measures one contest at a time, or one on each GPU."""
+        ray = self._ray
+        left = [contest for contest in contests if pending(contest, store)]
+        cells = cells_of(contests)
+        progress.planned(cells)
+        expected_s = expected_seconds(left, time_plan_of(left, request, store, float("inf")))
+        nodes = self._nodes(Device(request.devices[0]))
+        home = self._home(store)
+        task = ray.remote(max_retries=MAX_ATTEMPTS - 1, retry_exceptions=[ControllerDied])(measure_on_node)
+        under_way: dict[Any, tuple[Contest, str]] = {}
+        slots = [node for node in nodes for _ in range(max(1, node.gpus))]
+        for number, contest in enumerate(sorted(left, key=lambda one: -expected_s[one.id])):
+            node = slots[number % len(slots)]
+            options = {
+                "num_cpus": node.cpus / max(1, node.gpus),
+                "num_gpus": int(node.gpus > 0),
+                "label_selector": {NODE_ID: f"in({','.join(one.id for one in nodes if one.kind == node.kind)})"},
+                "name": contest.id,
+            }
+            ref = task.options(**options).remote(request, contest, node.gpus, home)
+            under_way[ref] = (contest, node.kind)
+        with store.timed() as save_elapsed, contextlib.suppress(KeyboardInterrupt):
+            while under_way:
+                done, _ = ray.wait(list(under_way), timeout=POLL_S)
+                for told in ray.get(home.take.remote()):
+                    getattr(progress, told.method)(*told.arguments)
+                for ref in done:
+                    contest, kind = under_way.pop(ref)
+                    self._conclude(ref, contest, kind, nodes, store, progress)
+                    save_elapsed()
+                self._give_up_where_no_node_is_left(nodes, under_way, store, progress)
+
+    def _conclude(
+        self, ref: Any, contest: Contest, kind: str, nodes: Sequence[Node], store: Store, progress: Progress
+    ) -> None:
+        """Take home what a contest has left, or end its cells with the reason why no attempt came to its end."""
+        try:
+            unpack(self._ray.get(ref), store)
+        except (self._ray.exceptions.RayError, ControllerDied) as error:
+            cause = getattr(error, "cause", None) or error
+            said = " ".join(str(cause).split())[:300]
+            reason = f"none of {MAX_ATTEMPTS} attempts on {kind} came to its end: {said}"
+            end_all(contest, reason if kind in self._kinds_left(nodes) else LAST_DIED.format(kind), store, progress)
+
+    def _give_up_where_no_node_is_left(
+        self, nodes: Sequence[Node], under_way: dict[Any, tuple[Contest, str]], store: Store, progress: Progress
+    ) -> None:
+        """End the contests of a kind of hardware of which the last node has died. Ray would wait for another one."""
+        left = self._kinds_left(nodes)
+        for ref, (contest, kind) in list(under_way.items()):
+            if kind not in left:
+                del under_way[ref]
+                self._ray.cancel(ref, force=True)
+                end_all(contest, LAST_DIED.format(kind), store, progress)
+
+    def _kinds_left(self, nodes: Sequence[Node]) -> set[str]:
+        alive = self._alive()
+        return {node.kind for node in nodes if node.id in alive}
+
+    def _home(self, store: Store) -> Any:
+        """Start the actor that writes what comes home, beside this process."""
+        here = self._ray.get_runtime_context().get_node_id()
+        actor = self._ray.remote(num_cpus=0)(Home).options(label_selector={NODE_ID: here}).remote(store.root.resolve())
+        self._ray.get(actor.take.remote())
+        return actor
+
+    def _alive(self) -> dict[str, dict[str, float]]:
+        """Return the resources of each node that is alive."""
+        return {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+
+    def _nodes(self, device: Device) -> list[Node]:
+        """Return the nodes that can measure on this device, each with its hardware as a task there has found it."""
+        probe = self._ray.remote(num_cpus=0, max_retries=0)(hardware)
+        wanted = "GPU" if device.is_cuda else "CPU"
+        able = {node_id: resources for node_id, resources in self._alive().items() if resources.get(wanted)}
+        found = {node_id: probe.options(label_selector={NODE_ID: node_id}).remote() for node_id in able}
+        nodes = []
+        for node_id, resources in able.items():
+            gpus = int(resources.get("GPU", 0)) if device.is_cuda else 0
+            kind = ", ".join([cast(str, self._ray.get(found[node_id])), *own_resources(resources)])
+            nodes.append(Node(node_id, resources.get("CPU", 0), gpus, kind))
+        return nodes
+
+
+def _require_listener(address: str) -> None:
+    """Raise OSError where nothing listens at `host:port`, because Ray would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and "/" not in host and port.isdigit():
+        socket.create_connection((host, int(port)), MAX_CONNECT_S).close()
+
+
+class Home:
+    """Runs as an actor beside the driver, and writes into the run's folder what tasks send."""
+
+    def __init__(self, root: Path) -> None:
+        self._store = Store.open(root)
+        self._told: list[Told] = []
+        self._begun: set[str] = set()
+
+    def begun(self, contest_id: str, where: str, captured: Environment) -> None:
+        """Keep the environment of the first node, and note how another one differs, and what began again."""
+        if contest_id in self._begun:
+            self._store.note(
+                f"{contest_id} began again on {where}, because an attempt was lost with its node or process"
+            )
+        self._begun.add(contest_id)
+        before = self._store.environment()
+        if before is None:
+            self._store.save_environment(captured)
+            return
+        changed = [each for each in differences(before, captured) if not each.startswith("hostname")]
+        if changed:
+            self._store.note(f"{contest_id} was measured on {where}, which differs: {'; '.join(changed)}")
+
+    def ended(self, record: Record, artifact: bytes | None) -> None:
+        """Write a record, after what its cell has built."""
+        if artifact:
+            unpack(artifact, self._store)
+        self._store.save(record)
+
+    def told(self, told: Told) -> None:
+        self._told.append(told)
+
+    def take(self) -> list[Told]:
+        """Return what was told since the last call."""
+        told, self._told = self._told, []
+        return told
+
+
+def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any) -> bytes:
+    """Measure one contest on this node, as a Ray task. Return its logs, its reference and its notes, packed.
+
+    Raises ControllerDied, so that Ray starts the contest again.
+    """
+    import ray
+
+    place = place_of_task(request, gpus, ray.get_gpu_ids())
+    with tempfile.TemporaryDirectory(prefix="bakeoff-node-") as folder:
+        store = Store.create(Path(folder) / "run", request, [planned.cell.id for planned in contest.cells], "")
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's: a contest has the threads that it has without Ray
+        controller = Controller(Begin(place, request, (contest,), max(1, gpus)), Path(folder) / "controller.log")
+        try:
+            while (message := controller.receive()) is not None:
+                if isinstance(message, Begun):
+                    ray.get(home.begun.remote(contest.id, place.name, message.environment))
+                    controller.reply(Measure(contest, store.root))
+                elif isinstance(message, Told):
+                    ray.get(_send_home(home, message, store))
+                    controller.reply(None)
+                else:
+                    controller.reply(None)
+                    controller.ending()
+                    return pack(store, [*SENT_HOME, "notes.txt"])
+            raise ControllerDied(f"the process that directs its contest ended at {place.name} ({controller.ending()})")
+        finally:
+            controller.interrupt()
+
+
+def _send_home(home: Any, told: Told, store: Store) -> list[Any]:
+    """Send what was told, and a record with what its cell has built. Return what to wait for."""
+    sent = [home.told.remote(told)]
+    if told.method == "ended":
+        (record,) = told.arguments
+        assert isinstance(record, Record)
+        sent.append(home.ended.remote(record, pack(store, [record.artifact]) if record.artifact else None))
+    return sent
+
+
+def place_of_task(request: Request, gpus: int, gpu_ids: Sequence[int | str]) -> Place:
+    """Return the place of a task: its node, or one of its GPUs with an equal share of the cores.
+
+    Ray has made CUDA see this GPU alone.
+    """
+    device, here = Device(request.devices[0]), platform.node()
+    if not device.is_cuda:
+        return Place(here, device, tuple(usable_cores()))
+    index = int(gpu_ids[0])
+    cores = usable_cores()
+    return Place(f"{here} cuda:{index}", device, divided(cores, physical_cores(cores), gpus)[index], gpu=0)
+
+
+def hardware() -> str:
+    """Return the hardware of this machine in words, such that machines with the same words are comparable."""
+    found = environment.capture(None)
+    memory = f"{(found.memory_bytes or 0) / 2**30:.0f} GiB"
+    return ", ".join([found.cpu, f"{found.logical_cores} cores", memory, *(gpu.name for gpu in found.gpus)])
+
+
+def own_resources(resources: dict[str, float]) -> list[str]:
+    """Return the names of the resources that whoever started the node has given to it."""
+    usual = re.compile(r"CPU|GPU|memory|object_store_memory|node:.*|accelerator_type:.*")
+    return sorted(name for name in resources if not usual.fullmatch(name))
+
+
+def pack(store: Store, names: Sequence[str]) -> bytes:
+    """Return these files and folders of a run, as one archive."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name in names:
+            if (store.root / name).exists():
+                archive.add(store.root / name, name)
+    return packed.getvalue()
+
+
+def unpack(packed: bytes, store: Store) -> None:
+    """Write the files of an archive into a run's folder, and add its notes to the run's own."""
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        for member in archive.getmembers():
+            if member.name == "notes.txt":
+                notes = archive.extractfile(member)
+                for line in notes.read().decode().splitlines() if notes else ():
+                    store.note(line)
+            else:
+                archive.extract(member, store.root, filter="data")

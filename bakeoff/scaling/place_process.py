@@ -1,0 +1,180 @@
+"""A controller in a process of its own: it measures the contests that it is handed, at one place.
+
+It asks and is answered: it tells what has happened, and goes on when it has its `Reply`. So whoever handed it the
+contests can use its cores meanwhile, and takes no time from what is measured elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from bakeoff.measuring import isolation
+from bakeoff.measuring.controller import environment
+from bakeoff.measuring.controller.contests import measure_contest
+from bakeoff.measuring.controller.environment import Machine, available_bytes, calibrate_ms
+from bakeoff.measuring.controller.launcher import Launchers
+from bakeoff.measuring.controller.progress import Silent
+from bakeoff.measuring.messages import CeilingsMeasured, MeasureCeilings, ProbeTorch, TorchFacts
+from bakeoff.measuring.probes import ask, facts_of_environments, launchers_for
+from bakeoff.measuring.session import cells_of, measurement_of, pending, prepare, time_plan_of
+from bakeoff.planning.places import Place
+from bakeoff.planning.plan import Contest, Request
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell, Environment, Record
+from bakeoff.records.store import Store
+
+CALIBRATIONS = 200
+"""A core's rate is the best of so many repetitions of a fixed piece of work, which take a third of a second."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """What a controller is started for."""
+
+    place: Place
+    request: Request
+    contests: tuple[Contest, ...]  # all that it may be handed
+    sharers: int  # places of this machine that share its memory
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A reply: measure this contest, and have its records in the run's folder by this time of the monotonic clock."""
+
+    contest: Contest
+    folder: Path
+    ends_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Told:
+    """Something for the run's progress: the name of its method, and the arguments."""
+
+    method: str
+    arguments: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The controller can be handed its first contest."""
+
+    environment: Environment
+    rates: dict[str, float]  # what the place can do, by a fixed piece of work
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The contest that it was handed has come to its records."""
+
+
+Message = Told | Begun | Ended
+Reply = Measure | None
+Tell = Callable[[Message], Reply]
+
+
+def main() -> None:
+    """Serve the process that started this one, through the pipe whose number is the argument, until it says None."""
+    connection = Connection(int(sys.argv[1]))
+    isolation.die_with_parent()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def tell(message: Message) -> Reply:
+        connection.send(message)
+        reply: Reply = connection.recv()
+        return reply
+
+    with contextlib.suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
+        serve(connection.recv(), tell)
+
+
+def serve(begin: Begin, tell: Tell) -> None:
+    """Measure one contest after the other at a place, on its cores alone."""
+    place = begin.place
+    if place.cores:
+        os.sched_setaffinity(0, place.cores)
+    cores_rate = rate_of_cores(place.cores)
+    with launchers_for(begin.request) as launchers:
+        facts = ask(launchers.first, ProbeTorch(), TorchFacts)
+        captured = environment.capture(facts, facts_of_environments(launchers, begin.request))
+        reply = tell(Begun(captured, {"one core": cores_rate, **rates_of_gpu(place, launchers)}))
+        if reply is None:
+            return
+        store, progress = Store.open(reply.folder), Relay(tell)
+        time_plan = time_plan_of((), begin.request, store, math.inf)
+        headers = prepare(launchers, cells_of(begin.contests), begin.request, store, progress)
+        machine = SharedMachine(begin.sharers)
+        measurement = measurement_of(launchers, begin.request, store, progress, time_plan, headers, machine, place.name)
+        while reply is not None:
+            time_plan.budget_ends_s = reply.ends_s
+            measure_contest(measurement, reply.contest, pending(reply.contest, store))
+            reply = tell(Ended())
+
+
+def rate_of_cores(cores: Sequence[int]) -> float:
+    """Return how often the slowest of these cores does a fixed piece of work in a second."""
+    slowest_ms = 0.0 if cores else _best_ms()
+    for core in cores:
+        os.sched_setaffinity(0, {core})
+        slowest_ms = max(slowest_ms, _best_ms())
+        os.sched_setaffinity(0, cores)
+    return 1e3 / slowest_ms
+
+
+def _best_ms() -> float:
+    return min(calibrate_ms() for _ in range(CALIBRATIONS))
+
+
+def rates_of_gpu(place: Place, launchers: Launchers) -> dict[str, float]:
+    """Return the rates of the place's GPU at large products and copies, or none without a GPU."""
+    if place.gpu is None:
+        return {}
+    job = MeasureCeilings(device=place.device, precision=Precision.FP32)
+    ceilings = ask(launchers.first, job, CeilingsMeasured).ceilings
+    return {"matrix products": ceilings.flops_per_s, "memory": ceilings.bytes_per_s}
+
+
+class SharedMachine(Machine):
+    """A machine that shares its free memory with the contests at other places, which may start cells meanwhile."""
+
+    def __init__(self, sharers: int) -> None:
+        super().__init__()
+        self.available_bytes = lambda: available_bytes() // sharers
+
+
+class Relay(Silent):
+    """Tells the run's progress elsewhere what happens here. What only the whole run knows is not told."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+
+    def phase(self, cell: Cell, name: str) -> None:
+        self._tell(Told("phase", (cell, name)))
+
+    def built(self, cell: Cell, seconds: float) -> None:
+        self._tell(Told("built", (cell, seconds)))
+
+    def measured(self, cell: Cell, median_ms: float) -> None:
+        self._tell(Told("measured", (cell, median_ms)))
+
+    def ended(self, record: Record) -> None:
+        self._tell(Told("ended", (record,)))
+
+    def decided(self, records: Sequence[Record]) -> None:
+        self._tell(Told("decided", (records,)))
+
+    def time_left(self, seconds: float) -> None:
+        self._tell(Told("time_left", (seconds,)))
+
+    def note(self, text: str) -> None:
+        self._tell(Told("note", (text,)))
+
+    def tick(self) -> None:
+        self._tell(Told("tick", ()))

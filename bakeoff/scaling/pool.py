@@ -1,0 +1,273 @@
+"""Contests side by side: a controller process at each place of a pool, and one schedule that hands them contests."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Self
+
+from bakeoff.measuring.controller.cell_record import common_fields
+from bakeoff.measuring.controller.environment import differences, usable_cores
+from bakeoff.measuring.controller.launcher import command_of
+from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.session import cells_of, pending, time_plan_of
+from bakeoff.planning.places import Place
+from bakeoff.planning.plan import Contest, Request
+from bakeoff.planning.time_plan import TimePlan
+from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.schema import Environment, Record, Status
+from bakeoff.records.store import Store
+from bakeoff.scaling.place_process import Begin, Begun, Measure, Message, Told
+from bakeoff.scaling.schedule import MAX_ATTEMPTS, Schedule
+
+MAX_SLOWER = 0.02
+"""A place that is slower than the fastest one by more than this is named, and refused with --strict."""
+
+MAX_LEAVE_S = 20.0
+"""A controller may take this long to end its workers after an interruption."""
+
+START = "from bakeoff.scaling.place_process import main; main()"
+
+
+class Controller:
+    """The controller process at one place, seen from the process that started it."""
+
+    def __init__(self, begin: Begin, log: Path) -> None:
+        self.begin = begin
+        self.log = log
+        self.left_s = 0.0  # that its contest is expected to take
+        self.connection, theirs = Pipe()
+        with theirs, open(log, "ab") as output:
+            self._process = subprocess.Popen(
+                [*command_of(sys.executable), START, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=begin.place.variables(os.environ),
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends it
+            )
+        self.connection.send(begin)
+
+    @property
+    def place(self) -> Place:
+        return self.begin.place
+
+    def receive(self) -> Message | None:
+        """Return what it has told, or None where it has ended."""
+        try:
+            message: Message = self.connection.recv()
+        except (EOFError, ConnectionError):
+            return None
+        return message
+
+    def reply(self, reply: Measure | None) -> None:
+        with contextlib.suppress(ConnectionError):  # it has ended meanwhile, which `receive` tells
+            self.connection.send(reply)
+
+    def interrupt(self) -> None:
+        """Have it end its workers, and then itself."""
+        self._process.send_signal(signal.SIGINT)
+
+    def ending(self) -> str:
+        """Wait for the process, which is about to end, and return how it ended."""
+        self.connection.close()
+        try:
+            status = self._process.wait(MAX_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        said = self.log.read_text(errors="replace").strip().splitlines()[-1:]
+        return " ".join([f"signal {-status}" if status < 0 else f"exit status {status}", *said])
+
+
+class Pool:
+    """The controllers of a run, one at each place. It is a context manager: leaving it ends all of them."""
+
+    def __init__(self, places: Sequence[Place], request: Request, contests: Sequence[Contest]) -> None:
+        self._places, self._request, self._contests = places, request, contests
+        self._controllers: dict[str, Controller] = {}
+        self._leaving: list[Controller] = []
+        self._begun: dict[str, Begun] = {}
+
+    def __enter__(self) -> Self:
+        self._stack = contextlib.ExitStack()
+        self._logs = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bakeoff-pool-")))
+        self._stack.callback(self._end_all)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _end_all(self) -> None:
+        for controller in self._controllers.values():
+            controller.interrupt()
+        for controller in (*self._controllers.values(), *self._leaving):
+            controller.ending()
+
+    def begin(self) -> tuple[Environment, list[str]]:
+        """Start all controllers at the same time. Return the environment of the first place, and how places differ.
+
+        Raises UsageError under --strict where one is slower than another, and BakeoffError where one does not start.
+        """
+        for place in self._places:
+            self._start(place)
+        while len(self._begun) < len(self._places):
+            for controller in self._ready():
+                if not self._has_begun(controller):
+                    raise BakeoffError(f"no controller at {controller.place.name}: {self._cause(controller)}")
+        slower = slower_places({name: begun.rates for name, begun in self._begun.items()})
+        if slower and self._request.strict:
+            raise UsageError(f"--strict: {'; '.join(slower)}: leave it out of --devices")
+        first, *others = (self._begun[place.name].environment for place in self._places)
+        for place, other in zip(self._places[1:], others, strict=True):
+            slower += [f"{place.name} differs in {change}" for change in differences(first, other)]
+        return first, slower
+
+    def measure(self, store: Store, progress: Progress, budget_ends_s: float = math.inf) -> None:
+        """Bring every cell to its record in the store. Each contest is measured at the place that is free first."""
+        left = [contest for contest in self._contests if pending(contest, store)]
+        time_plan = time_plan_of(left, self._request, store, math.inf)
+        names = [place.name for place in self._places]
+        begun_at = {one.contest_id: one.place for one in store.all_unfinished() if one.place in names}
+        schedule = Schedule(left, expected_seconds(left, time_plan), begun_at)
+        cells = cells_of(self._contests)
+        progress.planned(cells)
+        next_order = functools.partial(self._next_order, schedule, store, budget_ends_s)
+        with store.timed() as save_elapsed, contextlib.suppress(KeyboardInterrupt):
+            for controller in list(self._controllers.values()):
+                self._hand(controller, next_order(controller.place))
+            while self._controllers:
+                for controller in self._ready():
+                    message = controller.receive()
+                    if message is None:
+                        self._replace(controller, schedule, store, progress)
+                    elif isinstance(message, Told):
+                        with on_cores_of(controller.place):
+                            self._tell(controller, message, schedule, progress)
+                        controller.reply(None)
+                    else:
+                        if not isinstance(message, Begun):
+                            schedule.ended(controller.place.name)
+                            save_elapsed()
+                        self._hand(controller, next_order(controller.place))
+            for contest in schedule.waiting:
+                end_all(contest, "no place is left where a controller starts", store, progress)
+            store.forget_builds({cell.build_id for cell in cells})
+
+    def _start(self, place: Place) -> None:
+        begin = Begin(place, self._request, tuple(self._contests), len(self._places))
+        self._controllers[place.name] = Controller(begin, self._logs / f"{place.name}.log")
+
+    def _ready(self) -> Iterator[Controller]:
+        """Wait until some controllers have told something or ended, and yield them."""
+        connections = {controller.connection: controller for controller in self._controllers.values()}
+        for connection in wait(list(connections)):
+            yield connections[connection]  # type: ignore[index]  # only Windows waits for handles
+
+    def _has_begun(self, controller: Controller) -> bool:
+        message = controller.receive()
+        if isinstance(message, Begun):
+            self._begun[controller.place.name] = message
+        return message is not None
+
+    def _hand(self, controller: Controller, order: Measure | None) -> None:
+        """Hand a controller its next contest, or let it go where nothing is left."""
+        controller.left_s = 0.0
+        controller.reply(order)
+        if order is None:
+            self._leaving.append(self._controllers.pop(controller.place.name))
+
+    def _cause(self, controller: Controller) -> str:
+        """Return how a controller has ended that nobody has told to."""
+        return self._controllers.pop(controller.place.name).ending()
+
+    def _replace(self, controller: Controller, schedule: Schedule, store: Store, progress: Progress) -> None:
+        """Start another controller where one has died. Its contest goes on, or ends where that was its last attempt.
+
+        A controller that died before it began a contest would only die again, so its place takes none any more.
+        """
+        place = controller.place
+        cause = f"the process that directs its contest ended at {place.name} ({self._cause(controller)})"
+        if not schedule.has_begun_at(place.name):
+            store.note(f"{cause} before it began: that place measured nothing more")
+            schedule.is_gone(place.name)
+            return
+        given_up = schedule.lost(place.name)
+        if given_up is None:
+            store.note(f"{cause}: the contest went on from its last epoch in another process")
+        else:
+            end_all(given_up, f"{cause}, the last of {MAX_ATTEMPTS} attempts", store, progress)
+        self._start(place)
+
+    def _next_order(self, schedule: Schedule, store: Store, budget_ends_s: float, place: Place) -> Measure | None:
+        contest = schedule.next_for(place.name)
+        if contest is None:
+            return None
+        now_s = time.monotonic()
+        share = min(1.0, len(self._controllers) * schedule.share_of_waiting(contest))
+        ends_s = now_s + (budget_ends_s - now_s) * share if budget_ends_s < math.inf else math.inf
+        return Measure(contest, store.root, ends_s)
+
+    def _tell(self, controller: Controller, told: Told, schedule: Schedule, progress: Progress) -> None:
+        if told.method == "time_left":
+            (controller.left_s,) = told.arguments  # type: ignore[assignment]
+            own = [each.left_s for each in self._controllers.values()]
+            progress.time_left(max([*own, (sum(own) + schedule.waiting_s) / len(own)]))
+        else:
+            getattr(progress, told.method)(*told.arguments)
+
+
+def end_all(contest: Contest, reason: str, store: Store, progress: Progress) -> None:
+    """End the cells of a contest that have no record, all for this reason."""
+    for planned in pending(contest, store):
+        record = Record(cell=planned.cell, status=Status.CRASH, reason=reason, **common_fields(planned))
+        store.save(record)
+        progress.ended(record)
+    store.forget(contest.id, [])
+
+
+def expected_seconds(contests: Sequence[Contest], time_plan: TimePlan) -> dict[str, float]:
+    """Return how long each of these contests is expected to take."""
+    found = {}
+    for contest in contests:
+        before_s = time_plan.left_s()
+        time_plan.ended(contest.id)
+        found[contest.id] = before_s - time_plan.left_s()
+    return found
+
+
+def slower_places(rates: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return, in words, which places do a fixed piece of work slower than the fastest one, and by how much."""
+    found = []
+    for work in dict.fromkeys(work for each in rates.values() for work in each):
+        fastest = max(rates, key=lambda name: rates[name][work])
+        for name, each in rates.items():
+            slower = 1 - each[work] / rates[fastest][work]
+            if slower > MAX_SLOWER:
+                found.append(f"{name} is slower than {fastest} by {slower:.1%} ({work})")
+    return found
+
+
+@contextlib.contextmanager
+def on_cores_of(place: Place) -> Iterator[None]:
+    """Keep this process to the cores of a place, whose controller waits meanwhile: no other place is disturbed."""
+    usual = usable_cores()
+    if place.cores:
+        os.sched_setaffinity(0, place.cores)
+    try:
+        yield
+    finally:
+        if place.cores:
+            os.sched_setaffinity(0, usual)

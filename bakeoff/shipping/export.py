@@ -1,0 +1,308 @@
+"""Writes what a backend has built for a cell into a folder that runs without Bakeoff, with a script that loads it.
+
+The folder holds the artefact, `sample.npz` with an input and the outputs that it must give, `load.py`, `README.md` and
+`requirements.txt`. An ahead-of-time backend's artefact is the one that was measured. torch.compile leaves nothing that
+another process can load, so the model is exported anew as a program, which `load.py` compiles.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from bakeoff import backends
+from bakeoff.judging.judgement import contests_of
+from bakeoff.judging.ranking import BASELINE
+from bakeoff.judging.stored_report import report_at
+from bakeoff.measuring import probes
+from bakeoff.measuring.controller.launcher import Launchers
+from bakeoff.measuring.messages import ExportProgram, Packaged
+from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.schema import INFERENCE, Frozen, Record, Report, Status
+from bakeoff.records.store import Store
+from bakeoff.records.text import one_line
+from bakeoff.shipping import script_models, script_parts
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What it takes to load the artefact of a backend."""
+
+    files: Sequence[str]
+    """The names that the artefact may have. The first one that is there is loaded, and the others are left out."""
+    libraries: Mapping[str, Sequence[str]]  # what to install, by kind of device
+    imports: Sequence[str] = ()
+
+    def uses_torch(self, device_kind: str) -> bool:
+        return "torch" in self.libraries[device_kind]
+
+
+TORCH = {"cpu": ("torch", "numpy"), "cuda": ("torch", "numpy")}
+PROGRAM = "model.pt2"
+
+RUNTIMES = {
+    "torchscript": Runtime(("model.pt",), TORCH),
+    "inductor": Runtime((PROGRAM,), TORCH),
+    "aotinductor": Runtime((PROGRAM,), TORCH, ("import torch._inductor",)),
+    "onnx": Runtime(
+        ("int8.onnx", "model.onnx"),
+        {"cpu": ("onnxruntime", "numpy"), "cuda": ("onnxruntime-gpu", "torch", "onnx", "numpy")},
+        ("import onnxruntime",),
+    ),
+    "openvino": Runtime(("int8.onnx", "model.xml", "model.onnx"), {"cpu": ("openvino", "numpy")}, ("import openvino",)),
+}
+"""The backends with a script that loads what they have built."""
+
+WIDTH = 120
+
+COMMON_IMPORTS = (
+    "import gc",
+    "import os",
+    "import statistics",
+    "from time import perf_counter_ns",
+    "import numpy",
+)
+
+
+class Output(Frozen):
+    """An output, as eager gave it."""
+
+    shape: tuple[int, ...]
+    type: str = Field(pattern=r"^\w+$")  # torch's name
+    allowed: float  # the largest RMSE that passes for right
+
+    @property
+    def numpy_type(self) -> str:
+        """Return NumPy's name of the type. Raw words stand for bfloat16, which NumPy lacks."""
+        return {"bfloat16": "uint16"}.get(self.type, self.type)
+
+
+class Sample(Frozen):
+    """What a contest's sample holds."""
+
+    inputs: tuple[str, ...]  # torch's names of their types
+    outputs: tuple[Output, ...]
+    compares_all: bool = True  # False: of some output not all elements are kept, or not all are finite
+
+    @classmethod
+    def read(cls, path: Path) -> Sample:
+        import numpy
+
+        with numpy.load(path) as arrays:
+            facts = json.loads(str(arrays["facts"]))
+            whole = not any(name.startswith("places_") for name in arrays.files)
+            finite = all(numpy.isfinite(arrays[f"output_{number}"]).all() for number in range(len(facts["outputs"])))
+            return cls(**facts, compares_all=whole and bool(finite))
+
+
+def choose(report: Report, name: str | None) -> Record:
+    """Return the record of a cell by its id or label, or of the winner of a contest by the beginning of its id.
+
+    Without a name it is the winner of the only contest. Raises UsageError, in one line, that says what to name.
+    """
+    contests = {contest.contest_id: contest for contest in contests_of(report)}
+    if not contests:
+        raise UsageError(f"{report.run_id} has no cell yet: there is nothing to export")
+    if name is None and len(contests) > 1:
+        raise UsageError(f"{report.run_id} has {len(contests)} contests: name one of {script_parts.some(contests)}")
+    begun = [one for one in contests if name is None or (name and one.startswith(name))]
+    if len(begun) != 1:
+        return script_parts.find_record(report, str(name))
+    contest = contests[begun[0]]
+    if contest.winner is None:
+        tied = [cell.label for cell in contest.ranked if cell.label in contest.contenders] or list(contest.contenders)
+        why = f"tie: name one of {', '.join(tied)}" if tied else "cannot be ranked: name a cell"
+        raise UsageError(f"{contest.contest_id} has no winner to export, its best {why}")
+    return next(cell.record for cell in contest.ranked if cell.label == contest.winner)
+
+
+def export(path: Path, name: str | None, out: Path) -> tuple[Record, Path]:
+    """Write the folder `out` for a cell of the run at `path`. Return the cell's record, and the script to start.
+
+    Raises UsageError where the folder exists and is not empty, or where there is nothing to export.
+    """
+    report = report_at(path)
+    run = path if path.is_dir() else path.parent
+    record = choose(report, name)
+    runtime = _runtime_of(record)
+    sample_file = Store(run).sample(record.cell.contest_id)
+    try:
+        sample = Sample.read(sample_file)
+    except (OSError, KeyError, ValueError, ValidationError):
+        raise UsageError(f"{sample_file} is not there or cannot be read: export needs the folder of the run") from None
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"--out {out}: there is something already; name another folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
+        folder = Path(temporary) / "export"
+        folder.mkdir()
+        artifact = _bring(record, runtime, run, folder)
+        shutil.copyfile(sample_file, folder / "sample.npz")
+        write_atomically(folder / "load.py", script_for(report, record, runtime, sample, artifact))
+        versions = requirements(report, record, runtime)
+        write_atomically(folder / "requirements.txt", "".join(f"{line}\n" for line in versions))
+        write_atomically(folder / "README.md", readme(report, record, artifact))
+        if out.exists():
+            out.rmdir()
+        folder.rename(out)
+    return record, out / "load.py"
+
+
+def _runtime_of(record: Record) -> Runtime:
+    """Return what loads the record's artefact. Raises UsageError, with a remedy, where no script covers that."""
+    cell = record.cell
+    kept = f"what it built is in {record.artifact}" if record.artifact else "nothing of it was kept"
+    reason = ""
+    if record.status is not Status.OK:
+        reason = f"it is {record.status}: {one_line(record.reason)}"
+    elif cell.backend == BASELINE:
+        reason = "eager compiles nothing: ship the model as it is, or see bakeoff reproduce"
+    elif cell.backend not in RUNTIMES:
+        reason = f"no script loads what {cell.backend} builds, only that of {', '.join(RUNTIMES)}; {kept}"
+    elif cell.mode not in backends.create(cell.backend).modes:
+        reason = f"this version does not have its mode; {kept}"
+    elif cell.backend == "onnx" and script_parts.provider_of(cell) not in script_parts.ONNX_PROVIDERS:
+        reason = f"the script sets up the CPU's and CUDA's providers only; {kept}"
+    elif cell.task != INFERENCE:
+        reason = f"only {INFERENCE} is exported, and this is {cell.task}"
+    elif cell.dynamic:
+        reason = f"no script loads a build for a range of sizes; {kept}"
+    elif cell.precision.is_quantised and cell.backend not in ("onnx", "openvino"):
+        reason = f"only the ONNX of a quantised model is exported; {kept}"
+    elif cell.backend == "inductor" and cell.mode in ("buckets", "surgical"):
+        reason = "only a model that is compiled as a whole is exported"
+    elif cell.backend == "inductor" and cell.environment:
+        reason = f"it is exported anew by the torch beside Bakeoff, and it ran in {cell.environment}"
+    elif cell.backend != "inductor" and not record.artifact:
+        reason = "its artefact was not kept: measure it again without --no-artifacts, or with a higher --artifact-limit"
+    if reason:
+        raise UsageError(f"{cell.id} cannot be exported: {reason}")
+    return RUNTIMES[cell.backend]
+
+
+def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
+    """Put the artefact into `folder`, and return the name of the file to load."""
+    if record.cell.backend == "inductor":
+        with Launchers("spawn") as launchers:
+            job = ExportProgram(cell=record.cell, program=(folder / PROGRAM).resolve())
+            try:
+                probes.ask(launchers.first, job, Packaged)
+            except BakeoffError as error:
+                raise UsageError(f"{record.cell.id} cannot be exported: {error}") from None
+        return PROGRAM
+    kept = run / record.artifact
+    name = next((name for name in runtime.files if (kept / name).exists()), None)
+    if name is None:
+        raise UsageError(f"{kept} has none of {', '.join(runtime.files)}: was the run's folder moved or cleaned?")
+    others = tuple(f"{Path(other).stem}." for other in runtime.files if Path(other).stem != Path(name).stem)
+    for file in kept.iterdir():
+        if not file.name.startswith(others):
+            shutil.copyfile(file, folder / file.name)
+    return name
+
+
+def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str) -> str:
+    """Return the script that loads the artefact, checks it on the sample, and measures it."""
+    settings = script_parts.common_settings(report, record)
+    kind = record.cell.device.kind
+    uses_torch = runtime.uses_torch(kind)
+    imports = [*COMMON_IMPORTS, *runtime.imports]
+    if settings["channels_last"]:
+        imports.append(script_models.PYTREE)
+    if uses_torch and "import torch._inductor" not in runtime.imports:  # which imports torch, too
+        imports.append("import torch")
+    if "onnx" in runtime.libraries[kind]:
+        imports.append("from onnx import TensorProto")
+    is_bound = record.cell.backend in ("onnx", "openvino")
+    if is_bound or not settings["graph"]:
+        imports.append("from functools import partial")
+    has_words = settings["bfloat16"] and not uses_torch
+    on_numpy = '(output.astype("uint32") << 16).view("float32")' if has_words else "output"
+    if uses_torch:
+        where = f'device="{record.cell.device}"'
+        buffers = [f"torch.empty({one.shape}, dtype=torch.{one.type}, {where})" for one in sample.outputs]
+    else:
+        buffers = [f'numpy.empty({one.shape}, "{one.numpy_type}")' for one in sample.outputs]
+    return script_parts.render(
+        "load.py.jinja",
+        {
+            **settings,
+            "variables": settings["variables"] if uses_torch else {},  # nothing else reads them
+            "artifact": artifact,
+            "standard_imports": script_parts.import_lines(imports, standard=True),
+            "library_imports": script_parts.import_lines(imports, standard=False),
+            "uses_torch": uses_torch,
+            "structured": False,
+            "flat": True,
+            "inputs": len(sample.inputs),
+            "buffers": _list("outputs", buffers),
+            "outputs_are_bound": is_bound or settings["graph"],
+            "found": "output.double().cpu().numpy()" if uses_torch else on_numpy,
+            "allowed_errors": _list("allowed_errors", [repr(float(f"{one.allowed:.3g}")) for one in sample.outputs]),
+            "compares_all": sample.compares_all and not has_words,
+        },
+    )
+
+
+def _list(name: str, elements: Sequence[str]) -> str:
+    """Return the source of a list, on one line if that is not too long."""
+    line = f"{name} = [{', '.join(elements)}]"
+    return line if len(line) <= WIDTH else "\n".join([f"{name} = [", *(f"    {one}," for one in elements), "]"])
+
+
+def requirements(report: Report, record: Record, runtime: Runtime) -> list[str]:
+    """Return the lines of requirements.txt: the exact versions that the record was measured with.
+
+    A local version, such as torch's `+cpu`, is on no registry: it becomes a comment.
+    """
+    known = {**report.environment.versions, **record.versions}
+    lines = []
+    for library in runtime.libraries[record.cell.device.kind]:
+        version = known.get(library, "")
+        public, _, local = version.partition("+")
+        if local:
+            lines.append(f"# {library} was {version}; see https://download.pytorch.org/whl/{local} for that build")
+        lines.append(f"{library}=={public}" if version else library)
+    return lines
+
+
+COMPILED_HERE = "It is compiled for the processor below: build it again for another kind."
+PORTABLE = "It also loads on other machines. The latency is the one of the machine below."
+COMPILES_AT_START = (
+    "`load.py` compiles the program at its first start, and finds the compiled code in `cache/` after that."
+)
+PORTABILITY = {"aotinductor": COMPILED_HERE, "inductor": COMPILES_AT_START}
+
+
+def readme(report: Report, record: Record, artifact: str) -> str:
+    """Return the text that says what was exported, and where its numbers come from."""
+    return script_parts.render(
+        "README.md.jinja",
+        {
+            **script_parts.common_settings(report, record),
+            "artifact": artifact,
+            "portability": PORTABILITY.get(record.cell.backend, PORTABLE),
+            "facts": {
+                "Cell": one_line(f"{record.cell.label}: {record.cell.title}"),
+                "Error": _error(record),
+                "Built in": f"{record.build_s:.3g} s",
+                **script_parts.facts_of(report, record),
+            },
+        },
+    )
+
+
+def _error(record: Record) -> str:
+    """Return the error of the outputs in the run, against the model in float64."""
+    accuracy = record.accuracy
+    if accuracy is None:
+        return "not known"
+    eager = "" if accuracy.eager_rmse is None else f", eager's {accuracy.eager_rmse:.2g}"
+    return f"RMSE {accuracy.rmse:.2g} against the reference{eager}"

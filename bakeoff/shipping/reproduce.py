@@ -1,0 +1,149 @@
+"""Write one cell of a report as a script of one page that needs torch and the cell's library, and nothing of ours.
+
+A script can be written on a machine that cannot run it. tests/harness/test_reproduce.py and benchmarks/reproduces.py
+compare scripts with the backends.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bakeoff import backends, models
+from bakeoff.models.base import ends_of_stream
+from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import INFERENCE, Record, Report
+from bakeoff.records.text import one_line
+from bakeoff.shipping import script_models, script_parts
+
+WIDTH = 120
+
+
+def script_for(report: Report, record: Record) -> str:
+    """Return a Python script that builds and measures the record's cell and prints its median beside the record's.
+
+    Paths of models become absolute, relative to the current folder. Raises UsageError for a cell that no script covers,
+    and for a model that is not found from here.
+    """
+    cell = record.cell
+    _check_covered(record)
+    try:
+        family = models.find(cell.model)
+        dimensions = family.resolve(cell.dimensions)
+    except UsageError as error:
+        raise UsageError(f"{error}; reproduce it from the folder that it was measured from") from None
+    model = script_models.model_part(cell, family, dimensions)
+    backend = BACKENDS[cell.backend]
+    settings = script_parts.common_settings(report, record)
+    imports = [*COMMON_IMPORTS, *model.imports, *backend.imports]
+    if settings["variables"] or settings["cuda"] or settings["placed_on_cores"]:
+        imports.append("import os")
+    if not settings["graph"] or cell.backend == "onnx":
+        imports.append("from functools import partial")
+    dtype = f"torch.{cell.precision.input_type}" if cell.precision.input_type != "float32" else ""
+    device_and_type = ", ".join(filter(None, [json.dumps(cell.device) if cell.device.is_cuda else "", dtype]))
+    uses_tree = backend.flat or device_and_type or settings["graph"]
+    if (model.structured and uses_tree) or settings["channels_last"]:
+        imports.append(script_models.PYTREE)
+    linked = record.settings.get(LINKED_LIBRARY)
+    return script_parts.render(
+        "script.py.jinja",
+        {
+            **settings,
+            "heading": _heading(report, record),
+            "standard_imports": script_parts.import_lines(imports, standard=True),
+            "library_imports": script_parts.import_lines(imports, standard=False),
+            "uses_torch": True,
+            "artifact": "",
+            "device_and_type": device_and_type,
+            "dtype": dtype,
+            "model": f"models/{model.template}.py.jinja",
+            "structured": model.structured,
+            "dimensions": dimensions,
+            "seed": cell.seed,
+            **model.facts,
+            "flat": backend.flat,
+            "configs": {**settings.get("configs", {}), **({LINKED_LIBRARY: [linked]} if linked else {})},
+            "linked": linked,
+        },
+    )
+
+
+def write(script: str, path: Path) -> None:
+    """Write `script` to `path`. Raises UsageError for a file name under which the script would import itself."""
+    nodes = list(ast.walk(ast.parse(script)))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    if path.stem in {name.partition(".")[0] for name in names}:
+        raise UsageError(f"{path}: the script would import itself as '{path.stem}': give the file another name")
+    write_atomically(path, script)
+
+
+@dataclass(frozen=True)
+class BackendPart:
+    """The part of a script for a backend. The graphs of a `flat` one take only tensors, by position."""
+
+    imports: Sequence[str]
+    flat: bool
+
+
+COMMON_IMPORTS = ("import gc", "import statistics", "from time import perf_counter_ns", "import torch")
+
+BACKENDS = {
+    "eager": BackendPart((), flat=False),
+    "torchscript": BackendPart((), flat=True),
+    "inductor": BackendPart((), flat=False),
+    "aotinductor": BackendPart(("from tempfile import TemporaryDirectory", "import torch._inductor"), flat=True),
+    "onnx": BackendPart(
+        ("from tempfile import TemporaryDirectory", "import onnxruntime", "from onnx import TensorProto"), flat=True
+    ),
+    "openvino": BackendPart(("import openvino",), flat=True),
+}
+"""The backends with a template in harness/scripts/backends."""
+
+UNCOVERED_MODES = ("buckets", "surgical")
+
+LINKED_LIBRARY = "aot_inductor.custom_op_libs"
+"""The setting in which the AOTInductor backend records the library that it had to link."""
+
+
+def _check_covered(record: Record) -> None:
+    """Raise UsageError with the reason if no script is made for the record's cell."""
+    cell = record.cell
+    if record.status.is_absence:
+        raise UsageError(f"{cell.id} has nothing to reproduce: it was {record.status}: {one_line(record.reason)}")
+    reason = ""
+    if cell.backend not in BACKENDS:
+        reason = f"backend {cell.backend}: there is one for each of {', '.join(BACKENDS)}"
+    elif cell.mode not in backends.create(cell.backend).modes:
+        reason = f"mode {cell.label}, which this version does not have"
+    elif cell.backend == "onnx" and script_parts.provider_of(cell) not in script_parts.ONNX_PROVIDERS:
+        reason = f"mode {cell.label}: of ONNX Runtime's providers there is one for the CPU's and CUDA's"
+    elif cell.mode in UNCOVERED_MODES:
+        reason = f"mode {cell.label}: which parts or paddings are compiled takes more than a page"
+    elif not script_models.is_covered(cell.model):
+        reason = f"model {cell.model}: there is one for each of {script_models.COVERED}"
+    elif cell.task != INFERENCE:
+        reason = f"task {cell.task}: there is one for {INFERENCE} only"
+    elif any(map(ends_of_stream, cell.dimensions.values())):
+        reason = f"{cell.id}: a stream of sizes takes more than a page"
+    elif cell.dynamic:
+        reason = f"{cell.label}: a build for a range of sizes takes more than a page"
+    elif cell.precision.is_quantised:
+        reason = f"precision {cell.precision}: quantising the model takes more than a page"
+    if reason:
+        raise UsageError(f"no script for {reason}; to measure it again: {one_line(record.command)}")
+
+
+def _heading(report: Report, record: Record) -> list[str]:
+    """Return lines of text that say where the number comes from."""
+    title = f"{record.cell.label}: {record.cell.title}. One cell of a Bakeoff report, standing alone."
+    lines = textwrap.wrap(one_line(title), WIDTH - 2)
+    for name, text in script_parts.facts_of(report, record).items():
+        lines += textwrap.wrap(f"{name + ':':10}{text}", WIDTH - 2, subsequent_indent=" " * 10)
+    return lines

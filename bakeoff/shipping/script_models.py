@@ -1,0 +1,128 @@
+"""The part of a reproducing script that makes the model and its inputs, for each source of models."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bakeoff import models
+from bakeoff.models.base import Family
+from bakeoff.models.diffusers import TIME_STEPS, Diffusers
+from bakeoff.models.exported_program import ExportedFile
+from bakeoff.models.huggingface import HuggingFace
+from bakeoff.models.timm import Timm
+from bakeoff.models.torchvision import DETECTION, Torchvision
+from bakeoff.models.user import UserModel
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Cell
+
+Sizes = Mapping[str, int | str]
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """The part of a script for a model. A `structured` input set is (args, kwargs); others are tuples of one tensor."""
+
+    template: str
+    imports: Sequence[str]
+    structured: bool
+    facts: dict[str, Any]
+
+
+TRANSFORMER_IMPORTS = ("from torch import Tensor, nn", "from torch.nn import functional")
+PYTREE = "from torch.utils import _pytree as pytree"
+USER_IMPORTS = ("import importlib.util", "import sys", "from collections.abc import Mapping", PYTREE)
+
+TEMPLATES = ("mlp", "conv", "transformer")
+"""Our models with a template of their own in harness/scripts/models."""
+
+COVERED = f"{', '.join(TEMPLATES)}, for your own, and for those of hf:, timm:, torchvision:, diffusers: and pt2:"
+
+
+def is_covered(model: str) -> bool:
+    """Return whether there are scripts for models of this kind."""
+    return model in TEMPLATES or not (model in models.TABLE or model.startswith("onnx:"))
+
+
+def model_part(cell: Cell, family: Family, dimensions: Sizes) -> ModelPart:
+    """Return the part for a model. Raise UsageError, with the reason, if it takes inputs that no template makes."""
+    match family:
+        case UserModel():
+            facts: dict[str, Any] = {
+                "folder": str(family.path.parent.resolve()),
+                "path": str(family.path.resolve()),
+                "factory": family.factory,
+                "arguments": {**dimensions, **({"seed": cell.seed} if family.takes_seed else {})},
+            }
+            return ModelPart("user", USER_IMPORTS, structured=True, facts=facts)
+        case HuggingFace():
+            return _of_hugging_face(family, dimensions)
+        case Diffusers():
+            facts = {
+                **family.facts,
+                "time_steps": TIME_STEPS,
+                "folder": str(family.folder.resolve()),
+                "has_weights": family.has_weights,
+            }
+            return ModelPart("diffusers", ("import diffusers",), structured=True, facts=facts)
+        case Timm():
+            size = int(dimensions["size"])
+            facts = {
+                "made": {"img_size": size} if family.is_resized(size) else {},
+                "shape": family.shape(dimensions),
+                "architecture": family.architecture,
+                "has_weights": False,
+            }
+            return ModelPart("timm", ("import timm",), structured=False, facts=facts)
+        case Torchvision():
+            if family.kind == DETECTION:
+                raise _uncovered(family, "detectors take a list of images")
+            facts = {
+                "made": family.arguments(dimensions),
+                "shapes": family.shapes(dimensions),
+                "architecture": family.architecture,
+                "has_weights": False,
+            }
+            return ModelPart("torchvision", ("import torchvision",), structured=True, facts=facts)
+        case ExportedFile():
+            if dimensions != family.resolve({}):
+                raise _uncovered(family, "there is one for the sizes that it was exported with")
+            moving = ("from torch.export.passes import move_to_device_pass",) if cell.device.is_cuda else ()
+            return ModelPart("pt2", (PYTREE, *moving), structured=True, facts={"path": str(family.path.resolve())})
+    if family.name == "transformer":
+        facts = {"layers_source": _layers_source()}
+        return ModelPart("transformer", TRANSFORMER_IMPORTS, structured=False, facts=facts)
+    return ModelPart(family.name, ("from torch import nn",), structured=False, facts={})
+
+
+def _of_hugging_face(family: HuggingFace, dimensions: Sizes) -> ModelPart:
+    if not family.architecture.isidentifier():
+        raise UsageError(
+            f"{family.name}: config.json names the architecture {family.architecture!r}, which is no class"
+        )
+    if not family.is_of_one_kind:
+        raise _uncovered(family, "there is one for models of text, of images or of sound")
+    if "size" in dimensions and dimensions["size"] != family.dimensions["size"].default:
+        raise _uncovered(family, "there is one for images of the size in its config.json")
+    inspecting = ("import inspect",) if "seq" in dimensions else ()
+    facts = {
+        "folder": family.commit.repository if family.commit else str(family.folder.resolve()),
+        "revision": family.commit.sha if family.commit else "",
+        "architecture": family.architecture,
+        "has_weights": family.has_weights,
+    }
+    return ModelPart("huggingface", (*inspecting, "import transformers"), structured=True, facts=facts)
+
+
+def _uncovered(family: Family, reason: str) -> UsageError:
+    return UsageError(f"no script for {family.name}: {reason}")
+
+
+def _layers_source() -> str:
+    """Return the classes and functions of models/encoder.py without its imports. The file is not run."""
+    text = Path(models.__file__).with_name("encoder.py").read_text(encoding="utf-8")
+    first = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+    return "\n".join(text.splitlines()[first.lineno - 1 :])

@@ -1,1 +1,0 @@
-"""Measuring: from a request to records. The controller directs a run, and workers measure cells for it."""

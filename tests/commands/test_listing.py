@@ -1,0 +1,41 @@
+"""The tables of `bakeoff list`."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from bakeoff import backends, models
+from bakeoff.backends.inductor import Inductor
+from bakeoff.backends.tensorrt import TensorRT
+from bakeoff.commands.listing import backends_table, models_table
+
+
+def shown(width: int, asked: dict[tuple[str, str], str] | None = None) -> str:
+    console = Console(width=width, record=True, file=StringIO(), markup=False, emoji=False)
+    console.print(backends_table(asked or {}), models_table(), highlight=False)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_every_name_stands_whole(width: int) -> None:
+    words = shown(width).replace(",", " ").split()
+    for name in [*backends.names(), *backends.ALIASES, *models.TABLE, *Inductor.modes, "hf:FOLDER", "FILE.py:FACTORY"]:
+        assert name in words
+
+
+def test_a_backend_is_shown_with_its_caveat_and_what_is_installed() -> None:
+    text = shown(200)
+    assert TensorRT.description in text and TensorRT.caveat in text
+    assert "torch 2." in text
+    assert "null" not in text, "backends for tests are in no list"
+
+
+def test_a_device_that_was_asked_has_an_answer_and_it_is_printed_as_it_is() -> None:
+    text = shown(200, {("eager", "cpu"): "", ("tensorrt", "cpu"): "[x] zoo.py:factory: needs :llama:"})
+    assert "cpu: yes" in text
+    assert "cpu: no: [x] zoo.py:factory: needs :llama:" in text
+
+
+def test_a_dimension_has_its_default() -> None:
+    assert "batch (4), features (256), hidden (512)" in shown(200)

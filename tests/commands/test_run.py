@@ -1,0 +1,393 @@
+"""Whole runs over the null backend: every way a cell can end costs one row, and the rest is measured as if alone."""
+
+from __future__ import annotations
+
+import re
+import resource
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bakeoff.backends.null import Null
+from bakeoff.commands import run as runs
+from bakeoff.judging.judgement import contests_of
+from bakeoff.measuring import session
+from bakeoff.measuring.controller.environment import usable_cores
+from bakeoff.measuring.messages import TorchFacts
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import DoubtKind, Record, Report, Status
+from bakeoff.records.store import Store
+from tests.support import measuring
+from tests.support.measuring import Silent, by_label
+
+SMALL = {"batch": ("2",), "features": ("8",), "hidden": ("8",)}
+
+
+def measure(folder: Path, *backends: str, **fields: object) -> Report:
+    return measuring.measure(folder, *backends, **{"set": SMALL, **fields})
+
+
+MODES = tuple(f"null/{mode}" for mode in Null.modes if mode not in ("default", "slow-start", "hang-in-run"))
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Nearly every mode of the null backend, beside eager, in one run."""
+    return measure(tmp_path_factory.mktemp("endings") / "run", "eager", "null", *MODES, time_limit_s=8.0)
+
+
+def of_cells(report: Report, *labels: str) -> Report:
+    """Return the report as if only these cells had been asked for."""
+    return report.model_copy(update={"records": [by_label(report)[label] for label in labels]})
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "reason", "died_in", "signal"),
+    [
+        ("null", Status.OK, "", None, None),
+        ("null/unsupported", Status.UNSUPPORTED, "found out while building", None, None),
+        ("null/error", Status.ERROR, "RuntimeError: scripted failure", None, None),
+        ("null/oom", Status.OOM, "MemoryError: scripted: no memory left", None, None),
+        ("null/crash-in-compile", Status.CRASH, "died of signal 11 (SIGSEGV) in compile", "compile", 11),
+        ("null/hang", Status.TIMEOUT, "not done within 8 s, in compile: raise --time-limit", "compile", None),
+        ("null/crash-in-load", Status.CRASH, "died of signal 11 (SIGSEGV) in load", "load", 11),
+        ("null/wrong", Status.INCORRECT, "output 0: rmse 1", None, None),
+        ("null/nan", Status.INCORRECT, "value(s) not finite", None, None),
+        ("null/missing-output", Status.INCORRECT, "0 output(s) where the model has 1", None, None),
+        ("null/wrong-later", Status.INCORRECT, "right at first, wrong after measuring", None, None),
+        ("null/grandchildren", Status.OK, "", None, None),
+        ("null/noisy-output", Status.OK, "", None, None),
+        ("null/partial", Status.OK, "", None, None),
+        ("null/fallback", Status.OK, "", None, None),
+    ],
+)
+def test_every_ending_is_one_row_with_its_reason(
+    endings: Report, mode: str, status: Status, reason: str, died_in: str | None, signal: int | None
+) -> None:
+    record = by_label(endings)[mode]
+    assert record.status is status
+    assert reason in record.reason
+    assert (record.died_in, record.signal) == (died_in, signal)
+
+
+def test_every_planned_cell_has_exactly_one_record(endings: Report) -> None:
+    assert endings.complete
+    assert len(endings.records) == endings.planned == len(by_label(endings))
+
+
+def test_a_crash_in_run_keeps_its_phases(endings: Report) -> None:
+    record = by_label(endings)["null/crash-in-run"]
+    assert record.died_in in ("warm-up", "measure")
+    assert [phase.name for phase in record.phases] == ["export", "compile", "load", "first_call"]
+
+
+def test_an_incorrect_cell_keeps_its_numbers_and_is_never_ranked(endings: Report) -> None:
+    record = by_label(endings)["null/wrong"]
+    assert record.latency is not None
+    assert record.latency.median_ms == pytest.approx(1.0, rel=0.2)
+    assert "null/wrong" not in contests_of(endings)[0].contenders
+
+
+def test_a_failure_keeps_the_last_words_of_its_log(endings: Report) -> None:
+    assert "Segmentation fault" in by_label(endings)["null/crash-in-compile"].log_tail
+    assert "RuntimeError: scripted failure" in by_label(endings)["null/error"].log_tail
+
+
+def test_scripted_latencies_are_measured_and_ranked(endings: Report) -> None:
+    records = by_label(endings)
+    for mode, expected_ms in (("null", 1.0), ("null/slow", 1.2), ("null/double", 2.0)):
+        latency = records[mode].latency
+        assert latency is not None
+        assert latency.median_ms == pytest.approx(expected_ms, rel=0.1)
+        assert latency.calls >= 34
+    assert records["null"].memory is not None
+    assert records["null"].memory.artifact_bytes == 1000
+    assert (records["null"].memory.peak_resident_bytes or 0) > 50e6
+
+
+def test_cells_of_a_contest_are_measured_in_the_same_rounds_in_changing_order(endings: Report) -> None:
+    report = of_cells(endings, "eager", "null", "null/double")
+    bursts = [(burst.started_s, burst.round, record.cell.label) for record in report.records for burst in record.bursts]
+    ordered = sorted(bursts)
+    rounds = [number for _, number, _ in ordered]
+    assert rounds == sorted(rounds)  # a round ends before the next begins
+    orders = {tuple(label for _, number, label in ordered if number == one) for one in range(10)}
+    assert all(len(order) == 3 for order in orders)
+    assert len(orders) > 1
+    lead = contests_of(report)[0].lead
+    assert lead is not None and lead.paired
+
+
+def test_two_copies_of_one_backend_tie(endings: Report) -> None:
+    (contest,) = contests_of(of_cells(endings, "null", "null/again"))
+    assert contest.winner is None
+    assert sorted(contest.tied) == ["null", "null/again"]
+
+
+def test_the_sequential_schedule_shares_no_rounds_and_says_so(tmp_path: Path) -> None:
+    report = measure(tmp_path / "run", "null", "null/double", schedule="sequential")
+    groups = [{burst.group for burst in record.bursts} for record in report.records]
+    assert groups[0].isdisjoint(groups[1])
+    assert DoubtKind.UNPAIRED in [doubt.kind for doubt in contests_of(report)[0].doubts]
+
+
+@pytest.mark.slow
+def test_spawned_children_measure_the_same_and_the_report_says_how(tmp_path: Path) -> None:
+    report = measure(tmp_path / "run", "eager", "null", "null/crash-in-load", start_method="spawn")
+    records = by_label(report)
+    assert records["null"].status is Status.OK
+    assert records["null"].settings["start_method"] == "spawn"
+    assert records["null/crash-in-load"].signal == 11
+    assert any("spawned as fresh interpreters" in note for note in report.notes)
+
+
+def test_running_out_of_memory_beside_others_is_tried_again_alone(endings: Report) -> None:
+    assert any("null.oom ran out of memory beside others and was tried again alone" in note for note in endings.notes)
+
+
+def test_a_model_that_cannot_be_loaded_fails_every_cell_with_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("def factory(batch: int = 1):\n    raise ValueError('no weights here')\n")
+    report = measuring.measure(tmp_path / "run", "eager", "null", "null/double", models=[f"{file}:factory"])
+    assert [record.status for record in report.records] == [Status.ERROR] * 3
+    assert {record.reason for record in report.records[1:]} == {"your model failed to load: see eager"}
+    said = "your model failed to load: ValueError: no weights here (broken.py, line 2, in factory)"
+    assert said in report.records[0].reason
+    assert runs.exit_status(report) == 3
+
+
+@pytest.mark.slow
+def test_the_parent_sleeps_while_its_children_work(tmp_path: Path) -> None:
+    def parent_cpu_s() -> float:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return usage.ru_utime + usage.ru_stime
+
+    measure(tmp_path / "imports", "null")  # whatever is imported on the way is imported now
+    before_s, begun = parent_cpu_s(), time.monotonic()
+    measure(tmp_path / "run", "null", "null/double", min_time_s=4.0)
+    assert time.monotonic() - begun > 8
+    assert parent_cpu_s() - before_s < 0.05 * (time.monotonic() - begun)
+
+
+class Watching(Silent):
+    """A progress that checks that each record is on disk the moment its cell ends."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def ended(self, record: Record) -> None:
+        super().ended(record)
+        assert Store(self.folder).has(record.cell.id)
+
+
+def test_a_run_that_lost_a_record_is_resumed_and_measures_nothing_else_again(
+    tmp_path: Path, measured_ceilings: None
+) -> None:
+    folder = tmp_path / "run"
+    watching = Watching(folder)
+    asked = ("null", "null/double", "null/error", "tensorrt")
+    first = by_label(measure(folder, *asked, progress=watching))
+    assert sorted(watching.ended_labels) == sorted(asked)
+    has_one_floor(first)
+
+    (lost,) = (folder / "cells").glob("*null.double.json")
+    lost.unlink()
+    kept = {path: path.stat().st_mtime_ns for path in [*folder.glob("ceilings/*"), *folder.glob("reference/*")]}
+    assert len(kept) == 4  # ceilings, reference, sample, work
+    watching = Watching(folder)
+    report, _ = runs.resume(folder, watching)
+    assert watching.ended_labels == ["null/double"]
+    assert watching.notes == []
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert report.complete
+    again = by_label(report)
+    fitted_anew = {"latency": None, "roofline": None}  # null/double has other rounds now, and both are fitted together
+    assert again["null"].model_copy(update=fitted_anew) == first["null"].model_copy(update=fitted_anew)
+    assert again["null/double"].roofline is not None
+    assert again["null/double"].bursts[0].group not in {burst.group for burst in first["null"].bursts}
+    assert any("interrupted and resumed" in note for note in report.notes)
+
+
+def has_one_floor(records: Mapping[str, Record]) -> None:
+    """Check that every latency has its share of one floor."""
+    assert records["null/error"].roofline is None
+    one, other = records["null"].roofline, records["null/double"].roofline
+    assert one is not None and other is not None
+    assert one.flops == 2 * 2 * (8 * 8 + 8 * 8 + 8 * 8)
+    assert one.bytes_moved == 4 * (3 * (8 * 8 + 8) + 2 * 2 * 8)
+    assert one.ceiling_flops_per_s > 1e8 and one.ceiling_bytes_per_s > 1e8
+    assert one.model_copy(update={"share": None}) == other.model_copy(update={"share": None})
+    assert records["null"].latency is not None
+    assert one.share == pytest.approx(one.floor_ms / records["null"].latency.median_ms)
+
+
+# --- several processes per cell
+
+
+@pytest.fixture(scope="module")
+def epochs(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return measure(tmp_path_factory.mktemp("epochs") / "run", "eager", "null", "null/double", processes=3)
+
+
+def test_the_samples_of_each_process_are_kept_apart(epochs: Report) -> None:
+    record = by_label(epochs)["null"]
+    assert {burst.process for burst in record.bursts} == {0, 1, 2}
+    for process in record.processes:
+        own = [burst for burst in record.bursts if burst.process == process.index]
+        assert len(own) >= 12
+        assert process.calls == sum(len(burst.samples_ns) for burst in own)
+        assert process.median_ms == pytest.approx(1.0, rel=0.1)
+    assert record.latency is not None
+    assert record.latency.processes == 3
+    assert record.latency.process_spread is not None
+
+
+def test_the_lead_is_over_processes(epochs: Report) -> None:
+    judged = {judged.label: judged for judged in contests_of(epochs)[0].ranked}
+    ratio = judged["null/double"].speedup
+    assert ratio is not None
+    assert ratio.processes >= 3 and ratio.paired
+
+
+def test_the_conditions_of_every_burst_are_on_record(epochs: Report) -> None:
+    for record in epochs.records:
+        for burst in record.bursts:
+            assert burst.conditions is not None
+            assert burst.conditions.calibration_ms and burst.conditions.calibration_ms > 0.05
+            assert burst.conditions.wait_share is not None and burst.conditions.wait_share >= 0
+
+
+def test_cells_of_a_round_begin_on_the_same_core_and_rounds_on_all_of_them_in_turn(epochs: Report) -> None:
+    cores = usable_cores()
+    by_round: dict[tuple[int, int], set[int | None]] = {}
+    for record in epochs.records:
+        for burst in record.bursts:
+            assert burst.conditions is not None
+            by_round.setdefault((burst.group, burst.round), set()).add(burst.conditions.core)
+    assert all(len(used) == 1 for used in by_round.values())
+    begun = [used.pop() for _, used in sorted(by_round.items())]
+    assert set(begun[: len(cores)]) == set(cores[: len(begun)])
+
+
+# --- --strict
+
+
+STRICT = ("eager", "null", "null/partial", "null/fallback", "null/wrong")
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    folder = tmp_path_factory.mktemp("strict") / "run"
+    return folder, measure(folder, *STRICT, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "reason"),
+    [
+        ("eager", Status.OK, ""),
+        ("null", Status.FALLBACK, "null does not tell where it ran, and --strict asks for full"),
+        (
+            "null/partial",
+            Status.FALLBACK,
+            "placement is partial, and --strict asks for full: gelu, sort and 1 more",
+        ),
+        ("null/fallback", Status.FALLBACK, "placement is fallback, and --strict asks for full"),
+        ("null/wrong", Status.INCORRECT, "output 0: rmse 1"),
+    ],
+)
+def test_strict_fails_what_did_not_wholly_run_where_it_was_asked_to(
+    strict: tuple[Path, Report], mode: str, status: Status, reason: str
+) -> None:
+    record = by_label(strict[1])[mode]
+    assert record.status is status
+    assert record.reason == reason or (status is Status.INCORRECT and reason in record.reason)
+    assert record.latency is not None
+    assert record.command.endswith(" --min-time 0.05 --processes 1 --strict")
+
+
+def test_what_strict_failed_is_never_ranked_and_fails_the_run(strict: tuple[Path, Report]) -> None:
+    report = strict[1]
+    (contest,) = contests_of(report)
+    assert contest.contenders == ["eager"]
+    lost = {doubt.labels[0]: doubt.details for doubt in contest.doubts if doubt.kind is DoubtKind.NOT_RANKED}
+    assert lost["null/partial"][0] == "fallback" and "placement is partial" in lost["null/partial"][1]
+    only = report.model_copy(update={"records": [by_label(report)[name] for name in ("eager", "null/partial")]})
+    assert runs.exit_status(only) == 1
+    assert runs.exit_status(only.model_copy(update={"records": only.records[:1]})) == 0
+
+
+def test_without_strict_a_fallback_is_ranked_with_a_doubt(endings: Report) -> None:
+    report = of_cells(endings, "eager", "null/partial")
+    assert [record.status for record in report.records] == [Status.OK, Status.OK]
+    (contest,) = contests_of(report)
+    assert "null/partial" in contest.contenders
+    assert [doubt.labels for doubt in contest.doubts if doubt.kind is DoubtKind.PLACEMENT] == [["null/partial"]]
+    assert "--strict" not in report.records[0].command
+    assert runs.exit_status(report) == 0
+
+
+def test_resume_is_as_strict_as_the_run_was(tmp_path: Path, strict: tuple[Path, Report]) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(strict[0], folder)
+    (lost,) = (folder / "cells").glob("*null.partial.json")
+    lost.unlink()
+    report, _ = runs.resume(folder, Silent())
+    assert by_label(report)["null/partial"].status is Status.FALLBACK
+
+
+def test_a_model_whose_work_cannot_be_counted_is_measured_without_a_floor(tmp_path: Path) -> None:
+    file = tmp_path / "shy.py"
+    file.write_text(
+        "import torch\n"
+        "from torch.utils._python_dispatch import _get_current_dispatch_mode\n"
+        "class Shy(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        if _get_current_dispatch_mode() is not None:\n"
+        "            raise RuntimeError('not while you watch')\n"
+        "        return x + 1\n"
+        "def factory(batch: int = 1):\n"
+        "    return Shy(), torch.randn(batch, 3)\n"
+    )
+    report = measuring.measure(tmp_path / "run", "null", models=[f"{file}:factory"])
+    assert report.records[0].status is Status.OK
+    assert report.records[0].roofline is None
+    assert any("counting its work failed: RuntimeError: not while you watch" in note for note in report.notes)
+
+
+def test_servers_import_only_where_every_model_imports_something() -> None:
+    plain, one, other = (SimpleNamespace(imports=names) for names in ((), ("a.b", "a.c"), ("a.b", "d")))
+    assert session.shared_imports([one, other, one]) == ["a.b", "a.c", "d"]
+    assert session.shared_imports([one, plain]) == session.shared_imports([plain]) == []
+
+
+# --- devices that torch does not see
+
+WITHOUT_CUDA = TorchFacts(torch="2.13.0+cpu", cuda=None, cuda_devices=0, threads=2)
+WITHOUT_DRIVER = TorchFacts(
+    torch="2.13.0", cuda="13.0", cuda_devices=0, threads=2, cuda_error="Found no NVIDIA driver on your system."
+)
+TWO_GPUS = TorchFacts(torch="2.13.0", cuda="13.0", cuda_devices=2, threads=2)
+
+
+@pytest.mark.parametrize(
+    ("devices", "facts", "said"),
+    [
+        (["cuda"], WITHOUT_CUDA, "--devices cuda: torch 2.13.0+cpu is a build without CUDA: install one with it"),
+        (["cpu", "cuda:1"], WITHOUT_CUDA, "--devices cuda:1: torch 2.13.0+cpu is a build without CUDA"),
+        (["cuda"], WITHOUT_DRIVER, "built for CUDA 13.0, sees no GPU (Found no NVIDIA driver on your system.)"),
+        (["cuda:2"], TWO_GPUS, "--devices cuda:2: torch 2.13.0 sees cuda:0, cuda:1 only"),
+    ],
+)
+def test_a_device_that_torch_does_not_see_is_refused(devices: list[str], facts: TorchFacts, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        runs.require_devices(devices, facts)
+
+
+def test_devices_that_torch_sees_are_taken() -> None:
+    runs.require_devices(["cpu"], WITHOUT_CUDA)
+    runs.require_devices(["cpu", "cuda", "cuda:1"], TWO_GPUS)

@@ -1,0 +1,304 @@
+"""Outputs are compared with the reference, and are right or wrong."""
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from bakeoff.backends.training import TrainingOutput
+from bakeoff.measuring.worker.accuracy import Outputs, Reference, check, rmse_per_output
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Accuracy
+
+EXACT = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)
+EAGER_RMSE = 0.1
+"""Far over what allclose grants, so that only the comparison with eager can let a cell pass."""
+
+
+def off_by(rmse: float, exact: torch.Tensor = EXACT) -> torch.Tensor:
+    """Values whose RMSE to `exact` is just `rmse`."""
+    return exact + rmse * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(exact.numel() // 2)
+
+
+def checked(
+    *outputs: torch.Tensor,
+    reference: Outputs = (EXACT,),
+    eager: tuple[float, ...] = (0.0,),
+    precision: str = "fp32",
+    piece_elements: int = 2**18,
+) -> Accuracy:
+    return check([tuple(outputs)], Reference((reference,), eager), Precision(precision), (), piece_elements)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_a_close_output_passes_even_if_eager_is_exact(precision: str, dtype: torch.dtype) -> None:
+    accuracy = checked(EXACT.to(dtype), precision=precision)
+    assert accuracy.passed and accuracy.allclose and accuracy.rule == "allclose"
+    assert 0 < accuracy.rmse < 0.01
+
+
+def test_the_tolerance_of_a_precision_is_its_own() -> None:
+    near = EXACT * (1 + 5e-4)
+    assert not checked(near, precision="fp32").passed
+    assert checked(near, precision="fp16").passed
+
+
+@pytest.mark.parametrize(
+    ("precision", "factor"), [("fp32", 2), ("tf32", 2), ("bf16", 3), ("fp16", 3), ("int8", 3), ("fp8", 3)]
+)
+def test_an_error_of_some_times_eagers_passes_and_a_larger_one_fails(precision: str, factor: int) -> None:
+    assert Precision(precision).max_times_eager_rmse == factor
+    below = checked(off_by(0.999 * factor * EAGER_RMSE), eager=(EAGER_RMSE,), precision=precision)
+    above = checked(off_by(1.001 * factor * EAGER_RMSE), eager=(EAGER_RMSE,), precision=precision)
+    assert below.passed and not below.allclose and below.rule == f"rmse <= {factor}x eager"
+    assert not above.passed and f"within {factor}x" in above.rule
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_noise_of_a_tenth_of_the_signals_power_fails_for_every_model(
+    precision: str,
+) -> None:
+    root_mean_square = float(EXACT.square().mean().sqrt())
+    below = checked(off_by(0.315 * root_mean_square), eager=(10.0,), precision=precision)
+    above = checked(off_by(0.317 * root_mean_square), eager=(10.0,), precision=precision)
+    assert below.passed
+    assert not above.passed and above.rule.endswith("nor within 3x and 0.32 of the output")
+    assert not checked(torch.zeros_like(EXACT), eager=(10.0,), precision=precision).passed
+    assert checked(off_by(0.317 * root_mean_square), eager=(10.0,), precision="bf16").passed
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_the_rule_of_every_precision_can_fail(precision: str) -> None:
+    right = checked(EXACT, eager=(1e-9,), precision=precision)
+    wrong = checked(EXACT.flip(0), eager=(1e-9,), precision=precision)
+    assert right.passed and not wrong.passed
+
+
+def test_an_output_of_zeros_is_compared_with_eager_alone() -> None:
+    zeros = torch.zeros(64, dtype=torch.float64)
+    assert checked(zeros + 0.2, reference=(zeros,), eager=(0.1,), precision="int8").passed
+    assert not checked(zeros + 0.4, reference=(zeros,), eager=(0.1,), precision="int8").passed
+
+
+def test_the_error_is_given_in_three_ways() -> None:
+    accuracy = checked(off_by(0.5), eager=(EAGER_RMSE,))
+    assert accuracy.rmse == pytest.approx(0.5)
+    assert accuracy.max_abs_error == pytest.approx(0.5)
+    assert accuracy.relative_rmse == pytest.approx(0.5 / float(EXACT.square().mean().sqrt()))
+    assert accuracy.eager_rmse == EAGER_RMSE
+
+
+SIZE = float(EXACT.square().mean().sqrt())
+KINDS: tuple[Literal["gradient", "change"], ...] = ("gradient", "change")
+OUTPUTS = (
+    TrainingOutput("loss"),
+    *(TrainingOutput(kind, name) for kind in KINDS for name in ("a", "b")),
+)
+
+
+def trained(change_a: float, change_b: float, eager_a: float, eager_b: float, gradient: float = 0.0) -> Accuracy:
+    """The check of a step in bfloat16 whose gradients' and changes' errors are such shares of what they should be; and
+    so are eager's, of whose gradients half is wrong."""
+    exact = (EXACT,) * 5
+    eager = tuple(SIZE * share for share in (0.0, 0.5, 0.5, eager_a, eager_b))
+    ours = tuple(off_by(SIZE * share) for share in (0.0, gradient, 0.0, change_a, change_b))
+    return check([ours], Reference((exact,), eager), Precision.BF16, OUTPUTS)
+
+
+@pytest.mark.parametrize("eager", [0.34, 0.5, 0.89])
+def test_zeros_are_wrong_where_eager_is_much_better_than_zeros(eager: float) -> None:
+    assert trained(0.94, 0.0, eager, 0.0).passed
+    nothing = trained(1.0, 0.0, eager, 0.0)
+    assert not nothing.passed and nothing.relative_rmse == pytest.approx(1.0)
+    assert nothing.rule.startswith("change of a: ") and nothing.rule.endswith("nor within 3x and 0.95 of the output")
+    assert not trained(0.0, 0.0, 0.0, 0.0, gradient=1.0).passed
+
+
+def test_the_limit_is_never_above_the_allowed_multiple_of_eager() -> None:
+    assert trained(0.299, 0.0, 0.1, 0.0).passed and not trained(0.301, 0.0, 0.1, 0.0).passed
+    assert trained(2.99, 0.0, 1.0, 0.0).passed and not trained(3.01, 0.0, 1.0, 0.0).passed
+
+
+@pytest.mark.parametrize("eager", [0.9, 1.0, 2.0])
+def test_a_change_that_eager_cannot_hold_is_counted_but_not_in_the_error(eager: float) -> None:
+    found = trained(1.0, 0.2, eager, 0.1)
+    assert found.passed and (found.changes, found.changes_unheld) == (2, 1)
+    assert found.relative_rmse == pytest.approx(0.2)
+    wild = trained(100.0, 0.2, eager, 0.1)
+    assert not wild.passed and wild.rule.startswith("change of a: ")
+    assert wild.relative_rmse == pytest.approx(100.0)
+
+
+def test_without_a_change_that_is_held_the_error_is_that_of_gradients() -> None:
+    found = trained(1.0, 1.0, 1.0, 1.0, gradient=0.25)
+    assert found.passed and (found.changes, found.changes_unheld) == (2, 2)
+    assert found.relative_rmse == pytest.approx(0.25)
+
+
+def test_an_eager_that_overflows_holds_no_change_and_excuses_none() -> None:
+    found = trained(1.0, 0.0, math.inf, 0.0)
+    assert not found.passed and found.changes_unheld == 0
+
+
+def test_a_change_of_zero_is_right_where_the_reference_is_zero() -> None:
+    zeros = torch.zeros(64, dtype=torch.float64)
+    names = (TrainingOutput("loss"), TrainingOutput("change", "a"), TrainingOutput("change", "b"))
+    reference = (EXACT, EXACT, zeros)
+    found = check([reference], Reference((reference,), (0.0, 0.1, 1e-9)), Precision.BF16, names)
+    assert found.passed and found.changes_unheld == 0
+    alone = check(
+        [(EXACT, zeros)],
+        Reference(((EXACT, zeros),), (0.0, 0.0)),
+        Precision.BF16,
+        (TrainingOutput("loss"), TrainingOutput("change", "a")),
+    )
+    assert alone.passed and alone.changes_unheld == 0 and alone.relative_rmse == 0.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_fails_however_bad_eager_is(value: float) -> None:
+    wrong = EXACT.clone()
+    wrong[3] = value
+    accuracy = checked(wrong, eager=(math.inf,))
+    assert not accuracy.passed
+    assert accuracy.rule == "1 value(s) not finite where the reference's are"
+    assert accuracy.rmse == math.inf
+
+
+def test_a_finite_value_where_the_reference_has_none_fails() -> None:
+    reference = EXACT.clone()
+    reference[3] = math.nan
+    assert not checked(EXACT, reference=(reference,), eager=(10.0,)).passed
+
+
+def test_infinity_of_the_other_sign_fails() -> None:
+    reference, ours = EXACT.clone(), EXACT.clone()
+    reference[3], ours[3] = math.inf, -math.inf
+    assert not checked(ours, reference=(reference,), eager=(10.0,)).passed
+
+
+def test_nan_and_infinity_where_the_reference_has_them_pass() -> None:
+    reference = EXACT.clone()
+    reference[3], reference[4] = math.nan, -math.inf
+    accuracy = checked(reference.float(), reference=(reference,))
+    assert accuracy.passed and accuracy.rule == "allclose"
+    assert accuracy.rmse < 1e-6
+
+
+def test_an_eager_that_is_not_finite_excuses_nothing() -> None:
+    assert not checked(EXACT + 1000.0, eager=(math.inf,)).passed
+
+
+def test_a_missing_or_surplus_output_fails() -> None:
+    assert checked().rule == "0 output(s) where the model has 1"
+    surplus = checked(EXACT, EXACT)
+    assert not surplus.passed and surplus.rule == "2 output(s) where the model has 1"
+    assert math.isnan(surplus.rmse)
+
+
+def test_a_wrong_shape_fails_even_with_the_right_values() -> None:
+    accuracy = checked(EXACT.reshape(8, 8))
+    assert not accuracy.passed
+    assert accuracy.rule == "output 0 of input set 0 has shape (8, 8), not (64,)"
+
+
+@pytest.mark.parametrize("large", [1e6, 1e12])
+def test_a_small_output_that_is_wrong_is_found_beside_a_large_one(large: float) -> None:
+    reference = (EXACT * large, EXACT * 1e-2)
+    eager = (large * 1e-7, 1e-9)
+    right = checked((EXACT * large).float(), (EXACT * 1e-2).float(), reference=reference, eager=eager)
+    wrong = checked((EXACT * large).float(), (EXACT * -1e-2).float(), reference=reference, eager=eager)
+    assert right.passed
+    assert not wrong.passed and wrong.rule.startswith("output 1: ")
+    assert wrong.relative_rmse == pytest.approx(2.0)
+
+
+def test_the_error_of_several_outputs_is_the_largest() -> None:
+    accuracy = checked(EXACT, off_by(0.5), EXACT, reference=(EXACT,) * 3, eager=(0.0, EAGER_RMSE, 0.0))
+    assert accuracy.rmse == pytest.approx(0.5) and accuracy.eager_rmse == EAGER_RMSE
+    assert accuracy.relative_rmse == pytest.approx(0.5 / float(EXACT.square().mean().sqrt()))
+
+
+def test_an_error_in_one_of_several_input_sets_is_found() -> None:
+    reference = Reference(((EXACT,), (EXACT,), (EXACT,)), (1e-9,))
+    right = EXACT.float()
+    assert check([(right,), (right,), (right,)], reference, Precision.FP32).passed
+    assert not check([(right,), (right,), (right.flip(0),)], reference, Precision.FP32).passed
+
+
+def test_outputs_of_whole_numbers_are_compared() -> None:
+    reference = (torch.arange(10),)
+    assert checked(torch.arange(10, dtype=torch.int32), reference=reference).passed
+    wrong = checked(torch.arange(10) + (torch.arange(10) == 4), reference=reference)
+    assert not wrong.passed and wrong.max_abs_error == 1.0
+
+
+def test_an_empty_output_passes() -> None:
+    assert checked(torch.empty(0, 3), reference=(torch.empty(0, 3, dtype=torch.float64),)).passed
+
+
+def test_the_error_of_eager_is_taken_per_output() -> None:
+    exact = [(EXACT, EXACT), (EXACT, EXACT)]
+    eager = [(off_by(1.0), EXACT), (off_by(3.0), EXACT)]
+    assert rmse_per_output(eager, exact) == pytest.approx((math.sqrt(5.0), 0.0))
+
+
+def test_a_reference_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
+    strange = torch.tensor([math.nan, math.inf, 1 / 3], dtype=torch.float64)
+    sets = tuple((strange + index, torch.arange(index, index + 3), EXACT.reshape(8, 8).T) for index in range(11))
+    saved = Reference(sets, (0.1, math.inf, 0.0))
+    saved.save(tmp_path / "a.b.safetensors")
+    loaded = Reference.load(tmp_path / "a.b.safetensors")
+    assert loaded.eager_rmse == saved.eager_rmse
+    assert len(loaded.outputs) == 11
+    for ours, theirs in zip(loaded.outputs, saved.outputs, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.dtype == other.dtype
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.b.safetensors"]
+
+
+def test_a_reference_holds_two_outputs_that_share_memory(tmp_path: Path) -> None:
+    Reference(((EXACT, EXACT, EXACT.view(8, 8)),), (0.0, 0.0, 0.0)).save(tmp_path / "reference.safetensors")
+    assert [tuple(one.shape) for one in Reference.load(tmp_path / "reference.safetensors").outputs[0]] == [
+        (64,),
+        (64,),
+        (8, 8),
+    ]
+
+
+def test_outputs_may_pass_by_different_rules() -> None:
+    exact = (torch.ones(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64) * 1e-9)
+    reference = Reference((exact,), (1e-4, 0.0))
+    # the first is near eager only, the second close only
+    outputs = (exact[0] + 1.5e-4, exact[1] + 1e-6)
+    found = check([outputs], reference, Precision.FP32)
+    assert found.passed
+    assert not found.allclose
+    assert found.rule == "rmse <= 2x eager"
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 1000])
+def test_comparing_in_pieces_gives_the_same_result(piece: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    reference = torch.randn(8, 8, dtype=torch.float64, generator=generator)
+    error = 1e-3 * torch.randn(8, 8, dtype=torch.float64, generator=generator)
+    exact = Reference(((reference,), ((2 * reference).t(),)), (1.0,))
+    found = check([(reference + error,), ((2 * reference).t(),)], exact, Precision.BF16, (), piece)
+    assert found.rmse == pytest.approx(float(error.square().sum().div(128).sqrt()))
+    assert found.relative_rmse == pytest.approx(found.rmse / float(reference.square().mul(5).sum().div(128).sqrt()))
+    assert found.max_abs_error == pytest.approx(float(error.abs().max()))
+    assert found.allclose == torch.allclose(reference + error, reference, rtol=found.rtol, atol=found.atol)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 40, 63])
+def test_a_value_that_is_not_finite_is_found_in_every_piece(value: float, place: int) -> None:
+    strange = EXACT.clone()
+    strange[place] = value
+    assert checked(strange, piece_elements=16).rule == "1 value(s) not finite where the reference's are"
+    assert checked(strange, reference=(strange.clone(),), piece_elements=16).passed
+    opposite = torch.where(torch.isfinite(strange), strange, -1.0 if math.isnan(value) else -value)
+    assert not checked(opposite, reference=(strange,), piece_elements=16).passed

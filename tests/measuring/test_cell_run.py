@@ -1,0 +1,144 @@
+"""What a cell's record holds, from workers that follow a script."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, shortfall
+from bakeoff.records.device import Device
+from bakeoff.records.schema import Doubt, DoubtKind, Extent, Placement, Status, WarmUp
+from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, run_contest
+
+
+def test_only_the_first_process_builds_cold_and_only_it_packages(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"null-packaged": Script()}, plan_of(3))
+    record = run.records["null-packaged"]
+    assert [(process.index, process.warm, process.calls) for process in record.processes] == [
+        (0, False, 12),
+        (1, True, 12),
+        (2, True, 12),
+    ]
+    assert [[phase.name for phase in process.phases] for process in record.processes] == [
+        ["compile", "load"],
+        ["load"],
+        ["load"],
+    ]
+    assert record.phases == record.processes[0].phases
+    assert record.latency is not None and record.latency.processes == 3
+    assert record.settings == {"start_method": "scripted", "threads": 2}
+
+
+def test_several_builds_take_turns_and_each_begins_with_empty_caches(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"null-packaged": Script()}, replace(plan_of(5), builds=2))
+    processes = run.records["null-packaged"].processes
+    assert [(process.build, process.warm) for process in processes] == [
+        (0, False),
+        (1, False),
+        (0, True),
+        (1, True),
+        (0, True),
+    ]
+    assert [[phase.name for phase in process.phases] for process in processes[:3]] == [
+        ["compile", "load"],
+        ["compile", "load"],
+        ["load"],
+    ]
+    folders = run.folders["null-packaged"]
+    assert folders[0] != folders[2], "packaging and measuring the second build share another folder"
+    assert [folders.index(folder) for folder in folders] == [0, 0, 2, 2, 0, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("number", "stage", "reason"),
+    [
+        (0, "start", "rmse is 7"),
+        (0, "finish", "right at first, wrong after measuring: rmse is 7"),
+        (1, "start", "wrong in its process 2: rmse is 7"),
+        (1, "finish", "wrong in its process 2: rmse is 7"),
+    ],
+)
+def test_a_wrong_answer_of_any_process_is_incorrect_and_keeps_its_numbers(
+    tmp_path: Path, number: int, stage: str, reason: str
+) -> None:
+    run = run_contest(tmp_path, {"null": Script(answers={(number, stage): WRONG})}, plan_of(3))
+    record = run.records["null"]
+    assert (record.status, record.reason) == (Status.INCORRECT, reason)
+    assert len(record.processes) == number + 1
+    assert record.latency is not None
+
+
+@pytest.mark.parametrize(("processes", "has_energy"), [(1, [True, True]), (3, [True, False])])
+def test_a_cell_that_gets_one_process_of_several_has_no_energy(
+    tmp_path: Path, processes: int, has_energy: list[bool]
+) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(1, "start"): HANG})}
+    run = run_contest(tmp_path, scripts, plan_of(processes))
+    assert [record.energy is not None for record in run.records.values()] == has_energy
+
+
+def test_idle_power_is_measured_once_for_all_cells(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script(), "onnx": Script()}, plan_of(3))
+    idle_w = {record.energy.idle_w for record in run.records.values() if record.energy}
+    assert len(run.records) == 3 and len(idle_w) == 1
+
+
+@pytest.mark.parametrize(("ending", "known"), [(None, True), (SEGFAULT, False), (HANG, False), (Status.ERROR, False)])
+def test_a_process_that_fails_in_a_trace_costs_nothing_but_the_trace(
+    tmp_path: Path, ending: Ending | None, known: bool
+) -> None:
+    script = Script(endings={(0, "trace"): ending} if ending else {})
+    run = run_contest(tmp_path, {"null": script}, plan_of(2), device=Device("cuda"))
+    record = run.records["null"]
+    assert (record.status, len(record.processes)) == (Status.OK, 2)
+    assert record.kernel_times == (KERNELS if known else None)
+
+
+def test_what_is_compiled_while_it_is_measured_is_a_doubt(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"null": Script(recompilations=2)}, plan_of(2))
+    assert run.records["null"].doubts == [Doubt(kind=DoubtKind.RECOMPILED, values={"count": 2})]
+
+
+@pytest.mark.parametrize(("stage", "processes"), [("start", 0), ("burst 3", 1)])
+def test_a_cell_that_fails_keeps_what_it_came_to(tmp_path: Path, stage: str, processes: int) -> None:
+    run = run_contest(tmp_path, {"null": Script(endings={(0, stage): Status.ERROR})})
+    record = run.records["null"]
+    assert (record.status, record.reason, record.latency) == (Status.ERROR, "scripted", None)
+    assert len(record.processes) == processes
+    assert len(record.bursts) == 3 * processes
+
+
+@pytest.mark.parametrize(
+    ("steady", "trendless", "doubt"),
+    [
+        (True, False, None),
+        (False, True, Doubt(kind=DoubtKind.WARM_UP_NOISE)),
+        (False, False, Doubt(kind=DoubtKind.WARM_UP, values={"seconds": 30.2})),
+    ],
+)
+def test_a_warm_up_that_was_not_steady_is_a_doubt(steady: bool, trendless: bool, doubt: Doubt | None) -> None:
+    assert doubt_of(WarmUp(calls=120, seconds=30.2, steady=steady, trendless=trendless)) == doubt
+
+
+@pytest.mark.parametrize(
+    ("placement", "reason"),
+    [
+        (Placement(extent=Extent.FULL, fallbacks=["reshape on the host"]), ""),
+        (
+            Placement(extent=Extent.PARTIAL, fallbacks=["gelu", "sort", "topk"]),
+            "placement is partial, and --strict asks for full: gelu, sort and 1 more",
+        ),
+        (Placement(extent=Extent.FALLBACK), "placement is fallback, and --strict asks for full"),
+        (None, "onnx does not tell where it ran, and --strict asks for full"),
+    ],
+)
+def test_strict_asks_for_a_full_placement(placement: Placement | None, reason: str) -> None:
+    assert shortfall(placement, "onnx") == reason
+
+
+def test_a_cause_of_death_is_told_by_the_exit_status() -> None:
+    assert cause_of_death(-11, "load", False) == (Status.CRASH, "died of signal 11 (SIGSEGV) in load")
+    assert cause_of_death(3, "load", False) == (Status.CRASH, "left with exit status 3 in load")
+    assert cause_of_death(-9, "load", True) == (Status.OOM, "killed in load by the kernel, which had no memory left")

@@ -1,0 +1,583 @@
+"""Contests of workers that follow a script: epochs, groups, memory and endings."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bakeoff.measuring.messages import MeasureCell, MeasurePackagedCell, PackageCell
+from bakeoff.planning.sampling_plan import MAX_ROUNDS_PER_EPOCH
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.schema import Burst, DoubtKind, Record, Status
+from bakeoff.records.store import Store
+from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Script, contest_of, plan_of, run_contest
+
+THREE = ("eager", "null", "null/double")
+FORWARDS = list(THREE)
+SAVES_PROCESSES = plan_of(1, 3)
+
+
+def rounds_of(record: Record, group: int | None = None) -> int:
+    return sum(group is None or burst.group == group for burst in record.bursts)
+
+
+def groups_of(record: Record) -> list[int]:
+    return sorted({burst.group for burst in record.bursts})
+
+
+def keys_of(bursts: list[Burst]) -> set[tuple[int, int, int]]:
+    return {(burst.process, burst.group, burst.round) for burst in bursts}
+
+
+def test_cells_of_one_epoch_share_its_rounds(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in THREE}, plan_of(2))
+    assert run.complete and {record.status for record in run.records.values()} == {Status.OK}
+    keys = [keys_of(run.records[label].bursts) for label in THREE]
+    assert keys[0] == keys[1] == keys[2]
+    assert keys[0] == {(process, process, number) for process in range(2) for number in range(12)}
+
+
+def test_cells_start_in_the_reverse_order_in_every_other_epoch_with_the_baseline_first(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in ("null", "null/double", "eager")}, plan_of(3))
+    assert [label for _, label in run.started] == [*FORWARDS, *reversed(FORWARDS), *FORWARDS]
+
+
+def test_imprecise_rounds_are_refined_up_to_a_limit(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script(spread=0.3) for label in THREE}, SAVES_PROCESSES)
+    assert rounds_of(run.records["null"]) == MAX_ROUNDS_PER_EPOCH
+
+
+def test_rounds_beyond_the_planned_ones_take_seconds_at_most(tmp_path: Path) -> None:
+    slow = {label: Script(spread=0.3, seconds_per_burst=1.0) for label in THREE}
+    run = run_contest(tmp_path, slow, SAVES_PROCESSES)
+    assert rounds_of(run.records["null"]) == 12 + 4, "ten seconds, at three a round"
+
+
+def test_rounds_beyond_the_planned_ones_leave_time_for_further_processes(tmp_path: Path) -> None:
+    hurried = {label: Script(spread=0.3, seconds_per_start=31.0) for label in THREE}
+    run = run_contest(tmp_path, hurried, SAVES_PROCESSES, time_limit_s=60.0)
+    assert rounds_of(run.records["null"]) == 12
+
+
+def test_disturbed_rounds_are_made_up_for(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script(disturbed_of_ten=5)})
+    assert rounds_of(run.records["null"]) == 19
+
+
+def test_more_processes_are_started_while_pairs_are_undecided(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def undecided(records: list[Record]) -> list[tuple[str, str]]:
+        asked.append(len(records[0].processes))
+        return [("null", "eager")] if asked[-1] < 5 else []
+
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3, 20), undecided=undecided)
+    assert asked == [3, 4, 5]
+    assert [len(record.processes) for record in run.records.values()] == [5, 5]
+    told = "3 processes of each cell do not decide null against eager: more of each"
+    assert [text for text in run.said if "do not decide" in text] == [told], "once, however many follow"
+
+
+@pytest.mark.parametrize(
+    ("limits", "processes", "note"),
+    [
+        ({}, 6, ""),
+        ({"time_limit_s": 9.0}, 3, "--time-limit left no room for more processes per cell"),
+        ({"epochs": 4}, 4, "no fork server for a further process of each cell: the fork server ended"),
+    ],
+)
+def test_a_verdict_that_stays_open_ends_with_what_limits_allow(
+    tmp_path: Path, limits: dict[str, float], processes: int, note: str
+) -> None:
+    scripts = {"eager": Script(seconds_per_start=0.0), "null": Script(seconds_per_burst=0.15)}
+    run = run_contest(tmp_path, scripts, plan_of(3, 6), undecided=lambda records: [("null", "eager")], **limits)
+    assert [len(record.processes) for record in run.records.values()] == [processes, processes]
+    assert any(note in told for told in run.notes) or not note
+
+
+@pytest.mark.parametrize("stage", ["start", "build", "burst 3", "finish"])
+def test_a_cell_that_dies_has_its_record_and_leaves_the_others_to_their_rounds(tmp_path: Path, stage: str) -> None:
+    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(1, stage): SEGFAULT})}
+    run = run_contest(tmp_path, scripts, plan_of(2))
+    assert run.records["null"].status is Status.CRASH
+    assert "died of signal 11 (SIGSEGV)" in run.records["null"].reason
+    assert all(rounds_of(run.records[label]) == 24 for label in ("eager", "null/double"))
+
+
+def test_a_cell_that_cannot_be_ranked_is_measured_in_one_process_only(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(answers={(0, "start"): WRONG})}
+    run = run_contest(tmp_path, scripts, plan_of(3))
+    assert run.records["null"].status is Status.INCORRECT
+    assert [len(record.processes) for record in run.records.values()] == [3, 1]
+
+
+# --- side by side
+
+
+def test_cells_load_side_by_side_and_build_one_after_the_other(tmp_path: Path) -> None:
+    labels = ("eager", *(f"null/{name}" for name in ("again", "double", "partial", "slow", "none", "third")))
+    run = run_contest(tmp_path, {label: Script() for label in labels}, plan_of(3), cores=8)
+    assert run.most("launched", "ready") == {0: 4, 1: 4, 2: 4}
+    assert run.most("launched", "loaded", at="builds") == {0: 0, 1: 3, 2: 3}, "first builds are timed"
+    assert run.most("builds", "ready") == {0: 1, 1: 1, 2: 1}
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    assert {len(record.processes) for record in run.records.values()} == {3}
+
+
+GPU = Device("cuda:0")
+COMPILERS = ("eager", "aotinductor", "inductor", "inductor/max-autotune", "torchscript")
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "builds"), [(GPU, 16, {0: 3, 1: 4}), (GPU, 4, {0: 1, 1: 1}), (CPU, 16, {0: 1, 1: 1})]
+)
+def test_for_a_gpu_cells_build_side_by_side_and_warm_up_in_turn(
+    tmp_path: Path, device: Device, cores: int, builds: dict[int, int]
+) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(2), cores=cores, device=device)
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    assert run.most("builds", "built") == builds
+    assert run.most("warms up", "ready") == {0: 1, 1: 1}
+    assert run.most("builds", "built", at="warms up") == {0: 0, 1: 0}, "no cell builds beside a warm-up"
+    told = [note for note in run.notes if "were built side by side" in note]
+    assert len(told) == (1 if builds[0] > 1 else 0), "a first build is timed"
+
+
+def test_what_builds_has_the_compiler_imported_and_what_loads_a_package_has_not(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in ("eager", "aotinductor", "inductor")}, plan_of(1))
+    compiler = "torch._inductor.compile_fx"
+    assert [(label, job, compiler in imports) for label, job, imports in run.jobs if label != "inductor"] == [
+        ("eager", MeasureCell, False),
+        ("aotinductor", PackageCell, True),
+        ("aotinductor", MeasurePackagedCell, False),
+    ]
+    assert all(compiler in imports for label, _, imports in run.jobs if label == "inductor")
+
+
+def test_what_tries_out_kernels_is_built_alone(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(1), cores=16, device=GPU)
+    steps = [(what, label) for _, what, label in run.steps]
+    begun, ended = (steps.index((what, "inductor/max-autotune")) for what in ("builds", "built"))
+    assert not [label for what, label in steps[begun + 1 : ended] if what in ("builds", "built")]
+
+
+def test_builds_that_include_headers_begin_last_of_those_side_by_side(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(1), cores=16, device=GPU)
+    order = [label for _, what, label in run.steps if what == "builds"]
+    assert order.index("aotinductor") > max(order.index("inductor"), order.index("torchscript"))
+
+
+def test_a_build_that_fails_or_lacks_memory_beside_others_leaves_them_alone(tmp_path: Path) -> None:
+    scripts = {label: Script() for label in COMPILERS} | {
+        "inductor": Script(endings={(0, "build"): SEGFAULT}),
+        "torchscript": Script(endings={(0, "build"): Status.OOM}),
+    }
+    run = run_contest(tmp_path, scripts, plan_of(2), cores=16, device=GPU)
+    statuses = {label: record.status for label, record in run.records.items()}
+    assert statuses == dict.fromkeys(COMPILERS, Status.OK) | {"inductor": Status.CRASH}
+    assert [label for _, label in run.started].count("torchscript") == 3
+
+
+@pytest.mark.parametrize("cores", [0, 1])
+def test_without_cores_to_share_cells_load_one_after_the_other(tmp_path: Path, cores: int) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in THREE}, plan_of(2), cores=cores)
+    assert run.complete and run.most("launched", "ready") == {0: 1, 1: 1}
+
+
+def test_builds_wait_for_torchs_headers_and_nothing_is_measured_beside_them(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in THREE}, plan_of(2), cores=8)
+    first = [(what, label) for epoch, what, label in run.steps if epoch == 0]
+    for label in THREE:
+        assert first.index(("has headers", label)) < first.index(("builds", label))
+    bursts = [place for place, (what, _) in enumerate(first) if what == "burst"]
+    assert first.index(("has headers", "all")) < bursts[0]
+    assert not [label for epoch, what, label in run.steps if (epoch, what) == (1, "has headers") and label != "all"]
+
+
+def test_cells_that_start_side_by_side_all_have_room(tmp_path: Path) -> None:
+    scripts = {label: Script(resident_bytes=10**9) for label in THREE}
+    # each is 1 GB large, of which nothing is taken yet while it starts
+    run = run_contest(tmp_path, scripts, plan_of(2), cores=8, available_bytes=lambda launcher: 3 * 10**9)
+    assert run.most("launched", "ready") == {0: 1, 1: 2}, "one that was not built yet could be larger"
+    assert {len(groups_of(record)) for record in run.records.values()} == {2}
+
+
+def test_a_cell_that_dies_while_others_start_beside_it_leaves_them_alone(tmp_path: Path) -> None:
+    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(1, "start"): SEGFAULT})}
+    run = run_contest(tmp_path, scripts, plan_of(2), cores=8)
+    assert {label: record.status for label, record in run.records.items()} == {
+        "eager": Status.OK,
+        "null": Status.CRASH,
+        "null/double": Status.OK,
+    }
+
+
+# --- the time budget of a run
+
+
+def test_a_budget_ends_the_run_in_time_and_says_what_it_did_not_reach(tmp_path: Path) -> None:
+    scripts = {"eager": Script(seconds_per_start=3.0), "inductor": Script(), "onnx": Script(seconds_per_start=8.0)}
+    run = run_contest(tmp_path, scripts, plan_of(3), budget_s=30.0)
+    assert run.ended_s <= 30.0 and run.complete
+    statuses = {label: record.status for label, record in run.records.items()}
+    assert statuses == {"eager": Status.OK, "onnx": Status.OK, "inductor": Status.NOT_REACHED}
+    assert run.records["inductor"].reason == "--budget left no time to build it"
+    assert [label for _, label in run.started][:2] == ["eager", "onnx"], "what is quickly built comes first"
+
+
+def test_no_epoch_is_started_that_would_not_end_within_the_budget(tmp_path: Path) -> None:
+    scripts = {label: Script(seconds_per_start=4.0) for label in ("eager", "null")}
+    run = run_contest(tmp_path, scripts, plan_of(3, 20), budget_s=28.0, undecided=lambda records: [("null", "eager")])
+    assert run.ended_s <= 28.0
+    assert [len(record.processes) for record in run.records.values()] == [3, 3]
+    assert any("--budget left no time for more processes per cell, which might decide null" in n for n in run.notes)
+
+
+def test_a_build_that_hangs_beyond_the_budget_ends_and_the_others_are_still_measured(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(0, "build"): HANG})}
+    run = run_contest(tmp_path, scripts, plan_of(3), budget_s=30.0)
+    assert run.ended_s <= 30.0
+    assert (run.records["null"].status, run.records["null"].died_in) == (Status.TIMEOUT, "load")
+    assert "not done when the time that --budget left it was over" in run.records["null"].reason
+    assert run.records["eager"].latency
+
+
+def test_without_any_time_every_cell_is_a_row_that_was_not_reached(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in THREE}, budget_s=0.0)
+    assert {record.status for record in run.records.values()} == {Status.NOT_REACHED}
+
+
+# --- memory
+
+
+@pytest.mark.parametrize("stage", ["start", "build", "burst 3", "finish"])
+def test_a_cell_that_runs_out_of_memory_beside_others_is_measured_alone_in_the_same_epoch(
+    tmp_path: Path, stage: str
+) -> None:
+    scripts = {label: Script() for label in THREE} | {"null": Script(endings={(0, stage): Status.OOM})}
+    run = run_contest(tmp_path, scripts)
+    assert [label for _, label in run.started].count("null") == 2
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    assert [rounds_of(run.records[label]) for label in THREE if label != "eager"] == [12, 12]
+    assert any("null" in note and "was tried again alone" in note for note in run.notes)
+
+
+def test_a_cell_that_ran_out_of_memory_in_a_burst_shares_no_group_when_it_is_tried_again(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script(endings={(0, "burst 3"): Status.OOM})})
+    assert [groups_of(run.records[label]) for label in ("eager", "null")] == [[0], [1]]
+    assert any("some of them alone" in note for note in run.notes)
+
+
+@pytest.mark.parametrize("stage", ["start", "build", "burst 3", "finish"])
+def test_a_cell_that_runs_out_of_memory_alone_ends_so(tmp_path: Path, stage: str) -> None:
+    always = Script(endings={(number, stage): Status.OOM for number in range(9)})
+    run = run_contest(tmp_path, {label: Script() for label in THREE} | {"null": always})
+    assert run.records["null"].status is Status.OOM
+    # while it loads, another cell loads beside it, and then the baseline is there
+    assert [label for _, label in run.started].count("null") == (3 if stage in ("start", "build") else 2)
+
+
+def test_two_that_run_out_of_memory_beside_the_baseline_do_not_displace_one_another_for_ever(tmp_path: Path) -> None:
+    """Memory holds two cells at a time, and each large one needs more as it ends than it has beside another."""
+    large = Script(resident_bytes=10**10, endings={(0, "finish"): Status.OOM})
+    scripts = {"eager": Script(resident_bytes=10**10), "null": large, "null/double": large}
+    run = run_contest(tmp_path, scripts, available_bytes=lambda launcher: 10**10)
+    assert [label for _, label in run.started] == ["eager", "null", "null/double"]
+    assert {record.status for record in run.records.values()} == {Status.OK, Status.OOM}
+
+
+def test_where_memory_does_not_hold_all_they_come_in_groups_with_the_baseline_in_each(tmp_path: Path) -> None:
+    # the baseline is small, so that a cell of unknown size is started beside it, and none beside a large one
+    large = Script(spread=0.3, resident_bytes=10**10)
+    scripts = {"eager": Script(spread=0.3), "null": large, "null/double": large}
+    run = run_contest(tmp_path, scripts, SAVES_PROCESSES, available_bytes=lambda launcher: 5 * 10**9)
+    assert [label for _, label in run.started] == FORWARDS
+    assert [groups_of(run.records[label]) for label in THREE] == [[0, 1], [0], [1]]
+    assert any("in groups, and ratios between two groups go through eager" in note for note in run.notes)
+    # the bursts of an earlier group do not count for a later one
+    assert [rounds_of(run.records["eager"], group) for group in (0, 1)] == [MAX_ROUNDS_PER_EPOCH] * 2
+
+
+def groups_by_epoch(record: Record) -> list[list[int]]:
+    return [sorted({burst.group for burst in record.bursts if burst.process == epoch}) for epoch in range(3)]
+
+
+def test_where_memory_holds_two_cells_every_group_of_every_epoch_contains_the_baseline(tmp_path: Path) -> None:
+    run = run_contest(
+        tmp_path,
+        {label: Script() for label in THREE},
+        plan_of(3),
+        available_bytes=lambda launcher: 10**12 if launcher.alive() < 2 else 0,
+    )
+    assert {label: groups_by_epoch(record) for label, record in run.records.items()} == {
+        "eager": [[0, 1], [2, 3], [4, 5]],
+        "null": [[0], [2], [4]],
+        "null/double": [[1], [3], [5]],
+    }
+
+
+def test_an_unsteady_baseline_is_not_what_groups_are_compared_through(tmp_path: Path) -> None:
+    """A steadier cell of its size stays in its place, but none that takes the memory of the next one."""
+    scripts = {"eager": Script(spread=0.3), "null": Script(), "null/double": Script()}
+    room_for_two = {"available_bytes": lambda launcher: 10**12 if launcher.alive() < 2 else 0}
+    run = run_contest(tmp_path, scripts, plan_of(2), **room_for_two)
+    assert {label: groups_by_epoch(record)[:2] for label, record in run.records.items()} == {
+        "eager": [[0], [2]],
+        "null": [[0, 1], [2, 3]],
+        "null/double": [[1], [3]],
+    }
+    assert any("ratios between two groups go through null, which" in note for note in run.notes)
+    large = scripts | {"null": Script(resident_bytes=10**10)}
+    run = run_contest(tmp_path / "large", large, plan_of(1), **room_for_two)
+    assert groups_of(run.records["eager"]) == [0, 1]
+
+
+def test_where_memory_shrinks_between_two_epochs_another_cell_than_the_baseline_may_stay(tmp_path: Path) -> None:
+    run = run_contest(
+        tmp_path,
+        {label: Script() for label in THREE},
+        plan_of(3),
+        available_bytes=lambda launcher: 0 if launcher.epoch == 1 and launcher.alive() >= 2 else 10**12,
+    )
+    assert {label: groups_by_epoch(record) for label, record in run.records.items()} == {
+        "eager": [[0], [2], [3]],
+        "null": [[0], [1], [3]],
+        "null/double": [[0], [1, 2], [3]],
+    }
+
+
+def test_a_cell_that_is_known_to_be_small_has_room_in_later_epochs_and_a_large_one_has_not(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(), "null/double": Script(resident_bytes=10**10)}
+    run = run_contest(tmp_path, scripts, plan_of(2), available_bytes=lambda launcher: 5 * 10**9)
+    # in the first epoch nobody knows that it is large; then it comes alone with what stays
+    assert [label for _, label in run.started] == [*FORWARDS, "null/double", "null", "eager"]
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    assert len(groups_of(run.records["null/double"])) == 2
+
+
+def test_one_after_the_other_no_two_cells_share_a_group(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, {label: Script() for label in THREE}, interleaved=False)
+    assert [groups_of(run.records[label]) for label in THREE] == [[0], [1], [2]]
+    assert run.notes == []
+
+
+# --- time
+
+
+@pytest.mark.parametrize(("stage", "phase"), [("start", "model"), ("build", "load")])
+def test_a_hang_ends_as_a_timeout_in_its_phase(tmp_path: Path, stage: str, phase: str) -> None:
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script(endings={(0, stage): HANG})}, time_limit_s=30.0)
+    record = run.records["null"]
+    assert (record.status, record.died_in) == (Status.TIMEOUT, phase)
+    assert record.reason == f"not done within 30 s, in {phase}: raise --time-limit"
+
+
+@pytest.mark.parametrize("stage", ["start", "build", "burst 3", "finish"])
+def test_a_cell_without_time_for_a_further_process_keeps_those_it_had(tmp_path: Path, stage: str) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(1, stage): HANG})}
+    run = run_contest(tmp_path, scripts, plan_of(3))
+    record = run.records["null"]
+    assert record.status is Status.OK
+    assert len(record.processes) == 1 and rounds_of(record) == 12
+    assert [doubt.kind for doubt in record.doubts] == [DoubtKind.PROCESS_LOST]
+    assert "not done within 600 s" in record.doubts[0].details[0]
+    assert len(run.records["eager"].processes) == 3
+
+
+# --- interruptions
+
+
+def interrupted(folder: Path, epoch: int, label: str, **changes: Any) -> tuple[SimpleNamespace, SimpleNamespace]:
+    """Return a run of three processes of each cell that was interrupted when a cell was to start, and what it became.
+
+    The machine and its time begin anew when it is resumed.
+    """
+    scripts = {label: Script(recompilations=1) for label in THREE} | changes.pop("scripts", {})
+    before = run_contest(folder, scripts, plan_of(3), interrupted_at=(epoch, label), **changes)
+    assert not before.complete
+    return before, run_contest(folder, scripts, plan_of(3), **changes)
+
+
+def test_an_interrupted_contest_goes_on_after_its_last_finished_epoch(tmp_path: Path) -> None:
+    before, after = interrupted(tmp_path, 2, "null/double")
+    assert after.complete
+    assert after.started == [(2, label) for label in FORWARDS]
+    assert not after.store.builds("").exists()
+    assert after.store.unfinished(after.records["eager"].cell.contest_id) is None
+    assert any("interrupted and resumed" in note and "after 2 processes of each cell" in note for note in after.notes)
+    for label in THREE:
+        old, new = before.records[label], after.records[label]
+        assert new.bursts[: len(old.bursts)] == old.bursts and rounds_of(old) == 24 and rounds_of(new) == 36
+        assert [process.index for process in new.processes] == [0, 1, 2] and new.processes[:2] == old.processes
+        assert [process.warm for process in new.processes] == [False, True, True]
+        unchanged = {"processes", "bursts", "latency", "roofline", "elapsed_s"}
+        assert new.model_dump(exclude=unchanged) == old.model_dump(exclude=unchanged)
+        assert new.elapsed_s > old.elapsed_s
+        assert [burst.started_s for burst in new.bursts] == sorted(burst.started_s for burst in new.bursts)
+
+
+def test_an_interruption_of_the_first_epoch_begins_anew_with_what_was_built(tmp_path: Path) -> None:
+    scripts = {"null-packaged": Script(resident_bytes=7 * 10**9), "null": Script()}
+    before = run_contest(tmp_path, scripts, plan_of(2), interrupted_at=(0, "null"))
+    assert before.records == {} and len(before.started) == 2, "packaged and ready"
+    after = run_contest(tmp_path, scripts, plan_of(2))
+    assert after.started == [(epoch, label) for epoch in range(2) for label in (*scripts,)[:: 1 - 2 * epoch]]
+    record = after.records["null-packaged"]
+    assert [(process.warm, [phase.name for phase in process.phases]) for process in record.processes] == [
+        (False, ["compile", "load"]),
+        (True, ["load"]),
+    ]
+    assert record.phases == record.processes[0].phases and rounds_of(record) == 24
+    assert record.memory is not None and record.memory.peak_resident_bytes == 7 * 10**9
+    assert any("began anew, but with null-packaged built before" in note for note in after.notes)
+
+
+def test_cells_that_were_all_built_before_the_interruption_load_side_by_side(tmp_path: Path) -> None:
+    scripts = {label: Script() for label in THREE}
+    run_contest(tmp_path, scripts | {"null": Script(endings={(0, "burst 3"): INTERRUPT})})
+    run = run_contest(tmp_path, scripts, cores=8)
+    assert run.complete and run.most("launched", "ready")[0] == 3
+    assert all([process.warm for process in record.processes] == [False] for record in run.records.values())
+
+
+def test_what_was_not_built_to_the_end_is_built_again(tmp_path: Path) -> None:
+    scripts = {"null": Script(), "null/double": Script()}
+    run_contest(tmp_path, scripts, interrupted_at=(0, "null"))
+    cell_id = contest_of([*scripts]).cells[0].cell.id
+    begun = Store.open(tmp_path / "run").builds(cell_id) / "0" / "artifact"
+    begun.mkdir(parents=True)
+    run = run_contest(tmp_path, scripts)
+    assert [process.warm for process in run.records["null"].processes] == [False]
+    assert run.notes == []
+
+
+def test_a_cell_that_had_ended_stays_ended(tmp_path: Path) -> None:
+    dead = {"null": Script(endings={(0, "burst 3"): SEGFAULT})}
+    before, after = interrupted(tmp_path, 1, "eager", scripts=dead)
+    assert "null" not in [label for _, label in after.started]
+    assert after.records["null"] == before.records["null"]
+    assert [len(after.records[label].processes) for label in THREE] == [3, 1, 3]
+
+
+def test_a_build_that_is_gone_is_made_again(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null-packaged": Script()}
+    run_contest(tmp_path, scripts, plan_of(3), interrupted_at=(1, "null-packaged"))
+    shutil.rmtree(tmp_path / "run" / "builds")
+    run = run_contest(tmp_path, scripts, plan_of(3))
+    assert [process.warm for process in run.records["null-packaged"].processes] == [False, False, True]
+    assert [phase.name for phase in run.records["null-packaged"].processes[1].phases] == ["compile", "load"]
+    assert any("what eager, null-packaged had built" in note for note in run.notes)
+
+
+def test_the_time_limit_counts_what_went_before_an_interruption(tmp_path: Path) -> None:
+    scripts = {"eager": Script(seconds_per_start=0.0), "null": Script(seconds_per_burst=0.15)}
+    limits = {"time_limit_s": 9.0, "undecided": lambda records: [("null", "eager")]}
+    run_contest(tmp_path, scripts, plan_of(3, 6), interrupted_at=(2, "eager"), **limits)
+    run = run_contest(tmp_path, scripts, plan_of(3, 6), **limits)
+    assert [len(record.processes) for record in run.records.values()] == [3, 3]
+    assert any("--time-limit left no room" in note for note in run.notes)
+
+
+# --- a race
+
+
+RACE = replace(plan_of(3), races=True)
+RUNNERS = {"eager": Script(level_ms=3.0), "null": Script(level_ms=1.0), "null/double": Script(level_ms=2.0)}
+
+
+def processes_of(run: SimpleNamespace) -> list[int]:
+    return [len(run.records[label].processes) for label in THREE]
+
+
+def test_what_is_surely_beaten_gets_no_further_process_and_the_baseline_does(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, RUNNERS, RACE)
+    assert processes_of(run) == [3, 3, 1]
+    left = run.records["null/double"].left
+    assert left is not None and (left.after_process, left.than) == (1, "null")
+    assert left.ratio == pytest.approx(2.0, rel=0.02)
+    assert run.records["null/double"].status is Status.OK and run.records["null/double"].doubts == []
+    assert run.records["eager"].left is run.records["null"].left is None
+
+
+def test_a_number_of_processes_that_was_asked_for_is_that_of_every_cell(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, RUNNERS, plan_of(3))
+    assert processes_of(run) == [3, 3, 3]
+
+
+def test_a_cell_that_left_comes_back_when_the_verdict_depends_on_it(tmp_path: Path) -> None:
+    def undecided(records: Sequence[Record]) -> list[tuple[str, str]]:
+        return [("null", "null/double")] if len(records[0].processes) < 5 else []
+
+    run = run_contest(tmp_path, RUNNERS, replace(plan_of(3, 6), races=True), undecided=undecided)
+    assert processes_of(run) == [5, 5, 3]
+    assert run.records["null/double"].left is None
+    assert [process.index for process in run.records["null/double"].processes] == [0, 3, 4]
+
+
+def test_a_cell_comes_back_when_the_one_that_beat_it_fails(tmp_path: Path) -> None:
+    dies = Script(level_ms=1.0, endings={(1, "burst 3"): SEGFAULT})
+    run = run_contest(tmp_path, RUNNERS | {"null": dies}, RACE)
+    assert [process.index for process in run.records["null/double"].processes] == [0, 2]
+
+
+def test_the_slower_half_of_two_groups_leaves_too(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, RUNNERS, RACE, available_bytes=lambda launcher: 10**12 if launcher.alive() < 2 else 0)
+    assert {label: groups_by_epoch(record) for label, record in run.records.items()} == {
+        "eager": [[0, 1], [2], [3]],
+        "null": [[0], [2], [3]],
+        "null/double": [[1], [], []],
+    }
+
+
+def test_a_race_that_is_interrupted_goes_on_without_what_left(tmp_path: Path) -> None:
+    run_contest(tmp_path, RUNNERS, RACE, interrupted_at=(2, "null"))
+    run = run_contest(tmp_path, RUNNERS, RACE)
+    assert (processes_of(run), run.started) == ([3, 3, 1], [(2, "eager"), (2, "null")])
+    assert run.records["null/double"].left is not None
+
+
+def test_nothing_leaves_before_it_was_measured_in_every_build(tmp_path: Path) -> None:
+    run = run_contest(tmp_path, RUNNERS, replace(RACE, builds=2))
+    assert processes_of(run) == [3, 3, 2]
+
+
+def test_every_build_is_kept_over_an_interruption(tmp_path: Path) -> None:
+    plan = replace(plan_of(4), builds=2)
+    run_contest(tmp_path, RUNNERS, plan, interrupted_at=(1, "null"))
+    run = run_contest(tmp_path, RUNNERS, plan)
+    for record in run.records.values():
+        builds = [(process.build, process.warm) for process in record.processes]
+        assert builds == [(0, False), (1, False), (0, True), (1, True)]
+    assert not [note for note in run.notes if "was gone" in note]
+
+
+# --- what cells have built
+
+
+def test_what_cells_have_built_is_kept_of_the_fastest_first_up_to_the_limit(tmp_path: Path) -> None:
+    scripts = {
+        "eager": Script(),
+        "null": Script(level_ms=2.0, built_bytes=60_000),
+        "null/double": Script(level_ms=1.0, built_bytes=60_000),
+    }
+    run = run_contest(tmp_path, scripts, plan_of(2), artifact_limit=100_000)
+    kept = run.records["null/double"].artifact
+    assert {label: record.artifact for label, record in run.records.items()} == {
+        "eager": "",
+        "null": "",
+        "null/double": kept,
+    }
+    assert [path.stat().st_size for path in (run.store.root / kept).iterdir()] == [60_000]
+    assert any("over --artifact-limit were not kept: null (0.06 MB)" in note for note in run.notes)
+
+
+def test_nothing_wrong_is_kept(tmp_path: Path) -> None:
+    wrong = Script(built_bytes=10, answers={(0, "start"): WRONG})
+    run = run_contest(tmp_path, {"eager": Script(built_bytes=10), "null": wrong})
+    assert {label: bool(record.artifact) for label, record in run.records.items()} == {"eager": True, "null": False}

@@ -1,0 +1,298 @@
+"""The reference and the ceilings, asked of a launcher that answers as told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from bakeoff.measuring import isolation
+from bakeoff.measuring import session as measuring
+from bakeoff.measuring.controller import groundwork
+from bakeoff.measuring.controller.launcher import ForkLauncher
+from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
+from bakeoff.measuring.messages import (
+    ComputeReference,
+    Failed,
+    HeadersMade,
+    MeasureCeilings,
+    PrecompileHeaders,
+    ReferenceComputed,
+)
+from bakeoff.measuring.worker.compiler_checks import CompilerChecks
+from bakeoff.planning.plan import Request
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.schema import Cell, Status
+from bakeoff.records.store import Store
+from tests.support.measuring import Silent, measure
+from tests.support.scripted import ScriptedLauncher, ScriptedMachine, contest_of
+
+CONTEST = contest_of(["eager", "null"])
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> ScriptedLauncher:
+    return ScriptedLauncher(tmp_path, {}, ScriptedMachine())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "run", Request(), [], "test")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "reason"),
+    [
+        (
+            Failed(status=Status.ERROR, reason="ValueError: no weights"),
+            Status.ERROR,
+            "the reference could not be computed: ValueError: no weights (",
+        ),
+        (
+            Failed(status=Status.ERROR, reason="KeyError: 'x'", place="mine.py, line 3, in forward"),
+            Status.ERROR,
+            "the reference could not be computed: KeyError: 'x' (mine.py, line 3, in forward) (",
+        ),
+        (
+            WorkerEnded(-11),
+            Status.CRASH,
+            "the reference could not be computed: its process died of signal 11 (SIGSEGV) in start",
+        ),
+        (DeadlinePassed(), Status.TIMEOUT, "the reference was not computed within 30 s: raise --time-limit"),
+    ],
+    ids=["failed", "failed in the user's code", "died", "out of time"],
+)
+def test_without_a_reference_there_is_a_reason(
+    launcher: ScriptedLauncher, store: Store, answer: object, status: Status, reason: str
+) -> None:
+    launcher.answers[ComputeReference] = answer
+    with pytest.raises(groundwork.NoReference) as error:
+        groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
+    assert error.value.status is status
+    assert reason in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        ("model", "your model failed to load"),
+        ("call", "your model failed when it was called in fp32"),
+        ("reference", "the reference could not be computed"),
+    ],
+)
+def test_what_failed_follows_from_the_phase(phase: str, said: str) -> None:
+    assert groundwork.what_failed(phase, CONTEST.cells[0].cell) == said
+
+
+def test_a_reference_is_computed_once_and_what_a_call_takes_is_kept(launcher: ScriptedLauncher, store: Store) -> None:
+    path = groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
+    assert store.work(CONTEST.id) is not None
+    path.touch()
+    launcher.answers.clear()
+    assert groundwork.reference(CONTEST, launcher, store, Silent(), 30.0) == path
+
+
+def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLauncher, store: Store) -> None:
+    launcher.answers[ComputeReference] = ReferenceComputed(work=None, uncounted="RuntimeError: not now")
+    groundwork.reference(CONTEST, launcher, store, Silent(), 30.0)
+    assert store.notes() == [f"no roofline for {CONTEST.id}: counting its work failed: RuntimeError: not now"]
+
+
+@pytest.mark.parametrize(
+    "answer", [Failed(status=Status.ERROR, reason="no such device"), WorkerEnded(3), DeadlinePassed()]
+)
+def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
+    launcher: ScriptedLauncher, store: Store, answer: object, measured_ceilings: None
+) -> None:
+    launcher.answers[MeasureCeilings] = answer
+    cell = CONTEST.cells[0].cell
+    groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0)
+    assert store.ceilings(cell.device, cell.precision) is None
+    assert any("no roofline on cpu in fp32: measuring the machine's ceilings failed" in note for note in store.notes())
+
+
+def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, measured_ceilings: None) -> None:
+    cell = CONTEST.cells[0].cell
+    for _ in range(2):
+        groundwork.measure_ceilings(cell, launcher, store, Silent(), 30.0)
+        launcher.answers.clear()
+    assert store.ceilings(cell.device, cell.precision) is not None
+
+
+# --- torch's precompiled headers
+
+
+@pytest.mark.parametrize(
+    ("answer", "noteworthy_s", "note"),
+    [
+        (HeadersMade(checks_s=1.0), 60.0, ""),
+        (HeadersMade(checks_s=22.1), 60.0, "which took 22 s here: builds for eager on cpu were given the answers"),
+        (HeadersMade(checks_s=1.0), 0.0, "0 s went into precompiling torch's C++ headers"),
+        (
+            Failed(status=Status.ERROR, reason="no g++"),
+            60.0,
+            "were not precompiled, so its first build does it: no g++",
+        ),
+        (WorkerEnded(-11), 60.0, "were not precompiled, so its first build does it: "),
+        (Failed(status=Status.UNAVAILABLE, reason="no compiler"), 60.0, ""),
+    ],
+    ids=["was there", "checks take long", "made", "failed", "died", "nothing to build with"],
+)
+def test_headers_are_precompiled_before_any_build(
+    launcher: ScriptedLauncher,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: object,
+    noteworthy_s: float,
+    note: str,
+) -> None:
+    launcher.answers[PrecompileHeaders] = answer
+    monkeypatch.setattr(groundwork, "NOTEWORTHY_S", noteworthy_s)
+    headers = groundwork.Headers(store, Silent(), 30.0)
+    headers.begin([(CONTEST.cells[0].cell, launcher)])
+    assert store.notes() == []
+    headers.await_for(CONTEST.cells[0].cell)
+    headers.await_all()  # nothing is left to wait for
+    assert [note in told for told in store.notes()] == [True] * bool(note)
+
+
+def test_headers_that_cannot_be_kept_stop_nothing(
+    launcher: ScriptedLauncher, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    groundwork.Headers(store, Silent(), 30.0).begin([(CONTEST.cells[0].cell, launcher)])
+    assert "cannot be kept, so that each build makes them" in store.notes()[0]
+
+
+class OneServer(ScriptedLauncher):
+    """Stands for the launchers of a run, and counts the fork servers that are prepared."""
+
+    prepared = 0
+    branched: tuple[tuple[str, ...], bool] | None = None
+    note = ""
+
+    def prepare(self, epochs: int) -> None:
+        self.prepared = epochs
+
+    def await_serving(self, epochs: int = 0) -> None: ...
+
+    def branch(self, modules: Sequence[str], for_cuda: bool) -> None:
+        self.branched = tuple(modules), for_cuda
+
+
+@pytest.mark.parametrize(
+    ("cores", "device", "servers", "is_awaited"),
+    [(2, "cpu", 3, True), (16, "cpu", 5, True), (2, "cuda", 3, True), (16, "cuda", 5, False)],
+)
+def test_with_cores_to_spare_preparations_go_on_beside_builds_on_a_gpu(
+    tmp_path: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    device: str,
+    servers: int,
+    is_awaited: bool,
+) -> None:
+    monkeypatch.setattr(measuring, "usable_cores", lambda: list(range(cores)))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    launchers = OneServer(tmp_path, {}, ScriptedMachine())
+    launchers.answers[PrecompileHeaders] = HeadersMade(checks_s=22.1)
+    cells = [Cell(model="mlp", backend=name, device=Device(device)) for name in ("aotinductor", "onnx")]
+    headers = measuring.prepare(launchers, cells, Request(), store, Silent())  # type: ignore[arg-type]
+    assert launchers.prepared == servers
+    assert launchers.branched == (("torch._inductor.compile_fx",), device == "cuda")
+    told = "builds for aotinductor on"
+    assert any(told in note for note in store.notes()) is is_awaited
+    headers.await_for(cells[0])
+    assert any(told in note for note in store.notes())
+
+
+@pytest.mark.parametrize("budget", ["60s", ""])
+def test_a_budget_makes_no_headers_and_tells_of_those_that_are_there(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, budget: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    launchers, jobs = OneServer(tmp_path, {}, ScriptedMachine()), list[PrecompileHeaders]()
+    launchers.answers[PrecompileHeaders] = HeadersMade(checks_s=22.1)
+    start = launchers.start
+    monkeypatch.setattr(launchers, "start", lambda job, log: (jobs.append(job), start(job, log))[1])
+    cells = [Cell(model="mlp", backend="aotinductor")]
+    request = Request(budget=budget)
+    headers = measuring.prepare(launchers, cells, request, store, Silent())  # type: ignore[arg-type]
+    assert [job.may_make for job in jobs] == [not budget]
+    assert isolation.headers_of_torch().exists() is not bool(budget)
+    headers.await_all()
+    assert any("which took 22 s here" in note for note in store.notes())
+
+
+@pytest.mark.slow
+def test_a_worker_that_may_not_make_headers_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ForkLauncher() as server:
+        job = PrecompileHeaders(backend="inductor", device=CPU, may_make=False)
+        assert server.ask(job, tmp_path / "log", 60.0) == HeadersMade(checks_s=0.0)
+    assert not isolation.headers_of_torch().exists()
+
+
+@pytest.mark.slow
+def test_no_build_compiles_what_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, asked = tmp_path / "g++", tmp_path / "asked"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexec {shutil.which("g++")} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    measure(tmp_path / "one", "inductor", "aotinductor")
+    made = {file.name for file in isolation.headers_of_torch().glob("*.gch")}
+    assert all(CompilerChecks.known(name, CPU) for name in ("inductor", "aotinductor"))
+    first = asked.read_text()
+    asked.unlink()
+    measure(tmp_path / "two", "inductor", "aotinductor", models=["conv"])
+    assert made and made == {file.name for file in isolation.headers_of_torch().glob("*.gch")}
+    assert programs(first) - programs(asked.read_text()) >= checks()[1]
+
+
+def programs(log: str) -> set[str]:
+    """Return the names of what the compiler was asked to compile, which are hashes of the source and the flags."""
+    return set(re.findall(r"/(\w+)\.cpp\b", log))
+
+
+LISTS_CHECKS = """
+import json
+from torch._inductor import cpp_builder
+from bakeoff.backends.vector_instructions import trust_vector_instructions, try_vector_instructions
+
+names, build = [], cpp_builder.CppBuilder.build
+cpp_builder.CppBuilder.build = lambda builder: (names.append(builder._name), build(builder))[1]
+trust_vector_instructions({answers})
+answers = try_vector_instructions()
+print(json.dumps([answers, names]))
+"""
+
+
+def checks(trusting: Mapping[str, bool] | None = None) -> tuple[dict[str, bool], set[str]]:
+    """Return what torch finds out in a process with an empty cache, and the programs that it compiles for that."""
+    with tempfile.TemporaryDirectory() as cache:
+        command = [sys.executable, "-c", LISTS_CHECKS.format(answers=trusting or {})]
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
+        told = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    answers, names = json.loads(told.stdout)
+    return answers, set(names)
+
+
+@pytest.mark.slow
+def test_where_the_compiler_was_checked_no_build_checks_it_again() -> None:
+    answers, names = checks()
+    assert answers and names
+    assert checks(trusting=answers) == (answers, set())
+    wrong = dict.fromkeys(answers, False)
+    believed, _ = checks(trusting=wrong)
+    assert believed and not any(believed.values())

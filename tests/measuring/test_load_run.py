@@ -1,0 +1,326 @@
+"""A cell under load: its settings, turns and soak, with windows of a queue whose answer is known."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from bakeoff.backends.base import ServingKnobs
+from bakeoff.backends.null import Null
+from bakeoff.judging.load import misses_objective
+from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK
+from bakeoff.measuring.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
+from bakeoff.measuring.messages import LoadTaken, TakeLoad
+from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan
+from bakeoff.records.load import Load, Objective, Scenario, ServingSettings, TriedSettings
+from bakeoff.records.schema import Cell, DoubtKind, Status
+from tests.support.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
+
+OBJECTIVE = Objective(percentile="p99", limit_ms=20.0)
+SERVER = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=6.0)
+CELL = Cell(model="mlp", dimensions={"batch": 1}, backend="null")
+
+
+@dataclass
+class Queue:
+    """Answers windows as a queue does: latency rises without end towards the capacity of the settings."""
+
+    capacity: Callable[[ServingSettings], float]
+    fails_from_batch: int = 10**9
+    orders: list[TakeLoad] = field(default_factory=list)
+
+    def take(self, order: TakeLoad) -> LoadTaken:
+        self.orders.append(order)
+        if order.settings.batch >= self.fails_from_batch:
+            return LoadTaken(window=None, reason="no memory")
+        return LoadTaken(window=window_of_load(order, self.capacity(order.settings)))
+
+    def under(self, plan: LoadPlan = SERVER, cell: Cell = CELL) -> CellUnderLoad:
+        return CellUnderLoad(plan, cell, self.take, latency_ms=2.0, threads=4)
+
+
+def by_instances(settings: ServingSettings) -> float:
+    """Return the capacity of a backend that is best at two instances and gains nothing from batches."""
+    return {1: 300.0, 2: 500.0, 4: 400.0}[settings.instances] - 10 * settings.batch
+
+
+def test_the_best_settings_are_found_and_all_others_are_told() -> None:
+    load = Queue(by_instances).under().find_settings(seed=1)
+    assert load.settings == ServingSettings(instances=2, threads=2)
+    assert {(one.settings.instances, one.settings.threads) for one in load.tried} == {(1, 4), (2, 2), (4, 1)}
+    chosen = next(one for one in load.tried if one.settings == load.settings)
+    assert chosen.value == pytest.approx(490 * 8 / 9, rel=0.05)
+    assert load.ceiling is not None and load.ceiling > 10_000
+
+
+def test_settings_whose_capacity_is_below_the_best_rate_are_not_searched() -> None:
+    queue = Queue(lambda settings: 1000.0 if settings.instances == 1 else 100.0)
+    load = queue.under().find_settings(seed=1)
+    beaten = [one for one in load.tried if one.settings.instances > 1]
+    assert [one.reason for one in beaten] == ["answers 100 requests/s at most"] * 2
+    assert all(len(one.windows) == 1 for one in beaten)
+
+
+@pytest.mark.parametrize(("gain", "chosen", "searched"), [(1.3, "high", 2), (1.02, "low", 1), (0.9, "low", 1)])
+def test_options_are_compared_by_what_can_be_answered_at_most(
+    monkeypatch: pytest.MonkeyPatch, gain: float, chosen: str, searched: int
+) -> None:
+    monkeypatch.setattr(Null, "serving", ServingKnobs(instance="session", options={"hint": ("low", "high")}))
+    cell = CELL.model_copy(update={"dimensions": {}})
+
+    def capacity(settings: ServingSettings) -> float:
+        return (500.0 if settings.instances == 1 else 200.0) * (gain if settings.options["hint"] == "high" else 1.0)
+
+    queue = Queue(capacity)
+    load = queue.under(cell=cell).find_settings(seed=1)
+    assert load.settings is not None and load.settings.options == {"hint": chosen}
+    of_one = [one for one in load.tried if one.settings.instances == 1]
+    assert sum(one.value is not None for one in of_one) == searched
+    assert all("times as many requests at most" in one.reason for one in of_one if one.value is None)
+
+
+@dataclass
+class NoisyQueue(Queue):
+    """A queue whose capacity differs from window to window, by a deviation of 15 %."""
+
+    random: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def take(self, order: TakeLoad) -> LoadTaken:
+        noise = math.exp(self.random.gauss(0.0, 0.15))
+        return LoadTaken(window=window_of_load(order, noise * self.capacity(order.settings)))
+
+
+def test_two_copies_on_a_noisy_machine_serve_alike() -> None:
+    """One instance carries a fifth more than two. Two looks at each chose other settings in 12 of 40 searches."""
+
+    def capacity(settings: ServingSettings) -> float:
+        return {1: 400.0, 2: 330.0, 4: 300.0}[settings.instances] - 20 * settings.batch
+
+    chosen = [
+        NoisyQueue(capacity, random=random.Random(seed)).under().find_settings(seed=1).settings for seed in range(40)
+    ]
+    assert sum(settings == ServingSettings(instances=1, threads=4) for settings in chosen) >= 34
+
+
+@pytest.mark.parametrize(
+    ("leads", "expected"),
+    [
+        ([0.3, 0.3], False),  # too few
+        ([0.3, 0.28, 0.33], True),
+        ([0.0, 0.01, -0.01], True),
+        ([0.5, -0.3, 0.4], False),
+        ([0.5, -0.3, 0.4, 0.2], True),  # there are no more
+    ],
+)
+def test_looks_go_on_until_the_difference_is_clear(leads: list[float], expected: bool) -> None:
+    assert is_settled(leads) is expected
+
+
+def test_settings_that_fail_are_one_result_of_the_search() -> None:
+    load = Queue(by_instances, fails_from_batch=2).under().find_settings(seed=1)
+    assert load.settings is not None and load.settings.batch == 1
+    assert "no memory" in [one.reason for one in load.tried]
+
+
+def test_a_first_layout_that_carries_nothing_does_not_end_the_search() -> None:
+    queue = Queue(lambda settings: 60.0 if settings.instances == 1 else 400.0 - 10 * settings.batch)
+    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=4.05))
+    slow = queue.take
+
+    def take(order: TakeLoad) -> LoadTaken:
+        taken = slow(order)
+        late = {"objective_ms": 10.0} if order.settings.instances == 1 and not order.answers_nothing else {}
+        return taken.model_copy(update={"window": taken.window and taken.window.model_copy(update=late)})
+
+    load = CellUnderLoad(plan, CELL, take, latency_ms=2.0, threads=4).find_settings(seed=1)
+    assert load.tried[0].value is None
+    assert load.settings is not None and load.settings.instances == 2
+
+
+def test_an_objective_that_nothing_meets_is_told() -> None:
+    plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=3.0))
+    load = Queue(by_instances).under(plan).find_settings(seed=1)
+    assert load.settings is None
+    assert load.reason.startswith("p99 < 3 ms does not hold even at")
+
+
+def test_a_model_without_a_batch_is_served_without_batches() -> None:
+    load = Queue(by_instances).under(cell=CELL.model_copy(update={"dimensions": {}})).find_settings(seed=1)
+    assert {one.settings.batch for one in load.tried} == {1}
+    assert "no dimension batch" in load.left_out[0]
+
+
+def test_a_turn_takes_few_windows_and_finds_the_rate_again() -> None:
+    queue = Queue(by_instances)
+    under = queue.under()
+    load = under.find_settings(seed=1)
+    queue.orders.clear()
+    turn = under.turn(load, process=0, round_=Round(group=0, number=1, started_s=1.0))
+    assert turn.value == pytest.approx(490 * 8 / 9, rel=0.05)
+    assert len(queue.orders) == len(turn.windows) <= TURN_WINDOWS
+    assert {order.seed for order in queue.orders} == {Round(0, 1, 0.0).seed}
+    assert all(order.keeps_latencies for order in queue.orders)
+
+
+def waits_ms(
+    rate: float, seconds: float, random_: random.Random, servers: int = 2, service_ms: float = 4.8
+) -> list[float]:
+    """Return the latencies of requests that come at random times and are answered by so many servers, in order."""
+    due_ms, free_ms, found = 0.0, [0.0] * servers, []
+    while (due_ms := due_ms + random_.expovariate(rate / 1e3)) < 1e3 * seconds:
+        ready_ms = max(due_ms, heapq.heappop(free_ms)) + service_ms * random_.gauss(1, 0.1)
+        heapq.heappush(free_ms, ready_ms)
+        found.append(ready_ms - due_ms)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("limit_ms", [20.0, 50.0])
+def test_the_rate_of_short_windows_holds_in_a_long_run(limit_ms: float) -> None:
+    random_ = random.Random(7)
+
+    def take(order: TakeLoad) -> LoadTaken:
+        found = waits_ms(order.rate, order.seconds, random_)
+        p99_ms = found[int(0.99 * len(found))]
+        window = window_of_load(order, 1e9).model_copy(update={"p99_ms": p99_ms, "objective_ms": p99_ms})
+        return LoadTaken(window=window)
+
+    plan = LoadPlan.parse("server", f"p99_ms<{limit_ms:g}", 0.0, USUAL_MIN_TIME_S)
+    assert plan is not None
+    under = CellUnderLoad(plan, CELL, take, latency_ms=4.8, threads=1)
+    start = TriedSettings(settings=ServingSettings(), value=330.0)
+    load = Load(scenario=plan.scenario, objective=plan.objective, settings=start.settings, tried=[start])
+    for process in range(20):
+        for number in range(plan.rounds_in(processes=20)):
+            turn = under.turn(load, process, Round(0, number, 0.0))
+            load = load.model_copy(update={"turns": [*load.turns, turn]})
+    rate = statistics.geometric_mean([turn.value for turn in load.turns if turn.value])
+    for share, holds in ((0.92, True), (1.02, False)):
+        found = waits_ms(share * rate, 300.0, random_)
+        assert (found[int(0.99 * len(found))] < limit_ms) is holds
+
+
+def test_a_soak_lasts_as_long_as_asked_at_the_rate_found() -> None:
+    queue = Queue(by_instances)
+    under = queue.under()
+    load = under.find_settings(seed=1)
+    load = load.model_copy(update={"turns": [under.turn(load, 0, Round(0, 1, 0.0))]})
+    queue.orders.clear()
+    assert len(under.soak(load, seed=9)) == len(queue.orders) == 6
+    assert sum(order.seconds for order in queue.orders) == pytest.approx(6.0)
+    assert {order.rate for order in queue.orders} == {load.turns[0].value}
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [(LoadPlan(Scenario.OFFLINE), 490.0), (LoadPlan(Scenario.SINGLE_STREAM), 500.0)],
+    ids=["offline", "single-stream"],
+)
+def test_other_scenarios_need_one_window_a_turn(plan: LoadPlan, expected: float) -> None:
+    queue = Queue(by_instances)
+    under = queue.under(plan)
+    load = under.find_settings(seed=1)
+    turn = under.turn(load, 0, Round(0, 1, 0.0))
+    assert turn.value == expected and len(turn.windows) == 1
+
+
+# --- in a contest
+
+
+def test_each_process_of_each_cell_takes_its_turns_and_one_is_soaked(tmp_path: Path) -> None:
+    scripts = {"eager": Script(level_ms=2.0), "null": Script(level_ms=1.0)}
+    run = run_contest(tmp_path, scripts, plan_of(3), load=SERVER)
+    for label, capacity in (("eager", 500.0), ("null", 1000.0)):
+        load = run.records[label].load
+        assert load.settings is not None and len(load.soak) == 6
+        assert [(turn.process, turn.round) for turn in load.turns] == [
+            (process, number) for process in range(3) for number in range(1, 3)
+        ]
+        assert [turn.value for turn in load.turns] == pytest.approx([capacity * 8 / 9] * 6, rel=0.05)
+    assert {record.status for record in run.records.values()} == {Status.OK}
+
+
+@pytest.mark.parametrize(("budget_s", "told"), [(40.0, 2), (90.0, 1), (10_000.0, 0)])
+def test_a_budget_ends_the_search_for_settings_and_leaves_out_the_soak(
+    tmp_path: Path, budget_s: float, told: int
+) -> None:
+    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0)
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3), load=plan, budget_s=budget_s)
+    assert run.ended_s <= budget_s and run.complete
+    loads = [record.load for record in run.records.values()]
+    assert all(load.settings is not None and load.turns for load in loads), "each one has a number in any case"
+    assert any(NO_TIME_FOR_SETTINGS in load.left_out for load in loads) == (told == 2)
+    assert all(load.left_out.count(NO_TIME_TO_SOAK) == (told > 0) and bool(load.soak) == (told == 0) for load in loads)
+
+
+@pytest.mark.parametrize(("budget_s", "soaks_again"), [(10_000.0, True), (130.0, False)])
+def test_what_misses_the_objective_over_the_soak_is_soaked_once_more_at_less(
+    tmp_path: Path, budget_s: float, soaks_again: bool
+) -> None:
+    scripts = {"eager": Script(), "null": Script(slower_after_s=4.0)}
+    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE, soak_s=30.0)
+    run = run_contest(tmp_path, scripts, plan_of(3), load=plan, budget_s=budget_s)
+    holds, missed = run.records["eager"].load, run.records["null"].load
+    assert run.ended_s <= budget_s and len(holds.soak) == len(missed.soak) == 6
+    assert not misses_objective(holds) and misses_objective(missed) and not holds.lower_soak
+    rates = [
+        after.asked_rate / before.asked_rate
+        for after, before in zip(missed.lower_soak, missed.soak, strict=soaks_again)
+    ]
+    assert rates == pytest.approx([0.9] * 6 if soaks_again else [])
+
+
+def test_a_soak_that_nobody_asked_for_is_not_told_of(tmp_path: Path) -> None:
+    plan = LoadPlan(Scenario.SERVER, 1, OBJECTIVE)
+    run = run_contest(tmp_path, {"eager": Script(), "null": Script()}, plan_of(3), load=plan, budget_s=30.0)
+    assert all(NO_TIME_TO_SOAK not in record.load.left_out for record in run.records.values())
+
+
+def test_a_cell_that_met_no_objective_in_one_process_looks_again_in_the_next(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(overloaded=frozenset({0}))}
+    load = run_contest(tmp_path, scripts, plan_of(3), load=SERVER).records["null"].load
+    assert load.settings is not None and len(load.soak) == 6
+    assert {turn.process for turn in load.turns} == {1, 2}
+
+
+def test_a_cell_that_dies_under_load_has_its_record_and_the_others_go_on(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(0, "load 3"): SEGFAULT})}
+    run = run_contest(tmp_path, scripts, load=SERVER)
+    ended = run.records["null"]
+    assert (ended.status, ended.died_in, ended.signal) == (Status.CRASH, "under load", 11)
+    assert len(ended.bursts) == 12, "what was measured before is kept"
+    assert run.records["eager"].load.turns
+
+
+def test_a_request_that_is_never_answered_ends_its_cell_in_minutes(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(0, "load 3"): HANG})}
+    run = run_contest(tmp_path, scripts, load=SERVER)
+    ended = run.records["null"]
+    assert ended.status is Status.TIMEOUT and "a request was not answered within" in ended.reason
+    assert run.ended_s < 300.0 and run.records["eager"].load.turns
+
+
+def test_a_later_process_that_dies_under_load_costs_only_itself(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(endings={(1, "load 1"): HANG})}
+    record = run_contest(tmp_path, scripts, plan_of(2), load=SERVER).records["null"]
+    assert record.status is Status.OK and [doubt.kind for doubt in record.doubts] == [DoubtKind.PROCESS_LOST]
+
+
+def test_a_cell_with_wrong_answers_is_not_put_under_load(tmp_path: Path) -> None:
+    wrong = Script(answers={(0, "start"): WRONG, (0, "finish"): WRONG})
+    run = run_contest(tmp_path, {"eager": Script(), "null": wrong}, load=SERVER)
+    assert run.records["null"].load is None and run.records["eager"].load is not None
+
+
+def test_an_interrupted_contest_goes_on_with_the_settings_it_found(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script()}
+    before = run_contest(tmp_path, scripts, plan_of(3), load=SERVER, interrupted_at=(2, "null"))
+    assert not before.complete
+    load = run_contest(tmp_path, scripts, plan_of(3), load=SERVER).records["null"].load
+    assert {turn.process for turn in load.turns} == {0, 1, 2} and len(load.turns) == 6

@@ -1,0 +1,152 @@
+"""Real builds that serve requests: instances and batches answer rightly, or say why they cannot."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed")
+
+from bakeoff import models
+from bakeoff.measuring.messages import LoadTaken, MeasureCell, TakeLoad
+from bakeoff.measuring.worker import accuracy
+from bakeoff.measuring.worker.bench import Bench
+from bakeoff.measuring.worker.instances import Instances, started
+from bakeoff.measuring.worker.load import LoadServer
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.records.device import Device
+from bakeoff.records.load import Scenario, ServingSettings
+from bakeoff.records.schema import Cell
+
+
+@contextlib.contextmanager
+def server(folder: Path, label: str, device: str = "cpu") -> Iterator[LoadServer]:
+    """Yield the server of a small `mlp` that is built by this backend."""
+    backend, _, mode = label.partition("/")
+    dimensions = models.find("mlp").resolve({"batch": 2, "features": 16, "hidden": 16})
+    cell = Cell(model="mlp", dimensions=dimensions, device=Device(device), backend=backend, mode=mode or "default")
+    job = MeasureCell(
+        cell=cell, reference=folder / "none", sampling=SamplingPlan.lasting(0.1), shared_folder=folder / "shared"
+    )
+    ours, theirs = Pipe()
+    with contextlib.closing(ours), contextlib.closing(theirs):
+        bench = Bench.begin(theirs, job, folder)
+        module, sets = bench.model()
+        with torch.inference_mode():
+            exact = tuple((module(*one.args).cpu(),) for one in sets)
+        found = LoadServer(bench, sets, accuracy.Reference(exact, (0.0,)))
+        with contextlib.closing(found), bench.running():  # as the worker of a cell does
+            yield found
+
+
+def take(serving: LoadServer, settings: ServingSettings, rate: float = 500.0) -> LoadTaken:
+    return serving.take(TakeLoad(scenario=Scenario.OFFLINE, settings=settings, rate=rate, seconds=0.05))
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("label", "batch"), [("eager", 3), ("torchscript", 3), ("openvino", 3), ("onnx", 1)], ids=lambda value: str(value)
+)
+def test_instances_and_batches_answer_rightly(label: str, batch: int, tmp_path: Path) -> None:
+    if label in ("onnx", "openvino"):
+        pytest.importorskip({"onnx": "onnxruntime"}.get(label, label))
+    threads = torch.get_num_threads()
+    with server(tmp_path, label) as serving:
+        taken = take(serving, ServingSettings(instances=2, batch=batch, wait_ms=1.0))
+    assert taken.window is not None, taken.reason
+    assert taken.window.requests >= 25 and taken.window.failed == 0
+    assert torch.get_num_threads() == threads
+
+
+def test_wrong_answers_are_found_before_anything_is_served(tmp_path: Path) -> None:
+    with server(tmp_path, "null/wrong") as serving:
+        taken = take(serving, ServingSettings())
+    assert taken.window is None and taken.reason.startswith("wrong answers when instances answer at the same time")
+
+
+def test_a_failing_request_is_counted(tmp_path: Path) -> None:
+    with server(tmp_path, "null/fails-under-load") as serving:
+        window = take(serving, ServingSettings(instances=2), rate=2000.0).window
+    assert window is not None and window.failed > 0
+    assert window.failure == "RuntimeError: scripted failure of a request"
+
+
+def test_what_answers_one_call_at_a_time_says_so(tmp_path: Path) -> None:
+    with server(tmp_path, "hotpath") as serving:
+        taken = take(serving, ServingSettings(instances=2))
+    assert taken.window is None and "answers one call at a time" in taken.reason
+
+
+ONE, TWO, THREE = (ServingSettings(instances=count) for count in (1, 2, 3))
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many instances were started, whenever some were. Memory holds three at most, kept ones included."""
+    found: list[int] = []
+    alive: list[int] = []
+
+    def start(bench: Bench, sets: Any, reference: accuracy.Reference, settings: ServingSettings) -> Instances:
+        found.append(settings.instances)
+        if sum(alive) + settings.instances > 3:
+            raise RuntimeError("CUDA out of memory")
+        alive.append(settings.instances)
+        instances = started(bench, sets, reference, settings)
+        instances._release = lambda: alive.remove(settings.instances)
+        return instances
+
+    monkeypatch.setattr("bakeoff.measuring.worker.load.started", start)
+    return found
+
+
+def compare(serving: LoadServer, *several: ServingSettings) -> None:
+    for settings in several:
+        order = TakeLoad(scenario=Scenario.OFFLINE, settings=settings, rate=500.0, seconds=0.05, keeps_other=True)
+        taken = serving.take(order)
+        assert taken.window is not None, taken.reason
+
+
+def test_settings_that_are_compared_are_built_once_and_a_turn_has_its_build_alone(
+    tmp_path: Path, starts: list[int]
+) -> None:
+    with server(tmp_path, "eager") as serving:
+        compare(serving, ONE, TWO, ONE, TWO, TWO.model_copy(update={"wait_ms": 1.0}), ONE)
+        assert starts == [1, 2]
+        take(serving, ONE)
+        assert starts == [1, 2]
+        take(serving, TWO)
+        take(serving, ONE)
+        assert starts == [1, 2, 2, 1]
+
+
+def test_settings_that_do_not_fit_beside_others_are_built_alone(tmp_path: Path, starts: list[int]) -> None:
+    with server(tmp_path, "eager") as serving:
+        compare(serving, ONE, THREE, ONE)
+        assert starts == [1, 3, 3, 1, 1]
+
+
+def test_a_third_build_ends_the_oldest(tmp_path: Path, starts: list[int]) -> None:
+    with server(tmp_path, "eager") as serving:
+        compare(serving, ONE, ONE.model_copy(update={"batch": 2}), TWO, ONE.model_copy(update={"batch": 2}))
+        assert starts == [1, 1, 2]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("label", ["eager", "onnx"])
+def test_instances_on_cuda_have_streams_of_their_own(label: str, tmp_path: Path) -> None:
+    if label == "onnx" and "CUDAExecutionProvider" not in pytest.importorskip("onnxruntime").get_available_providers():
+        pytest.skip("this build of ONNX Runtime has no CUDA provider")
+    with server(tmp_path, label, "cuda") as serving:
+        taken = take(serving, ServingSettings(instances=2, batch=3, wait_ms=1.0))
+    assert taken.window is not None, taken.reason
+    assert taken.window.failed == 0

@@ -1,0 +1,202 @@
+"""The reference of a contest, also where there is no memory for float64."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from bakeoff.measuring.messages import ComputeReference
+from bakeoff.measuring.worker import accuracy, loading, reference
+from bakeoff.measuring.worker.bench import last_frame_beside
+from bakeoff.measuring.worker.reference import MAX_COMPARED_ELEMENTS, Outputs, OutputsIn
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
+from tests.support.checkout import ROOT
+
+pytestmark = pytest.mark.usefixtures("restored_switches")
+
+SMALL = {"batch": 2, "features": 8, "hidden": 8}
+
+
+def cell_of(precision: str) -> Cell:
+    return Cell(model="mlp", dimensions=SMALL, precision=precision, backend="eager")
+
+
+def without_room_for(*names: str) -> OutputsIn:
+    """Return `outputs_in` with too little memory for these types."""
+
+    def computed(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
+        if str(dtype).removeprefix("torch.") in names:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
+        return reference.outputs_in(model, cell, dtype)
+
+    return computed
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_float64_is_the_reference_where_there_is_room(folder: Path) -> None:
+    found = reference.exact_outputs(cell_of("bf16"), folder, folder)
+    assert found.outputs is not None
+    assert (found.outputs[0][0].dtype, found.computed_in, found.why_narrower) == (torch.float64, "float64", "")
+
+
+def test_beside_16_bits_float32_is_the_next_best(folder: Path) -> None:
+    found = reference.exact_outputs(cell_of("bf16"), folder, folder, without_room_for("float64"))
+    assert found.outputs is not None
+    assert (found.outputs[0][0].dtype, found.computed_in) == (torch.float32, "float32")
+    assert "Tried to allocate 80 GiB" in found.why_narrower
+
+
+def test_the_model_that_did_not_fit_is_gone_before_the_next_attempt(folder: Path) -> None:
+    tried: list[weakref.ref[nn.Module]] = []
+
+    def computed(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
+        tried.append(weakref.ref(model.module))
+        if dtype is torch.float64:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        assert tried[0]() is None, "two models do not fit where one does not"
+        return reference.outputs_in(model, cell, dtype)
+
+    assert reference.exact_outputs(cell_of("bf16"), folder, folder, computed).computed_in == "float32"
+
+
+def test_what_input_sets_share_stays_shared_in_another_type() -> None:
+    cache = torch.zeros(2, 3)
+    sets = tuple(Inputs((torch.tensor([place]), cache)) for place in range(2))
+    _, (first, second) = loading.place(LoadedModel(nn.Identity(), sets), cell_of("bf16"), torch.float64)
+    assert first.args[1] is second.args[1]
+    assert first.args[1].dtype is torch.float64
+    assert first.args[0] is not second.args[0]
+
+
+def test_a_training_step_is_not_checked_against_itself(folder: Path) -> None:
+    step = cell_of("fp32").model_copy(update={"task": "train_step"})
+    with pytest.raises(torch.OutOfMemoryError):
+        reference.exact_outputs(step, folder, folder, without_room_for("float64"))
+
+
+@pytest.mark.parametrize("task", ["inference", "forward_backward"])
+@pytest.mark.parametrize(("precision", "lacking"), [("fp32", ("float64",)), ("bf16", ("float64", "float32"))])
+def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_answer_is_still_found(
+    task: str, precision: str, lacking: tuple[str, ...], folder: Path
+) -> None:
+    cell = cell_of(precision).model_copy(update={"task": task})
+    files = {}
+    for name, outputs_in in (("exact", reference.outputs_in), ("eager", without_room_for(*lacking))):
+        files[name] = folder / name
+        reference.compute(ComputeReference(cell=cell, reference=files[name]), folder, folder, outputs_in)
+    exact, known = (accuracy.Reference.load(files[name]) for name in ("exact", "eager"))
+    assert (exact.computed_in, known.computed_in) == ("float64", precision)
+    model = loading.load(cell)
+    with loading.gradients(task):
+        placed = loading.place(model, cell)
+        training = loading.training_of(model, cell)
+        outputs = reference.run_eager(*placed, training)
+    names = training.describe_outputs(placed[1][0]) if training else ()
+    assert accuracy.check(outputs, known, Precision(precision), names).passed
+    # the estimate of eager's error is of the size of the true one
+    for estimated, true in zip(known.eager_rmse, exact.eager_rmse, strict=True):
+        assert true / 30 < estimated < 30 * true or max(estimated, true) < 1e-12
+    doubled = [tuple(2 * tensor for tensor in one) for one in outputs]
+    assert not accuracy.check(doubled, known, Precision(precision), names).passed
+
+
+BROKEN = """
+import torch
+from helpers import multiplied
+
+class Broken(torch.nn.Linear):
+    def forward(self, x):
+        return multiplied(x)
+
+def factory():
+    return Broken(3, 3), (torch.rand(2, 3),)
+"""
+
+
+@pytest.mark.parametrize("task", ["inference", "train_step"])
+def test_a_model_that_fails_raises_its_own_error_before_anything_exact_is_computed(
+    folder: Path, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "helpers", raising=False)
+    (folder / "broken.py").write_text(BROKEN)
+    (folder / "helpers.py").write_text("def multiplied(x):\n    return x @ x\n")
+    cell = Cell(model="broken.py:factory", task=task, precision=Precision.BF16, backend="eager")
+    phases: list[str] = []
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied") as raised:
+        reference.compute(
+            ComputeReference(cell=cell, reference=folder / "reference"), folder, folder, announce=phases.append
+        )
+    assert phases == ["model", "reference", "call"]
+    assert last_frame_beside(folder / "broken.py", raised.value) == "helpers.py, line 2, in multiplied"
+    assert last_frame_beside(Path("/elsewhere/broken.py"), raised.value) == ""
+
+
+def test_the_reference_says_what_it_was_computed_in(tmp_path: Path) -> None:
+    for name in ("float64", "float32"):
+        made = accuracy.Reference(((torch.ones(2),),), (0.5,), name, why_narrower=f"not {name}")
+        made.save(tmp_path / name)
+        loaded = accuracy.Reference.load(tmp_path / name)
+        assert (loaded.computed_in, loaded.why_narrower) == (name, f"not {name}")
+
+
+def test_of_a_huge_output_the_same_places_are_compared() -> None:
+    huge, small = torch.arange(MAX_COMPARED_ELEMENTS + 1), torch.arange(5)
+    first, second = (reference.thinned((huge, small)) for _ in range(2))
+    assert [tensor.numel() for tensor in first] == [MAX_COMPARED_ELEMENTS, 5]
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert first[0].unique().numel() > MAX_COMPARED_ELEMENTS // 2
+
+
+class Tied(nn.Module):
+    """Buffers, and a part that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("offset", torch.rand(3))
+        self.register_buffer("steps", torch.tensor(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(int(self.steps)):
+            x = self.linear(x) + self.offset
+        return x
+
+
+def test_a_layerwise_model_is_exact_beside_its_own_weights() -> None:
+    module = Tied().eval()
+    sets = (Inputs((torch.randn(2, 3),)),)
+    weights = [tensor.clone() for tensor in module.state_dict().values()]
+    cell = cell_of("fp32")
+    with torch.inference_mode():
+        ((found,),) = reference.outputs_in(LoadedModel(module, sets, is_layerwise=True), cell, torch.float64)
+    assert all(torch.equal(one, other) for one, other in zip(module.state_dict().values(), weights, strict=True))
+    with torch.inference_mode():
+        ((expected,),) = reference.outputs_in(LoadedModel(module, sets), cell, torch.float64)
+    assert found.dtype is torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
+
+
+def test_a_reference_is_computed_without_importing_the_compiler(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from bakeoff.measuring.messages import ComputeReference\n"
+        "from bakeoff.measuring.worker import reference; from bakeoff.records.schema import Cell\n"
+        "cell = Cell(model='mlp', dimensions={'batch': 2, 'features': 8, 'hidden': 8}, backend='eager')\n"
+        "folder = Path(sys.argv[1])\n"
+        "found = reference.compute(ComputeReference(cell=cell, reference=folder / 'outputs'), folder, folder)\n"
+        "assert found.work is not None and found.work.flops == 768, found\n"
+        "assert 'torch._dynamo' not in sys.modules, 'it takes two seconds to import'\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, cwd=ROOT)

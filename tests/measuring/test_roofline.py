@@ -1,0 +1,293 @@
+"""The roofline: work counted by hand, and ceilings measured under a made-up clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bakeoff import models
+from bakeoff.judging.fit import summarise
+from bakeoff.measuring.controller import roofline
+from bakeoff.measuring.worker import ceilings
+from bakeoff.measuring.worker.counting import count
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.records.device import CPU
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Ceilings, Latency, TensorCores, Work
+from tests.reports.samples import constant
+
+KIB = 1024
+
+
+def template(name: str, **dimensions: int) -> LoadedModel:
+    family = models.find(name)
+    return family.load(family.resolve(dimensions), seed=0)
+
+
+def work_of(module: nn.Module, *args: torch.Tensor, precision: str = "fp32") -> Work:
+    with torch.inference_mode():
+        return count(module.eval(), Inputs(args), Precision(precision))
+
+
+def size_of(*modules: nn.Module) -> int:
+    """Bytes of all parameters, in the type they have."""
+    return sum(weight.numel() * weight.element_size() for module in modules for weight in module.parameters())
+
+
+# --- operations
+
+
+@pytest.mark.parametrize(
+    ("batch", "seq", "dim", "layers", "heads", "ffn"), [(2, 128, 256, 2, 4, 1024), (3, 7, 8, 1, 2, 5)]
+)
+def test_a_transformer_is_counted_as_by_hand(batch: int, seq: int, dim: int, layers: int, heads: int, ffn: int) -> None:
+    model = template("transformer", batch=batch, seq=seq, dim=dim, layers=layers, heads=heads, ffn=ffn)
+    rows = batch * seq
+    projections = 2 * rows * dim * (3 * dim + dim)
+    attention = 2 * 2 * batch * heads * seq * seq * (dim // heads)  # queries by keys, and their result by values
+    feed_forward = 2 * 2 * rows * dim * ffn
+    found = work_of(model.module, *model.inputs[0].args)
+    assert found.flops == layers * (projections + attention + feed_forward)
+    assert found.bytes_moved == size_of(model.module) + 2 * 4 * rows * dim  # and what comes in and goes out
+
+
+def test_a_convolution_is_counted_as_by_hand() -> None:
+    model = template("conv", batch=2, channels=3, size=16, width=8, classes=5)
+    pixels = 2 * 16 * 16
+    found = work_of(model.module, *model.inputs[0].args)
+    assert found.flops == 2 * pixels * (9 * 3 * 8 + 9 * 8 * 8 + 8 * 5)
+    statistics = 2 * 2 * 8 * 4  # mean and variance of two normalisations; how many batches they saw is not read
+    assert found.bytes_moved == size_of(model.module) + statistics + 4 * pixels * (3 + 5)
+
+
+def test_heads_that_share_keys_are_counted_for_every_query() -> None:
+    class Shared(nn.Module):
+        def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+
+    query, key = torch.randn(2, 8, 10, 16), torch.randn(2, 2, 12, 16)
+    assert work_of(Shared(), query, key).flops == 2 * 2 * (2 * 8 * 10 * 12 * 16)
+
+
+def test_a_layer_that_torch_runs_as_one_operator_is_counted_as_its_parts() -> None:
+    encoder = nn.TransformerEncoderLayer(64, nhead=4, dim_feedforward=128, batch_first=True)
+    assert torch.backends.mha.get_fastpath_enabled()
+    found = work_of(encoder, torch.randn(2, 10, 64))
+    assert found.flops == 2 * 20 * 64 * (4 * 64 + 2 * 128) + 2 * 2 * (2 * 4 * 10 * 10 * 16)
+    assert torch.backends.mha.get_fastpath_enabled()
+    lstm = nn.LSTM(32, 64, batch_first=True)
+    assert work_of(lstm, torch.randn(2, 10, 32)).flops == 2 * 20 * (32 + 64) * 4 * 64
+    assert torch.backends.mkldnn.enabled
+
+
+def test_a_model_without_products_has_bytes_alone() -> None:
+    assert work_of(nn.ReLU(), torch.randn(10)) == Work(flops=0, bytes_moved=80)
+
+
+# --- bytes
+
+
+def test_only_the_looked_up_rows_of_a_table_move() -> None:
+    table = nn.Embedding(1000, 16)
+    row, indices = 16 * 4, torch.tensor([[1, 2, 3]])
+    assert work_of(table, indices).bytes_moved == 3 * row + 3 * 8 + 3 * row
+    # more rows than there are: not more than the whole
+    assert work_of(nn.Embedding(2, 16), torch.zeros(1, 50, dtype=torch.int64)).bytes_moved == 2 * row + 50 * (8 + row)
+
+
+def test_a_table_that_is_also_a_weight_moves_whole_and_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(100, 16)
+            self.unused = nn.Linear(16, 16)
+
+        def forward(self, indices: torch.Tensor) -> torch.Tensor:
+            return functional.linear(self.table(indices), self.table.weight)
+
+    tied = Tied()
+    assert work_of(tied, torch.tensor([1, 2])).bytes_moved == size_of(tied.table) + 2 * 8 + 2 * 100 * 4
+
+
+def test_a_weight_used_twice_or_in_parts_moves_once() -> None:
+    class Reused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(24, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second, _ = self.weight.chunk(3)
+            return functional.linear(functional.linear(x, first), second) + functional.linear(x, first)
+
+    assert work_of(Reused(), torch.randn(1, 8)).bytes_moved == 4 * (2 * 8 * 8 + 8 + 8)
+
+
+def test_weights_inputs_and_outputs_count_in_the_precision_they_have() -> None:
+    linear, x = nn.Linear(8, 8, bias=False), torch.randn(1, 8)
+    assert work_of(linear, x).bytes_moved == 4 * (64 + 16)
+    assert work_of(linear, x, precision="int8").bytes_moved == 64 + 4 * 16
+    assert work_of(linear, x, precision="w4a32").bytes_moved == 64 * 9 / 16 + 4 * 16
+    assert work_of(linear.to(torch.bfloat16), x.to(torch.bfloat16)).bytes_moved == 2 * (64 + 16)
+
+
+def test_counting_raises_what_the_call_raises() -> None:
+    with pytest.raises(RuntimeError, match="shapes"):
+        work_of(nn.Linear(8, 8), torch.randn(1, 9))
+
+
+# --- the floor
+
+
+def latency(median_ms: float) -> Latency | None:
+    return summarise(constant([median_ms]))
+
+
+def test_the_floor_is_the_longer_of_compute_and_memory_time() -> None:
+    best = Ceilings(flops_per_s=1e12, bytes_per_s=1e9)
+    busy = roofline.of(Work(flops=4_000_000_000, bytes_moved=1_000_000), best, latency(8.0))
+    assert (busy.floor_ms, busy.bound, busy.share) == (pytest.approx(4.0), "compute", pytest.approx(0.5))
+    moving = roofline.of(Work(flops=1_000_000, bytes_moved=3_000_000), best, latency(2.0))
+    # a small model's weights stay in a cache: that is not hidden
+    assert (moving.floor_ms, moving.bound, moving.share) == (pytest.approx(3.0), "memory", pytest.approx(1.5))
+    assert roofline.of(Work(flops=1, bytes_moved=1), best, None).share is None
+
+
+# --- what tensor cores do by their maker's figures
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability", "multiprocessors", "sm_clock_mhz", "precision", "tflops_per_s"),
+    [
+        ("Tesla V100-SXM2-16GB", (7, 0), 80, 1530, "fp16", 125),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "fp16", 312),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "bf16", 312),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "tf32", 156),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), 108, 1410, "int8", 624),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 132, 1830, "fp16", 989),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 132, 1830, "tf32", 495),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 132, 1830, "fp8", 1979),
+        ("NVIDIA H200", (9, 0), 132, 1980, "bf16", 1071),
+        ("NVIDIA B200", (10, 0), 148, 1860, "fp16", 2255),
+    ],
+)
+def test_the_rate_of_tensor_cores_is_that_of_the_data_sheet(
+    gpu: str, capability: tuple[int, int], multiprocessors: int, sm_clock_mhz: int, precision: str, tflops_per_s: int
+) -> None:
+    found = ceilings.tensor_cores(gpu, capability, multiprocessors, sm_clock_mhz, Precision(precision))
+    assert found is not None
+    assert found.flops_per_s / 1e12 == pytest.approx(tflops_per_s, abs=0.7)
+    assert found.sm_clock_mhz == sm_clock_mhz
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability", "precision"),
+    [
+        ("NVIDIA H200", (9, 0), "fp32"),  # no tensor cores for it
+        ("NVIDIA A100-SXM4-80GB", (8, 0), "fp8"),
+        ("Tesla V100-SXM2-16GB", (7, 0), "bf16"),
+        ("NVIDIA GeForce RTX 4090", (8, 9), "fp16"),  # half of what an L40S of the same capability has
+        ("NVIDIA of some later year", (99, 0), "fp16"),
+        ("NVIDIA H20", (9, 0), "fp16"),
+        ("NVIDIA H20-3e", (9, 0), "fp16"),
+    ],
+)
+def test_an_unknown_rate_is_none(gpu: str, capability: tuple[int, int], precision: str) -> None:
+    assert ceilings.tensor_cores(gpu, capability, 100, 1500, Precision(precision)) is None
+
+
+def test_the_rate_of_tensor_cores_is_recorded_but_does_not_change_the_floor() -> None:
+    nominal = TensorCores(flops_per_s=2e12, sm_clock_mhz=1980)
+    work, measured = Work(flops=4_000_000_000, bytes_moved=1_000_000), Ceilings(flops_per_s=1e12, bytes_per_s=1e9)
+    found = roofline.of(work, measured.model_copy(update={"tensor_cores": nominal}), latency(8.0))
+    assert found.tensor_cores == nominal
+    assert found.model_copy(update={"tensor_cores": None}) == roofline.of(work, measured, latency(8.0))
+
+
+# --- the ceilings
+
+STEP_NS = 1_000_000
+
+
+class SteppingTime:
+    """A clock that moves by `step_ns` whenever it is read, so that every call seems to take that long."""
+
+    def __init__(self, step_ns: int = STEP_NS) -> None:
+        self.now_ns, self.step_ns = 0, step_ns
+
+    def __call__(self) -> int:
+        self.now_ns += self.step_ns
+        return self.now_ns
+
+
+class ProductTypes(TorchDispatchMode):
+    """Notes the types of the results of matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in ("mm", "_int_mm"):
+            self.seen.add(result.dtype)
+        return result
+
+
+def measured(precision: Precision, step_ns: int = STEP_NS) -> Ceilings:
+    return ceilings.measure(CPU, precision, (8, 16, 32), 64 * KIB, SteppingTime(step_ns))
+
+
+def test_ceilings_are_operations_and_bytes_both_ways_over_seconds() -> None:
+    assert measured(Precision.FP32) == Ceilings(flops_per_s=2 * 32**3 / 1e-3, bytes_per_s=2 * 64 * KIB / 1e-3)
+
+
+def test_sizes_grow_no_further_once_a_product_takes_long() -> None:
+    long_s = ceilings.LONG_PRODUCT_S
+    assert measured(Precision.FP32, int(long_s * 1e9)).flops_per_s == pytest.approx(2 * 8**3 / long_s)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16), ("int8", torch.int32)]
+)
+def test_a_small_type_is_measured_beside_float32(precision: str, dtype: torch.dtype) -> None:
+    with ProductTypes() as types:
+        measured(Precision(precision))
+    assert types.seen == {dtype, torch.float32}
+
+
+def test_there_is_no_ceiling_for_what_the_cpu_cannot_multiply() -> None:
+    with pytest.raises(Unsupported, match="no fp8 product to measure on the CPU"):
+        measured(Precision.FP8)
+
+
+def test_the_array_is_far_larger_than_the_caches_and_fits_into_memory() -> None:
+    mib, plenty = KIB * KIB, 2**40
+    assert ceilings.cpu_copy_bytes(0, plenty) == ceilings.cpu_copy_bytes(32 * mib, plenty) == 256 * mib
+    assert ceilings.cpu_copy_bytes(100 * mib, plenty) == 400 * mib
+    assert ceilings.cpu_copy_bytes(1024 * mib, plenty) == 1024 * mib
+    assert ceilings.cpu_copy_bytes(0, 800 * mib) == 100 * mib
+
+
+def test_caches_are_read_as_linux_tells_of_them(tmp_path: Path) -> None:
+    for processor, last in (("0", "0-1"), ("1", "0-1"), ("2", "2-3")):
+        for index, (level, shared, kib) in enumerate([("1", processor, 32), ("2", processor, 512), ("3", last, 32768)]):
+            cache = tmp_path / f"cpu{processor}" / "cache" / f"index{index}"
+            cache.mkdir(parents=True)
+            for name, text in (("level", level), ("shared_cpu_list", shared), ("size", f"{kib}K")):
+                (cache / name).write_text(f"{text}\n")
+    (tmp_path / "cpu2" / "cache" / "index3").mkdir()  # one that tells nothing
+    assert ceilings.last_level_cache_bytes(tmp_path) == 2 * 32768 * KIB
+    assert ceilings.last_level_cache_bytes(tmp_path / "none") == 0
+
+
+def test_this_machine_is_measured_within_reason() -> None:
+    found = ceilings.measure(CPU, Precision.FP32)
+    assert 1e8 < found.flops_per_s < 1e15
+    assert 1e8 < found.bytes_per_s < 1e13

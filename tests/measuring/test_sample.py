@@ -1,0 +1,56 @@
+"""A sample keeps one input and the outputs that it must give, for what is exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bakeoff.backends.calling import sampled
+from bakeoff.measuring.worker.sample import Sample, allowed_rmse
+from bakeoff.models.base import Inputs
+from bakeoff.records.precision import Precision
+from bakeoff.shipping.export import Sample as Read
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        return 2 * tensor
+
+
+def test_a_sample_is_read_without_torch_and_bfloat16_is_kept_as_words(tmp_path: Path) -> None:
+    given = torch.tensor([[1.0, -2.5]], dtype=torch.bfloat16)
+    Sample.of(Doubled(), Inputs((given,))).save(tmp_path / "s.npz", [2 * given.double()], [0.01], Precision.BF16)
+    facts = Read.read(tmp_path / "s.npz")
+    assert (facts.inputs, facts.outputs[0].shape, facts.outputs[0].type) == (("bfloat16",), (1, 2), "bfloat16")
+    assert facts.compares_all
+    with np.load(tmp_path / "s.npz") as arrays:
+        words = torch.from_numpy(arrays["input_0"]).view(torch.bfloat16)
+        assert torch.equal(words, given)
+        assert arrays["output_0"].tolist() == [[2.0, -5.0]]
+    assert [path.name for path in tmp_path.iterdir()] == ["s.npz"]
+
+
+def test_the_places_of_a_large_output_are_kept(tmp_path: Path) -> None:
+    given = torch.arange(100, dtype=torch.float32)
+    exact = sampled(2 * given, 10).double()
+    Sample.of(Doubled(), Inputs((given,))).save(tmp_path / "s.npz", [exact], [0.0], Precision.FP32)
+    assert not Read.read(tmp_path / "s.npz").compares_all
+    with np.load(tmp_path / "s.npz") as arrays:
+        assert arrays["output_0"].tolist() == (2 * arrays["input_0"])[arrays["places_0"]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("eager_rmse", "precision", "allowed"),
+    [
+        (0.0, Precision.FP32, 1e-5 + 2 * 1.3e-6),  # allclose passes it
+        (0.1, Precision.FP32, 0.2),  # twice eager's
+        (10.0, Precision.INT8, 2 * 10**-0.5),  # never more than a share of the output
+        (float("nan"), Precision.FP32, 1e-5 + 2 * 1.3e-6),
+    ],
+)
+def test_what_is_allowed_is_what_passed_the_run(eager_rmse: float, precision: Precision, allowed: float) -> None:
+    exact = torch.tensor([2.0, -2.0, float("inf")])
+    assert allowed_rmse(exact, eager_rmse, precision) == pytest.approx(allowed)

@@ -1,0 +1,416 @@
+"""Taking samples of a build with scripted latencies, under a clock that only its calls move."""
+
+import gc
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from bakeoff.backends.base import Compiled, Wrapped
+from bakeoff.judging.constraints import Requirements
+from bakeoff.measuring.controller.cell_record import doubt_of
+from bakeoff.measuring.worker import sampling
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.models.base import Inputs
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.records.device import CPU
+from bakeoff.records.schema import Doubt, DoubtKind, WarmUp
+
+MS = 1_000_000
+
+
+@dataclass
+class FakeTime:
+    now_ns: int = 0
+
+    def read(self) -> int:
+        return self.now_ns
+
+
+@dataclass
+class Scripted(Compiled):
+    """`latency_ms` of the number of the call; binding takes `bind_ms`."""
+
+    time: FakeTime
+    latency_ms: Callable[[int], float] = lambda call: 1.0
+    bind_ms: float = 0.0
+    compiles_until_call: int = 0
+    fails_at_call: int | None = None
+    calls: int = 0
+    bound: list[Inputs] = field(default_factory=list)
+    collecting: list[bool] = field(default_factory=list)
+
+    def bind(self, inputs: Inputs) -> None:
+        self.bound.append(inputs)
+        self.time.now_ns += int(self.bind_ms * MS)
+
+    def run(self) -> None:
+        self.calls += 1
+        self.collecting.append(gc.isenabled())
+        if self.calls == self.fails_at_call:
+            raise RuntimeError("scripted")
+        self.time.now_ns += int(self.latency_ms(self.calls) * MS)
+
+    def outputs(self) -> tuple[torch.Tensor, ...]:
+        return ()
+
+    def compilations(self) -> int:
+        return min(self.calls, self.compiles_until_call)
+
+
+SETS = [Inputs((index,)) for index in range(4)]
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+def clock_of(time: FakeTime) -> Clock:
+    return Clock(CPU, time.read)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen_garbage() -> Iterator[None]:
+    """As in a measuring process, collections leave alone what was there before: in a test run that is a great deal."""
+    sampling.freeze_garbage()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The garbage collector, on again afterwards."""
+    yield
+    gc.enable()
+
+
+def warmed(compiled: Scripted, min_s: float = 0.5, limit_s: float = sampling.WARM_UP_LIMIT_S) -> WarmUp:
+    return sampling.warm_up(compiled, SETS, clock_of(compiled.time), min_s, limit_s=limit_s)
+
+
+def test_a_burst_lasts_as_long_as_it_should(time: FakeTime) -> None:
+    samples = sampling.burst(Scripted(time), SETS, clock_of(time), 0.05, 10)
+    assert samples == [MS] * 50
+
+
+def test_a_burst_has_at_least_its_calls(time: FakeTime) -> None:
+    samples = sampling.burst(Scripted(time, lambda call: 30.0), SETS, clock_of(time), 0.05, 10)
+    assert samples == [30 * MS] * 10
+
+
+@pytest.mark.parametrize(("latency_ms", "calls"), [(1.0, 60), (100.0, 19), (150.0, 14), (1000.0, 4)])
+def test_a_burst_has_the_calls_wanted_as_far_as_they_take_little_time(
+    time: FakeTime, latency_ms: float, calls: int
+) -> None:
+    samples = sampling.burst(Scripted(time, lambda call: latency_ms), SETS, clock_of(time), 0.06, 4, 19)
+    assert len(samples) == calls
+
+
+def test_every_call_is_a_sample_in_order(time: FakeTime) -> None:
+    samples = sampling.burst(Scripted(time, lambda call: call), SETS, clock_of(time), 0.0, 5)
+    assert samples == [MS, 2 * MS, 3 * MS, 4 * MS, 5 * MS]
+
+
+def test_inputs_rotate(time: FakeTime) -> None:
+    compiled = Scripted(time)
+    sampling.burst(compiled, SETS, clock_of(time), 0.0, 6)
+    assert [inputs.args[0] for inputs in compiled.bound] == [0, 1, 2, 3, 0, 1]
+
+
+def test_binding_is_not_timed(time: FakeTime) -> None:
+    assert sampling.burst(Scripted(time, bind_ms=5.0), SETS, clock_of(time), 0.0, 10) == [MS] * 10
+
+
+def test_the_device_is_waited_for_on_either_side_of_a_call(time: FakeTime) -> None:
+    clock = clock_of(time)
+    queued_ms = 0.0
+
+    class Queueing(Scripted):
+        def bind(self, inputs: Inputs) -> None:
+            nonlocal queued_ms
+            queued_ms += 7.0
+
+        def run(self) -> None:
+            nonlocal queued_ms
+            queued_ms += 2.0
+
+    def synchronise() -> None:
+        nonlocal queued_ms
+        time.now_ns += int(queued_ms * MS)
+        queued_ms = 0.0
+
+    clock.synchronise = synchronise
+    assert sampling.burst(Queueing(time), SETS, clock, 0.0, 3) == [2 * MS] * 3
+
+
+def noise(time: FakeTime, seed: int) -> Callable[[int], float]:
+    """Of a loud machine: each window of 125 ms has a level of its own, 10 % apart (standard deviation)."""
+
+    def latency_ms(_: int) -> float:
+        return random.Random(f"{seed}/{time.now_ns // (125 * MS)}").lognormvariate(0.0, 0.1)
+
+    return latency_ms
+
+
+def test_a_steady_latency_is_warm_after_the_least_time(time: FakeTime) -> None:
+    warm_up = warmed(Scripted(time))
+    assert warm_up.steady
+    assert 0.5 <= warm_up.seconds < 0.65
+    assert warm_up.calls == round(warm_up.seconds * 1000)
+
+
+def test_a_warm_up_has_at_least_ten_calls(time: FakeTime) -> None:
+    warm_up = warmed(Scripted(time, lambda call: 1000.0))
+    assert warm_up.calls >= 10 and warm_up.steady
+
+
+def test_a_latency_that_decays_is_waited_for(time: FakeTime) -> None:
+    compiled = Scripted(time, lambda call: 1.0 + 4.0 * 0.995**call)
+    warm_up = warmed(compiled)
+    assert warm_up.steady
+    assert warm_up.seconds > 0.9
+    assert compiled.latency_ms(compiled.calls) < 1.03
+
+
+def test_a_latency_that_keeps_drifting_is_not_steady(time: FakeTime) -> None:
+    warm_up = warmed(Scripted(time, lambda call: 1.0 * 1.0005**call), limit_s=3.0)
+    assert not warm_up.steady and not warm_up.trendless
+    assert doubt_of(warm_up) == Doubt(kind=DoubtKind.WARM_UP, values={"seconds": warm_up.seconds})
+    assert 3.0 <= warm_up.seconds < 3.5
+
+
+@pytest.mark.parametrize(("swing", "steady"), [(1.015, True), (1.03, False)])
+def test_windows_agree_within_two_percent(time: FakeTime, swing: float, steady: bool) -> None:
+    # 125 ms of calls are a window, so the level changes about once in each
+    compiled = Scripted(time, lambda call: swing if (call // 125) % 2 else 1.0)
+    assert warmed(compiled, limit_s=2.0).steady is steady
+
+
+def test_windows_that_differ_and_go_nowhere_are_given_up_soon(time: FakeTime) -> None:
+    compiled = Scripted(time, lambda call: 1.2 if (call // 125) % 2 else 1.0)
+    warm_up = warmed(compiled)
+    assert not warm_up.steady and warm_up.trendless
+    assert doubt_of(warm_up) == Doubt(kind=DoubtKind.WARM_UP_NOISE)
+    assert 1.5 <= warm_up.seconds < 2.5 < sampling.WARM_UP_LIMIT_S
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_alone_is_no_warm_up(time: FakeTime, seed: int) -> None:
+    warm_up = warmed(Scripted(time, noise(time, seed)))
+    assert warm_up.seconds < 10.0 < sampling.WARM_UP_LIMIT_S
+
+
+def test_what_gets_faster_beneath_noise_is_mostly_waited_for(time: FakeTime) -> None:
+    """From twice as long, by half of what is left each second: after two of them a quarter of it is left."""
+
+    def warmed_up(seed: int) -> WarmUp:
+        jitter, begun_ns = noise(time, seed), time.now_ns
+        return warmed(Scripted(time, lambda call: jitter(call) * (1.0 + 0.5 ** ((time.now_ns - begun_ns) / 1e9))))
+
+    found = [warmed_up(seed) for seed in range(60)]
+    given_up = [warm_up for warm_up in found if not warm_up.steady]
+    assert len(given_up) > 20  # the others had three windows that agree, by chance or at last
+    assert sum(warm_up.seconds < 2.0 for warm_up in given_up) <= 0.1 * len(found)
+
+
+def test_windows_that_differ_and_get_faster_are_waited_for(time: FakeTime) -> None:
+    def latency_ms(call: int) -> float:
+        return (1.2 if time.now_ns // (125 * MS) % 2 else 1.0) * (1.0 + 4.0 * 0.999**call)
+
+    warm_up = warmed(Scripted(time, latency_ms))
+    assert not warm_up.steady
+    assert warm_up.seconds > 3.0
+
+
+def test_what_compiles_is_not_given_up(time: FakeTime) -> None:
+    compiled = Scripted(time, lambda call: 1.2 if (call // 125) % 2 else 1.0, compiles_until_call=3000)
+    warmed(compiled)
+    assert compiled.calls > 3000
+
+
+def test_compilations_that_go_on_keep_it_from_being_steady(time: FakeTime) -> None:
+    assert not warmed(Scripted(time, compiles_until_call=10**6), limit_s=2.0).steady
+    settled = Scripted(time, compiles_until_call=700)
+    assert warmed(settled).steady
+    assert settled.calls > 700 + 2 * 125
+
+
+def test_a_further_process_is_given_less_time_to_become_steady(time: FakeTime) -> None:
+    drifting = Scripted(time, lambda call: 1.0 * 1.0005**call)
+    warm_up = sampling.warm_up(drifting, SETS, clock_of(time), 0.5, is_first=False)
+    assert not warm_up.steady
+    assert warm_up.seconds < 2.5 < sampling.WARM_UP_LIMIT_S
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_further_process_does_not_wait_for_noise_to_end(time: FakeTime, seed: int) -> None:
+    warm_up = sampling.warm_up(Scripted(time, noise(time, seed)), SETS, clock_of(time), 0.5, is_first=False)
+    assert 0.25 <= warm_up.seconds < 0.7
+
+
+def test_a_further_process_warms_up_while_it_gets_faster(time: FakeTime) -> None:
+    """From twice as long. What calls are slower by in the end, under a fifth, is not waited for."""
+    warming = Scripted(time, lambda call: 2.0 * (1 + 0.99**call))
+    warm_up = sampling.warm_up(warming, SETS, clock_of(time), 0.5, is_first=False)
+    assert 0.45 < warm_up.seconds < sampling.REPEATED_WARM_UP_LIMIT_S
+    assert 0.99**warming.calls < 0.2
+
+
+def test_a_further_process_warms_up_while_something_is_compiled(time: FakeTime) -> None:
+    compiling = Scripted(time, compiles_until_call=600)
+    assert sampling.warm_up(compiling, SETS, clock_of(time), 0.5, is_first=False).calls > 600
+
+
+def test_a_further_process_that_is_steady_warms_up_for_half_the_time(time: FakeTime) -> None:
+    warm_up = sampling.warm_up(Scripted(time), SETS, clock_of(time), 0.5, is_first=False)
+    assert warm_up.steady and warm_up.calls >= 10
+    assert not warm_up.trendless and not doubt_of(warm_up)
+    assert 0.25 <= warm_up.seconds < 0.35
+
+
+def test_a_longer_warm_up_than_the_limit_is_granted(time: FakeTime) -> None:
+    warm_up = warmed(Scripted(time), min_s=1.0, limit_s=0.1)
+    assert warm_up.steady and warm_up.seconds >= 1.0
+
+
+class Choosing(Scripted):
+    """A build that takes two milliseconds a call until it is final, and then one."""
+
+    def __init__(self, time: FakeTime, final_at_call: int) -> None:
+        super().__init__(time, lambda call: 2.0 if call <= final_at_call else 1.0)
+        self.final_at_call, self.restored, self.was_finalised = final_at_call, 0, False
+
+    def restore(self) -> None:
+        self.restored += 1
+
+    def is_final(self) -> bool:
+        return self.was_finalised or self.calls >= self.final_at_call
+
+    def finalise(self) -> None:
+        self.was_finalised = True
+
+
+def test_a_build_is_called_until_it_is_final(time: FakeTime) -> None:
+    compiled = Choosing(time, final_at_call=1000)
+    found = sampling.call_until_final(compiled, SETS, clock_of(time))
+    assert found is not None and found.calls == compiled.calls
+    # calls come in windows of half a second, and the last window goes on after the choice
+    assert 1000 <= found.calls < 1500
+    assert found.seconds == pytest.approx(2.0 + (found.calls - 1000) / 1e3)
+    assert not compiled.was_finalised and compiled.restored >= 4, "training begins anew with each window"
+
+
+def test_a_build_that_does_not_become_final_has_to_stay_as_it_is(time: FakeTime) -> None:
+    compiled = Choosing(time, final_at_call=10**9)
+    found = sampling.call_until_final(compiled, SETS, clock_of(time), limit_s=3.0)
+    assert found is not None and found.seconds == pytest.approx(3.0)
+    assert compiled.was_finalised
+
+
+def test_a_build_that_is_final_is_not_called(time: FakeTime) -> None:
+    compiled = Scripted(time)
+    assert sampling.call_until_final(compiled, SETS, clock_of(time)) is None and compiled.calls == 0
+
+
+def test_a_wrapper_is_final_when_the_build_inside_is(time: FakeTime) -> None:
+    inner = Choosing(time, final_at_call=10)
+    wrapper = Wrapped(inner)
+    assert not wrapper.is_final()
+    wrapper.finalise()
+    assert wrapper.is_final() and inner.was_finalised
+
+
+def test_throughput_is_calls_over_time(time: FakeTime) -> None:
+    throughput = sampling.throughput(Scripted(time, lambda call: 2.0, bind_ms=50.0), SETS, clock_of(time))
+    assert throughput.calls_per_s == pytest.approx(500.0)
+    assert throughput.block_s == pytest.approx(0.1)
+    assert throughput.blocks == sampling.THROUGHPUT_BLOCKS
+
+
+def test_throughput_is_that_of_the_median_block(time: FakeTime) -> None:
+    # one call ahead of the blocks, then a slow block of 25 calls, then two of 100
+    compiled = Scripted(time, lambda call: 4.0 if call <= 26 else 1.0)
+    assert sampling.throughput(compiled, SETS, clock_of(time)).calls_per_s == pytest.approx(1000.0)
+
+
+def test_throughput_of_a_device_that_lags_behind_is_the_devices(time: FakeTime) -> None:
+    clock = clock_of(time)
+    compiled = Scripted(time, lambda call: 0.1)  # the host's part; the device takes 2 ms, and queues
+    done_ns = 0
+
+    def synchronise() -> None:
+        nonlocal done_ns
+        time.now_ns = max(time.now_ns, done_ns)
+
+    def run() -> None:
+        nonlocal done_ns
+        Scripted.run(compiled)
+        done_ns = max(done_ns, time.now_ns) + 2 * MS
+
+    clock.synchronise = synchronise
+    compiled.run = run  # type: ignore[method-assign]
+    throughput = sampling.throughput(compiled, SETS, clock)
+    assert throughput.calls_per_s == pytest.approx(500.0, rel=0.02)
+    assert throughput.block_s < 0.3
+
+
+def test_device_time_needs_a_device(time: FakeTime) -> None:
+    assert sampling.device_time(Scripted(time), SETS, clock_of(time)) is None
+
+
+@pytest.mark.parametrize(("seconds", "rounds", "warm_up_s"), [(0.1, 12, 0.05), (1.5, 12, 0.5), (9.0, 30, 0.5)])
+def test_bursts_hold_the_time_and_a_hundred_calls(seconds: float, rounds: int, warm_up_s: float) -> None:
+    plan = SamplingPlan.lasting(seconds)
+    assert (plan.processes, plan.most_processes, plan.rounds) == (3, 20, rounds)
+    assert plan.processes * plan.rounds * plan.burst_s == pytest.approx(seconds)
+    assert plan.processes * plan.rounds * plan.burst_calls >= 100
+    assert plan.burst_s <= 0.1
+    assert plan.warm_up_s == warm_up_s
+
+
+def test_a_single_process_takes_the_calls_of_one_of_three() -> None:
+    one, three = SamplingPlan.lasting(0.3, processes=1), SamplingPlan.lasting(0.3, processes=3)
+    assert one.rounds * one.burst_calls == three.rounds * three.burst_calls < 100
+
+
+def test_a_percentile_that_is_required_has_the_calls_it_takes() -> None:
+    plan = SamplingPlan.lasting(1.5, wanted_calls=Requirements.parse("build_s<60, p90_ms<5, p99_ms<5").calls)
+    assert plan.processes * plan.rounds * plan.wanted_calls >= 662
+    assert plan.processes * plan.rounds * plan.burst_calls < 662
+    unasked = SamplingPlan.lasting(1.5)
+    assert SamplingPlan.lasting(1.5, wanted_calls=Requirements.parse("build_s<60").calls) == unasked
+
+
+@pytest.mark.parametrize(("asked", "most"), [(1, 1), (2, 2), (3, 20), (5, 20), (22, 22)])
+def test_fewer_processes_than_an_interval_needs_are_taken_as_they_are(asked: int, most: int) -> None:
+    plan = SamplingPlan.lasting(1.5, asked)
+    assert (plan.processes, plan.most_processes) == (asked, most)
+    assert plan.processes * plan.rounds * plan.burst_s == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    "take", [lambda *a: sampling.burst(*a, 0.0, 5), sampling.throughput], ids=["burst", "throughput"]
+)
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("fails_at_call", [None, 4])
+def test_no_garbage_is_collected_while_samples_are_taken(
+    time: FakeTime,
+    collector: None,
+    take: Callable[..., object],
+    enabled: bool,
+    fails_at_call: int | None,
+) -> None:
+    compiled = Scripted(time, fails_at_call=fails_at_call)
+    if not enabled:
+        gc.disable()
+    if fails_at_call is None:
+        take(compiled, SETS, clock_of(time))
+    else:
+        with pytest.raises(RuntimeError, match="scripted"):
+            take(compiled, SETS, clock_of(time))
+    assert gc.isenabled() is enabled
+    assert len(compiled.collecting) >= 4
+    assert not any(compiled.collecting[1:])

@@ -1,0 +1,46 @@
+"""Training tasks through the whole harness: planned, built, checked, measured and reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bakeoff.planning.plan import Request, plan
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Status
+from bakeoff.shipping import reproduce
+from tests.support.measuring import by_label, measure
+
+SMALL = {"batch": ("2",), "features": ("8",), "hidden": ("8",)}
+
+
+def test_a_training_cell_ends_as_a_record_with_its_stages(tmp_path: Path) -> None:
+    report = measure(tmp_path / "run", "eager", "onnx", task="train_step", set=SMALL)
+    records = by_label(report)
+    eager = records["eager"]
+    assert eager.status is Status.OK, eager.log_tail
+    assert eager.latency is not None and eager.roofline is not None and eager.accuracy is not None
+    assert [stage.name for stage in eager.stages] == ["forward", "backward", "optimizer"]
+    assert all(stage.calls >= 20 and stage.median_ms > 0 for stage in eager.stages)
+    assert eager.settings["optimizer"] == "AdamW"
+    assert eager.command.endswith("--task train_step --min-time 0.05 --processes 1")
+    assert records["onnx"].status is Status.UNSUPPORTED
+    assert "has no backward" in records["onnx"].reason
+    # three products forward; backward two of each but the first, whose input asks for no gradient
+    assert eager.roofline.flops == 2 * 2 * 8 * 8 * (3 + 5)
+    with pytest.raises(UsageError, match="no script for task train_step"):
+        reproduce.script_for(report, eager)
+    other = eager.model_copy(update={"cell": eager.cell.model_copy(update={"model": "attention"})})
+    with pytest.raises(UsageError, match="no script for model attention"):
+        reproduce.script_for(report, other)
+
+
+def test_tasks_are_contests_of_their_own() -> None:
+    ids = {plan(Request(models=("mlp",), devices=("cpu",), task=task))[0].id for task in ("inference", "train_step")}
+    assert len(ids) == 2
+
+
+def test_an_unknown_task_is_named() -> None:
+    with pytest.raises(UsageError, match="unknown task 'train': did you mean 'train_step'"):
+        plan(Request(devices=("cpu",), task="train"))

@@ -1,0 +1,378 @@
+"""From requests to cells."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bakeoff import backends, cli
+from bakeoff.backends.base import Suits
+from bakeoff.commands import run as runs
+from bakeoff.measuring import session as measuring
+from bakeoff.measuring.controller.cell_record import common_fields
+from bakeoff.planning.configurations import expand_backends
+from bakeoff.planning.plan import Request, command_for, plan, refusal
+from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.schema import Cell, Report
+from tests.fakes import suite
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def request(**fields: object) -> Request:
+    given: dict[str, object] = {"models": ("mlp",), "backends": ("null",), "devices": ("cpu",), **fields}
+    return Request.model_validate(given)
+
+
+def error_line(**fields: object) -> str:
+    with pytest.raises(UsageError) as caught:
+        plan(request(**fields))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_name_means_the_backends_default_mode() -> None:
+    assert expand_backends(["inductor"]) == [("inductor", "default", True)]
+
+
+def test_an_alias_means_the_backend_it_stands_for() -> None:
+    assert expand_backends(["jit", "torch_compile/freezing", "onnxruntime"]) == [
+        ("torchscript", "default", True),
+        ("inductor", "freezing", True),
+        ("onnx", "default", True),
+    ]
+
+
+def test_name_slash_all_is_every_mode_and_only_the_default_was_asked_for_by_name() -> None:
+    expanded = expand_backends(["inductor/all"])
+    inductor = backends.create("inductor")
+    assert [mode for _, mode, _ in expanded] == [mode for mode in inductor.modes if mode not in inductor.spelled_out]
+    assert [mode for _, mode, by_name in expanded if by_name] == ["default"]
+
+
+def test_all_is_the_default_mode_of_every_backend_but_those_for_tests() -> None:
+    expanded = expand_backends(["all"])
+    assert expanded == [(name, "default", False) for name in backends.in_all()]
+    assert expand_backends(["hotpath"]) == [("hotpath", "default", True)] and "hotpath" not in backends.in_all()
+    assert "null" not in [backend for backend, _, _ in expanded]
+
+
+def test_a_mode_that_spells_out_the_default_can_be_named_and_is_not_measured_twice() -> None:
+    assert expand_backends(["onnx/cpu"]) == [("onnx", "cpu", True)]
+    modes = [mode for _, mode, _ in expand_backends(["onnx/all"])]
+    assert modes == ["default", "cuda-graph", "opset-23", "int8-products", "tensorrt-ep", "tensorrt-rtx", "openvino-ep"]
+
+
+def test_all_slash_all_is_every_mode_of_every_backend() -> None:
+    expected = [
+        (name, mode, False)
+        for name in backends.in_all()
+        for mode in backends.create(name).modes
+        if mode not in backends.create(name).spelled_out
+    ]
+    assert expand_backends(["all/all"]) == expected
+
+
+def planned_labels(**fields: object) -> list[str]:
+    return [planned.cell.label for contest in plan(request(**fields)) for planned in contest.cells]
+
+
+def test_best_is_what_has_won_somewhere_on_this_device_for_this_kind_of_model() -> None:
+    for_images = planned_labels(models=("conv",), backends=("best",))
+    for_others = planned_labels(models=("mlp",), backends=("best",))
+    assert {"eager", "eager/channels-last", "torchscript/channels-last", "onnx", "openvino"} <= set(for_images)
+    assert for_images[0] == for_others[0] == "eager"
+    for_convolutions = {label for label in for_images if "channels-last" in label} | {"inductor/freezing"}
+    assert for_others == [label for label in for_images if label not in for_convolutions]
+    on_cuda = planned_labels(models=("conv",), backends=("best",), devices=("cuda",))
+    assert {"eager", "eager/cuda-graph", "inductor/reduce-overhead-channels-last"} <= set(on_cuda)
+    assert not {"openvino", "triton"} & set(on_cuda), "what cannot run there, or has no kernel for it, is no best mode"
+
+
+def test_best_of_one_backend_is_never_nothing() -> None:
+    assert planned_labels(backends=("eager", "triton/best")) == ["eager", "triton"]
+    assert expand_backends(["null/best"]) == [("null", "default", True)]
+
+
+def test_a_mode_for_images_is_refused_without_a_process_where_the_model_has_none() -> None:
+    cells = [
+        planned.cell
+        for contest in plan(request(models=("mlp", "conv"), backends=("eager/channels-last",)))
+        for planned in contest.cells
+    ]
+    assert [refusal(cell)[1] for cell in cells] == [
+        "mlp has no convolution, and channels-last is for those: use eager",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("name", backends.names())
+def test_the_best_modes_are_modes_and_eager_in_its_default_mode_is_always_among_them(name: str) -> None:
+    backend = backends.create(name)
+    assert backend.best.keys() <= backend.modes.keys()
+    assert backend.channels_last.keys() | set(backend.channels_last.values()) <= backend.modes.keys()
+    assert name != "eager" or backend.best["default"] == Suits()
+
+
+def test_a_configuration_named_twice_is_there_once() -> None:
+    assert expand_backends(["null", "null/default", "null/slow", "null"]) == [
+        ("null", "default", True),
+        ("null", "slow", True),
+    ]
+
+
+@pytest.mark.parametrize("asked", [["all", "jit"], ["jit", "all"]])
+def test_a_backend_named_beside_all_was_asked_for_by_name(asked: list[str]) -> None:
+    assert [backend for backend, _, by_name in expand_backends(asked) if by_name] == ["torchscript"]
+
+
+def test_a_mode_named_beside_all_of_its_backend_was_asked_for_by_name() -> None:
+    by_name = [mode for _, mode, by_name in expand_backends(["null/all", "null/slow"]) if by_name]
+    assert by_name == ["default", "slow"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("onx", "unknown backend 'onx': did you mean 'onnx'?"),
+        ("inductor/max-autotun", "unknown mode of inductor 'max-autotun': did you mean 'max-autotune'?"),
+        ("all/freezing", "write 'all/all'"),
+        ("zzz", "known: aotinductor, eager"),
+    ],
+)
+def test_an_unknown_configuration_is_refused_with_the_nearest(asked: str, said: str) -> None:
+    assert said in error_line(backends=(asked,))
+
+
+def test_a_contest_holds_the_cells_that_differ_in_backend_and_mode_alone() -> None:
+    contests = plan(
+        request(models=("mlp", "conv"), backends=("eager", "null/all"), devices=("cpu", "cuda:1"), precision=("fp16",))
+    )
+    assert len(contests) == 4
+    for contest in contests:
+        assert len(contest.cells) == 1 + len(backends.create("null").modes)
+        rests = {
+            planned.cell.model_copy(update={"backend": "", "mode": ""}).model_dump_json() for planned in contest.cells
+        }
+        assert len(rests) == 1
+        assert {planned.cell.contest_id for planned in contest.cells} == {contest.id}
+    assert [(contest.cells[0].cell.model, contest.cells[0].cell.device) for contest in contests] == [
+        ("mlp", "cpu"),
+        ("mlp", "cuda:1"),
+        ("conv", "cpu"),
+        ("conv", "cuda:1"),
+    ]
+
+
+def test_several_values_of_a_dimension_give_a_contest_each() -> None:
+    contests = plan(request(models=("mlp", "conv"), set={"batch": ("1", "8")}))
+    assert [(contest.cells[0].cell.model, contest.cells[0].cell.dimensions["batch"]) for contest in contests] == [
+        ("mlp", 1),
+        ("mlp", 8),
+        ("conv", 1),
+        ("conv", 8),
+    ]
+
+
+def test_sweeps_over_two_dimensions_are_crossed() -> None:
+    contests = plan(request(set={"batch": ("1", "8"), "hidden": ("2", "3", "4")}))
+    assert len({contest.id for contest in contests}) == 6
+
+
+def test_a_value_spelled_twice_is_one_cell() -> None:
+    (contest,) = plan(request(set={"batch": ("1", "01")}))
+    assert len(contest.cells) == 1
+
+
+def test_dimensions_not_given_are_the_models_defaults() -> None:
+    (contest,) = plan(request(set={"batch": ("3",)}))
+    assert contest.cells[0].cell.dimensions == {"batch": 3, "features": 256, "hidden": 512}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"models": ("trnsformer",)}, "unknown model 'trnsformer': did you mean 'transformer'?"),
+        ({"models": ("mlp", "")}, "no model named"),
+        ({"models": ()}, "no model named"),
+        ({"backends": ()}, "no backend named"),
+        ({"precision": ()}, "no precision named"),
+        ({"devices": ("gpu",)}, "unknown device 'gpu': write cpu, cuda or cuda:N"),
+        ({"devices": ("cuda:x",)}, "unknown device 'cuda:x'"),
+        ({"precision": ("fp23",)}, "unknown precision 'fp23': did you mean 'fp32'?"),
+        ({"task": "inferense"}, "unknown task 'inferense': did you mean 'inference'?"),
+        ({"set": {"bach": ("1",)}}, "unknown dimension of mlp 'bach': did you mean 'batch'?"),
+        ({"set": {"batch": ("0",)}}, "must be at least 1, not 0"),
+        ({"set": {"batch": ("two",)}}, "takes a whole number, not 'two'"),
+        ({"set": {"batch": ()}}, "--set batch= has no value"),
+        ({"models": ("transformer",), "set": {"heads": ("3",)}}, "heads"),
+        ({"builds": 4, "processes": 3}, "--builds 4: each build needs a process"),
+    ],
+)
+def test_what_does_not_exist_is_refused_in_one_line(fields: dict[str, object], said: str) -> None:
+    assert said in error_line(**fields)
+
+
+def commanded(command: str, monkeypatch: pytest.MonkeyPatch) -> Request:
+    """The request that the command line `command` makes."""
+    made: list[Request] = []
+
+    def note(request: Request, *rest: object) -> tuple[Report, object]:
+        made.append(request)
+        raise UsageError("noted")
+
+    monkeypatch.setattr(runs, "run", note)
+    words = shlex.split(command)
+    assert words[0] == "bakeoff"
+    cli.main(words[1:])
+    return made[0]
+
+
+@pytest.mark.parametrize("mode", ["default", "slow"])
+@pytest.mark.parametrize("folder", ["plain", "with a space"])
+def test_the_command_of_a_cell_plans_that_cell(
+    mode: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restored_signals: None
+) -> None:
+    file = tmp_path / folder / "mine.py"
+    file.parent.mkdir()
+    file.write_text("def factory(batch: int = 1, text: str = 'x'): ...\n")
+    (contest,) = plan(
+        request(
+            models=(f"{file}:factory",),
+            backends=(f"null/{mode}",),
+            devices=("cuda:1",),
+            precision=("bf16",),
+            set={"batch": ("3",), "text": ("two $words",)},
+            seed=7,
+        )
+    )
+    cell = contest.cells[0].cell
+    (again,) = plan(commanded(command_for(cell), monkeypatch))
+    assert [planned.cell.backend for planned in again.cells] == ["eager", "null"]
+    assert again.cells[-1].cell == cell
+    assert not again.cells[-1].strict
+    (strictly,) = plan(commanded(command_for(cell, ["--strict"]), monkeypatch))
+    assert [(planned.cell, planned.strict) for planned in strictly.cells[1:]] == [(cell, True)]
+
+
+def test_a_command_says_how_the_cell_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured_by = {
+        "processes": 3,  # typed, although as many as by default: every cell gets them
+        "builds": 2,
+        "min_time_s": 0.6,
+        "time_limit_s": 90.0,
+        "schedule": "sequential",
+        "start_method": "spawn",
+        "require": "p99_ms<5, build_s<60",
+        "calls": 1000,
+    }
+    (contest,) = plan(request(backends=("null/slow",), **measured_by))
+    planned = contest.cells[0]
+    again = commanded(command_for(planned.cell, planned.options), monkeypatch)
+    assert {name: getattr(again, name) for name in measured_by} == measured_by
+    assert common_fields(planned)["command"].endswith("--calls 1000 --require 'p99_ms<5, build_s<60'")
+    (by_default,) = plan(request(backends=("null/slow",)))
+    assert by_default.cells[0].options == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "processes", "most", "races"),
+    [
+        ({}, 3, 20, True),
+        ({"processes": 3}, 3, 20, False),
+        ({"processes": 2}, 2, 2, False),
+        ({"builds": 4}, 8, 20, True),
+    ],
+)
+def test_who_asks_for_processes_gets_them_of_every_cell(
+    asked: dict[str, int], processes: int, most: int, races: bool
+) -> None:
+    sampling = measuring.sampling_of(Request(**asked))
+    assert (sampling.processes, sampling.most_processes, sampling.races) == (processes, most, races)
+
+
+def test_ids_do_not_depend_on_the_order_of_dimensions() -> None:
+    forth = Cell(model="mlp", dimensions={"batch": 1, "hidden": 2}, backend="eager")
+    back = Cell(model="mlp", dimensions={"hidden": 2, "batch": 1}, backend="eager")
+    assert forth.id == back.id == "mlp_batch1_hidden2_inference_cpu_fp32_eager.default"
+
+
+def test_ids_are_distinct_and_safe_as_file_names(tmp_path: Path) -> None:
+    files = [tmp_path / one / f"{'long' * 40}.py" for one in ("a b", "a-b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("def factory(batch: int = 1): ...\n")
+    asked = request(
+        models=tuple(f"{file}:factory" for file in files),
+        backends=("null/all", *(f"inductor/{mode}" for mode in backends.create("inductor").modes)),
+        devices=("cpu", "cuda:1"),
+        precision=("fp32", "fp16"),
+        set={"batch": ("1", "11")},
+    )
+    for one in (asked, asked.model_copy(update={"models": ("mlp", "conv"), "seed": 1})):
+        ids = [planned.cell.id for contest in plan(one) for planned in contest.cells]
+        assert len(ids) == 2 * 2 * 2 * 2 * (len(backends.create("null").modes) + len(backends.create("inductor").modes))
+        assert len(set(ids)) == len(ids)
+        assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,149}", name) for name in ids)
+
+
+def test_targets_are_those_of_surgical_cells_and_stand_in_their_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = ("layers.*.rope", "norm")
+    (contest,) = plan(request(backends=("inductor", "inductor/surgical"), surgical=targets))
+    found = {planned.cell.label: planned.surgical for planned in contest.cells}
+    assert found == {"inductor": (), "inductor/surgical": targets}
+    (planned,) = (planned for planned in contest.cells if planned.cell.label == "inductor/surgical")
+    cell = planned.cell
+    command = command_for(cell, planned.options)
+    assert command.endswith("--surgical 'layers.*.rope,norm'")
+    (again,) = plan(commanded(command, monkeypatch))
+    assert {planned.cell.label: planned.surgical for planned in again.cells} == {"eager": (), cell.label: targets}
+
+
+def test_the_seed_tells_contests_apart() -> None:
+    (one,), (other,) = plan(request(seed=0)), plan(request(seed=1))
+    assert one.id != other.id
+
+
+def test_planning_imports_neither_torch_nor_a_compiler(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import torch\ndef factory(batch: int = 1): ...\n")
+    code = f"""
+import sys
+from bakeoff.planning.plan import Request, plan
+from bakeoff import cli
+import bakeoff.measuring.controller.contest_run
+import bakeoff.commands.selfcheck
+contests = plan(Request(models=("mlp", "conv", "transformer", {str(tmp_path / "mine.py:factory")!r}),
+                        backends=("all/all",), devices=("cpu", "cuda")))
+assert len(contests) == 8
+print([name for name in ("torch", "onnx", "onnxruntime", "openvino", "tensorrt", "triton") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite.distribute("broken", "no_such_module:Backend", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert ("broken", "default", False) in expand_backends(["all"])
+    with pytest.raises(BakeoffError, match="backend 'broken'"):
+        expand_backends(["broken"])
+
+
+def test_shards_share_the_contests_out() -> None:
+    request = Request(models=("mlp", "conv"), backends=("eager",), devices=("cpu",), precision=("fp32", "bf16"))
+    whole = [contest.id for contest in plan(request)]
+    shards = [[one.id for one in plan(request.model_copy(update={"shard": f"{number}/3"}))] for number in (1, 2, 3)]
+    assert shards == [[whole[0], whole[3]], [whole[1]], [whole[2]]]
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "1/0", "5/5"])
+def test_a_shard_that_is_none(shard: str) -> None:
+    request = Request(models=("mlp",), backends=("eager",), devices=("cpu",), precision=("fp32", "bf16"), shard=shard)
+    with pytest.raises(UsageError, match=f"--shard {shard}: "):
+        plan(request)

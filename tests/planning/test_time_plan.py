@@ -1,0 +1,156 @@
+"""How long a run is estimated to take, and how its budget is shared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from bakeoff.backends.eager import Eager
+from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.planning.time_plan import (
+    OTHER_BUILD_S,
+    USUAL_BUILD_S,
+    Step,
+    TimePlan,
+    end_of_budget,
+    likely_to_run,
+)
+from bakeoff.records.load import Scenario
+from bakeoff.records.schema import Cell
+
+SAMPLING = SamplingPlan.lasting(1.5)
+LABELS = ("eager", "onnx", "inductor")
+
+
+def expecting(*contests: str, processes: int = 3, budget_ends_s: float = math.inf) -> TimePlan:
+    plan = TimePlan(SAMPLING, budget_ends_s)
+    for contest in contests:
+        plan.expect(contest, LABELS, processes)
+    return plan
+
+
+def test_two_contests_take_twice_as_long_as_one_and_more_processes_longer() -> None:
+    one = expecting("a").left_s()
+    assert expecting("a", "b").left_s() == pytest.approx(2 * one)
+    assert one > sum(USUAL_BUILD_S[label] for label in LABELS)
+    assert expecting("a", processes=6).left_s() > one
+    assert expecting("a", processes=1).left_s() < one
+
+
+def test_a_step_that_is_done_lies_ahead_no_more_and_corrects_the_others() -> None:
+    plan = expecting("a", "b")
+    before_s = plan.left_s()
+    plan.done("a", Step.BUILD, "inductor", 3 * USUAL_BUILD_S["inductor"])
+    assert plan.seconds_of(Step.BUILD, ["inductor"]) == 3 * USUAL_BUILD_S["inductor"]
+    for label, usual_s in (("eager", USUAL_BUILD_S["eager"]), ("unheard-of/mode", OTHER_BUILD_S)):
+        assert usual_s < plan.seconds_of(Step.BUILD, [label]) < 3 * usual_s, "a slow machine is slow for others"
+    assert plan.left_s() > before_s
+    for _ in range(2):  # a baseline takes its bursts in several groups
+        plan.done("a", Step.BUILD, "onnx", USUAL_BUILD_S["onnx"])
+    assert plan.seconds_of(Step.BUILD, ["onnx"]) == USUAL_BUILD_S["onnx"]
+
+
+def test_nothing_is_left_when_all_is_done() -> None:
+    plan = expecting("a", processes=1)
+    plan.done("a", Step.GROUNDWORK, "", 5.0)
+    for label in ("eager", "onnx"):
+        for step in (Step.BUILD, Step.ROUNDS, Step.FINISH):
+            plan.done("a", step, label, 1.0)
+    assert plan.left_s() > 0
+    plan.dropped("a", "inductor")  # it crashed
+    assert plan.left_s() == 0
+
+
+def test_a_further_process_of_some_cells_is_all_that_is_left_of_a_contest() -> None:
+    plan = expecting("a")
+    plan.expect_further("a", ["eager"], 2)
+    steps_s = plan.seconds_of(Step.START, ["eager"]) + plan.seconds_of(Step.ROUNDS, ["eager"])
+    assert plan.left_s() == pytest.approx(2 * steps_s)
+
+
+def test_a_budget_is_shared_by_what_contests_will_take() -> None:
+    plan = expecting("a", "b", budget_ends_s=100.0)
+    plan.expect("small", ["eager"], 1)
+    small_s, all_s = plan.left_s() - expecting("a", "b").left_s(), plan.left_s()
+    plan.begin("small", 20.0)
+    assert plan.contest_ends_s == pytest.approx(20.0 + 80.0 * small_s / all_s)
+    plan.ended("small")
+    plan.begin("a", 30.0)
+    assert plan.contest_ends_s == pytest.approx(65.0)
+    plan.ended("a")
+    plan.begin("b", 40.0)
+    assert plan.contest_ends_s == 100.0
+
+
+def test_what_would_not_end_in_time_finds_no_room() -> None:
+    plan = expecting("a", budget_ends_s=30.0)
+    plan.begin("a", 0.0)
+    assert plan.leaves_room_for_build("inductor", ["eager"], 5.0)
+    assert not plan.leaves_room_for_build("inductor", ["eager"], 15.0)
+    assert plan.leaves_room_for_build("inductor", [], 15.0), "the first cell is tried in any case"
+    assert plan.leaves_room_for_epoch(["eager", "onnx"], 20.0)
+    assert not plan.leaves_room_for_epoch(["eager", "onnx"], 28.0)
+    assert plan.build_ends_s("onnx", ["eager"]) < 30.0
+
+
+def test_a_backend_that_says_at_once_that_it_cannot_run_finds_room() -> None:
+    cells = [Cell(model="mlp", backend=name) for name in ("eager", "tensorrt")]
+    assert likely_to_run(cells) == ["eager"]
+    plan = TimePlan(SAMPLING, 12.0)
+    plan.expect("a", likely_to_run(cells), 3)
+    plan.begin("a", 0.0)
+    assert plan.leaves_room_for_build("tensorrt", ["eager"], 5.0)
+
+
+def test_a_backend_that_is_not_installed_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Eager, "module", "no_such_module_of_anybody")
+    cells = [Cell(model="mlp", backend="eager"), Cell(model="mlp", backend="torchscript")]
+    assert likely_to_run(cells) == ["torchscript"]
+    elsewhere = [cell.model_copy(update={"environment": "other"}) for cell in cells]
+    assert likely_to_run(elsewhere) == [cell.label for cell in elsewhere], "nobody has looked there"
+
+
+def test_half_of_the_further_processes_are_expected_in_a_race() -> None:
+    plain, race = SamplingPlan.lasting(1.5, 5), replace(SamplingPlan.lasting(1.5, 5), races=True)
+    left_s = []
+    for sampling in (plain, race):
+        plan = TimePlan(sampling)
+        plan.expect("a", LABELS, sampling.processes)
+        left_s.append(plan.left_s())
+    further_s = 4 * sum(plan.seconds_of(step, LABELS) for step in (Step.START, Step.ROUNDS))
+    assert left_s[0] - left_s[1] == pytest.approx(further_s / 2)
+
+
+def test_without_a_budget_there_is_always_room() -> None:
+    plan = expecting("a")
+    plan.begin("a", 0.0)
+    assert not plan.has_budget
+    assert plan.leaves_room_for_build("inductor", ["eager"], 1e9) and plan.leaves_room_for_epoch(LABELS, 1e9)
+
+
+def test_a_budget_keeps_time_for_the_report() -> None:
+    assert end_of_budget(100.0, 20.0) == 118.0
+    assert end_of_budget(100.0, 600.0) == 692.0
+    assert end_of_budget(100.0, None) == math.inf
+
+
+def test_load_is_part_of_the_time_left() -> None:
+    load, sampling = LoadPlan(Scenario.OFFLINE, soak_s=30.0), replace(SAMPLING, races=False)
+    quiet, loaded = TimePlan(sampling), TimePlan(sampling, load=load)
+    for plan in (quiet, loaded):
+        plan.expect("contest", ["eager", "onnx"], 3)
+    assert loaded.left_s() - quiet.left_s() == pytest.approx(2 * (3 * load.turns_s(3) + load.once_s))
+    assert load.once_s > 30.0
+
+
+def test_a_further_process_is_expected_to_take_no_time_for_settings_and_soak() -> None:
+    plan = TimePlan(replace(SAMPLING, races=False), 100.0, LoadPlan(Scenario.OFFLINE, soak_s=30.0))
+    plan.expect("contest", ["eager"], 2)
+    plan.begin("contest", 0.0)
+    for step, seconds in ((Step.BUILD, 2.0), (Step.ROUNDS, 2.0), (Step.SETTINGS, 50.0), (Step.LOAD, 10.0)):
+        plan.done("contest", step, "eager", seconds)
+    assert plan.leaves_room_for_epoch(["eager"], 80.0)
+    assert not plan.leaves_room_for_epoch(["eager"], 90.0)

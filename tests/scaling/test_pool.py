@@ -1,0 +1,160 @@
+"""Contests side by side on two cores: nothing is lost by a killed controller, by Ctrl-C, or by running side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bakeoff.commands import run as runs
+from bakeoff.measuring.controller.environment import usable_cores
+from bakeoff.measuring.session import cells_of, time_plan_of
+from bakeoff.planning.places import places_of
+from bakeoff.planning.plan import Request, plan
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.schema import Cell, Record, Report, Status
+from bakeoff.records.store import Store
+from bakeoff.scaling.pool import Pool, end_all, expected_seconds, slower_places
+from tests.support.measuring import Silent, measure
+
+SIZES = {"batch": ("1", "2", "3")}
+"""Three contests of two cells each for two places: when the first one is decided, the third one cannot have ended."""
+
+
+def controllers() -> list[psutil.Process]:
+    return [one for one in psutil.Process().children() if "place_process" in " ".join(one.cmdline())]
+
+
+class Disturbing(Silent):
+    """Kills a controller that has built its first cell of batch 2, and interrupts the run when a contest has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kills = 0
+
+    def built(self, cell: Cell, seconds: float) -> None:
+        if cell.dimensions["batch"] == 2 and not self.kills:
+            self.kills += 1
+            for controller in controllers():
+                controller.kill()
+
+    def decided(self, records: Sequence[Record]) -> None:
+        raise KeyboardInterrupt
+
+
+@dataclass
+class Pooled:
+    """A run at two places that was disturbed, and went on."""
+
+    interrupted: Report
+    controllers_after: int
+    resumed: Report
+    progress: Silent = field(default_factory=Silent)
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory: pytest.TempPathFactory) -> Pooled:
+    if len(usable_cores()) < 2:
+        pytest.skip("two cores are needed")
+    folder = tmp_path_factory.mktemp("pooled") / "run"
+    devices = [f"cpu:{core}" for core in usable_cores()[:2]]
+    interrupted = measure(folder, "null", "null/again", set=SIZES, devices=devices, progress=Disturbing())
+    after = len(controllers())
+    progress = Silent()
+    resumed, _ = runs.resume(folder, progress)
+    return Pooled(interrupted, after, resumed, progress)
+
+
+def test_a_killed_controller_is_replaced_and_its_contest_goes_on(pooled: Pooled) -> None:
+    assert any("the process that directs its contest ended at cpu:" in note for note in pooled.interrupted.notes)
+    assert any("(signal 9)" in note for note in pooled.interrupted.notes)
+
+
+def test_an_interruption_ends_all_controllers_and_keeps_what_has_ended(pooled: Pooled) -> None:
+    assert pooled.controllers_after == 0
+    ended = [record for record in pooled.interrupted.records if record.place]
+    assert not pooled.interrupted.complete
+    assert pooled.interrupted.planned == 6 and len(ended) >= 2
+    assert pooled.interrupted.elapsed_s > 0
+
+
+def test_what_is_left_is_measured_later_and_every_cell_has_one_record(pooled: Pooled) -> None:
+    request = Request(models=("mlp",), devices=("cpu",), backends=("null", "null/again"), set=SIZES)
+    assert pooled.resumed.complete
+    assert [record.cell for record in pooled.resumed.records] == cells_of(plan(request))
+    assert {record.status for record in pooled.resumed.records} == {Status.OK}
+    measured_before = {record.cell.id for record in pooled.interrupted.records if record.place}
+    assert len(measured_before) + len(pooled.progress.ended_labels) == 6
+    assert pooled.resumed.elapsed_s > pooled.interrupted.elapsed_s
+
+
+def test_each_contest_stays_at_one_place_with_one_core(pooled: Pooled) -> None:
+    places = {(record.cell.contest_id, record.place) for record in pooled.resumed.records}
+    assert len(places) == 3 and len({place for _, place in places}) == 2
+    assert all(place.startswith("cpu:") for _, place in places)
+    assert pooled.resumed.environment.usable_cores == pooled.resumed.environment.torch_threads == 1
+    cores = {
+        (record.place, burst.conditions.core)
+        for record in pooled.resumed.records
+        for burst in record.bursts
+        if burst.conditions
+    }
+    assert all(place == f"cpu:{core}" for place, core in cores)
+
+
+def test_cells_of_a_contest_that_was_given_up_end_with_the_reason(tmp_path: Path) -> None:
+    request = Request(models=("mlp",), devices=("cpu",), backends=("null", "null/again"))
+    (contest,) = plan(request)
+    ids = [planned.cell.id for planned in contest.cells]
+    store = Store.create(tmp_path / "run", request, ids, "test")
+    store.save(Record(cell=contest.cells[0].cell, status=Status.OK))
+    progress = Silent()
+    end_all(contest, "it ended three times", store, progress)
+    assert [(each.status, each.reason) for each in store.records()] == [
+        (Status.OK, ""),
+        (Status.CRASH, "it ended three times"),
+    ]
+    assert progress.ended_labels == ["null/again"]
+
+
+def test_contests_that_no_place_is_left_for_end_with_that_reason(tmp_path: Path) -> None:
+    request = Request(models=("mlp",), devices=("cpu:0",), backends=("null",))
+    contests = plan(request)
+    store = Store.create(tmp_path / "run", request, [cell.id for cell in cells_of(contests)], "test")
+    with Pool([], request, contests) as pool:
+        pool.measure(store, Silent())
+    assert [(each.status, each.reason) for each in store.records()] == [
+        (Status.CRASH, "no place is left where a controller starts")
+    ]
+
+
+def test_a_slower_place_is_named_with_the_work_that_it_is_slower_at() -> None:
+    rates = {
+        "cuda:0": {"one core": 100.0, "memory": 3.0e12},
+        "cuda:1": {"one core": 98.5, "memory": 2.7e12},
+        "cuda:2": {"one core": 99.0, "memory": 2.99e12},
+    }
+    assert slower_places(rates) == ["cuda:1 is slower than cuda:0 by 10.0% (memory)"]
+
+
+def test_a_controller_that_does_not_start_ends_the_run_with_its_last_words() -> None:
+    request = Request(models=("mlp",), devices=("cpu:0",), backends=("null",), env=("other=/nowhere",))
+    places = places_of(request.devices, usable_cores() or [0], {})
+    said = r"no controller at cpu:0: exit status 1 .*--env other=/nowhere: there is no such interpreter"
+    with pytest.raises(BakeoffError, match=said), Pool(places, request, plan(request)) as pool:
+        pool.begin()
+    assert not controllers()
+
+
+def test_the_expected_time_of_each_contest_is_its_own(tmp_path: Path) -> None:
+    request = Request(models=("mlp",), devices=("cpu",), backends=("eager", "inductor"), set={"batch": ("1", "2")})
+    contests = plan(request)
+    store = Store.create(tmp_path / "run", request, [], "test")
+    whole = time_plan_of(contests, request, store, float("inf"))
+    total_s = whole.left_s()
+    found = expected_seconds(contests, whole)
+    assert list(found) == [contest.id for contest in contests] and sum(found.values()) == pytest.approx(total_s)
+    assert all(each > 10 for each in found.values())

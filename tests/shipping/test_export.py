@@ -1,0 +1,322 @@
+"""What a run has built is kept, and becomes a folder that loads, checks and measures it without Bakeoff."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bakeoff.records import report_file
+from bakeoff.records.artifacts import Artifacts, Full
+from bakeoff.records.errors import UsageError
+from bakeoff.records.schema import Cell, Record, Report, Status
+from bakeoff.shipping import export
+from bakeoff.shipping.export import Output, Sample
+from tests.conftest import CommandLine
+from tests.reports import samples
+from tests.support.measuring import by_label, measure
+
+SMALL = {"features": ("64",), "hidden": ("64",)}
+BUILDING = ("onnx", "openvino", "torchscript")
+COMPILING = ("aotinductor", "inductor")
+ON_CUDA = ("inductor", "inductor/reduce-overhead", "aotinductor", "aotinductor/cuda-graph", "onnx", "onnx/cuda-graph")
+MEDIAN = re.compile(r"median latency (\S+) ms; in the report (\S+) ms")
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one brief run, of the backends that build something on the CPU in a second."""
+    folder = tmp_path_factory.mktemp("kept") / "run"
+    report = measure(folder, "eager", *BUILDING, set=SMALL)
+    report_file.write_json(report, folder)
+    return folder
+
+
+def loaded(folder: Path, cwd: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    """Run load.py in `cwd`, in a process that sees installed libraries only."""
+    return subprocess.run([python, "-I", folder / "load.py"], cwd=cwd, capture_output=True, text=True, timeout=240)
+
+
+def right(done: subprocess.CompletedProcess[str]) -> tuple[float, float]:
+    """Return the latency that load.py printed, and that of the report."""
+    assert done.returncode == 0, done.stderr
+    first, last = done.stdout.splitlines()
+    assert re.fullmatch(r"output 0 is right: its RMSE is \S+, and \S+ is allowed", first)
+    found = MEDIAN.fullmatch(last)
+    assert found
+    return float(found[1]), float(found[2])
+
+
+# --- what is exported runs alone
+
+
+@pytest.mark.parametrize("label", BUILDING)
+def test_an_export_gives_the_right_outputs_without_bakeoff(run: Path, tmp_path: Path, label: str) -> None:
+    _, script = export.export(run, label, tmp_path / "export")
+    (tmp_path / "elsewhere").mkdir()
+    alone = [sys.executable, "-I", "-c", "import bakeoff"]
+    assert b"No module named" in subprocess.run(alone, cwd=tmp_path / "elsewhere", capture_output=True).stderr
+    right(loaded(script.parent, tmp_path / "elsewhere"))
+    assert {"README.md", "requirements.txt", "sample.npz"} <= {path.name for path in script.parent.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", COMPILING)
+def test_what_a_compiler_made_runs_alone_too(tmp_path: Path, label: str) -> None:
+    report_file.write_json(measure(tmp_path / "run", label, set=SMALL), tmp_path / "run")
+    _, script = export.export(tmp_path / "run", None, tmp_path / "export")
+    right(loaded(script.parent, tmp_path))
+
+
+def test_wrong_outputs_are_found(run: Path, tmp_path: Path) -> None:
+    export.export(run, "onnx", tmp_path / "export")
+    with np.load(tmp_path / "export" / "sample.npz") as arrays:
+        changed = dict(arrays)
+    changed["output_0"] = changed["output_0"] + 1e-3
+    np.savez(tmp_path / "export" / "sample.npz", **changed)
+    done = loaded(tmp_path / "export", tmp_path)
+    assert done.returncode == 1
+    assert re.search(r"output 0 is wrong: its RMSE is 0.001, and \S+ is allowed", done.stderr)
+
+
+def installed_provider() -> bool:
+    """Return True when a process that sees installed libraries only has ONNX Runtime's build for CUDA."""
+    asks = "import onnxruntime; assert 'CUDAExecutionProvider' in onnxruntime.get_available_providers()"
+    return subprocess.run([sys.executable, "-I", "-c", asks], capture_output=True).returncode == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("label", ON_CUDA)
+def test_an_export_gives_the_right_outputs_on_cuda(tmp_path: Path, label: str) -> None:
+    report = measure(tmp_path / "run", label, devices=["cuda"], set=SMALL)
+    if (record := by_label(report)[label]).status is Status.UNAVAILABLE:
+        pytest.skip(record.reason)
+    if label.startswith("onnx") and not installed_provider():
+        pytest.skip("ONNX Runtime for CUDA is not installed, but comes from PYTHONPATH")
+    report_file.write_json(report, tmp_path / "run")
+    _, script = export.export(tmp_path / "run", label, tmp_path / "export")
+    right(loaded(script.parent, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("label", [*BUILDING, *COMPILING])
+def test_an_export_installs_elsewhere_and_takes_as_long_as_in_the_report(tmp_path: Path, label: str) -> None:
+    """In one of four attempts, because other programs use the machine. The model is large enough to be measured."""
+    python = tmp_path / "venv" / "bin" / "python"
+    ratios = []
+    for attempt in range(4):
+        folder = tmp_path / str(attempt)
+        report = measure(folder, label, set={"hidden": ("2048",)}, min_time_s=1.5, processes=3)
+        report_file.write_json(report, folder)
+        _, script = export.export(folder, label, tmp_path / f"export-{attempt}")
+        if attempt == 0:
+            venv.create(tmp_path / "venv", with_pip=True)
+            install = [python, "-m", "pip", "install", "-q", "-r", script.parent / "requirements.txt"]
+            subprocess.run(install, check=True, timeout=3000)
+        found, told = right(loaded(script.parent, tmp_path, str(python)))
+        ratios.append(found / told)
+        if 1 / 1.1 < ratios[-1] < 1.1:
+            return
+    pytest.fail(f"load.py / report: {ratios}")
+
+
+# --- what a run keeps
+
+
+def test_a_run_keeps_what_was_built_and_rendering_it_again_removes_nothing(
+    run: Path, command_line: CommandLine
+) -> None:
+    kept = {record.cell.label: record.artifact for record in report_file.read(run).records}
+    assert kept["eager"] == ""
+    files = {label: {path.name for path in (run / kept[label]).iterdir()} for label in BUILDING}
+    assert files == {
+        "onnx": {"model.onnx"},
+        "openvino": {"model.xml", "model.bin"},
+        "torchscript": {"model.pt"},
+    }
+    assert command_line("history", run)[0] == 0
+    assert command_line("compare", run, run)[0] == 0
+    assert {label: {path.name for path in (run / kept[label]).iterdir()} for label in BUILDING} == files
+
+
+def built(folder: Path, size: int) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "model").write_bytes(bytes(size))
+    return folder
+
+
+def test_artefacts_are_kept_up_to_a_limit(tmp_path: Path) -> None:
+    artifacts = Artifacts(tmp_path, 100)
+    assert artifacts.keep("first", built(tmp_path / "1", 60)) == "artifacts/first"
+    with pytest.raises(Full) as refused:
+        artifacts.keep("second", built(tmp_path / "2", 50))
+    assert refused.value.size_bytes == 50
+    assert artifacts.keep("third", built(tmp_path / "3", 40)) == "artifacts/third"
+    assert artifacts.keep("fourth", tmp_path / "nothing") == ""
+    assert sorted(path.name for path in (tmp_path / "artifacts").iterdir()) == ["first", "third"]
+
+
+def test_what_a_killed_run_left_is_replaced(tmp_path: Path) -> None:
+    artifacts = Artifacts(tmp_path, 100)
+    built(tmp_path / "artifacts" / "one", 90)
+    built(tmp_path / "artifacts" / ".one.partial", 90)
+    artifacts.keep("one", built(tmp_path / "1", 60))
+    assert [path.stat().st_size for path in tmp_path.glob("artifacts/**/model")] == [60]
+
+
+# --- which cell
+
+
+def record_of(label: str, median_ms: float = 0.1, **fields: Any) -> Record:
+    backend, _, mode = label.partition("/")
+    cell = {"model": "mlp", "dimensions": {"batch": 4}, "backend": backend, "mode": mode or "default"}
+    made = {"settings": {"threads": 2}, "artifact": "artifacts/x", "versions": {"torch": "2.13.0+cpu"}}
+    measured = Cell.model_validate({**cell, **fields.pop("cell", {})})
+    return samples.ok(measured, samples.over_processes(median_ms), **{**made, **fields})
+
+
+def report_on(*records: Record, **environment: object) -> Report:
+    made = samples.environment()
+    machine = made.model_copy(update={"variables": {}, **environment})
+    return samples.report(list(records), environment=machine)
+
+
+CONV = {"model": "conv"}
+
+
+def test_without_a_name_it_is_the_winner_of_the_only_contest() -> None:
+    report = report_on(record_of("eager", 1.0), record_of("onnx", 0.1), record_of("openvino", 0.5))
+    assert export.choose(report, None).cell.label == "onnx"
+    assert export.choose(report, "openvino").cell.label == "openvino"
+
+
+def test_a_contest_is_named_by_the_beginning_of_its_id_and_gives_its_winner() -> None:
+    report = report_on(
+        *(record_of("eager", 1.0), record_of("onnx", 0.1)),
+        *(record_of("eager", 0.1, cell=CONV), record_of("openvino", 1.0, cell=CONV)),
+    )
+    assert export.choose(report, "mlp").cell.label == "onnx"
+    assert export.choose(report, "conv_").cell.label == "eager"
+    assert export.choose(report, "openv").cell.label == "openvino"
+    with pytest.raises(UsageError, match="has 2 contests: name one of mlp_batch4"):
+        export.choose(report, None)
+
+
+def test_a_tie_is_left_to_the_user() -> None:
+    report = report_on(record_of("eager", 1.0), record_of("onnx", 0.1), record_of("openvino", 0.1))
+    with pytest.raises(UsageError, match="has no winner to export, its best tie: name one of onnx, openvino"):
+        export.choose(report, None)
+
+
+def test_an_unknown_label_is_refused_with_a_near_one() -> None:
+    with pytest.raises(UsageError, match="unknown cell 'onx': did you mean 'onnx'"):
+        export.choose(report_on(record_of("eager", 1.0), record_of("onnx")), "onx")
+
+
+@pytest.mark.parametrize(
+    ("label", "fields", "said"),
+    [
+        ("eager", {}, "eager compiles nothing: ship the model as it is, or see bakeoff reproduce"),
+        ("onnx", {"artifact": ""}, "its artefact was not kept: measure it again without --no-artifacts, or with"),
+        ("tensorrt", {}, "no script loads what tensorrt builds, .*; what it built is in artifacts/x"),
+        ("onnx/openvino-ep", {}, "the script sets up the CPU's and CUDA's providers only"),
+        ("onnx/gone", {}, "this version does not have its mode"),
+        ("aotinductor", {"cell": {"precision": "int8"}}, "only the ONNX of a quantised model is exported"),
+        ("inductor", {"cell": {"task": "train_step"}}, "only inference is exported, and this is train_step"),
+        ("inductor", {"cell": {"environment": "old"}}, "exported anew by the torch beside Bakeoff, and it ran in old"),
+        ("onnx", {"status": Status.INCORRECT, "reason": "rmse is 7"}, "it is incorrect: rmse is 7"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_one_line(
+    command_line: CommandLine, label: str, fields: dict[str, Any], said: str
+) -> None:
+    (Path("run")).mkdir()
+    report_file.write_json(report_on(record_of(label, **fields)), Path("run"))
+    status, out, err = command_line("export", "run", label)
+    assert (status, out) == (2, "")
+    assert re.fullmatch(rf"error: .*{said}.*\n", err)
+    assert not Path("export").exists()
+
+
+def test_a_report_without_its_run_and_a_folder_in_use_are_refused(
+    run: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "report.json").write_bytes((run / "report.json").read_bytes())
+    assert "export needs the folder of the run" in command_line("export", "alone", "onnx")[2]
+    built(tmp_path / "full", 1)
+    assert "--out full: there is something already" in command_line("export", run, "onnx", "--out", "full")[2]
+    status, out, _ = command_line("export", run, "onnx", "--out", "new/folder")
+    assert (status, out) == (0, "Exported onnx. To check and to measure it: python new/folder/load.py\n")
+
+
+# --- what is written
+
+PLAIN = Sample(inputs=("float32",), outputs=(Output(shape=(4, 64), type="float32", allowed=1e-5),))
+UNUSUAL = Sample(
+    inputs=("int64", "bfloat16"),
+    outputs=(Output(shape=(4,), type="bfloat16", allowed=0.1), Output(shape=(), type="float32", allowed=0.1)),
+    compares_all=False,
+)
+
+
+def script_of(record: Record, sample: Sample = PLAIN, **environment: object) -> str:
+    runtime = export.RUNTIMES[record.cell.backend]
+    return export.script_for(report_on(record, **environment), record, runtime, sample, runtime.files[0])
+
+
+def test_every_script_is_python_that_ruff_leaves_as_it_is(tmp_path: Path) -> None:
+    on_cuda = [record_of(label, cell={"device": "cuda:1", "precision": "bf16"}) for label in ON_CUDA]
+    on_cpu = [
+        record_of(label, cell={"precision": kind}) for label in (*BUILDING, "aotinductor") for kind in ("fp32", "bf16")
+    ]
+    for number, record in enumerate([*on_cpu, *on_cuda, record_of("inductor/max-autotune")]):
+        for name, sample in {"plain": PLAIN, "unusual": UNUSUAL}.items():
+            (tmp_path / f"{name}_{number}.py").write_text(script_of(record, sample, variables={"OMP_NUM_THREADS": "1"}))
+    ruff = [sys.executable, "-m", "ruff"]
+    subprocess.run([*ruff, "check", "--isolated", "--line-length=120", "--select=E,F,I", tmp_path], check=True)
+    subprocess.run([*ruff, "format", "--isolated", "--line-length=120", "--diff", tmp_path], check=True)
+
+
+def test_what_runs_without_torch_neither_imports_it_nor_sets_its_variables() -> None:
+    for label in ("onnx", "openvino"):
+        script = script_of(record_of(label), variables={"OMP_NUM_THREADS": "1"})
+        assert "torch" not in script and "OMP" not in script
+
+
+@pytest.mark.parametrize("label", [*BUILDING, *COMPILING])
+def test_a_script_for_the_cpu_has_less_than_60_lines(label: str) -> None:
+    assert len(script_of(record_of(label), variables={"OMP_NUM_THREADS": "1"}).splitlines()) < 60
+
+
+def test_requirements_are_exact_and_a_local_version_is_a_comment() -> None:
+    record = record_of("aotinductor")
+    report = report_on(record, versions={"numpy": "2.4.6"})
+    assert export.requirements(report, record, export.RUNTIMES["aotinductor"]) == [
+        "# torch was 2.13.0+cpu; see https://download.pytorch.org/whl/cpu for that build",
+        "torch==2.13.0",
+        "numpy==2.4.6",
+    ]
+
+
+def test_the_readme_tells_machine_precision_error_and_latency() -> None:
+    record = record_of("onnx", precision_in_force={"use_tf32": "0"})
+    text = export.readme(report_on(record), record, "model.onnx")
+    for said in ("EPYC", "fp32", "use_tf32 0", "RMSE", "median latency 0.10", "torch 2.13.0+cpu", "2 threads"):
+        assert said in text, said
+
+
+def test_a_hostile_report_puts_no_code_into_the_script() -> None:
+    hostile = "x\nraise SystemExit(1)\r\u2028\"\"\"'''\\"
+    hostile_record = record_of("torchscript", command=hostile)
+    script = script_of(hostile_record, hostname=hostile, variables={f"OMP_{hostile}": hostile})
+    harmless = script_of(record_of("torchscript"), variables={"OMP_": ""})
+    assert [type(node) for node in ast.parse(script).body] == [type(node) for node in ast.parse(harmless).body]

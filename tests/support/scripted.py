@@ -1,0 +1,437 @@
+"""Workers, a launcher and a machine that follow a script: contests run in no time, without any process."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+from bakeoff.measuring.controller.contests import measure_contest
+from bakeoff.measuring.controller.environment import Machine
+from bakeoff.measuring.controller.measurement import Measurement
+from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
+from bakeoff.measuring.messages import (
+    BeginWarmUp,
+    Build,
+    Built,
+    BurstTaken,
+    CeilingsMeasured,
+    CellJob,
+    ComputeReference,
+    Failed,
+    Finish,
+    Finished,
+    KernelsTraced,
+    Loaded,
+    LoadTaken,
+    MeasureCeilings,
+    PackageCell,
+    Packaged,
+    PhaseBegun,
+    PhaseEnded,
+    Ready,
+    ReferenceComputed,
+    TakeBurst,
+    TakeLoad,
+)
+from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.plan import Contest, PlannedCell, Request
+from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.planning.time_plan import TimePlan
+from bakeoff.records.artifacts import Artifacts
+from bakeoff.records.device import CPU, Device
+from bakeoff.records.errors import BakeoffError
+from bakeoff.records.load import LoadWindow, Scenario
+from bakeoff.records.schema import (
+    DRIVERS_ACCOUNT,
+    Accuracy,
+    Ceilings,
+    Cell,
+    Conditions,
+    Energy,
+    Kernel,
+    KernelTimes,
+    Memory,
+    Record,
+    Status,
+    WarmUp,
+    Work,
+)
+from bakeoff.records.store import Store
+from tests.support.measuring import Silent
+
+RIGHT = Accuracy(
+    rmse=0, relative_rmse=0, max_abs_error=0, eager_rmse=0, allclose=True, rtol=0, atol=0, passed=True, rule="allclose"
+)
+
+
+IDLE_W = itertools.count(70.0)
+"""No two processes measure the same."""
+
+
+def energy(idle_w: float | None) -> Energy:
+    idle_w = next(IDLE_W) if idle_w is None else idle_w
+    return Energy(joules_per_call=0.01, idle_w=idle_w, calls=1000, seconds=1.0, source="scripted")
+
+
+KERNELS = KernelTimes(busy_ms=0.5, kernels=12, longest=[Kernel(name="gemv", share=0.6)], calls=3)
+WRONG = RIGHT.model_copy(update={"passed": False, "rule": "rmse is 7"})
+HANG = "hang"
+INTERRUPT = "interrupt"  # of the controller, which waits for the worker
+SEGFAULT = -11
+
+Ending = Status | int | str
+"""How a worker ends early: a status that it tells, an exit status, or a hang."""
+
+
+@dataclass
+class Script:
+    """What the workers of one cell do. Their bursts vary by `spread` around `level_ms`."""
+
+    level_ms: float = 1.0
+    spread: float = 0.001
+    disturbed_of_ten: int = 0  # so many of ten rounds had to wait for a core
+    seconds_per_start: float = 1.0
+    seconds_per_burst: float = 0.01
+    resident_bytes: int = 10**9
+    recompilations: int = 0
+    built_bytes: int = 0  # what its backend builds
+    endings: Mapping[tuple[int, str], Ending] = field(default_factory=dict)
+    """By number of the worker and stage: "start", "build", "warm-up", "burst 3", "load 3", "finish" or "trace"."""
+    slower_after_s: float = math.inf  # longer windows of load answer 5 % less
+    overloaded: frozenset[int] = frozenset()  # numbers of workers that meet no objective under load
+    answers: Mapping[tuple[int, str], Accuracy] = field(default_factory=dict)  # by number and "start" or "finish"
+
+
+class ScriptedMachine(Machine):
+    """A machine whose time passes as scripts say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time_s = 0.0
+        self.now_s = lambda: self.time_s
+        self.calibrate_ms = lambda: 1.0
+        self.usable_cores = lambda: [0, 1]
+        self.available_bytes = lambda: 10**12
+        self.device_free_bytes = lambda device: None
+
+
+class ScriptedWorker:
+    def __init__(
+        self, script: Script, number: int, job: CellJob, machine: ScriptedMachine, on_step: Callable[[str], None]
+    ) -> None:
+        self.is_over = False
+        self._on_step = on_step
+        on_step("launched")
+        self._script, self._number, self._job, self._machine = script, number, job, machine
+        self._random = random.Random(f"{job.cell.label} {number}")
+        self._bursts = self._windows = 0
+        self._events: deque[object] = deque()
+        self._passing_s = 0.0
+        if script.built_bytes:
+            (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
+            (job.shared_folder / "artifact" / "model").write_bytes(bytes(script.built_bytes))
+        self._say("start", PhaseBegun(name="model"), Loaded())
+
+    def _build(self) -> None:
+        if isinstance(self._job, PackageCell):
+            self._say("build", PhaseBegun(name="compile"), PhaseEnded(name="compile", seconds=2.0), Packaged())
+        else:
+            self._say(
+                "build",
+                PhaseBegun(name="load"),
+                PhaseEnded(name="load", seconds=0.5),
+                Built(seconds=self._script.seconds_per_start),
+            )
+
+    def _warm_up(self) -> None:
+        source = DRIVERS_ACCOUNT if self._job.cell.device.is_cuda else None
+        self._say(
+            "warm-up",
+            PhaseBegun(name="warm-up"),
+            Ready(
+                accuracy=self._script.answers.get((self._number, "start"), RIGHT),
+                settle=None,
+                warm_up=WarmUp(calls=10, seconds=0.1, steady=True),
+                placement=None,
+                memory=Memory(peak_resident_bytes=self._script.resident_bytes, device_bytes_source=source),
+                precision_in_force={},
+                settings={"threads": 2},
+                versions={},
+                caveat="",
+                reference_type="float64",
+            ),
+        )
+
+    def _say(self, stage: str, *events: object) -> None:
+        ending = self._script.endings.get((self._number, stage))
+        if ending is not None:
+            told = [event for event in events if isinstance(event, PhaseBegun)]
+            events = (*told, Failed(status=ending, reason="scripted") if isinstance(ending, Status) else ending)
+        self._events.extend(events)
+
+    def send(self, command: object) -> None:
+        if isinstance(command, Build):
+            self._passing_s = self._script.seconds_per_start
+            self._on_step("builds")
+            self._build()
+        elif isinstance(command, BeginWarmUp):
+            self._on_step("warms up")
+            self._warm_up()
+        elif isinstance(command, TakeBurst):
+            self._on_step("burst")
+            self._passing_s = self._script.seconds_per_burst
+            factor = self._random.lognormvariate(0, self._script.spread)
+            waited = 0.5 if self._bursts % 10 < self._script.disturbed_of_ten else 0.0
+            taken = BurstTaken(
+                samples_ns=[round(1e6 * self._script.level_ms * factor)], conditions=Conditions(wait_share=waited)
+            )
+            self._say(f"burst {self._bursts}", taken)
+            self._bursts += 1
+        elif isinstance(command, TakeLoad):
+            self._passing_s = command.seconds
+            share = 0.95 if command.seconds > self._script.slower_after_s else 1.0
+            window = window_of_load(command, share * 1e3 / self._script.level_ms)
+            late = {"objective_ms": 1e3} if self._number in self._script.overloaded else {}
+            taken_under_load = LoadTaken(window=window.model_copy(update=late))
+            self._say(f"load {self._windows}", taken_under_load)
+            self._windows += 1
+        elif isinstance(command, Finish):
+            answer = self._script.answers.get((self._number, "finish"), RIGHT)
+            finished = Finished(
+                accuracy_after=answer,
+                placement=None,
+                memory=Memory(),
+                recompilations=self._script.recompilations,
+                energy=energy(command.idle_w) if command.with_energy else None,
+            )
+            self._say("finish", PhaseBegun(name="finish"), finished)
+            if command.in_full and self._job.cell.device.is_cuda:
+                self._say("trace", KernelsTraced(times=KERNELS))
+
+    def receive(self, deadline_s: float) -> object:
+        event = self._events[0]
+        left_s = deadline_s - self._machine.time_s
+        if event == HANG or self._passing_s > left_s:
+            self._passing_s -= left_s
+            self._machine.time_s = deadline_s
+            raise DeadlinePassed
+        self._machine.time_s += self._passing_s
+        self._passing_s = 0.0
+        self._events.popleft()
+        if event == INTERRUPT:
+            raise KeyboardInterrupt
+        if isinstance(event, int):
+            raise WorkerEnded(event)
+        if isinstance(event, Loaded | Built | Ready):
+            self._on_step(type(event).__name__.lower())
+        return event
+
+    def pause(self) -> None:
+        assert not self.is_over
+
+    def resume(self) -> None:
+        assert not self.is_over
+
+    def end(self) -> int:
+        self.is_over = True
+        return -9
+
+
+class ScriptedLauncher:
+    """Stands for the launchers of a run, and for each of them."""
+
+    start_method = "scripted"
+    are_serving = True
+    branch_note = ""
+
+    def __init__(self, folder: Path, scripts: Mapping[str, Script], machine: ScriptedMachine) -> None:
+        self.temporary = folder
+        self.first = self
+        self.started: list[tuple[int, str]] = []  # epoch and label, in order
+        self.jobs: list[tuple[str, type, tuple[str, ...]]] = []  # label, job, and imports of the branch, in order
+        self._imports: tuple[str, ...] = ()
+        self.steps: list[tuple[int, str, str]] = []  # epoch, what, and label, in order
+        self.epochs = 10**6  # so many have a fork server
+        self.interrupted_at: tuple[int, str] | None = None  # epoch and label of a cell whose start is interrupted
+        self._scripts, self._machine = scripts, machine
+        self.answers: dict[type, object] = {
+            ComputeReference: ReferenceComputed(work=Work(flops=10, bytes_moved=10), uncounted=""),
+            MeasureCeilings: CeilingsMeasured(ceilings=Ceilings(flops_per_s=1e9, bytes_per_s=1e9)),
+        }
+        self.epoch = 0
+        self._workers: dict[str, list[ScriptedWorker]] = {}
+        self.folders: dict[str, list[Path]] = {}  # that the workers of a cell were to share
+
+    def await_serving(self) -> None: ...
+
+    def of_environment(self, name: str) -> ScriptedLauncher:
+        return self
+
+    def of_epoch(self, epoch: int) -> ScriptedLauncher:
+        if epoch >= self.epochs:
+            raise BakeoffError("the fork server ended")
+        self.epoch = epoch
+        return self
+
+    def with_imports(self, modules: Sequence[str]) -> ScriptedLauncher:
+        self._imports = tuple(modules)
+        return self
+
+    def start(self, job: CellJob, log: Path, workspace: Path | None = None) -> ScriptedWorker | ScriptedAnswer:
+        if type(job) in self.answers:
+            return ScriptedAnswer(self.answers[type(job)])
+        label = job.cell.label
+        if (self.epoch, label) == self.interrupted_at:
+            raise KeyboardInterrupt
+        job.shared_folder.mkdir(parents=True, exist_ok=True)
+        self.folders.setdefault(label, []).append(job.shared_folder)
+        self.started.append((self.epoch, label))
+        self.jobs.append((label, type(job), self._imports))
+        before = self._workers.setdefault(label, [])
+
+        def on_step(what: str) -> None:
+            self.steps.append((self.epoch, what, label))
+
+        before.append(ScriptedWorker(self._scripts[label], len(before), job, self._machine, on_step))
+        return before[-1]
+
+    def most(self, begin: str, end: str, at: str = "") -> dict[int, int]:
+        """Return how many cells at most were between two steps, by epoch, or only when a cell took the step `at`."""
+        between: dict[int, set[str]] = {}
+        most: dict[int, int] = {}
+        for epoch, what, label in self.steps:
+            cells = between.setdefault(epoch, set())
+            cells ^= {label} if what in (begin, end) and (what == begin) != (label in cells) else set()
+            most[epoch] = max(most.get(epoch, 0), len(cells) if at in ("", what) else 0)
+        return most
+
+    def alive(self) -> int:
+        """Return how many workers are alive."""
+        return sum(not worker.is_over for workers in self._workers.values() for worker in workers)
+
+    def ask(
+        self, job: object, log: Path, limit_s: float, on_phase: Callable[[str], None] = lambda phase: None
+    ) -> object:
+        return ScriptedAnswer(self.answers[type(job)]).answer(limit_s, on_phase)
+
+
+class ScriptedHeaders:
+    """Stands for torch's headers, and notes who waited for them."""
+
+    def __init__(self, launcher: ScriptedLauncher) -> None:
+        self._launcher = launcher
+
+    def await_for(self, cell: Cell) -> None:
+        self._launcher.steps.append((self._launcher.epoch, "has headers", cell.label))
+
+    def await_all(self) -> None:
+        self._launcher.steps.append((self._launcher.epoch, "has headers", "all"))
+
+
+@dataclass(frozen=True)
+class ScriptedAnswer:
+    """Stands for a worker with a short job. It answers as told, or ends."""
+
+    event: object
+
+    def answer(self, limit_s: float, on_phase: Callable[[str], None] = lambda phase: None) -> object:
+        if isinstance(self.event, Exception):
+            raise self.event
+        return self.event
+
+
+def window_of_load(order: TakeLoad, capacity: float) -> LoadWindow:
+    """Return what a queue makes of the order: latency rises without end towards the capacity."""
+    capacity = 50_000.0 if order.answers_nothing else capacity
+    is_server = order.scenario is Scenario.SERVER
+    sheds = not is_server and order.shed_after_ms is not None  # most requests are there for too long
+    sent = order.rate if is_server else 20 * capacity if sheds else capacity
+    latency_ms = 2 + 2 / (1 - sent / capacity) if is_server and sent < capacity else 1e3
+    return LoadWindow(
+        asked_rate=order.rate if is_server else None,
+        rate=sent,
+        requests=200,
+        seconds=order.seconds,
+        p50_ms=latency_ms / 2,
+        p90_ms=latency_ms,
+        p99_ms=latency_ms,
+        objective_ms=latency_ms,
+    )
+
+
+def plan_of(processes: int = 1, most_processes: int | None = None, rounds: int = 12) -> SamplingPlan:
+    most = most_processes or processes
+    return SamplingPlan(processes, most, rounds, burst_s=0.0, burst_calls=1, warm_up_s=0.0)
+
+
+def contest_of(labels: Sequence[str], device: Device = CPU) -> Contest:
+    cells = []
+    for label in labels:
+        backend, _, mode = label.partition("/")
+        cell = Cell(model="mlp", backend=backend, mode=mode or "default", device=device)
+        cells.append(PlannedCell(cell, asked_by_name=True))
+    return Contest(cells[0].cell.contest_id, tuple(cells))
+
+
+def run_contest(
+    folder: Path,
+    scripts: Mapping[str, Script],
+    plan: SamplingPlan | None = None,
+    *,
+    undecided: Callable[[Sequence[Record]], Sequence[tuple[str, str]]] = lambda records: (),
+    available_bytes: Callable[[ScriptedLauncher], int] = lambda launcher: 10**12,
+    time_limit_s: float = 600.0,
+    epochs: int = 10**6,
+    artifact_limit: float = 10**9,
+    interleaved: bool = True,
+    cores: int = 2,
+    budget_s: float = math.inf,
+    interrupted_at: tuple[int, str] | None = None,
+    load: LoadPlan | None = None,
+    device: Device = CPU,
+) -> SimpleNamespace:
+    """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
+
+    Return its records by label, its notes and what started.
+    """
+    contest = contest_of(list(scripts), device)
+    if Store.is_run(folder / "run"):
+        store = Store.open(folder / "run")
+    else:
+        store = Store.create(folder / "run", Request(), [planned.cell.id for planned in contest.cells], "test")
+    machine, progress = ScriptedMachine(), Silent()
+    launcher = ScriptedLauncher(folder, scripts, machine)
+    launcher.epochs, launcher.interrupted_at = epochs, interrupted_at
+    machine.available_bytes = lambda: available_bytes(launcher)
+    machine.usable_cores = lambda: list(range(cores))
+    plan = plan or plan_of()
+    measurement = Measurement(
+        *(launcher, store, progress, plan, time_limit_s, interleaved, undecided, machine),
+        time_plan=TimePlan(plan, budget_s, load),
+        artifacts=Artifacts(store.root, artifact_limit),
+        load=load,
+        headers=ScriptedHeaders(launcher),  # type: ignore[arg-type]
+    )
+    pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
+    with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):
+        measure_contest(measurement, contest, pending)
+    return SimpleNamespace(
+        records={record.cell.label: record for record in store.records()},
+        store=store,
+        notes=store.notes(),
+        said=progress.notes,
+        started=launcher.started,
+        jobs=launcher.jobs,
+        folders=launcher.folders,
+        steps=launcher.steps,
+        most=launcher.most,
+        ended_s=machine.time_s,
+        complete=all(store.has(planned.cell.id) for planned in contest.cells),
+    )

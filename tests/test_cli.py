@@ -1,0 +1,450 @@
+"""The command line, from what a user types to the exit status, on the null backend."""
+
+import csv
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bakeoff import backends
+from bakeoff.commands import run as runs
+from bakeoff.records import report_file
+from bakeoff.records.schema import Burst, Record, Report, Status
+from tests.conftest import CommandLine
+from tests.reports.samples import bursts, cell, failed, ok, report
+from tests.support.checkout import ROOT
+
+TINY = (
+    *("--model", "mlp", "--set", "features=8", "--set", "hidden=8"),
+    *("--devices", "cpu", "--min-time", "0.02", "--processes", "1"),
+)
+
+
+def statuses(report: Report) -> dict[str, str]:
+    return {record.cell.label: record.status.value for record in report.records}
+
+
+def complaint(answer: tuple[int, str, str]) -> str:
+    """The one line of an answer that refuses the request."""
+    status, out, err = answer
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+# --- what is refused, before anything is measured
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "cnv"], "unknown model 'cnv': did you mean 'conv'?"),
+        (["--model", ""], "no model named"),
+        (["--model", "mine.py"], "write --model mine.py:factory"),
+        (["--model", "mine.py:factory"], "mine.py"),
+        (["--model", "hf:nowhere"], "nowhere"),
+        (["--backends", "onx"], "unknown backend 'onx': did you mean 'onnx'?"),
+        (["--backends", "inductor/fast"], "unknown mode of inductor 'fast'"),
+        (["--devices", "gpu"], "unknown device 'gpu'"),
+        (["--precision", "fp31"], "unknown precision 'fp31': did you mean 'fp32'?"),
+        (["--task", "training"], "--task takes inference, forward_backward, train_step"),
+        (["--model", "[red]mlp[/red]"], "unknown model '[red]mlp[/red]'"),
+        (["--model", "zoo.py:factory:"], "unknown model 'zoo.py:factory:'"),
+        (["--preset", "attention"], "unknown preset 'attention'"),
+        (["--set", "batch"], "write --set KEY=VALUE"),
+        (["--set", "=1"], "write --set KEY=VALUE"),
+        (["--set", "batch="], "--set batch= has no value"),
+        (["--set", "batch=1,"], "--set batch= has no value"),
+        (["--model", "mlp", "--set", "seq=1"], "unknown dimension of mlp 'seq'"),
+        (["--model", "mlp", "--set", "batch=0"], "must be at least 1, not 0"),
+        (["--model", "mlp", "--set", "batch=many"], "takes a whole number, not 'many'"),
+        (["--seed", "-1"], "--seed -1: "),
+        (["--seed", "x"], "'--seed'"),
+        (["--time-limit", "0"], "--time-limit 0.0: "),
+        (["--min-time", "nan"], "--min-time nan: "),
+        (["--schedule", "random"], "--schedule random: "),
+        (["--start-method", "fork"], "--start-method fork: "),
+        (["--calls", "0"], "--calls 0: "),
+        (["--budget", "soon"], "--budget soon: write seconds, minutes or hours"),
+        (["--budget", "0s"], "--budget 0s: write seconds"),
+        (["--require", "p9_ms<5"], "unknown quantity 'p9_ms': did you mean 'p99_ms'?"),
+        (["--require", "p99_ms"], "--require 'p99_ms': write NAME<NUMBER"),
+        (["--config", "nowhere.toml"], "--config nowhere.toml: No such file"),
+        (["--modle", "mlp"], "--model"),
+        (["--model"], "requires an argument"),
+        (["mesure"], "mesure"),
+        (["mine.py"], "'mine.py' is a model, not a command: write bakeoff --model mine.py:factory"),
+        (["zoo.py:llama:"], "'zoo.py:llama:' is a model"),
+        (["run", "again"], "again"),
+        (["resume"], "folder"),
+        (["resume", "nowhere"], "nowhere holds no run"),
+        (["resume", "."], "holds no run"),
+        (["report"], "paths"),
+        (["report", "nowhere"], "no report at nowhere"),
+        (["report", "nowhere.json"], "no report at nowhere.json"),
+        (["list", "--devices"], "requires an argument"),
+        (["list", "--devices", "gpu"], "unknown device 'gpu': write cpu, cuda or cuda:N"),
+    ],
+    ids=" ".join,
+)
+def test_bad_input_is_refused_in_one_line(command_line: CommandLine, arguments: list[str], said: str) -> None:
+    assert said in complaint(command_line(*arguments))
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("backend = 'eager'", "unknown key 'backend': did you mean 'backends'?"),
+        ("seed = 'x'", "--seed x: "),
+        ("seed =", "not TOML"),
+        ('model = """two\nlines"""', "unknown model 'two lines'"),
+    ],
+)
+def test_a_wrong_config_is_refused_in_one_line(command_line: CommandLine, text: str, said: str) -> None:
+    Path("run.toml").write_text(text)
+    assert said in complaint(command_line("--config", "run.toml"))
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_a_folder_is_made(command_line: CommandLine) -> None:
+    Path("run.toml").write_text("devices = ['cpu', 'cuda:99']\nprocesses = 1")
+    assert "--devices cuda:99: torch " in complaint(command_line("--config", "run.toml", "--model", "mlp"))
+    assert [path.name for path in Path().iterdir()] == ["run.toml"]
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "full"])
+def test_a_folder_that_cannot_be_written_is_found_before_a_process_is_started(
+    command_line: CommandLine, out: str
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+    Path("file").write_text("")
+    Path("full").mkdir()
+    Path("full", "precious").write_text("")
+    assert f"--out {out}: " in complaint(command_line(*TINY, "--backends", "null", "--out", out))
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt == before
+
+
+def test_help_is_no_error_and_shows_how_to_run(command_line: CommandLine) -> None:
+    status, out, err = command_line("--help")
+    assert (status, err) == (0, "")
+    assert all(command in out for command in ("run", "resume", "report", "list"))
+    assert "bakeoff --model FILE.py:FACTORY" in out
+
+
+def test_the_version_is_printed(command_line: CommandLine) -> None:
+    status, out, err = command_line("--version")
+    assert (status, err) == (0, "")
+    assert out.startswith("bakeoff 0.") and ", torch 2." in out and len(out.splitlines()) == 1
+
+
+def test_a_file_with_one_function_is_taken_for_a_model_by_that_function(command_line: CommandLine) -> None:
+    Path("mine.py").write_text("def build(batch: int = 8): ...\n")
+    assert "'mine.py' is a model, not a command: write bakeoff --model mine.py:build" in complaint(
+        command_line("mine.py")
+    )
+
+
+# --- what a run leaves behind, and its exit status
+
+
+def test_a_run_leaves_its_report_and_rendering_it_again_changes_nothing(command_line: CommandLine) -> None:
+    status, out, err = command_line(*TINY, "--backends", "eager,null/double", "--out", "run")
+    assert (status, err) == (0, "")
+    assert "eager wins at" in out and "Report: run/report.md" in out.splitlines()
+    names = {str(path.relative_to("run")) for path in Path("run").rglob("*") if path.is_file()}
+    assert {"report.json", "report.md", "report.html", "cells.csv"} <= names
+    assert "figures/latency.svg" in names
+    ids = [f"mlp_batch4_features8_hidden8_inference_cpu_fp32_{name}" for name in ("eager.default", "null.double")]
+    assert {f"cells/{name}.json" for name in ids} <= names
+    assert {f"logs/{name}.log" for name in ids} <= names
+
+    report = report_file.read(Path("run"))
+    assert report.complete and report.planned == 2
+    assert [record.cell.id for record in report.records] == ids
+    assert all(record.latency and record.latency.calls >= 34 for record in report.records)
+    assert report.command == " ".join(["bakeoff", *TINY, "--backends", "eager,null/double", "--out", "run"])
+    assert report.verdicts[0].winner == "eager"
+    with open("run/cells.csv", encoding="utf-8") as file:
+        assert [row["backend"] for row in csv.DictReader(file)] == ["eager", "null"]
+
+    before = {name: Path("run", name).read_bytes() for name in names}
+    status, again, err = command_line("report", "run")
+    assert (status, err) == (0, "")
+    assert out.endswith(again)
+    assert {str(path.relative_to("run")) for path in Path("run").rglob("*") if path.is_file()} == names
+    assert [name for name in names if Path("run", name).read_bytes() != before[name]] == []
+
+
+def test_what_a_budget_did_not_reach_is_told_and_resume_measures_it(command_line: CommandLine) -> None:
+    asked = (*TINY, "--backends", "eager,null/double", "--out", "run", "--json")
+    status, out, err = command_line(*asked, "--budget", "0.1s")
+    answer = json.loads(out)
+    assert status == 3 and answer["complete"]
+    (contest,) = answer["contests"]
+    assert (contest["outcome"], contest["winner"]) == ("nothing ranked", None)
+    assert contest["without_numbers"] == dict.fromkeys(
+        ("eager", "null/double"), "not reached: --budget left no time to build it"
+    )
+    assert "--budget 0.1s: `resume` measures the cells that were not reached: eager, null/double" in err
+    assert len(err.splitlines()) < 60
+
+    status, out, err = command_line("resume", "run", "--json")
+    answer = json.loads(out)
+    assert status == 0
+    assert all(Path(path).exists() for path in answer["paths"].values())
+    (contest,) = answer["contests"]
+    assert contest["outcome"] in ("sure", "doubted")  # the machine may be busy
+    assert (contest["winner"], contest["without_numbers"]) == ("eager", {})
+    progress = [line for line in err.splitlines() if line.startswith("[0:")]
+    assert sum(" built in " in line for line in progress) == 2
+    assert "fp32: eager, " in progress[-1]
+
+
+def test_a_dry_run_measures_nothing(command_line: CommandLine) -> None:
+    status, out, err = command_line(*TINY, "--backends", "null,tensorrt", "--dry-run")
+    assert (status, err) == (0, "")
+    contest, lacking, total = out.splitlines()
+    assert contest.startswith("mlp (batch 4, features 8, hidden 8) on cpu, fp32: null (about ")
+    assert lacking == "cannot run: tensorrt (TensorRT runs on NVIDIA GPUs, and cpu is none)"
+    assert total.startswith("1 contest, 1 cell: about ")
+    assert list(Path().iterdir()) == []
+
+
+def test_a_failed_cell_fails_the_run_and_costs_one_row(command_line: CommandLine) -> None:
+    asked = "eager,null/partial,null/wrong,null/crash-in-load,null/unsupported,tensorrt"
+    status, out, _ = command_line(*TINY, "--backends", asked, "--strict", "--out", "run")
+    assert status == 1
+    report = report_file.read(Path("run"))
+    assert report.complete
+    assert statuses(report) == {
+        "eager": "ok",
+        "null/partial": "fallback",
+        "null/wrong": "incorrect",
+        "null/crash-in-load": "crash",
+        "null/unsupported": "unsupported",
+        "tensorrt": "unavailable",
+    }
+    assert all(record.reason for record in report.records if record.status is not Status.OK)
+    said = " ".join(out.split())
+    assert "only eager could be ranked" in said
+    assert "x null/partial fallback: placement is partial, and --strict asks for full" in said
+    assert "Cannot run here: " in said and "tensorrt (TensorRT runs on NVIDIA GPUs" in said
+
+
+@pytest.mark.parametrize(
+    "status", [Status.INCORRECT, Status.FALLBACK, Status.CRASH, Status.ERROR, Status.OOM, Status.TIMEOUT]
+)
+def test_one_failed_cell_is_enough_for_exit_status_1(status: Status) -> None:
+    assert runs.exit_status(report([ok(cell(), bursts(1.0)), failed(cell("null"), status, "scripted")])) == 1
+    assert runs.exit_status(report([failed(cell("null"), status, "scripted")])) == 3, "nothing was measured"
+
+
+def test_requirements_and_calls_are_kept_and_judge_the_run(command_line: CommandLine) -> None:
+    asked = (*TINY, "--backends", "eager,null", "--calls", "50", "--require", "peak_device_bytes<1GB")
+    status, out, _ = command_line(*asked, "--processes", "2", "--out", "run")  # the second one starts warm
+    assert status == 0
+    report = report_file.read(Path("run"))
+    assert (report.request["calls"], report.request["require"]) == (50, "peak_device_bytes<1GB")
+    assert report.verdicts[0].standings == []
+    assert "- eager may not win: peak_device_bytes cannot be judged: no memory of a device was read" in " ".join(
+        out.split()
+    )
+    status, out, _ = command_line("report", "run", "--require", "build_s<60")
+    assert status == 0
+    for start in ("cold", "warm"):
+        assert f"= null over 50 calls from a {start} start: " in " ".join(out.split())
+
+
+def test_a_backend_that_all_stands_for_may_be_missing() -> None:
+    absent = failed(cell("tensorrt"), Status.UNAVAILABLE, "no GPU")
+    assert not absent.asked_by_name
+    named = absent.model_copy(update={"asked_by_name": True})
+    assert [runs.exit_status(report([ok(cell(), bursts(1.0)), each])) for each in (absent, named)] == [0, 1]
+
+
+def test_a_config_is_a_command_line_and_what_is_typed_goes_over_it(command_line: CommandLine) -> None:
+    Path("run.toml").write_text(
+        "model = 'mlp'\nbackends = ['null', 'null/slow']\ndevices = 'cpu'\nmin-time = 0.02\n"
+        "processes = 1\nout = 'run'\nquiet = true\n"
+        "[set]\nfeatures = 8\nhidden = 4\n"
+    )
+    status, out, _ = command_line("--config", "run.toml", "--backends", "null/again", "--set", "hidden=8")
+    assert status == 0 and len(out.splitlines()) == 4  # the answer, and where artefact, report and page are
+    (record,) = report_file.read(Path("run")).records
+    assert (record.cell.label, record.cell.dimensions["hidden"], record.cell.dimensions["features"]) == (
+        "null/again",
+        8,
+        8,
+    )
+
+
+def test_list_is_quick_since_it_imports_no_library_of_a_backend() -> None:
+    listed = (
+        "import sys; from bakeoff import cli; cli.main(['list']); "
+        "print({'torch', 'scipy', 'onnx'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", listed], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "max-autotune-no-cudagraphs" in done.stdout and done.stdout.endswith("\nset()\n")
+
+
+def test_list_asks_the_backends_about_a_device_that_is_named(
+    command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "names", lambda: ["eager", "tensorrt"])
+    status, out, _ = command_line("list", "--devices", "cpu")
+    assert status == 0
+    assert "cpu: yes" in out and "cpu: no: TensorRT runs on NVIDIA GPUs" in out
+
+
+# --- what an interruption leaves behind
+
+BLOCKING = '''
+import subprocess, sys, time
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+
+
+def factory(batch: int = 1):
+    """Blocks in the second epoch of the second contest, as long as a file says so."""
+    if (HERE / "block").exists() and list(HERE.glob("run/unfinished/*batch2*")):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+        (HERE / "blocked").touch()
+        time.sleep(3600)
+    return torch.nn.Linear(4, 4), torch.randn(batch, 4)
+'''
+
+
+@pytest.fixture
+def blocked(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of two contests in `run`, stuck in the second process of the third cell, with a grandchild.
+
+    Its temporary folder is in `temp`.
+    """
+    (tmp_path / "mine.py").write_text(BLOCKING)
+    (tmp_path / "block").touch()
+    (tmp_path / "temp").mkdir()
+    arguments = ["--model", "mine.py:factory", "--set", "batch=1,2", "--backends", "null,null/again", "--out", "run"]
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            str(ROOT / "runner.py"),
+            *arguments,
+            "--devices",
+            "cpu",
+            "--min-time",
+            "0.02",
+            "--processes",
+            "2",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path / "temp")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until((tmp_path / "blocked").exists, 120)
+        assert list((tmp_path / "temp").iterdir()), "its temporary folder is elsewhere"
+        assert len(processes_of(tmp_path)) >= 3, "server, cell and grandchild are not found"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+        for left in processes_of(tmp_path):
+            left.kill()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def processes_of(folder: Path) -> Sequence[psutil.Process]:
+    """Those that were started for a run whose temporary folder lies in `folder`: it is among their arguments or in
+    their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            told = [*process.cmdline(), *process.environ().values()]
+        except (psutil.Error, OSError):
+            continue
+        if process.pid != os.getpid() and any(str(folder / "temp") in text for text in told):
+            found.append(process)
+    return found
+
+
+def nothing_is_left_of(folder: Path) -> bool:
+    return not processes_of(folder) and not list((folder / "temp").iterdir())
+
+
+def processes_by_batch(report: Report) -> dict[object, list[int]]:
+    """Return the number of processes of each cell, by the batch of its contest."""
+    found: dict[object, list[int]] = {}
+    for record in report.records:
+        found.setdefault(record.cell.dimensions["batch"], []).append(len(record.processes))
+    return found
+
+
+def bursts_of_process(record: Record, number: int) -> list[Burst]:
+    return [burst for burst in record.bursts if burst.process == number]
+
+
+def resumed(command_line: CommandLine, folder: Path) -> None:
+    """`resume` measures what is missing, from the last finished epoch on, and repeats nothing."""
+    before = report_file.read(folder / "run")
+    (folder / "block").unlink()
+    assert command_line("resume", "run", "--quiet")[0] == 0
+    after = report_file.read(folder / "run")
+    assert after.complete and set(statuses(after).values()) == {"ok"}
+    assert after.records[:2] == before.records[:2]
+    for old, new in zip(before.records[2:], after.records[2:], strict=True):
+        assert bursts_of_process(new, 0) == old.bursts
+        assert new.processes[0] == old.processes[0]
+        assert [process.warm for process in new.processes] == [False, True], "its build was not kept"
+        assert min(burst.started_s for burst in bursts_of_process(new, 1)) > old.bursts[-1].started_s
+    assert any("interrupted and resumed" in note and "after 1 process of each cell" in note for note in after.notes)
+    assert not (folder / "run" / "builds").exists() and not list((folder / "run" / "unfinished").iterdir())
+
+
+def test_an_interrupted_run_reports_what_it_has_and_leaves_nothing_running(
+    blocked: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """It is asked to terminate, which it takes as it takes Ctrl-C."""
+    blocked.terminate()
+    out, err = blocked.communicate(timeout=150)
+    assert blocked.returncode == 130
+    assert "Traceback" not in out + err
+    assert err.splitlines()[-1] == "Interrupted. To measure the rest: bakeoff resume run"
+    assert nothing_is_left_of(tmp_path)
+    report = report_file.read(tmp_path / "run")
+    assert not report.complete and report.planned == 4
+    assert processes_by_batch(report)[2] == [1, 1]
+    assert set(statuses(report).values()) == {"ok"}
+    assert (tmp_path / "run" / "report.md").exists()
+
+
+def test_a_killed_run_leaves_nothing_running_and_is_resumed_without_repeating(
+    blocked: subprocess.Popen[str], tmp_path: Path, command_line: CommandLine
+) -> None:
+    blocked.kill()
+    blocked.communicate()
+    wait_until(lambda: nothing_is_left_of(tmp_path), 5)
+    assert not (tmp_path / "run" / "report.json").exists()
+    assert command_line("report", "run")[0] == 0
+    found = report_file.read(tmp_path / "run")
+    assert (found.complete, found.planned, processes_by_batch(found)[2]) == (False, 4, [1, 1])
+    resumed(command_line, tmp_path)
