@@ -1,0 +1,24 @@
+"""A user gives a module that is wrapped: compiled, in DataParallel, or scripted.
+
+After pytorch/pytorch#184100. Right: the compiled module and DataParallel are unwrapped, and the report says so, so that
+eager is eager. A ScriptModule is measured by those who take one; for the others the reason names it.
+"""
+
+import torch
+from torch import nn
+
+
+def net():
+    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 64))
+
+
+def factory(batch: int = 8):
+    return torch.compile(net()), torch.randn(batch, 64)
+
+
+def parallel(batch: int = 8):
+    return nn.DataParallel(net()), torch.randn(batch, 64)
+
+
+def scripted(batch: int = 8):
+    return torch.jit.script(net()), torch.randn(batch, 64)

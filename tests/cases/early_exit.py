@@ -1,0 +1,27 @@
+"""A model decides by the values of its inputs which layers it computes.
+
+After pytorch/pytorch#113444 and ultralytics/yolov5#3050. Right: what is built from a trace has a frozen choice. It is
+told with the line, and it is no sure winner.
+"""
+
+import torch
+from torch import nn
+
+
+class EarlyExit(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.rest = nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)])
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        logits = self.head(x)
+        if logits.softmax(-1).max() > 0.9:  # sure already
+            return logits
+        return self.head(self.rest(x))
+
+
+def factory(batch: int = 1):
+    return EarlyExit(), torch.randn(batch, 64)

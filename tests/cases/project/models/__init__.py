@@ -1,0 +1,1 @@
+"""A package that many research repositories have."""

@@ -1,0 +1,2 @@
+def widths():
+    return (64, 64)

@@ -1,0 +1,33 @@
+"""Modules in an unusual state: quantised already, lazy, on the meta device, in float16, in float64.
+
+Right: the lazy module is initialised by a call; the reasons name the others' states.
+"""
+
+import torch
+from torch import nn
+
+
+def net(width=64):
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+
+def quantised(batch: int = 8):
+    return torch.ao.quantization.quantize_dynamic(net(), {nn.Linear}, torch.qint8), torch.randn(batch, 64)
+
+
+def lazy(batch: int = 8):
+    return nn.Sequential(nn.LazyLinear(32), nn.ReLU(), nn.LazyLinear(10)), torch.randn(batch, 64)
+
+
+def meta(batch: int = 8):
+    with torch.device("meta"):
+        module = net()
+    return module, torch.randn(batch, 64)
+
+
+def half(batch: int = 8):
+    return net().half(), torch.randn(batch, 64, dtype=torch.float16)
+
+
+def double(batch: int = 8):
+    return net().double(), torch.randn(batch, 64, dtype=torch.float64)

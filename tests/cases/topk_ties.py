@@ -1,0 +1,20 @@
+"""A model returns the top-k of scores of which many are equal.
+
+After openvinotoolkit/openvino#35898 and pytorch/pytorch#187116. Right: indices that choose equal values are right.
+"""
+
+import torch
+from torch import nn
+
+
+class Retrieval(nn.Module):
+    def __init__(self, k=10):
+        super().__init__()
+        self.k = k
+
+    def forward(self, scores):
+        return torch.topk(scores, self.k, dim=-1)
+
+
+def factory(batch: int = 16, items: int = 500):
+    return Retrieval(), (torch.rand(batch, items) * 8).round() / 8
