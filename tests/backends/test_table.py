@@ -108,7 +108,7 @@ def test_what_exists_for_tests_is_in_no_list() -> None:
 
 
 def test_the_table_alone_imports_nothing_heavy() -> None:
-    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import backends; print(*sys.modules)"
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from bakeoff import backends; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     imported = set(done.stdout.split())
     assert not imported & {"torch", "numpy", "onnx", "onnxruntime", "bakeoff.backends.base", "bakeoff.backends.eager"}
@@ -137,7 +137,7 @@ def test_a_distribution_does_not_replace_a_row_of_the_table(site: Path) -> None:
         ("def", "SyntaxError"),
         ("", "has no attribute 'Broken'"),
         ("class Broken:\n    def __init__(self):\n        raise ValueError('first\\nsecond')", "ValueError: first"),
-        ("import backends.base\nclass Broken(backends.base.Backend):\n    pass", "abstract"),
+        ("import bakeoff.backends.base\nclass Broken(bakeoff.backends.base.Backend):\n    pass", "abstract"),
     ],
     ids=["import", "syntax", "no-class", "constructor", "abstract"],
 )

@@ -46,7 +46,7 @@ def test_two_heads_takes_several_inputs_and_gives_several_outputs() -> None:
 def test_a_plain_network_of_the_zoo_can_be_exported(
     factory: str, given: dict[str, int], shape: tuple[int, ...]
 ) -> None:
-    family = models.find(f"{ROOT}/presets/zoo/networks.py:{factory}")
+    family = models.find(f"{ROOT}/bakeoff/presets/zoo/networks.py:{factory}")
     loaded = family.load(family.resolve(given), 0)
     inputs = loaded.inputs[0].args
     with torch.no_grad():

@@ -46,5 +46,5 @@ def test_a_report_renders_where_there_is_no_torch(tmp_path: Path) -> None:
 
 
 def test_the_harness_can_import_the_writer_without_matplotlib() -> None:
-    code = "import sys, reports.writer; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, bakeoff.reports.writer; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}).returncode == 0
