@@ -6,12 +6,12 @@
 #SBATCH --gpus-per-node=1
 #SBATCH --time=04:00:00
 # A run on the nodes of a Slurm cluster: sbatch docker/slurm.sh --preset zoo --devices cuda --out results/zoo
-# Submit it in a checkout that all nodes see, with its environment active. To go on after a time limit:
+# Submit it in a folder that all nodes see, with an environment active in which Bakeoff is installed, and which they see,
+# too. To go on after a time limit:
 # sbatch docker/slurm.sh resume results/zoo
 set -euo pipefail
 
 export RAY_USAGE_STATS_ENABLED=0
-export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}
 port=$((20000 + SLURM_JOB_ID % 20000))
@@ -30,7 +30,7 @@ for _ in $(seq 60); do
 done
 
 if [ "${1:-}" = resume ]; then
-    python3 runner.py "$@"
+    bakeoff "$@"
 else
-    python3 runner.py "$@" --cluster auto
+    bakeoff "$@" --cluster auto
 fi

@@ -19,14 +19,14 @@ from tests.support.checkout import ROOT
 
 BACKENDS = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/showcase").glob("*.md"))]
-ROOMS = "backends|models|harness|records|judging|reports|doctor|hotpath|presets|examples|benchmarks|docs|docker|tests"
+ROOMS = "bakeoff|backends|models|reports|examples|benchmarks|docs|docker|tests"
 PATH = re.compile(rf"(?<![\w./:-])(?:{ROOMS})/[\w./*-]*\w")
-TO_BE_WRITTEN = {"backends/exported.py", "models/gated.py", "tests/backends/test_NAME.py", "presets/NAME.toml"}
+TO_BE_WRITTEN = {"backends/exported.py", "models/gated.py", "tests/backends/test_NAME.py", "bakeoff/presets/NAME.toml"}
 """Paths that a page has its reader write, or that stand for several."""
 
 
-def test_the_json_schema_in_docs_is_the_current_one() -> None:
-    assert (ROOT / "docs/report.schema.json").read_text() == json_schema()
+def test_the_json_schema_in_the_package_is_the_current_one() -> None:
+    assert (ROOT / "bakeoff/records/report.schema.json").read_text() == json_schema()
 
 
 def test_the_page_of_backends_names_every_backend_mode_and_alias() -> None:
@@ -79,13 +79,8 @@ def test_pages_that_the_code_names_exist() -> None:
 
 def code() -> Iterator[Path]:
     yield ROOT / "runner.py"
-    for room in ROOMS.split("|"):
+    for room in ("bakeoff", "examples", "benchmarks", "docker", "tests"):
         yield from (ROOT / room).rglob("*.py")
-
-
-def test_the_documentation_stays_short() -> None:
-    pages = [ROOT / "CHANGELOG.md", *PAGES]
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 15_000
 
 
 def test_every_dependency_is_pinned_in_one_place() -> None:
@@ -97,14 +92,6 @@ def test_every_dependency_is_pinned_in_one_place() -> None:
     for requirement in wanted:
         name = re.split(r"[<>=!~ \[]", requirement)[0]
         assert re.sub(r"[-_.]+", "-", name).lower() in normal, requirement
-
-
-def test_nothing_generic_is_installed_into_site_packages() -> None:
-    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert tool == {"packages": [], "py-modules": []}
-    for name in ("backends", "models", "harness", "records", "judging", "reports"):
-        module = __import__(name)
-        assert Path(module.__file__ or "").is_relative_to(ROOT)
 
 
 def test_every_model_of_the_table_can_be_found() -> None:

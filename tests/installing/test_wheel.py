@@ -1,0 +1,84 @@
+"""The wheel and the sdist: what they hold, what they require, and that an installed Bakeoff measures."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from bakeoff.records import report_file
+from bakeoff.records.schema import Status
+from tests.installing.conftest import Installed
+from tests.support.checkout import ROOT
+
+BRIEFLY = ("--processes", "1", "--min-time", "0.05", "--devices", "cpu")
+
+
+def names_in(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_the_wheel_brings_one_name(wheel: Path) -> None:
+    tops = {name.partition("/")[0] for name in names_in(wheel)}
+    (about,) = tops - {"bakeoff"}
+    assert about.endswith(".dist-info")
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None:
+    package = ROOT / "bakeoff"
+    files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    packed = {name for name in names_in(wheel) if name.startswith("bakeoff/")}
+    assert packed == {path.relative_to(ROOT).as_posix() for path in files}
+    assert {"bakeoff/py.typed", "bakeoff/records/report.schema.json", "bakeoff/presets/zoo/bert/config.json"} <= packed
+
+
+def test_the_sdist_builds_and_has_no_tests(distributions: Path, wheel: Path) -> None:
+    (path,) = distributions.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", "bakeoff/py.typed"} <= {*names}
+    assert not [name for name in names if name.startswith(("tests", "docs", "models", "backends", "reports"))]
+    modules = {name for name in names_in(wheel) if name.startswith("bakeoff/")}
+    assert modules <= {*names}
+
+
+def test_of_torch_only_a_range_is_required(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (file,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        metadata = message_from_bytes(archive.read(file))
+    requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+    (torch,) = (requirement for requirement in requirements if requirement.name == "torch")
+    assert torch.marker is None
+    assert all(torch.specifier.contains(version) for version in ("2.8.0", "2.10.0+cpu", "2.13.0"))
+    assert [requirement for requirement in requirements if "==" in str(requirement.specifier)] == []
+
+
+@pytest.mark.parametrize("command", [["bakeoff"], ["python", "-m", "bakeoff"]], ids=" ".join)
+def test_an_installed_bakeoff_gives_a_verdict_in_an_empty_folder(
+    command: list[str], installed: Installed, tmp_path: Path
+) -> None:
+    out = installed.run(*command, "--model", "mlp", "--backends", "eager,onnx", *BRIEFLY, cwd=tmp_path)
+    assert "onnx" in out
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    (folder,) = (tmp_path / "results").iterdir()
+    report = report_file.read(folder)
+    assert {record.cell.backend: record.status for record in report.records} == dict.fromkeys(
+        ("eager", "onnx"), Status.OK
+    )
+    assert (folder / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "planned"),
+    [(["--preset", "compile-modes"], "inductor/max-autotune"), (["--model", "presets/zoo/networks.py:dlrm"], "dlrm")],
+    ids=["preset", "model of a preset"],
+)
+def test_an_installed_bakeoff_finds_its_presets(
+    options: list[str], planned: str, installed: Installed, tmp_path: Path
+) -> None:
+    assert planned in installed.run("bakeoff", *options, "--devices", "cpu", "--dry-run", cwd=tmp_path)
