@@ -53,6 +53,12 @@ class UnfinishedContest(Frozen):
     place: str = ""  # of a pool
 
 
+class ContestSoFar(Frozen):
+    """What is known of a contest's cells while an epoch goes on: for a report on a run that ends now."""
+
+    records: list[Record]
+
+
 class Store:
     """The folder of one run. Everything in it except the report is written while the run goes on."""
 
@@ -123,6 +129,14 @@ class Store:
         path = self._unfinished(contest.contest_id)
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, contest.model_dump_json())
+        self._so_far(contest.contest_id).unlink(missing_ok=True)
+        self._save_elapsed()
+
+    def keep_so_far(self, contest_id: str, records: Sequence[Record]) -> None:
+        """Write what an epoch that goes on has measured so far. A resumed run measures the epoch again."""
+        path = self._so_far(contest_id)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, ContestSoFar(records=list(records)).model_dump_json())
         self._save_elapsed()
 
     def unfinished(self, contest_id: str) -> UnfinishedContest | None:
@@ -137,6 +151,7 @@ class Store:
     def forget(self, contest_id: str, cell_ids: Sequence[str]) -> None:
         """Remove what was kept of an unfinished contest, and what its cells have built."""
         self._unfinished(contest_id).unlink(missing_ok=True)
+        self._so_far(contest_id).unlink(missing_ok=True)
         self.forget_builds(cell_ids)
 
     def builds(self, build_id: str) -> Path:
@@ -168,9 +183,11 @@ class Store:
     def records(self, cell_ids: Sequence[str] | None = None) -> list[Record]:
         """Return the records so far of these cells, or of all of them in the order planned.
 
-        A cell that has not ended has the record that was kept.
+        A cell that has not ended has the record that was kept last.
         """
         found = {cell.record.cell.id: cell.record for contest in self.all_unfinished() for cell in contest.cells}
+        for path in self.root.glob("so_far/*.json"):
+            found |= {each.cell.id: each for each in ContestSoFar.model_validate_json(path.read_text()).records}
         wanted = self.planned if cell_ids is None else cell_ids
         for cell_id in wanted:
             if self.has(cell_id):
@@ -269,6 +286,9 @@ class Store:
 
     def _unfinished(self, contest_id: str) -> Path:
         return self.root / "unfinished" / f"{contest_id}.json"
+
+    def _so_far(self, contest_id: str) -> Path:
+        return self.root / "so_far" / f"{contest_id}.json"
 
     def _work(self, contest_id: str) -> Path:
         return self.root / "reference" / f"{contest_id}.work.json"

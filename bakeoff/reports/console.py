@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import typer
@@ -24,8 +27,38 @@ stderr = Console(stderr=True, markup=False, emoji=False)
 def tell(found: Report, folder: Path, quiet: bool = False, as_json: bool = False) -> None:
     """Write the report into `folder`, say what came out, and say where it is.
 
-    The numbers are on disk before anything is said, and the figures are drawn after the verdict was said.
+    The numbers are on disk before anything is said, and the figures are drawn after the verdict was said. The first
+    Ctrl-C or SIGTERM does not end the writing.
     """
+    with written_to_the_end():
+        _tell(found, folder, quiet, as_json)
+
+
+@contextlib.contextmanager
+def written_to_the_end() -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM inside of the block pass. A second one raises KeyboardInterrupt.
+
+    Signals are left alone in a thread, where Python does not allow handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def on_first(number: int, frame: object) -> None:
+        for each in numbers:
+            signal.signal(each, signal.default_int_handler)
+        say("The report is being written. Once more ends that, too.", stderr)
+
+    before = {number: signal.signal(number, on_first) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(found: Report, folder: Path, quiet: bool, as_json: bool) -> None:
     console = stderr if as_json else stdout
     judgement = judge(found)
     report_file.write_json(sentences.with_verdicts(judgement), folder)

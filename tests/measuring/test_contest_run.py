@@ -446,6 +446,39 @@ def test_cells_that_were_all_built_before_the_interruption_load_side_by_side(tmp
     assert all([process.warm for process in record.processes] == [False] for record in run.records.values())
 
 
+def test_an_interruption_of_the_first_rounds_keeps_what_was_measured(tmp_path: Path) -> None:
+    scripts = {label: Script() for label in THREE}
+    before = run_contest(tmp_path, scripts | {"null": Script(endings={(0, "burst 3"): INTERRUPT})})
+    assert not before.complete
+    assert {label: record.status for label, record in before.records.items()} == dict.fromkeys(THREE, Status.OK)
+    assert all(record.latency and record.latency.median_ms > 0 for record in before.records.values())
+    assert {rounds_of(record) for record in before.records.values()} == {3, 4}, "the round that was interrupted counts"
+    after = run_contest(tmp_path, scripts)
+    assert after.complete and {rounds_of(record) for record in after.records.values()} == {12}
+    assert not list((tmp_path / "run" / "so_far").iterdir())
+
+
+def test_wrong_answers_so_far_are_incorrect(tmp_path: Path) -> None:
+    scripts = {"eager": Script(), "null": Script(answers={(0, "start"): WRONG}, endings={(0, "burst 3"): INTERRUPT})}
+    before = run_contest(tmp_path, scripts)
+    assert before.records["eager"].status is Status.OK
+    assert before.records["null"].status is Status.INCORRECT and before.records["null"].reason == WRONG.rule
+
+
+def test_what_was_measured_is_on_disk_from_the_first_round_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[int]] = []
+    keep = Store.keep_so_far
+
+    def noting(store: Store, contest_id: str, records: Sequence[Record]) -> None:
+        keep(store, contest_id, records)
+        seen.append({rounds_of(record) for record in store.records()})
+
+    monkeypatch.setattr(Store, "keep_so_far", noting)
+    run_contest(tmp_path, {label: Script() for label in THREE})
+    assert seen[0] == {1}
+    assert all(len(rounds) == 1 for rounds in seen), "a round is kept when all of its cells have had their turn"
+
+
 def test_what_was_not_built_to_the_end_is_built_again(tmp_path: Path) -> None:
     scripts = {"null": Script(), "null/double": Script()}
     run_contest(tmp_path, scripts, interrupted_at=(0, "null"))

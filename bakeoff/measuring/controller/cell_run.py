@@ -357,6 +357,22 @@ class CellRun:
         assert self._so_far is not None, "a process of the cell has ended well"
         return self._so_far.model_copy(update={"elapsed_s": self._elapsed_s, "left": self.left, "load": self.load})
 
+    def so_far(self) -> Record | None:
+        """Return the record as it would stand if the run ended now, or None where nothing has been measured."""
+        live, known = self._live, self._so_far
+        if live is None or live.ready is None or not live.bursts:
+            return self.record() if known else None
+        checked = live.ready.accuracy
+        if known is None:
+            status, reason = (Status.OK, "") if checked.passed else (Status.INCORRECT, checked.rule)
+            record = self._record(status, reason, doubts=doubts_of_ready(live.ready))
+        else:
+            changed = {"processes": [*known.processes, live.summary()], "bursts": self.bursts}
+            record = known.model_copy(update=changed | self._failed_check(known, checked))
+        latency = summarise(record.bursts)
+        now = {"latency": latency, "roofline": self._roofline(latency), "elapsed_s": self._elapsed_s}
+        return record.model_copy(update=now | {"left": self.left, "load": self.load})
+
     def unfinished(self) -> UnfinishedCell:
         """Return all that is needed to go on with the cell after its last process that ended well."""
         return UnfinishedCell(

@@ -39,6 +39,12 @@ UNKNOWN_MEMORY = 3
 STAYS_UP_TO = 1.1
 """A cell stays for other groups instead of the baseline only if it takes at most so many times as much memory."""
 
+SO_FAR_EVERY_S = 2.0
+"""What was measured so far is written after the first round, and then no more often than this."""
+
+SO_FAR_MAX_SHARE = 0.02
+"""Writing it takes no larger share of the time than this."""
+
 MIN_ROUNDS = 4
 """Cells that have been built get so many rounds, even if that takes longer than the time budget."""
 
@@ -82,12 +88,24 @@ class ContestRun:
         # one cell of the first group stays for all others, and that is the baseline if it is steady
         self._baseline = baseline_of([cell_run.cell for cell_run in cells])
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
+        self._next_so_far_s = 0.0
         self._time_plan = measurement.time_plan
         if self._time_plan.has_budget:  # what takes long to build waits for what does not
             self._cells[1:] = sorted(self._cells[1:], key=lambda cell_run: self._seconds_of(Step.BUILD, [cell_run]))
 
     def run(self) -> None:
-        """Run epochs until the verdict is decided, or limits allow no more. Then save the records."""
+        """Run epochs until the verdict is decided, or limits allow no more. Then save the records.
+
+        What was measured so far is kept on disk, however the run ends.
+        """
+        try:
+            self._run_epochs()
+        except BaseException:  # Ctrl-C, SIGTERM, or a fault of this process
+            self._keep_so_far()
+            raise
+        self._conclude_all()
+
+    def _run_epochs(self) -> None:
         while cells := self._for_another_epoch(self._epochs_done):
             # to have been there first is no merit of a backend's
             in_reverse = self._epochs_done % 2 == 1 and self._held_all
@@ -96,7 +114,6 @@ class ContestRun:
             self._cells = [each for each in self._cells if each in epoch.finished or each not in cells]
             self._epochs_done, self._held_all = self._epochs_done + 1, epoch.holds_all
             self._keep()
-        self._conclude_all()
 
     def _conclude_all(self) -> None:
         """Save the records of cells that came to a good end, and keep their artefacts, the fastest cell's first."""
@@ -123,6 +140,14 @@ class ContestRun:
                 place=self._run.place,
             )
         )
+
+    def _keep_so_far(self) -> None:
+        """Write what the cells would end as if the run ended now."""
+        begun_s = self._machine.now_s()
+        if records := [record for cell_run in self._cells if (record := cell_run.so_far())]:
+            self._run.store.keep_so_far(self._contest_id, [self._run.at_place(record) for record in records])
+        ended_s = self._machine.now_s()
+        self._next_so_far_s = ended_s + max(SO_FAR_EVERY_S, (ended_s - begun_s) / SO_FAR_MAX_SHARE)
 
     def _for_another_epoch(self, done: int) -> list[CellRun]:
         """Return the cells that get another process, or none of them, and say why or why not.
@@ -385,6 +410,8 @@ class ContestRun:
                 burst = partial(cell_run.take_burst, group, done, started_s, around)
                 self._visit(epoch, alive, cell_run, burst)
             done += 1
+            if self._machine.now_s() >= self._next_so_far_s:
+                self._keep_so_far()
             if done <= self._run.sampling.rounds:
                 planned_done_s = self._machine.now_s()
         for cell_run in alive:

@@ -74,15 +74,20 @@ class Measurement:
         self.progress.time_left(self.time_plan.left_s())
 
     def end(self, record: Record) -> None:
-        """Keep the record of a cell that has come to its end.
+        """Keep the record of a cell that has come to its end."""
+        record = self.at_place(record)
+        self.store.save(record)
+        self.progress.ended(record)
+
+    def at_place(self, record: Record) -> Record:
+        """Return the record with the place of a pool that it was measured at.
 
         The CPU's counter of energy counts what is measured at other places, too, so that it says nothing of this one.
         """
-        if self.place:
-            is_own = record.cell.device.is_cuda
-            record = record.model_copy(update={"place": self.place, "energy": record.energy if is_own else None})
-        self.store.save(record)
-        self.progress.ended(record)
+        if not self.place:
+            return record
+        is_own = record.cell.device.is_cuda
+        return record.model_copy(update={"place": self.place, "energy": record.energy if is_own else None})
 
 
 def not_reached(planned: PlannedCell) -> Record:

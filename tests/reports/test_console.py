@@ -1,0 +1,45 @@
+"""What is printed and written at the end of a run, also where somebody ends it then."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bakeoff.judging.judgement import Judgement
+from bakeoff.reports import console, writer
+from tests.reports.samples import conv_on_cpu, report
+
+
+def rendering(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> None:
+    render = writer.render
+
+    def interrupted(judgement: Judgement, folder: Path, figures: bool = True) -> dict[str, Path]:
+        meanwhile()
+        return render(judgement, folder, figures=False)
+
+    monkeypatch.setattr(writer, "render", interrupted)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_report_is_written_to_the_end(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(number)
+    rendering(monkeypatch, lambda: os.kill(os.getpid(), number))
+    console.tell(report(conv_on_cpu()), tmp_path)
+    assert {"report.json", "report.md", "report.html", "cells.csv"} <= {path.name for path in tmp_path.iterdir()}
+    assert "The report is being written" in capsys.readouterr().err
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_signal_ends_the_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    rendering(monkeypatch, twice)
+    with pytest.raises(KeyboardInterrupt):
+        console.tell(report(conv_on_cpu()), tmp_path)
+    assert (tmp_path / "report.json").exists(), "the numbers are there first"
