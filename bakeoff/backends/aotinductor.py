@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import cuda_graph, quantising
 from bakeoff.backends.base import (
+    AVAILABLE,
     CUDA_GRAPH,
-    YES,
     AheadOfTime,
     Availability,
     BuildContext,
     Compiled,
+    Mode,
     ServingKnobs,
     Settings,
     Suits,
@@ -64,20 +65,14 @@ class AOTInductor(AheadOfTime):
     imports: ClassVar[tuple[str, ...]] = ("torch._inductor.compile_fx",)
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="runner")
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "default": {},
-        SINGLE_THREADED: {"run_single_threaded": True},
-        CUDA_GRAPH: {"run_single_threaded": True},  # a captured graph takes no locks and events
-        FREEZING: {"freezing": True},
-        AUTOTUNED: {"freezing": True, "max_autotune": True},
-    }
-    best: ClassVar[Mapping[str, Suits]] = {
-        "default": Suits("cpu"),
-        SINGLE_THREADED: Suits("cuda"),
-        CUDA_GRAPH: Suits("cuda"),
-        FREEZING: Suits("cpu"),
-        AUTOTUNED: Suits("cpu"),
-    }
+    modes = (
+        Mode(worth_trying=Suits("cpu")),
+        Mode(SINGLE_THREADED, {"run_single_threaded": True}, Suits("cuda")),
+        # a captured graph takes no locks and events
+        Mode(CUDA_GRAPH, {"run_single_threaded": True}, Suits("cuda"), captures=True),
+        Mode(FREEZING, {"freezing": True}, Suits("cpu")),
+        Mode(AUTOTUNED, {"freezing": True, "max_autotune": True}, Suits("cpu")),
+    )
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)) or cell.mode not in FROZEN:
@@ -86,7 +81,7 @@ class AOTInductor(AheadOfTime):
             return Availability(f"mode {cell.mode} is for CPUs: use {self.name}/{SINGLE_THREADED}")
         if cell.precision.is_quantised:
             return Availability(f"{against_freezing(cell)}: use {self.name}")
-        return YES
+        return AVAILABLE
 
     def available(self, device: Device) -> Availability:
         return Inductor().available(device) and compiler_available()
@@ -127,7 +122,7 @@ class AOTInductor(AheadOfTime):
                     program = torch.export.export(prepared.module, example)
                 else:
                     program = exported(module, inputs, context.open_axes)
-            configs = {**inductor_configs(self.modes[context.cell.mode]), **linker_options()}
+            configs = {**inductor_configs(self.mode(context.cell.mode).options), **linker_options()}
             with context.phase("compile"), prepared.compiling(), InductorLog() as log:
                 torch._inductor.aoti_compile_and_package(
                     program, package_path=str(context.workspace / PACKAGE), inductor_configs=configs
@@ -144,7 +139,7 @@ class AOTInductor(AheadOfTime):
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
 
-        options, device = self.modes[context.cell.mode], context.cell.device
+        options, device = self.mode(context.cell.mode).options, context.cell.device
         with context.phase("load"):
             # this takes milliseconds; aoti_load_package compiles test programs for a warning, 17 s on our H200 machine
             # (https://github.com/pytorch/pytorch/issues/191715)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.records.device import Device
-from bakeoff.records.errors import Unsupported
+from bakeoff.records.errors import Unsupported, unknown
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.schema import GENERATION, INFERENCE, Cell, Placement
 
@@ -37,7 +37,10 @@ class Availability:
         return not self.reason
 
 
-YES = Availability()
+AVAILABLE = Availability()
+
+DEFAULT = "default"
+"""The name of every backend's first mode."""
 
 SURGICAL = "surgical"
 """The mode that compiles only the targets of a model and leaves the rest eager."""
@@ -54,9 +57,6 @@ CHANNELS_LAST = "channels-last"
 INT8_PRODUCTS = "int8-products"
 """The mode of precisions that round weights alone in which an engine rounds the inputs of products, too."""
 
-ROUNDS_INPUTS = "inputs of products are rounded to 8 bits, too"
-"""The caveat of that mode."""
-
 
 @dataclass(frozen=True)
 class Suits:
@@ -64,6 +64,62 @@ class Suits:
 
     device: str = ""
     convolutions: bool = False
+
+
+ANYWHERE = Suits()
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to use a backend, with everything that the harness must know about it."""
+
+    name: str = DEFAULT
+    options: Mapping[str, object] = field(default_factory=dict)
+    """What the backend gives to its library."""
+    worth_trying: Suits | None = None
+    """Where the mode is among those that `NAME/best` stands for. It has won there. None: nowhere."""
+    device: str = ""
+    """The only kind of device that the mode makes sense on, or empty for every kind."""
+    captures: bool = False
+    """True if calls are captured in a CUDA graph of ours, which has one size."""
+    channels_last_of: str = ""
+    """The mode that this one is with images and weights in channels_last memory, or empty for any other mode."""
+    any_size: bool = False
+    """True if nothing is built for a size, so that a build for a range of sizes would be the same again."""
+    one_size: str = ""
+    """Why the mode serves one size only although its backend takes ranges, or empty."""
+    fast_path: bool = False
+    """True if transformer layers call PyTorch's fused kernels (`bakeoff.backends.fast_path`). Other modes compile what
+    is inside of these layers."""
+    rounded_weights: bool = False
+    """True if the mode is for precisions that round weights alone."""
+    redundant: bool = False
+    """True if the mode does what `default` does on one kind of device or model. `NAME/all` leaves it out."""
+    caveat: str = ""
+    """What a reader must know about every number of this mode. It takes the place of the backend's."""
+
+    @property
+    def plain_name(self) -> str:
+        """The mode's name, or that of the mode which it would be without channels_last memory."""
+        return self.channels_last_of or self.name
+
+    @property
+    def reason_for_one_size(self) -> str:
+        """Why the mode serves one size only, or an empty string."""
+        return self.one_size or ("a CUDA graph replays calls of one size" if self.captures else "")
+
+    def in_channels_last(self, worth_trying: Suits | None = None) -> Mode:
+        """Return this mode with images and weights in channels_last memory. It is worth trying for convolutions, on the
+        same device unless told otherwise."""
+        suits = self.worth_trying and replace(self.worth_trying, convolutions=True)
+        name = CHANNELS_LAST if self.name == DEFAULT else f"{self.name}-{CHANNELS_LAST}"
+        return replace(self, name=name, channels_last_of=self.name, worth_trying=worth_trying or suits)
+
+
+def int8_products(options: Mapping[str, object] | None = None) -> Mode:
+    """Return the mode that rounds the inputs of products, too."""
+    caveat = "inputs of products are rounded to 8 bits, too"
+    return Mode(INT8_PRODUCTS, options or {}, rounded_weights=True, caveat=caveat)
 
 
 Settings = dict[str, str | int | float | bool | None]
@@ -231,30 +287,18 @@ class Backend(ABC):
 
     name: ClassVar[str]
     description: ClassVar[str]
-    modes: ClassVar[Mapping[str, Mapping[str, object]]]
-    """The library's options for each mode. The first mode is `default`."""
+    modes: ClassVar[tuple[Mode, ...]] = (Mode(worth_trying=ANYWHERE),)
+    """The ways to use it. The first one is `default`."""
     libraries: ClassVar[tuple[str, ...]] = ("torch",)
     """Distributions to note the versions of in the record."""
     module: ClassVar[str] = "torch"
     """A top-level module that it cannot run without. A run that does not find it expects no time for the backend."""
-    best: ClassVar[Mapping[str, Suits]] = {"default": Suits()}
-    """The modes worth trying, and where. `NAME/best` stands for them. What is here has won somewhere."""
-    channels_last: ClassVar[Mapping[str, str]] = {}
-    """The modes with images and weights in channels_last memory, and the mode that each of them otherwise is."""
-    captures: ClassVar[frozenset[str]] = frozenset({CUDA_GRAPH})
-    """The modes whose calls are captured in a CUDA graph of ours."""
-    spelled_out: ClassVar[frozenset[str]] = frozenset()
-    """Modes that do what `default` does on one kind of device or model. `NAME/all` leaves them out."""
     tasks: ClassVar[tuple[str, ...]] = (INFERENCE,)
     """Tasks that `build` handles. A backend that trains runs or compiles `context.training`."""
     takes_streams: ClassVar[bool] = False
     """True if one build serves inputs of several lengths. `context.calibration` then has all of them."""
     takes_ranges: ClassVar[bool] = False
     """True if `build` leaves `context.open_axes` open, so that one build serves a range of sizes."""
-    any_size: ClassVar[frozenset[str]] = frozenset()
-    """Modes that build nothing for a size, so that a build for a range of sizes would be the same again."""
-    one_size: ClassVar[Mapping[str, str]] = {CUDA_GRAPH: "a CUDA graph replays calls of one size"}
-    """Modes that serve one size only although the backend takes ranges, and why."""
     takes_onnx: ClassVar[bool] = False
     """True if `build` starts from an ONNX graph, and so takes a model that is an ONNX file."""
     quantises: ClassVar[bool] = False
@@ -267,15 +311,24 @@ class Backend(ABC):
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that `build` needs and that take seconds to import. No phase is timed with them. Those of torch are
     imported once for all cells, in processes that cells are forked from: they must not start threads."""
-    fast_path: ClassVar[tuple[str, ...]] = ()
-    """Modes that call PyTorch's fused kernels for transformer layers (`backends.fast_path`). All others compile what is
-    inside of these layers."""
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
     """A small model, with its dimensions, that `bakeoff doctor` builds to try the backend."""
     serving: ClassVar[ServingKnobs] = ServingKnobs()
     """What can be set when it serves requests."""
     caveat: ClassVar[str] = ""
     """What a reader must know about every number of this backend. `list` and each record show it."""
+
+    @classmethod
+    def mode(cls, name: str) -> Mode:
+        """Return the mode of this name. Raise UsageError if the backend has none."""
+        found = next((mode for mode in cls.modes if mode.name == name), None)
+        if found is None:
+            raise unknown(f"mode of {cls.name}", name, cls.mode_names(), "bakeoff list")
+        return found
+
+    @classmethod
+    def mode_names(cls) -> list[str]:
+        return [mode.name for mode in cls.modes]
 
     @abstractmethod
     def available(self, device: Device) -> Availability:
@@ -301,31 +354,31 @@ class Backend(ABC):
             return Availability(f"nothing is trained in {cell.precision}: what it rounds has no gradient")
         if cell.precision.is_quantised and not self.quantises:
             return Availability(f"{self.name} does not do precision {cell.precision}")
-        if cell.mode == INT8_PRODUCTS and not cell.precision.is_weight_only:
-            return Availability(f"mode {cell.mode} is for precisions that round weights alone: use {self.name}")
-        if cell.mode in self.channels_last and (cell.task != INFERENCE or cell.precision.is_quantised):
+        return self._supports_mode(cell) and Availability(self._reason_against_range(cell) if cell.dynamic else "")
+
+    def _supports_mode(self, cell: Cell) -> Availability:
+        """Return whether the cell's mode makes sense in its task, in its precision and on its device."""
+        mode = self.mode(cell.mode)
+        if mode.rounded_weights and not cell.precision.is_weight_only:
+            return Availability(f"mode {mode.name} is for precisions that round weights alone: use {self.name}")
+        if mode.channels_last_of and (cell.task != INFERENCE or cell.precision.is_quantised):
             return Availability(f"{CHANNELS_LAST} is for inference in a precision that casting gives: use {self.name}")
-        if self.plain_mode(cell) in self.captures and not cell.device.is_cuda:
+        if mode.captures and not cell.device.is_cuda:
             return Availability(f"CUDA graphs need a CUDA device, not {cell.device}")
-        return Availability(self._reason_against_range(cell)) if cell.dynamic else YES
+        if mode.device not in ("", cell.device.kind):
+            wanted = {"cpu": "is for the CPU", "cuda": "needs a CUDA device"}[mode.device]
+            return Availability(f"mode {mode.name} {wanted}, not {cell.device}")
+        return AVAILABLE
 
     def _reason_against_range(self, cell: Cell) -> str:
         """Return why one build of the cell cannot serve a range of sizes, or an empty string."""
         if not self.takes_ranges:
             return f"{self.name} builds for one size"
-        if (mode := self.plain_mode(cell)) in self.one_size:
-            return self.one_size[mode]
+        if reason := self.mode(cell.mode).reason_for_one_size:
+            return reason
         if cell.task != INFERENCE or cell.precision.is_quantised:
             return "one build for a range of sizes is for inference, in a precision that casting gives"
         return ""
-
-    def plain_mode(self, cell: Cell) -> str:
-        """Return the cell's mode, or the one that it would be without channels_last memory."""
-        return self.channels_last.get(cell.mode, cell.mode)
-
-    def caveat_of(self, mode: str) -> str:
-        """Return what a reader must know about every number of this mode: by default, the backend's caveat."""
-        return ROUNDS_INPUTS if mode == INT8_PRODUCTS else self.caveat
 
     @abstractmethod
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from bakeoff.backends import cuda_graph, fast_path, memory_format, quantising
 from bakeoff.backends.base import (
-    CHANNELS_LAST,
+    ANYWHERE,
+    AVAILABLE,
     CUDA_GRAPH,
     NO_FAST_PATH,
-    YES,
     Availability,
     Backend,
     BuildContext,
     Compiled,
+    Mode,
     ServingKnobs,
     Settings,
     Suits,
@@ -33,23 +33,24 @@ if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
 
 
+PLAIN = Mode(worth_trying=ANYWHERE, any_size=True, fast_path=True)
+GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, fast_path=True)
+
+
 class Eager(Backend):
     name = "eager"
     description = "PyTorch eager, torch.inference_mode"
     tasks = TASKS
     takes_streams = True
-    any_size = frozenset({"default", CHANNELS_LAST, NO_FAST_PATH})
     quantises = True
     writes_caches = True
-    channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", CUDA_GRAPH)
-    fast_path = ("default", CUDA_GRAPH, *channels_last)
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {mode: {} for mode in (*fast_path, NO_FAST_PATH)}
-    best: ClassVar[Mapping[str, Suits]] = {
-        "default": Suits(),
-        CUDA_GRAPH: Suits("cuda"),
-        CHANNELS_LAST: Suits(convolutions=True),
-        f"{CUDA_GRAPH}-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
-    }
+    modes: ClassVar[tuple[Mode, ...]] = (
+        PLAIN,
+        GRAPH,
+        PLAIN.in_channels_last(),
+        GRAPH.in_channels_last(),
+        Mode(NO_FAST_PATH, any_size=True),
+    )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
 
@@ -60,7 +61,7 @@ class Eager(Backend):
         return False
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        if context.cell.mode in self.channels_last:
+        if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
         if context.cell.mode == NO_FAST_PATH and not fast_path.can_take(module):
             raise Unsupported("the model has no nn.TransformerEncoderLayer or nn.MultiheadAttention: use eager")
@@ -173,11 +174,11 @@ def torch_available(device: Device) -> Availability:
     import torch
 
     if not device.is_cuda:
-        return YES
+        return AVAILABLE
     if torch.version.cuda is None:
         return Availability(f"torch {torch.__version__} is a build without CUDA")
     if not torch.cuda.is_available():
         return Availability("torch sees no CUDA device")
     if (device.cuda_index or 0) >= torch.cuda.device_count():
         return Availability(f"there is no {device}: this machine has {torch.cuda.device_count()} CUDA device(s)")
-    return YES
+    return AVAILABLE

@@ -6,11 +6,10 @@ Two copies that are equally fast must tie, and a slower copy must be found out.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from bakeoff.backends.base import CUDA_GRAPH, BuildContext, Compiled, Wrapped
-from bakeoff.backends.eager import Eager
+from bakeoff.backends.base import BuildContext, Compiled, Mode, Wrapped
+from bakeoff.backends.eager import GRAPH, PLAIN, Eager
 
 if TYPE_CHECKING:
     import torch
@@ -21,18 +20,16 @@ if TYPE_CHECKING:
 class EagerAgain(Eager):
     name = "eager-again"
     description = "eager under another name, for checks of the harness"
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "default": {},
-        CUDA_GRAPH: {},
-        "3-percent-slower": {"slower_by": 0.03},
-        "5-percent-slower": {"slower_by": 0.05},
-    }
-
-    fast_path = tuple(modes)
+    modes = (
+        PLAIN,
+        GRAPH,
+        Mode("3-percent-slower", {"slower_by": 0.03}, fast_path=True),
+        Mode("5-percent-slower", {"slower_by": 0.05}, fast_path=True),
+    )
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         compiled = super().build(module, inputs, context)
-        share = self.modes[context.cell.mode].get("slower_by")
+        share = self.mode(context.cell.mode).options.get("slower_by")
         return Slowed(compiled, share) if isinstance(share, float) else compiled
 
 

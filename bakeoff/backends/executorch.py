@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import delegation
-from bakeoff.backends.base import YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
+from bakeoff.backends.base import AVAILABLE, AheadOfTime, Availability, BuildContext, Compiled, Settings
 from bakeoff.backends.ranges import exported
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError
@@ -31,7 +31,6 @@ COMPUTES_NOTHING = ("alloc", "getitem")
 class ExecuTorch(AheadOfTime):
     name = "executorch"
     description = "ExecuTorch from torch.export, delegated to XNNPACK, loaded in a fresh process"
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
     libraries: ClassVar[tuple[str, ...]] = ("torch", "executorch")
     module: ClassVar[str] = "executorch"
 
@@ -47,14 +46,14 @@ class ExecuTorch(AheadOfTime):
             )
         if not Runtime.get().backend_registry.is_available(XNNPACK):
             return Availability("this build of executorch has no XNNPACK")
-        return YES
+        return AVAILABLE
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
         if cell.device.is_cuda or cell.precision.allows_tf32:
             return Availability(f"XNNPACK does not compute in {cell.precision} on {cell.device}")
-        return YES
+        return AVAILABLE
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import torch

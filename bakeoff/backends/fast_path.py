@@ -1,7 +1,7 @@
 """PyTorch's fast path: in inference, `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call one fused operator.
 
 TorchScript and torch.compile capture this operator whole and compile nothing inside of it; some exporters refuse it. So
-only eager's modes take the fast path (`Backend.fast_path`), and `eager/no-fast-path` measures what it brings.
+only eager's modes take the fast path (`Mode.fast_path`), and `eager/no-fast-path` measures what it brings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def apply(backend: Backend, cell: Cell) -> None:
     """Switch the fast path on or off in this process, as the cell's mode says."""
     import torch
 
-    torch.backends.mha.set_fastpath_enabled(cell.mode in backend.fast_path)
+    torch.backends.mha.set_fastpath_enabled(backend.mode(cell.mode).fast_path)
 
 
 def can_take(module: torch.nn.Module) -> bool:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from bakeoff.backends.base import Availability, Backend, BuildContext, Compiled, Settings, Wrapped
+from bakeoff.backends.base import ANYWHERE, Availability, Backend, BuildContext, Compiled, Mode, Settings, Wrapped
 from bakeoff.backends.eager import Callables, torch_available
 from bakeoff.records.device import Device
 from bakeoff.records.schema import TASKS, Extent, Placement
@@ -27,7 +26,7 @@ COMPILERS = ("c++", "g++", "clang++")
 class HotPath(Backend):
     name = "hotpath"
     description = "starts eager, compiles what is hot in another process, switches when that is ready and faster"
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {"hot_threshold": 10}}
+    modes = (Mode(options={"hot_threshold": 10}, worth_trying=ANYWHERE),)
     tasks = TASKS
 
     def available(self, device: Device) -> Availability:
@@ -39,7 +38,7 @@ class HotPath(Backend):
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         from bakeoff.hotpath.enabling import enable_hot_path_detection
 
-        threshold = self.modes[context.cell.mode]["hot_threshold"]
+        threshold = self.mode(context.cell.mode).options["hot_threshold"]
         assert isinstance(threshold, int)
         hot = enable_hot_path_detection(module, threshold, cache=context.workspace / "hotpath")
         if context.training is None:

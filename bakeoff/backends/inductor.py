@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bakeoff.backends import cuda_graph, memory_format, quantising, surgical
 from bakeoff.backends.base import (
-    CHANNELS_LAST,
+    ANYWHERE,
+    AVAILABLE,
     CUDA_GRAPH,
     SURGICAL,
-    YES,
     Availability,
     Backend,
     BuildContext,
     Compiled,
+    Mode,
     ServingKnobs,
     Suits,
     Wrapped,
@@ -73,63 +74,53 @@ ATTENTION = "aten._scaled_dot_product"
 """Inductor leaves fused attention to PyTorch by design. It is counted, and is not a fallback."""
 
 
+PLAIN = Mode(worth_trying=ANYWHERE)
+REDUCE_OVERHEAD = Mode("reduce-overhead", {"mode": "reduce-overhead"}, Suits("cuda"))
+GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True)
+
+CONSTANTS_OF_ONE_SIZE = "a size that torch.compile compiles again would get no constants"
+
+
 class Inductor(Backend):
     name = "inductor"
     description = "torch.compile(backend='inductor')"
     quantises = True
     writes_caches = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "default": {},
-        "reduce-overhead": {"mode": "reduce-overhead"},
-        "max-autotune": {"mode": "max-autotune"},
-        "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
-        FREEZING: {},
-        AUTOTUNED: {"mode": "max-autotune"},
-        CUDA_GRAPH: {},
-        COORDINATE_DESCENT: {"options": {"coordinate_descent_tuning": True}},
-        OVERLAPPED: {
-            "options": {
-                "coordinate_descent_tuning": True,
-                "combo_kernels": True,
-                "combo_kernel_allow_mixed_sizes": 2,  # of reductions, too
-                "triton.enable_pdl": True,
-            }
-        },
-        OPTIMIZER_INSIDE: {},
-        SURGICAL: {},
-        "static": {"dynamic": False},
-        "dynamic": {"dynamic": True},
-        BUCKETS: {"dynamic": False},
-        CHANNELS_LAST: {},
-        f"reduce-overhead-{CHANNELS_LAST}": {"mode": "reduce-overhead"},
-        f"{CUDA_GRAPH}-{CHANNELS_LAST}": {},
-    }
-    channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", "reduce-overhead", CUDA_GRAPH)
-    captures = DESCENTS | {CUDA_GRAPH}
-    best: ClassVar[Mapping[str, Suits]] = {
-        "default": Suits(),
-        FREEZING: Suits("cpu", convolutions=True),
-        AUTOTUNED: Suits("cpu"),
-        CHANNELS_LAST: Suits("cpu", convolutions=True),
-        "reduce-overhead": Suits("cuda"),
-        CUDA_GRAPH: Suits("cuda"),
-        f"reduce-overhead-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
-        f"{CUDA_GRAPH}-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
-    }
-    spelled_out = frozenset({"static", "dynamic", BUCKETS})
+    modes = (
+        PLAIN,
+        REDUCE_OVERHEAD,
+        Mode("max-autotune", {"mode": "max-autotune"}),
+        Mode("max-autotune-no-cudagraphs", {"mode": "max-autotune-no-cudagraphs"}),
+        Mode(FREEZING, worth_trying=Suits("cpu", convolutions=True), one_size=CONSTANTS_OF_ONE_SIZE),
+        Mode(AUTOTUNED, {"mode": "max-autotune"}, Suits("cpu"), one_size=CONSTANTS_OF_ONE_SIZE),
+        GRAPH,
+        Mode(COORDINATE_DESCENT, {"options": {"coordinate_descent_tuning": True}}, captures=True),
+        Mode(
+            OVERLAPPED,
+            {
+                "options": {
+                    "coordinate_descent_tuning": True,
+                    "combo_kernels": True,
+                    "combo_kernel_allow_mixed_sizes": 2,  # of reductions, too
+                    "triton.enable_pdl": True,
+                }
+            },
+            captures=True,
+        ),
+        Mode(OPTIMIZER_INSIDE),
+        Mode(SURGICAL, one_size="parts that are compiled alone have no inputs of the model, which a range is of"),
+        Mode("static", {"dynamic": False}, one_size="this mode builds for one size", redundant=True),
+        Mode("dynamic", {"dynamic": True}, redundant=True),
+        Mode(BUCKETS, {"dynamic": False}, one_size="this mode builds for each power of two", redundant=True),
+        PLAIN.in_channels_last(Suits("cpu", convolutions=True)),
+        REDUCE_OVERHEAD.in_channels_last(),
+        GRAPH.in_channels_last(),
+    )
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
     takes_streams = True
     takes_ranges = True
     precompiles = ("cpu",)
     imports: ClassVar[tuple[str, ...]] = ("torch._dynamo", "torch._inductor.compile_fx")
-    one_size: ClassVar[Mapping[str, str]] = {
-        **Backend.one_size,
-        **dict.fromkeys(DESCENTS, "a CUDA graph replays calls of one size"),
-        **dict.fromkeys(FROZEN, "a size that torch.compile compiles again would get no constants"),
-        SURGICAL: "parts that are compiled alone have no inputs of the model, which a range is of",
-        "static": "this mode builds for one size",
-        BUCKETS: "this mode builds for each power of two",
-    }
     tasks = TASKS
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torchao")
 
@@ -147,12 +138,12 @@ class Inductor(Backend):
         torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
 
     def times_kernels(self, cell: Cell) -> bool:
-        return cell.mode in DESCENTS or "max-autotune" in str(self.modes[cell.mode].get("mode"))
+        return cell.mode in DESCENTS or "max-autotune" in str(self.mode(cell.mode).options.get("mode"))
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
-        mode = self.plain_mode(cell)
+        mode = self.mode(cell.mode).plain_name
         if not cell.device.is_cuda and mode == "reduce-overhead":
             return Availability(f"mode {cell.mode} is CUDA graphs, and {cell.device} has none: use inductor")
         if not cell.device.is_cuda and cell.mode == "max-autotune-no-cudagraphs":
@@ -169,14 +160,14 @@ class Inductor(Backend):
             return Availability(
                 f"{SURGICAL} compilation is of inference, in a precision that casting gives: use inductor"
             )
-        return YES
+        return AVAILABLE
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
         import torch._dynamo
         import torch._inductor.config
 
-        if context.cell.mode in self.channels_last:
+        if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
         if context.training is not None:
             return self._build_training(context.training, inputs, context)
@@ -189,7 +180,7 @@ class Inductor(Backend):
                 torch._dynamo.mark_static_address(cache, guard=False)
         # torch.compile is lazy and compiles in the first call, so the call belongs to this phase
         mark(inputs, context.open_axes)
-        options = known_options(self.modes[context.cell.mode])
+        options = known_options(self.mode(context.cell.mode).options)
         compiling = prepared.compiling(freezes=context.cell.mode in FROZEN)
         with context.phase("compile"), compiling, refusing_guards(context.open_axes), InductorLog() as log:
             # any `dynamic` but the default is entered and left as a context in every call (5 µs)
@@ -208,7 +199,7 @@ class Inductor(Backend):
                 optimised = prepared.adapt(raw)
                 return (
                     cuda_graph.capture(optimised, inputs, context.calibration)
-                    if context.cell.mode in self.captures
+                    if self.mode(context.cell.mode).captures
                     else optimised
                 )
 
@@ -237,7 +228,7 @@ class Inductor(Backend):
 
         mode = context.cell.mode
         with context.phase("compile"), InductorLog() as log:
-            forward = torch.compile(training.forward, backend="inductor", **self.modes[mode])  # type: ignore[call-overload]
+            forward = torch.compile(training.forward, backend="inductor", **self.mode(mode).options)  # type: ignore[call-overload]
             optimise = None
             if mode == OPTIMIZER_INSIDE:
                 assert training.optimiser is not None
@@ -430,7 +421,7 @@ def _triton_available() -> Availability:
         import triton  # noqa: F401
     except ImportError as error:
         return Availability(f"Inductor needs Triton on CUDA: {error}")
-    return YES
+    return AVAILABLE
 
 
 def compiler_available() -> Availability:
@@ -442,7 +433,7 @@ def compiler_available() -> Availability:
         get_cpp_compiler()
     except InvalidCxxCompiler:
         return Availability("Inductor needs a C++ compiler on the CPU, and none was found: install g++ or set CXX")
-    return YES
+    return AVAILABLE
 
 
 def _title_and_explanation(reason: str) -> str:

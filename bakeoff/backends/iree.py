@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bakeoff.backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
+from bakeoff.backends.base import ANYWHERE, AVAILABLE, Availability, Backend, BuildContext, Compiled, Mode, Settings
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import export_onnx, use_exportable_experts
 from bakeoff.records.device import Device
@@ -27,6 +27,8 @@ ARTIFACT = "model.vmfb"
 
 STACK_BYTES = 262_144
 """Stack that one compiled function may take. With IREE's default, a layer normalisation does not compile."""
+
+OPTIMISED: Mapping[str, str] = {"iree-opt-level": "O3"}
 
 PLACED_BY = "iree-compile, which takes the whole graph or none"
 
@@ -49,7 +51,7 @@ class IREE(Backend):
     name = "iree"
     description = "IREE from our export to ONNX: code for this CPU (llvm-cpu) or an NVIDIA GPU (cuda)"
     takes_onnx = True
-    modes: ClassVar[Mapping[str, Mapping[str, str]]] = {"default": {"iree-opt-level": "O3"}}
+    modes = (Mode(options=OPTIMISED, worth_trying=ANYWHERE),)
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "iree-base-compiler", "iree-base-runtime")
     module: ClassVar[str] = "iree"
 
@@ -67,7 +69,7 @@ class IREE(Backend):
             return Availability(f"this build of iree-base-compiler has no target {target}")
         if driver not in iree.runtime.query_available_drivers():
             return Availability(f"this build of iree-base-runtime has no driver {driver}")
-        return _gpu_available(device) if device.is_cuda else YES
+        return _gpu_available(device) if device.is_cuda else AVAILABLE
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
@@ -76,11 +78,11 @@ class IREE(Backend):
             return Availability(f"IREE multiplies float32 as it is, and has no {cell.precision}")
         if cell.precision.input_type == "bfloat16":
             return Availability(f"IREE's buffers in Python have no {cell.precision}")
-        return YES
+        return AVAILABLE
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         artifact = context.workspace / ARTIFACT
-        options: Settings = {**_options(context.cell.device), **self.modes[context.cell.mode]}
+        options: Settings = {**_options(context.cell.device), **OPTIMISED}
         experts: Settings = {}
         if not artifact.exists():  # a process that starts warm finds it
             experts = use_exportable_experts(module)
@@ -129,7 +131,7 @@ def _gpu_available(device: Device) -> Availability:
         iree.runtime.get_device(_address(device))
     except Exception as error:
         return Availability(f"IREE's CUDA driver does not start: {first_line(error)}")
-    return YES
+    return AVAILABLE
 
 
 def _address(device: Device) -> str:

@@ -9,7 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import delegation
-from bakeoff.backends.base import INT8_PRODUCTS, YES, AheadOfTime, Availability, BuildContext, Compiled, Settings
+from bakeoff.backends.base import (
+    ANYWHERE,
+    AVAILABLE,
+    INT8_PRODUCTS,
+    AheadOfTime,
+    Availability,
+    BuildContext,
+    Compiled,
+    Mode,
+    Settings,
+    int8_products,
+)
 from bakeoff.backends.weight_only import litert_weights
 from bakeoff.records.device import Device
 from bakeoff.records.precision import Precision
@@ -33,7 +44,7 @@ which layers were rounded."""
 class LiteRT(AheadOfTime):
     name = "litert"
     description = "LiteRT from torch.export, with its XNNPACK delegate, loaded in a fresh process"
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, INT8_PRODUCTS: {}}
+    modes = (Mode(worth_trying=ANYWHERE), int8_products())
     quantises = True
     libraries: ClassVar[tuple[str, ...]] = ("torch", "litert-torch", "ai-edge-litert", "ai-edge-quantizer")
     module: ClassVar[str] = "ai_edge_litert"
@@ -52,7 +63,7 @@ class LiteRT(AheadOfTime):
                 f"litert is not installed ({error}): bakeoff env add litert litert-torch ai-edge-litert, "
                 "which brings jax and other versions of our packages"
             )
-        return YES
+        return AVAILABLE
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
@@ -62,7 +73,7 @@ class LiteRT(AheadOfTime):
                 f"LiteRT's converter takes float32 modules on the CPU, and can round weights to 8 bits, "
                 f"not {cell.precision}"
             )
-        return YES
+        return AVAILABLE
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import litert_torch

@@ -11,18 +11,13 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bakeoff.backends.base import CHANNELS_LAST, Backend, BuildContext, Compiled, Settings, Wrapped
+from bakeoff.backends.base import Backend, BuildContext, Compiled, Settings, Wrapped
 from bakeoff.records.errors import Unsupported
 
 if TYPE_CHECKING:
     import torch
 
     from bakeoff.models.base import Inputs
-
-
-def variants_of(*modes: str) -> dict[str, str]:
-    """Return the modes with channels_last memory, by name, and the mode that each of them otherwise is."""
-    return {CHANNELS_LAST if mode == "default" else f"{mode}-{CHANNELS_LAST}": mode for mode in modes}
 
 
 def build(backend: Backend, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
@@ -32,7 +27,7 @@ def build(backend: Backend, module: torch.nn.Module, inputs: Inputs, context: Bu
     """
     if all(weight.dim() != 4 for weight in module.parameters()):
         raise Unsupported("the model has no 2-D convolution, so no weight would change its place in memory")
-    plain = context.cell.model_copy(update={"mode": backend.plain_mode(context.cell)})
+    plain = context.cell.model_copy(update={"mode": backend.mode(context.cell.mode).plain_name})
     sets = tuple(map(converted_inputs, context.calibration))
     context = replace(context, cell=plain, calibration=sets)
     return ChannelsLast(backend.build(converted_module(module), converted_inputs(inputs), context))

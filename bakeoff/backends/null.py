@@ -14,12 +14,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends.base import (
-    YES,
+    ANYWHERE,
+    AVAILABLE,
+    DEFAULT,
     AheadOfTime,
     Availability,
     Backend,
     BuildContext,
     Compiled,
+    Mode,
     ServingKnobs,
     Settings,
 )
@@ -33,51 +36,57 @@ if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
 
 
+def _modes(scripts: Mapping[str, Mapping[str, object]]) -> tuple[Mode, ...]:
+    return tuple(Mode(name, script, ANYWHERE if name == DEFAULT else None) for name, script in scripts.items())
+
+
 class Null(Backend):
     name = "null"
     description = "scripted behaviour, for tests of the harness"
     takes_ranges = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "default": {"latency_ms": 1.0},
-        "again": {"latency_ms": 1.0},
-        "slow": {"latency_ms": 1.2},
-        "double": {"latency_ms": 2.0},
-        "unsupported": {"refuse": "found out while building"},
-        "error": {"fail_in": "compile"},
-        "oom": {"out_of_memory_in": "compile"},
-        "crash-in-compile": {"crash_in": "compile"},
-        "crash-in-load": {"crash_in": "load"},
-        "crash-in-run": {"crash_at_call": 40},
-        "slow-start": {"sleep_s": 1.5},
-        "hang": {"hang_in": "compile"},
-        "hang-in-run": {"hang_at_call": 40},
-        "wrong": {"add": 1.0},
-        "nan": {"add": float("nan")},
-        "missing-output": {"drop_outputs": True},
-        "wrong-later": {"add": 1.0, "add_after_call": 60},
-        "grandchildren": {"grandchildren": True},
-        "noisy-output": {"print": "x" * 100_000 + "\n"},
-        "partial": {
-            "placement": Placement(
-                extent=Extent.PARTIAL,
-                engines={"scripted": 10, "torch": 3},
-                fallbacks=["gelu", "sort", "topk"],
-                time_share={"scripted": 0.97, "torch": 0.03},
-                evidence=["the mode's name"],
-            )
-        },
-        "fallback": {"placement": Placement(extent=Extent.FALLBACK, engines={"torch": 13})},
-        "fails-under-load": {"fail_every": 20},
-        "crash-under-load": {"crash_as_instance_at_call": 40},
-        "hang-under-load": {"hang_as_instance_at_call": 40},
-    }
+    modes = _modes(
+        {
+            "default": {"latency_ms": 1.0},
+            "again": {"latency_ms": 1.0},
+            "slow": {"latency_ms": 1.2},
+            "double": {"latency_ms": 2.0},
+            "unsupported": {"refuse": "found out while building"},
+            "error": {"fail_in": "compile"},
+            "oom": {"out_of_memory_in": "compile"},
+            "crash-in-compile": {"crash_in": "compile"},
+            "crash-in-load": {"crash_in": "load"},
+            "crash-in-run": {"crash_at_call": 40},
+            "slow-start": {"sleep_s": 1.5},
+            "hang": {"hang_in": "compile"},
+            "hang-in-run": {"hang_at_call": 40},
+            "wrong": {"add": 1.0},
+            "nan": {"add": float("nan")},
+            "missing-output": {"drop_outputs": True},
+            "wrong-later": {"add": 1.0, "add_after_call": 60},
+            "grandchildren": {"grandchildren": True},
+            "noisy-output": {"print": "x" * 100_000 + "\n"},
+            "partial": {
+                "placement": Placement(
+                    extent=Extent.PARTIAL,
+                    engines={"scripted": 10, "torch": 3},
+                    fallbacks=["gelu", "sort", "topk"],
+                    time_share={"scripted": 0.97, "torch": 0.03},
+                    evidence=["the mode's name"],
+                )
+            },
+            "fallback": {"placement": Placement(extent=Extent.FALLBACK, engines={"torch": 13})},
+            "fails-under-load": {"fail_every": 20},
+            "crash-under-load": {"crash_as_instance_at_call": 40},
+            "hang-under-load": {"hang_as_instance_at_call": 40},
+        }
+    )
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="sleeping thread")
 
     def available(self, device: Device) -> Availability:
-        return YES
+        return AVAILABLE
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
-        script: Mapping[str, Any] = self.modes[context.cell.mode]
+        script: Mapping[str, Any] = self.mode(context.cell.mode).options
         if "refuse" in script:
             raise Unsupported(script["refuse"])
         if "print" in script:
@@ -97,19 +106,21 @@ class NullPackaged(AheadOfTime):
     name = "null-packaged"
     description = "scripted behaviour, ahead of time, for tests of the harness"
     takes_ranges = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "default": {"latency_ms": 1.0},
-        "crash-in-compile": {"crash_in": "compile"},
-        "crash-in-load": {"crash_in": "load"},
-    }
+    modes = _modes(
+        {
+            "default": {"latency_ms": 1.0},
+            "crash-in-compile": {"crash_in": "compile"},
+            "crash-in-load": {"crash_in": "load"},
+        }
+    )
 
     def available(self, device: Device) -> Availability:
-        return YES
+        return AVAILABLE
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import torch
 
-        script: Mapping[str, Any] = self.modes[context.cell.mode]
+        script: Mapping[str, Any] = self.mode(context.cell.mode).options
         with context.phase("compile"):
             _misbehave(script, "compile")
         torch.save(module, context.workspace / "module.pt")
@@ -118,7 +129,7 @@ class NullPackaged(AheadOfTime):
     def load(self, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
 
-        script: Mapping[str, Any] = self.modes[context.cell.mode]
+        script: Mapping[str, Any] = self.mode(context.cell.mode).options
         with context.phase("load"):
             _misbehave(script, "load")
             module = torch.load(context.workspace / "module.pt", weights_only=False)

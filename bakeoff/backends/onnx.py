@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import onnx_quantising, onnx_tensorrt_rtx, weight_only
 from bakeoff.backends.base import (
+    ANYWHERE,
+    AVAILABLE,
     CUDA_GRAPH,
-    INT8_PRODUCTS,
-    YES,
     Availability,
     Backend,
     BuildContext,
     Compiled,
+    Mode,
     ServingKnobs,
     Settings,
     Suits,
+    int8_products,
 )
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before, use_exportable_experts
@@ -58,25 +60,38 @@ ONE_FOR_ALL = "one for all"
 Shapes = tuple[tuple[int, ...], ...]
 
 
+NEVER_RAN_TENSORRT = (
+    "ONNX Runtime's TensorRT provider was never run by us: its libraries are out of our machines' reach"
+)
+
+
 class Onnx(Backend):
     name = "onnx"
     description = "ONNX Runtime from the torch.export-based ONNX exporter, with IO binding"
     quantises = True
     takes_onnx = True
     takes_ranges = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "default": {},
-        "cpu": {"provider": "cpu"},
-        "cuda": {"provider": "cuda"},
-        CUDA_GRAPH: {"provider": "cuda", "options": {"enable_cuda_graph": "1"}},
-        "opset-23": {"opset": 23},
-        INT8_PRODUCTS: {"accuracy_level": 4},
-        "tensorrt-ep": {"provider": "tensorrt"},
-        onnx_tensorrt_rtx.MODE: {"provider": onnx_tensorrt_rtx.MODE},
-        "openvino-ep": {"provider": "openvino"},
-    }
-    best: ClassVar[Mapping[str, Suits]] = {"default": Suits(), CUDA_GRAPH: Suits("cuda")}
-    spelled_out: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    modes = (
+        Mode(worth_trying=ANYWHERE),
+        Mode("cpu", {"provider": "cpu"}, device="cpu", redundant=True),
+        Mode("cuda", {"provider": "cuda"}, device="cuda", redundant=True),
+        Mode(
+            CUDA_GRAPH,
+            {"provider": "cuda", "options": {"enable_cuda_graph": "1"}},
+            worth_trying=Suits("cuda"),
+            captures=True,
+        ),
+        Mode("opset-23", {"opset": 23}),
+        int8_products({"accuracy_level": 4}),
+        Mode("tensorrt-ep", {"provider": "tensorrt"}, device="cuda", caveat=NEVER_RAN_TENSORRT),
+        Mode(
+            onnx_tensorrt_rtx.MODE,
+            {"provider": onnx_tensorrt_rtx.MODE},
+            device="cuda",
+            caveat=onnx_tensorrt_rtx.NEVER_RUN,
+        ),
+        Mode("openvino-ep", {"provider": "openvino"}, device="cpu"),
+    )
     serving: ClassVar[ServingKnobs] = ServingKnobs(
         instance="session", options={"sessions": ("one each", ONE_FOR_ALL), "spinning": ("on", "off")}
     )
@@ -104,10 +119,6 @@ class Onnx(Backend):
             return supported
         if cell.mode == "opset-23" and cell.is_onnx_file:
             return Availability(f"{cell.model} has an opset of its own")
-        if cell.mode in ("cpu", "openvino-ep") and cell.device.is_cuda:
-            return Availability(f"mode {cell.mode} is for the CPU, not {cell.device}")
-        if cell.mode in ("cuda", *NEVER_RUN) and not cell.device.is_cuda:
-            return Availability(f"mode {cell.mode} needs a CUDA device, not {cell.device}")
         products = cell.precision.products
         if products.is_16_bit and not cell.device.is_cuda:
             return Availability(f"ONNX Runtime's CPU provider has no {products} kernels for most operators")
@@ -119,10 +130,7 @@ class Onnx(Backend):
             return Availability("int8 through OpenVINO is what the backend openvino measures")
         if cell.precision is Precision.FP8:
             return Availability("ONNX Runtime has no static fp8 quantisation for this model")
-        return YES
-
-    def caveat_of(self, mode: str) -> str:
-        return NEVER_RUN.get(mode) or super().caveat_of(mode)
+        return AVAILABLE
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         cell = context.cell
@@ -145,7 +153,7 @@ class Onnx(Backend):
                         exported, context.calibration, context.workspace, symmetric=provider.startswith("tensorrt")
                     )
                 elif cell.precision.is_weight_only:
-                    weight_only.onnx_weights(exported, cell.precision, self.modes[cell.mode])
+                    weight_only.onnx_weights(exported, cell.precision, self.mode(cell.mode).options)
         with context.phase("compile"):
             sessions = Sessions(exported, context, provider, inputs)
             graph = cell.mode == CUDA_GRAPH
@@ -169,16 +177,9 @@ class Onnx(Backend):
         return bound
 
 
-NEVER_RUN = {
-    "tensorrt-ep": "ONNX Runtime's TensorRT provider was never run by us: its libraries are out of our machines' reach",
-    onnx_tensorrt_rtx.MODE: onnx_tensorrt_rtx.NEVER_RUN,
-}
-"""The caveats of modes that no machine of ours can run."""
-
-
 def _provider(cell: Cell) -> str:
     """Return the cell's key of `PROVIDERS`. The default mode takes the provider of the device."""
-    return str(Onnx.modes[cell.mode].get("provider", cell.device.kind))
+    return str(Onnx.mode(cell.mode).options.get("provider", cell.device.kind))
 
 
 def _layers(exported: OnnxModel, precision: Precision) -> Settings:
@@ -190,7 +191,7 @@ def _layers(exported: OnnxModel, precision: Precision) -> Settings:
 
 def _opset(cell: Cell) -> int | None:
     """Return the mode's opset. From 23 on, attention is one operator, which a provider may run as one kernel."""
-    opset = Onnx.modes[cell.mode].get("opset")
+    opset = Onnx.mode(cell.mode).options.get("opset")
     assert opset is None or isinstance(opset, int)
     return opset
 
@@ -201,7 +202,7 @@ def _provider_available(provider: str) -> Availability:
 
     name = PROVIDERS[provider]
     if name in onnxruntime.get_available_providers():
-        return YES
+        return AVAILABLE
     return Availability(
         f"this build of onnxruntime {onnxruntime.__version__} has no {name}: "
         f"pip install {PACKAGES.get(provider, 'onnxruntime')} in its place"
@@ -308,7 +309,7 @@ class Sessions:
 
     def _cuda_options(self) -> dict[str, str]:
         cell = self._context.cell
-        more = Onnx.modes[cell.mode].get("options", {})
+        more = Onnx.mode(cell.mode).options.get("options", {})
         assert isinstance(more, Mapping)
         return {
             **self._device_and_stream(),

@@ -7,12 +7,12 @@ import importlib.util
 import io
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from bakeoff.backends.base import YES, Availability, Backend, BuildContext, Compiled, Settings
+from bakeoff.backends.base import AVAILABLE, Availability, Backend, BuildContext, Compiled, Settings
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.precision import Precision
@@ -29,7 +29,6 @@ CONFIG = "genai_config.json"
 class OnnxRuntimeGenAI(Backend):
     name = "onnxruntime-genai"
     description = "onnxruntime-genai's own graph, caches and loop for a language model of transformers, on the CPU"
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}}
     tasks: ClassVar[tuple[str, ...]] = ()  # none but a generation's two
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnxruntime-genai", "onnxruntime", "transformers")
     module: ClassVar[str] = "onnxruntime_genai"
@@ -47,7 +46,7 @@ class OnnxRuntimeGenAI(Backend):
             return Availability(
                 f"onnxruntime-genai is not installed ({error}): pip install onnxruntime-genai transformers"
             )
-        return YES
+        return AVAILABLE
 
     def supports(self, cell: Cell) -> Availability:
         if cell.task == INFERENCE:
@@ -61,7 +60,7 @@ class OnnxRuntimeGenAI(Backend):
             return Availability(f"onnxruntime-genai is built in fp32 on the CPU here, not in {cell.precision}")
         if int(cell.dimensions.get("batch", 1)) > 1:
             return Availability("onnxruntime-genai takes given tokens one by one for one sequence only: set batch=1")
-        return YES
+        return AVAILABLE
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         """Raises Unsupported for an architecture that onnxruntime-genai does not know."""

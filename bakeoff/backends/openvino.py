@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import onnx_quantising, weight_only
 from bakeoff.backends.base import (
-    INT8_PRODUCTS,
-    YES,
+    AVAILABLE,
     Availability,
     Backend,
     BuildContext,
     Compiled,
+    Mode,
     ServingKnobs,
     Settings,
     Suits,
+    int8_products,
 )
 from bakeoff.backends.exporting import use_exportable_experts
 from bakeoff.backends.ranges import OpenAxes, exported, highest, lowest
@@ -47,11 +47,10 @@ class OpenVINO(Backend):
     quantises = True
     takes_onnx = True
     takes_ranges = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "default": {"PERFORMANCE_HINT": "LATENCY"},
-        INT8_PRODUCTS: {"PERFORMANCE_HINT": "LATENCY", INPUTS_PER_SCALE: "32"},
-    }
-    best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cpu")}
+    modes = (
+        Mode(options={"PERFORMANCE_HINT": "LATENCY"}, worth_trying=Suits("cpu")),
+        int8_products({"PERFORMANCE_HINT": "LATENCY", INPUTS_PER_SCALE: "32"}),
+    )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "openvino", "nncf")
     module: ClassVar[str] = "openvino"
     serving: ClassVar[ServingKnobs] = ServingKnobs(
@@ -67,14 +66,14 @@ class OpenVINO(Backend):
             return Availability(f"openvino is not installed ({error}): pip install openvino")
         if "CPU" not in openvino.Core().available_devices:
             return Availability(f"openvino {openvino.__version__} finds no CPU plugin")
-        return YES
+        return AVAILABLE
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
             return supported
         if cell.precision.products not in PRECISION_HINTS:
             return Availability(f"OpenVINO does not compute in {cell.precision} on the CPU")
-        return YES
+        return AVAILABLE
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import openvino
@@ -103,7 +102,7 @@ class OpenVINO(Backend):
                     "INFERENCE_PRECISION_HINT": hint,
                     "INFERENCE_NUM_THREADS": context.threads,
                     **({INPUTS_PER_SCALE: "0"} if precision.is_weight_only else {}),
-                    **self.modes[context.cell.mode],
+                    **self.mode(context.cell.mode).options,
                     **_serving_options(context),
                 },
             )

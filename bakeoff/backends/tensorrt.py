@@ -20,7 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import cuda_graph
-from bakeoff.backends.base import CUDA_GRAPH, YES, AheadOfTime, Availability, BuildContext, Compiled, Settings, Suits
+from bakeoff.backends.base import (
+    AVAILABLE,
+    CUDA_GRAPH,
+    AheadOfTime,
+    Availability,
+    BuildContext,
+    Compiled,
+    Mode,
+    Settings,
+    Suits,
+)
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx
 from bakeoff.backends.ranges import highest, lowest, of_tensor
@@ -49,12 +59,11 @@ class TensorRT(AheadOfTime):
     quantises = True
     takes_onnx = True
     takes_ranges = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "default": {},
-        CUDA_GRAPH: {},
-        "opt-5": {"builder_optimization_level": 5},
-    }
-    best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cuda"), CUDA_GRAPH: Suits("cuda")}
+    modes = (
+        Mode(worth_trying=Suits("cuda")),
+        Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True),
+        Mode("opt-5", {"builder_optimization_level": 5}),
+    )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnx", "onnxscript", "tensorrt")
     module: ClassVar[str] = "tensorrt"
     caveat = "Bakeoff's authors never ran this backend on real TensorRT: it was only held against TensorRT's Python API"
@@ -73,7 +82,7 @@ class TensorRT(AheadOfTime):
             return Availability(
                 f"TensorRT takes {cell.precision} from a graph with rounded weights, and nothing makes one"
             )
-        return YES
+        return AVAILABLE
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import tensorrt  # noqa: F401 - before the phases, which do not time imports
@@ -109,7 +118,7 @@ def library_available() -> Availability:
         return Availability(f"tensorrt does not import ({first_line(error)}): {REMEDY}")
     if not OLDEST <= _version(trt.__version__) < TOO_NEW:
         return Availability(f"TensorRT {trt.__version__} is not one that this backend was written for: {REMEDY}")
-    return YES
+    return AVAILABLE
 
 
 @dataclass(frozen=True)
@@ -222,7 +231,7 @@ def _config(builder: trt.Builder, context: BuildContext) -> trt.IBuilderConfig:
         config.set_flag(trt.BuilderFlag.TF32)
     else:
         config.clear_flag(trt.BuilderFlag.TF32)
-    level = TensorRT.modes[context.cell.mode].get("builder_optimization_level")
+    level = TensorRT.mode(context.cell.mode).options.get("builder_optimization_level")
     if isinstance(level, int):
         config.builder_optimization_level = level
     return config

@@ -19,7 +19,17 @@ from dataclasses import fields
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bakeoff.backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings, Suits
+from bakeoff.backends.base import (
+    AVAILABLE,
+    CUDA_GRAPH,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    Mode,
+    Settings,
+    Suits,
+)
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.ranges import exported, mark, refusing_guards
 from bakeoff.backends.tensorrt import layer_types
@@ -49,8 +59,11 @@ class TorchTensorRT(Backend):
     description = "Torch-TensorRT through torch.export"
     quantises = True
     takes_ranges = True
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {"default": {}, CUDA_GRAPH: {}, JUST_IN_TIME: {}}
-    best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cuda"), CUDA_GRAPH: Suits("cuda")}
+    modes = (
+        Mode(worth_trying=Suits("cuda")),
+        Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True),
+        Mode(JUST_IN_TIME),
+    )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "torch-tensorrt", "tensorrt")
     module: ClassVar[str] = "torch_tensorrt"
     caveat = (
@@ -69,7 +82,7 @@ class TorchTensorRT(Backend):
             return Availability(
                 f"Torch-TensorRT takes {cell.precision} from modules that NVIDIA's ModelOpt quantised, and none is here"
             )
-        return YES
+        return AVAILABLE
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         # imported before the phases, which do not time imports
@@ -286,7 +299,7 @@ def version_matches_torch() -> Availability:
         return Availability(
             f"torch-tensorrt {version} is not for torch {torch.__version__}: pip install {_requirement()}"
         )
-    return YES
+    return AVAILABLE
 
 
 def library_imports() -> Availability:
@@ -295,7 +308,7 @@ def library_imports() -> Availability:
         import torch_tensorrt  # noqa: F401
     except Exception as error:  # torch_tensorrt raises Exception if TensorRT's libraries are missing
         return Availability(f"torch-tensorrt does not import ({first_line(error)}): pip install {_requirement()}")
-    return YES
+    return AVAILABLE
 
 
 def _requirement() -> str:

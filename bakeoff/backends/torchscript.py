@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import cuda_graph, memory_format
 from bakeoff.backends.base import (
-    CHANNELS_LAST,
+    AVAILABLE,
     CUDA_GRAPH,
-    YES,
     Availability,
     Backend,
     BuildContext,
     Compiled,
+    Mode,
     ServingKnobs,
     Suits,
 )
@@ -30,20 +29,17 @@ SPECIALISING_CALLS = 3
 """The profiling executor records the first call, compiles in the second, and is final by the third."""
 
 
+FROZEN = Mode(worth_trying=Suits("cpu"))
+GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True)
+
+
 class TorchScript(Backend):
     name = "torchscript"
     description = "torch.jit.trace, then torch.jit.freeze"
     quantises = True
     writes_caches = True
     takes_ranges = True  # what it traces has no sizes, and the executor specialises it anew where it likes
-    channels_last: ClassVar[Mapping[str, str]] = memory_format.variants_of("default", CUDA_GRAPH)
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {mode: {} for mode in ("default", CUDA_GRAPH, *channels_last)}
-    best: ClassVar[Mapping[str, Suits]] = {
-        "default": Suits("cpu"),
-        CUDA_GRAPH: Suits("cuda"),
-        CHANNELS_LAST: Suits("cpu", convolutions=True),
-        f"{CUDA_GRAPH}-{CHANNELS_LAST}": Suits("cuda", convolutions=True),
-    }
+    modes = (FROZEN, GRAPH, FROZEN.in_channels_last(), GRAPH.in_channels_last())
     serving: ClassVar[ServingKnobs] = ServingKnobs(instance="calling thread")
 
     def available(self, device: Device) -> Availability:
@@ -57,14 +53,14 @@ class TorchScript(Backend):
             return supported
         if cell.precision.is_quantised:
             return Availability(f"torch.jit.trace cannot record what torchao makes of a model for {cell.precision}")
-        return YES
+        return AVAILABLE
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
 
         from bakeoff.backends.calling import FlatModule
 
-        if context.cell.mode in self.channels_last:
+        if self.mode(context.cell.mode).channels_last_of:
             return memory_format.build(self, module, inputs, context)
         tensors = inputs.tensors()
         with context.phase("export"):

@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import cuda_graph, kernels
-from bakeoff.backends.base import CUDA_GRAPH, YES, Availability, Backend, BuildContext, Compiled, Settings, Suits
+from bakeoff.backends.base import (
+    AVAILABLE,
+    CUDA_GRAPH,
+    Availability,
+    Backend,
+    BuildContext,
+    Compiled,
+    Mode,
+    Settings,
+    Suits,
+)
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.kernels import Launch, Variant
 from bakeoff.records.device import Device
@@ -34,13 +44,12 @@ VARIANT_WARM_UP_MS, VARIANT_REPEAT_MS = 10, 40
 class Triton(Backend):
     name = "triton"
     description = "hand-written Triton kernels, for the models that have one"
-    modes: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "default": {},
-        "pointer": {"loads": "pointer"},
-        DESCRIPTOR: {"loads": DESCRIPTOR},
-        CUDA_GRAPH: {},
-    }
-    best: ClassVar[Mapping[str, Suits]] = {"default": Suits("cuda"), CUDA_GRAPH: Suits("cuda")}
+    modes = (
+        Mode(worth_trying=Suits("cuda")),
+        Mode("pointer", {"loads": "pointer"}),
+        Mode(DESCRIPTOR, {"loads": DESCRIPTOR}),
+        Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True),
+    )
     libraries: ClassVar[tuple[str, ...]] = ("torch", "triton")
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("fused_add_relu_mul", {"elements": "65536"})
 
@@ -55,7 +64,7 @@ class Triton(Backend):
             import triton.tools.tensor_descriptor  # noqa: F401
         except ImportError as error:
             return Availability(f"the kernels need Triton 3.4 or later: {error}")
-        return YES
+        return AVAILABLE
 
     def supports(self, cell: Cell) -> Availability:
         if not (supported := super().supports(cell)):
@@ -63,15 +72,15 @@ class Triton(Backend):
         row = kernels.TABLE.get(cell.model)
         if row is None:
             return Availability(f"no hand-written kernel for {cell.model}: there are for {', '.join(kernels.TABLE)}")
-        loads = self.modes[cell.mode].get("loads")
+        loads = self.mode(cell.mode).options.get("loads")
         if loads and len(row.loads) == 1:
             return Availability(f"the kernel of {cell.model} loads by {row.loads[0]} only: use {self.name}")
-        return YES
+        return AVAILABLE
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         row = kernels.TABLE[context.cell.model]
         kernel = importlib.import_module(row.module)
-        variants = possible_variants(kernel.VARIANTS, self.modes[context.cell.mode].get("loads"), context.cell)
+        variants = possible_variants(kernel.VARIANTS, self.mode(context.cell.mode).options.get("loads"), context.cell)
         with context.phase("compile"):
             chosen, settings = choose_variant(kernel.prepare, variants, module, inputs, context)
             handwritten = Handwritten(row.module, kernel.prepare, module, chosen, settings)

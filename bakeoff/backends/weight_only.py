@@ -30,10 +30,11 @@ FEW_BITS = ("i4", "u4", "i8", "u8")
 """OpenVINO's types of rounded weights."""
 
 
-def onnx_weights(exported: OnnxModel, precision: Precision, mode: Mapping[str, object]) -> None:
+def onnx_weights(exported: OnnxModel, precision: Precision, options: Mapping[str, object]) -> None:
     """Replace the model's products with a constant matrix by MatMulNBits, in its own file.
 
-    Products are in float32 unless `mode` has another accuracy_level. Raise Unsupported if too few weights are rounded.
+    Products are in float32 unless `options` have another accuracy_level. Raise Unsupported if too few weights are
+    rounded.
     """
     import logging
 
@@ -47,7 +48,7 @@ def onnx_weights(exported: OnnxModel, precision: Precision, mode: Mapping[str, o
         bits=4 if precision.has_4_bit_weights else 8,
         block_size=GROUP_WEIGHTS,
         is_symmetric=True,
-        accuracy_level=mode.get("accuracy_level", IN_FLOAT32 if precision.products is Precision.FP32 else None),
+        accuracy_level=options.get("accuracy_level", IN_FLOAT32 if precision.products is Precision.FP32 else None),
     )
     logging.getLogger(MatMulNBitsQuantizer.__module__).setLevel(logging.WARNING)  # it logs two lines for each layer
     quantiser.process()

@@ -40,7 +40,7 @@ def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
         try:
             backend = backends.create(name)
             lines = [Text(backend.description)]
-            lines += [_fact("modes", ", ".join(backend.modes)), _fact("best", _best_modes(backend))]
+            lines += [_fact("modes", ", ".join(backend.mode_names())), _fact("best", _best_modes(backend))]
             lines += [Text(_versions(backend.libraries), "dim")]
             lines += [Text(backend.caveat, "yellow")] if backend.caveat else []
         except Exception as error:
@@ -56,9 +56,10 @@ def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
 def _best_modes(backend: Backend) -> str:
     """Return `default, freezing (cpu)`: the modes worth trying, and where if that is not everywhere."""
     found = []
-    for mode, suits in backend.best.items():
-        where = ", ".join(filter(None, [suits.device, "convolutions" if suits.convolutions else ""]))
-        found.append(f"{mode} ({where})" if where else mode)
+    for mode in backend.modes:
+        if (suits := mode.worth_trying) is not None:
+            where = ", ".join(filter(None, [suits.device, "convolutions" if suits.convolutions else ""]))
+            found.append(f"{mode.name} ({where})" if where else mode.name)
     return ", ".join(found)
 
 

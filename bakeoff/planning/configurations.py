@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bakeoff import backends, models
+from bakeoff.backends.base import DEFAULT
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
 from bakeoff.records.schema import Cell
 
@@ -12,7 +13,7 @@ ALL, BEST = "all", "best"
 
 
 def expand_backends(
-    asked: Sequence[str], best_modes: Callable[[str], Sequence[str]] = lambda _: ["default"]
+    asked: Sequence[str], best_modes: Callable[[str], Sequence[str]] = lambda _: [DEFAULT]
 ) -> list[tuple[str, str, bool]]:
     """Return (backend, mode, asked by name) for each entry: `NAME` (its default mode), `NAME/MODE`, `NAME/all`, `all`,
     `NAME/best`, and `best` of all.
@@ -48,28 +49,28 @@ def best_modes(example: Cell, backend: str) -> list[str]:
     try:
         known = backends.create(backend)
     except BakeoffError:  # the cell says why it does not load
-        return ["default"]
+        return [DEFAULT]
     may_convolve, kind = models.find(example.model).may_convolve, example.device.kind
     return [
-        mode
-        for mode, suits in known.best.items()
-        if suits.device in ("", kind) and (may_convolve or not suits.convolutions)
-        if known.supports(example.model_copy(update={"backend": backend, "mode": mode}))
+        mode.name
+        for mode in known.modes
+        if (suits := mode.worth_trying) and suits.device in ("", kind) and (may_convolve or not suits.convolutions)
+        if known.supports(example.model_copy(update={"backend": backend, "mode": mode.name}))
     ]
 
 
 def _all_of(backend: str, modes: Sequence[str]) -> list[str]:
-    """Return the modes that `NAME/all` stands for. One that only spells out the default would be measured twice."""
-    if modes == ["default"]:
-        return ["default"]
-    return [mode for mode in modes if mode not in backends.create(backend).spelled_out]
+    """Return the modes that `NAME/all` stands for. A redundant one would be measured twice."""
+    if modes == [DEFAULT]:
+        return [DEFAULT]
+    return [mode for mode in modes if not backends.create(backend).mode(mode).redundant]
 
 
 def _modes_of(backend: str, by_name: bool) -> list[str]:
     """Return the modes of a backend. One of a third party that does not load costs one row of an `all`, not the run."""
     try:
-        return list(backends.create(backend).modes)
+        return backends.create(backend).mode_names()
     except BakeoffError:
         if by_name:
             raise
-        return ["default"]
+        return [DEFAULT]

@@ -329,7 +329,7 @@ def _by_environment(request: Request) -> dict[str, list[str]]:
 def _is_any_size(backend: str, mode: str) -> bool:
     """Return True if a build for a range of sizes would be the same as one for a single size."""
     try:
-        return mode in backends.create(backend).any_size
+        return backends.create(backend).mode(mode).any_size
     except BakeoffError:
         return False
 
@@ -364,7 +364,7 @@ def refusal(cell: Cell) -> tuple[Status, str]:
     try:
         backend = backends.create(cell.backend)
         reason = unsupported_precision(cell) or backend.supports(cell).reason
-        if not reason and cell.mode in backend.channels_last and not models.find(cell.model).may_convolve:
+        if not reason and backend.mode(cell.mode).channels_last_of and not models.find(cell.model).may_convolve:
             reason = f"{cell.model} has no convolution, and {CHANNELS_LAST} is for those: use {cell.backend}"
     except BakeoffError as error:
         return Status.UNAVAILABLE, str(error)

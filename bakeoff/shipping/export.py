@@ -166,7 +166,7 @@ def _runtime_of(record: Record) -> Runtime:
         reason = "eager compiles nothing: ship the model as it is, or see bakeoff reproduce"
     elif cell.backend not in RUNTIMES:
         reason = f"no script loads what {cell.backend} builds, only that of {', '.join(RUNTIMES)}; {kept}"
-    elif cell.mode not in backends.create(cell.backend).modes:
+    elif cell.mode not in backends.create(cell.backend).mode_names():
         reason = f"this version does not have its mode; {kept}"
     elif cell.backend == "onnx" and script_parts.provider_of(cell) not in script_parts.ONNX_PROVIDERS:
         reason = f"the script sets up the CPU's and CUDA's providers only; {kept}"

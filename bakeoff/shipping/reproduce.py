@@ -120,7 +120,7 @@ def _check_covered(record: Record) -> None:
     reason = ""
     if cell.backend not in BACKENDS:
         reason = f"backend {cell.backend}: there is one for each of {', '.join(BACKENDS)}"
-    elif cell.mode not in backends.create(cell.backend).modes:
+    elif cell.mode not in backends.create(cell.backend).mode_names():
         reason = f"mode {cell.label}, which this version does not have"
     elif cell.backend == "onnx" and script_parts.provider_of(cell) not in script_parts.ONNX_PROVIDERS:
         reason = f"mode {cell.label}: of ONNX Runtime's providers there is one for the CPU's and CUDA's"

@@ -61,20 +61,20 @@ def some(names: Iterable[str]) -> str:
     return ", ".join(known[:MAX_CELLS_NAMED]) + more
 
 
-def mode_of(cell: Cell) -> Mapping[str, object]:
+def options_of(cell: Cell) -> Mapping[str, object]:
     """Return what the backend sets for the cell's mode."""
-    return backends.create(cell.backend).modes[cell.mode]
+    return backends.create(cell.backend).mode(cell.mode).options
 
 
 def provider_of(cell: Cell) -> str:
     """Return the name of ONNX Runtime's provider. The default mode takes the device's own."""
-    return str(mode_of(cell).get("provider", cell.device.kind))
+    return str(options_of(cell).get("provider", cell.device.kind))
 
 
 def common_settings(report: Report, record: Record) -> dict[str, Any]:
     """Return what both kinds of scripts set, under the names in the templates."""
     cell = record.cell
-    backend = backends.create(cell.backend)
+    mode = backends.create(cell.backend).mode(cell.mode)
     return {
         "variables": {
             **{
@@ -90,14 +90,14 @@ def common_settings(report: Report, record: Record) -> dict[str, Any]:
         "device": cell.device,
         "device_kind": cell.device.kind,
         "device_index": cell.device.cuda_index or 0,
-        "fast_path": cell.mode in backend.fast_path or cell.model in models.TABLE,  # ours have no layers with one
+        "fast_path": mode.fast_path or cell.model in models.TABLE,  # ours have no layers with one
         "tf32": cell.precision.allows_tf32,
         "input_sets": INPUT_SETS,
         "backend": f"backends/{cell.backend}.py.jinja",
         "as_list": cell.backend == "aotinductor",
         "lazy": cell.backend in ("torchscript", "inductor"),
-        "graph": backend.plain_mode(cell) in backend.captures,
-        "channels_last": cell.mode in backend.channels_last,
+        "graph": mode.captures,
+        "channels_last": bool(mode.channels_last_of),
         "bfloat16": cell.precision is Precision.BF16,
         **_options(cell),
         "reported": spell_ms(record.latency.median_ms) if record.latency else "",
@@ -146,7 +146,7 @@ def render(template: str, facts: Mapping[str, Any]) -> str:
 
 def _options(cell: Cell) -> dict[str, Any]:
     """Return what the backend's mode sets, under the names in its template."""
-    mode = mode_of(cell)
+    mode = options_of(cell)
     if cell.backend == "inductor":
         return {"options": mode}
     if cell.backend == "aotinductor":

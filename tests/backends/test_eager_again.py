@@ -48,4 +48,4 @@ def test_the_modes_are_those_that_trials_ask_for() -> None:
     copy = backends.create("eager-again")
     assert isinstance(copy, EagerAgain)
     for factor, mode in SLOWER_BY_ITSELF.items():
-        assert 1 + copy.modes[mode]["slower_by"] == pytest.approx(factor)
+        assert 1 + copy.mode(mode).options["slower_by"] == pytest.approx(factor)

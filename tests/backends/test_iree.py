@@ -13,7 +13,7 @@ import torch
 
 from bakeoff import backends, models
 from bakeoff.backends import iree as ours
-from bakeoff.backends.base import YES, BuildContext
+from bakeoff.backends.base import AVAILABLE, BuildContext
 from bakeoff.measuring.worker.loading import load, place
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell
@@ -36,7 +36,7 @@ def opened(install: Callable[[str, object], None], monkeypatch: pytest.MonkeyPat
     install("iree", SimpleNamespace(compiler=compiler, runtime=runtime))
     install("iree.compiler", compiler)
     install("iree.runtime", runtime)
-    monkeypatch.setattr(ours, "torch_available", lambda device: YES)
+    monkeypatch.setattr(ours, "torch_available", lambda device: AVAILABLE)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     return devices
 
@@ -106,7 +106,7 @@ def compiled(folder: Path, model: str, precision: str, options: dict[str, Any]) 
     cell = Cell(model=model, dimensions=sizes, backend="iree", precision=precision)
     module, sets = place(load(cell), cell)
     context = BuildContext(cell.model_copy(update={"device": CUDA}), RecordingPhases(), folder, threads=1)
-    ours._compile(module, sets[0], context, {**options, **ours.IREE.modes["default"]}, folder / ours.ARTIFACT)
+    ours._compile(module, sets[0], context, {**options, **ours.OPTIMISED}, folder / ours.ARTIFACT)
     return (folder / ours.ARTIFACT).read_bytes()
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from bakeoff.backends.memory_format import converted_inputs, converted_module, variants_of
+from bakeoff.backends.base import ANYWHERE, Mode, Suits
+from bakeoff.backends.memory_format import converted_inputs, converted_module
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import Cell
@@ -55,8 +56,12 @@ def test_the_record_says_which_order_was_in_force(tmp_path: Path) -> None:
         assert in_order(one.call(one.sets[0])[0])
 
 
-def test_a_variant_carries_the_name_of_its_mode() -> None:
-    assert variants_of("default", "cuda-graph") == {
-        "channels-last": "default",
-        "cuda-graph-channels-last": "cuda-graph",
-    }
+def test_a_variant_carries_the_name_of_its_mode_and_is_worth_trying_for_convolutions() -> None:
+    plain = Mode(worth_trying=ANYWHERE, any_size=True).in_channels_last()
+    assert plain == Mode(
+        "channels-last", worth_trying=Suits(convolutions=True), channels_last_of="default", any_size=True
+    )
+    graph = Mode("cuda-graph", worth_trying=Suits("cuda"), captures=True).in_channels_last()
+    assert (graph.name, graph.plain_name, graph.captures) == ("cuda-graph-channels-last", "cuda-graph", True)
+    assert graph.worth_trying == Suits("cuda", convolutions=True)
+    assert Mode("other").in_channels_last().worth_trying is None

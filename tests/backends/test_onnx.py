@@ -248,7 +248,7 @@ def test_from_opset_23_attention_is_one_operator(mode: str, operators: int, tmp_
 
 def test_providers_nobody_ran_and_what_rounds_its_inputs_carry_a_caveat() -> None:
     onnx = backends.create("onnx")
-    assert {mode for mode in onnx.modes if onnx.caveat_of(mode)} == {"tensorrt-ep", "tensorrt-rtx", "int8-products"}
+    assert {mode.name for mode in onnx.modes if mode.caveat} == {"tensorrt-ep", "tensorrt-rtx", "int8-products"}
 
 
 def test_shares_of_the_time_need_the_kernels_own_times() -> None:

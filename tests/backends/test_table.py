@@ -19,14 +19,14 @@ from tests.fakes import suite
 ROOT = Path(__file__).parents[2]
 
 THIRD_PARTY = """
-from bakeoff.backends.base import Backend
+from bakeoff.backends.base import ANYWHERE, Backend, Mode
 from bakeoff.backends.eager import Callables, torch_available
 
 
 class Mine(Backend):
     name = "mine"
     description = "somebody else's"
-    modes = {"default": {}, "faster": {"level": 3}}
+    modes = (Mode(worth_trying=ANYWHERE), Mode("faster", {"level": 3}))
 
     def available(self, device):
         return torch_available(device)
@@ -118,7 +118,7 @@ def test_an_installed_distribution_brings_its_backend(site: Path) -> None:
     install(site, "mine", THIRD_PARTY, "bakeoff_mine:Mine")
     assert backends.names() == [*backends.TABLE, "mine"]
     mine = backends.create("mine")
-    assert (mine.name, list(mine.modes)) == ("mine", ["default", "faster"])
+    assert (mine.name, mine.mode_names()) == ("mine", ["default", "faster"])
     assert mine.supports(Cell(model="mlp", backend="mine"))
     assert ("mine", "faster", True) in expand_backends(["mine/faster"])
     assert ("mine", "default", False) in expand_backends(["all"])

@@ -21,7 +21,7 @@ import torch
 from bakeoff import backends
 from bakeoff.backends import cuda_graph
 from bakeoff.backends import tensorrt as ours
-from bakeoff.backends.base import YES, Availability, BuildContext
+from bakeoff.backends.base import AVAILABLE, Availability, BuildContext
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx
 from bakeoff.backends.ranges import OpenAxes, OpenAxis
@@ -213,7 +213,7 @@ class CapturingOnCpu(TensorRTOnCpu):
     """Takes the mode `cuda-graph` although there is no GPU."""
 
     def supports(self, cell: Cell) -> Availability:
-        return YES
+        return AVAILABLE
 
 
 def test_cuda_graph_is_the_harnesss_own_capture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from bakeoff import backends
 from bakeoff.backends import torch_tensorrt as ours
-from bakeoff.backends.base import YES, Availability
+from bakeoff.backends.base import AVAILABLE, Availability
 from bakeoff.backends.eager import torch_available
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell, Extent, Placement
@@ -121,7 +121,7 @@ class CapturingOnCpu(TorchTensorRTOnCpu):
     """Takes the mode `cuda-graph` although there is no GPU."""
 
     def supports(self, cell: Cell) -> Availability:
-        return YES
+        return AVAILABLE
 
 
 def test_cuda_graphs_are_the_librarys_own_and_switched_off_again(tmp_path: Path) -> None:

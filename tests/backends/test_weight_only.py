@@ -78,7 +78,7 @@ def test_onnx_runtime_multiplies_weights_of_few_bits(
     x, first, bias, second = drawn()
     middle = (x @ first.T + bias) @ second
     before = exported.path.stat().st_size
-    weight_only.onnx_weights(exported, precision, Onnx.modes[mode])
+    weight_only.onnx_weights(exported, precision, Onnx.mode(mode).options)
     told = weight_only.onnx_layers(exported, precision)
     assert told == {f"{precision} linear layers": 2, "accuracy_level": level}
     assert exported.path.stat().st_size < before / 2
@@ -209,4 +209,4 @@ def test_rounding_inputs_is_for_precisions_of_weights_alone() -> None:
     cell = Cell(model="mlp", backend="openvino", mode=INT8_PRODUCTS)
     openvino = backends.create("openvino")
     assert "round weights alone" in openvino.supports(cell).reason
-    assert ["rounded to 8 bits" in openvino.caveat_of(mode) for mode in openvino.modes] == [False, True]
+    assert ["rounded to 8 bits" in mode.caveat for mode in openvino.modes] == [False, True]

@@ -31,7 +31,7 @@ def measure(folder: Path, *backends: str, **fields: object) -> Report:
     return measuring.measure(folder, *backends, **{"set": SMALL, **fields})
 
 
-MODES = tuple(f"null/{mode}" for mode in Null.modes if mode not in ("default", "slow-start", "hang-in-run"))
+MODES = tuple(f"null/{mode}" for mode in Null.mode_names() if mode not in ("default", "slow-start", "hang-in-run"))
 
 
 @pytest.fixture(scope="module")

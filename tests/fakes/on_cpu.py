@@ -3,7 +3,7 @@ stream."""
 
 from __future__ import annotations
 
-from bakeoff.backends.base import YES, Availability
+from bakeoff.backends.base import AVAILABLE, Availability
 from bakeoff.backends.tensorrt import TensorRT
 from bakeoff.backends.torch_tensorrt import TorchTensorRT
 from bakeoff.records.device import Device
@@ -13,7 +13,7 @@ class TensorRTOnCpu(TensorRT):
     name = "tensorrt-on-cpu"
 
     def available(self, device: Device) -> Availability:
-        return YES if not device.is_cuda else Availability("the fake knows only the CPU")
+        return AVAILABLE if not device.is_cuda else Availability("the fake knows only the CPU")
 
     def stream_handle(self) -> int:
         return 0
@@ -23,4 +23,4 @@ class TorchTensorRTOnCpu(TorchTensorRT):
     name = "torch-tensorrt-on-cpu"
 
     def available(self, device: Device) -> Availability:
-        return YES if not device.is_cuda else Availability("the fake knows only the CPU")
+        return AVAILABLE if not device.is_cuda else Availability("the fake knows only the CPU")

@@ -55,7 +55,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         precision_in_force={**precision.in_force(), **compiled.precision()},
         settings={"threads": bench.threads, **bench.counted(), **compiled.settings()},
         versions=versions_of(bench.backend.libraries),
-        caveat=bench.backend.caveat_of(bench.cell.mode),
+        caveat=bench.backend.mode(bench.cell.mode).caveat or bench.backend.caveat,
         reference_type=reference.computed_in,
         reference_in_float32=reference.in_float32,
         why_reference_is_narrower=reference.why_narrower,
