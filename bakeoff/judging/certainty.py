@@ -5,8 +5,24 @@ from __future__ import annotations
 from enum import IntEnum, StrEnum
 
 from bakeoff.judging.decision import MARGIN_UNPAIRED
+from bakeoff.judging.doubts import (
+    AlwaysWaited,
+    BuildSpread,
+    CoresStolen,
+    CoresTaken,
+    Doubt,
+    GpuShared,
+    NarrowLead,
+    NotRanked,
+    NotToldApart,
+    OfRecords,
+    SettledLate,
+    Undecided,
+    cells_of,
+)
 from bakeoff.judging.ranking import Ranking
-from bakeoff.records.schema import Doubt, DoubtKind, Status
+from bakeoff.records.doubts import NarrowReference, WarmUpNoise
+from bakeoff.records.schema import Status
 
 
 class Effect(IntEnum):
@@ -28,17 +44,6 @@ class Certainty(StrEnum):
     NOTHING = "nothing ranked"
 
 
-LEFT_OUT = (DoubtKind.WAITED, DoubtKind.STOLEN)
-"""What disturbs single rounds. A comparison leaves these rounds out, unless they are too many."""
-
-COUNTED = "counted"
-"""The value of a doubt of these kinds that tells that such rounds are part of the winner's comparison."""
-
-_ABOUT_THE_WINNER = (DoubtKind.UNDECIDED, DoubtKind.NOT_TOLD_APART, DoubtKind.NARROW_LEAD)
-
-_HARMLESS = (DoubtKind.REFERENCE, DoubtKind.WARM_UP_NOISE, DoubtKind.SETTLED_LATE, DoubtKind.NOT_RANKED)
-
-
 def certainty_of(ranking: Ranking, is_doubted: bool) -> Certainty:
     """Return how sure the answer is. `is_doubted` tells that a doubt could change who wins."""
     tied = ranking.sharing_first_place()
@@ -57,13 +62,16 @@ def effect_of(doubt: Doubt, ranking: Ranking) -> Effect:
     """Return what the doubt does to the answer of its contest."""
     if not ranking.ranked:
         return Effect.NONE
-    if doubt.kind in _ABOUT_THE_WINNER or _is_not_reached(doubt) or _disturbs_the_winner(doubt, ranking):
+    if _could_change_the_winner(doubt, ranking):
         return Effect.WINNER
-    if doubt.kind in (*_HARMLESS, *LEFT_OUT):
-        return Effect.NONE
+    match doubt:
+        case SettledLate() | NotRanked() | CoresTaken() | CoresStolen():
+            return Effect.NONE
+        case OfRecords(doubt=NarrowReference() | WarmUpNoise()):
+            return Effect.NONE
     shown = {record.cell.label for record in (*ranking.sharing_first_place(), ranking.baseline) if record}
-    is_about_them = not doubt.labels or doubt.kind in (DoubtKind.NO_BASELINE, DoubtKind.REQUIREMENT)
-    return Effect.NUMBER if is_about_them or shown & set(doubt.labels) else Effect.NONE
+    about = cells_of(doubt)
+    return Effect.NUMBER if not about or shown & set(about) else Effect.NONE
 
 
 def close_rivals(ranking: Ranking) -> list[str]:
@@ -71,21 +79,22 @@ def close_rivals(ranking: Ranking) -> list[str]:
     return [other.cell.label for other, lead in ranking.leads() if lead.value < 1 + MARGIN_UNPAIRED]
 
 
-def _is_not_reached(doubt: Doubt) -> bool:
-    return doubt.kind is DoubtKind.NOT_RANKED and doubt.details[0] == Status.NOT_REACHED
-
-
-def _disturbs_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
-    """Return True if another cell may be the fastest on a quiet machine, or with other builds."""
-    if doubt.kind in LEFT_OUT:
-        return COUNTED in doubt.values
-    if doubt.kind is DoubtKind.GPU_SHARED:
-        return bool(close_rivals(ranking))
-    if doubt.kind is DoubtKind.BUILD_SPREAD:
-        spread = {record.cell.label: 1 + doubt.values.get(record.cell.label, 0.0) for record in ranking.ranked}
-        best = ranking.ranked[0].cell.label
-        return any(lead.value < spread[best] * spread[other.cell.label] for other, lead in ranking.leads())
-    if doubt.kind is DoubtKind.ALWAYS_WAITED:  # without waiting, a rival takes at most so much less
-        shares = {other.cell.label: doubt.values.get(other.cell.label, 0.0) for other, _ in ranking.leads()}
-        return any(lead.value * (1 - shares[other.cell.label]) < 1 for other, lead in ranking.leads())
+def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
+    """Return True if another cell may be the fastest: with more time, on a quiet machine, or with other builds."""
+    match doubt:
+        case Undecided() | NotToldApart() | NarrowLead():
+            return True
+        case NotRanked():
+            return doubt.status is Status.NOT_REACHED
+        case CoresTaken() | CoresStolen():
+            return doubt.is_counted
+        case GpuShared():
+            return bool(close_rivals(ranking))
+        case BuildSpread():
+            spread = {record.cell.label: 1 + doubt.spreads.get(record.cell.label, 0.0) for record in ranking.ranked}
+            best = ranking.ranked[0].cell.label
+            return any(lead.value < spread[best] * spread[other.cell.label] for other, lead in ranking.leads())
+        case AlwaysWaited():  # without waiting, a rival takes at most so much less
+            shares = {other.cell.label: doubt.shares.get(other.cell.label, 0.0) for other, _ in ranking.leads()}
+            return any(lead.value * (1 - shares[other.cell.label]) < 1 for other, lead in ranking.leads())
     return False

@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.intervals import calls_needed
 from bakeoff.records.errors import UsageError, unknown
-from bakeoff.records.schema import Doubt, DoubtKind, Record
+from bakeoff.records.schema import Record
 
 PERCENTILES = {"p90_ms": 0.90, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
 
@@ -32,7 +33,7 @@ class Requirements:
         parts = [part.strip() for part in text.split(",")] if text.strip() else []
         return cls(", ".join(parts), tuple(map(_parse_one, parts)))
 
-    def unmet(self, record: Record) -> list[Doubt]:
+    def unmet(self, record: Record) -> list[RequirementMissed]:
         """Return one doubt for each requirement that `record` does not meet."""
         return [doubt for requirement in self.each if (doubt := requirement.unmet(record))]
 
@@ -55,17 +56,12 @@ class Requirement:
     limit: float
     limit_text: str  # as it was written
 
-    def unmet(self, record: Record) -> Doubt | None:
+    def unmet(self, record: Record) -> RequirementMissed | None:
         """Return a doubt if `record` does not meet this, or if the quantity was not measured."""
         value = QUANTITIES[self.name].of(record)
         if value is not None and _COMPARISONS[self.comparison](value, self.limit):
             return None
-        return Doubt(
-            kind=DoubtKind.REQUIREMENT,
-            labels=[record.cell.label],
-            values={} if value is None else {"value": value},
-            details=[self.name, self.comparison, self.limit_text],
-        )
+        return RequirementMissed(record.cell.label, self.name, self.comparison, self.limit_text, value)
 
 
 @dataclass(frozen=True)

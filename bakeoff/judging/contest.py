@@ -9,13 +9,14 @@ from functools import cached_property
 from bakeoff.judging.certainty import Certainty, Effect, certainty_of
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.costs import BreakEven, Costs
-from bakeoff.judging.doubts import doubts_of
+from bakeoff.judging.doubts import Doubt, RequirementMissed
+from bakeoff.judging.find_doubts import doubts_of
 from bakeoff.judging.fit import Fit
 from bakeoff.judging.load import LoadJudgement, judge_load
 from bakeoff.judging.pareto import Front, front_of
 from bakeoff.judging.ranking import Ranking
 from bakeoff.judging.samples import Distributions, Turn, distributions_of, turns_of
-from bakeoff.records.schema import Cell, Doubt, Generated, Latency, Ratio, Record, Roofline, Status
+from bakeoff.records.schema import Cell, Generated, Latency, Ratio, Record, Roofline, Status
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class CellJudgement:
     speedup: Ratio | None = None  # over the contest's baseline
     break_even: BreakEven | None = None  # against the baseline, from a cold start
     is_baseline: bool = False
-    unmet: tuple[Doubt, ...] = ()  # requirements that it does not meet
+    unmet: tuple[RequirementMissed, ...] = ()  # requirements that it does not meet
     over_own_build: Ratio | None = None  # its latency over that of the build for this size alone, if it is dynamic
 
     @property

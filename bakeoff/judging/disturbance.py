@@ -7,7 +7,17 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bakeoff.records.schema import Burst, Conditions, Doubt, DoubtKind, Record
+from bakeoff.judging.doubts import (
+    AlwaysWaited,
+    ClockFell,
+    ClockHeldDown,
+    CoresStolen,
+    CoresTaken,
+    Doubt,
+    GpuShared,
+    SpeedDrifted,
+)
+from bakeoff.records.schema import Burst, Conditions, Record
 
 WAIT_SHARE = 0.02
 """A burst is disturbed if its threads waited for a core this much more of its time than is usual for the cell.
@@ -71,7 +81,7 @@ def doubts_of_conditions(records: Iterable[Record]) -> list[Doubt]:
     everything = [seen for bursts in measured for seen in _conditions(bursts)]
     if not everything:
         return []
-    found = [
+    found: list[Doubt | None] = [
         _clock_fell(measured, everything),
         _clock_held_down(everything),
         _threads_waited(measured, everything),
@@ -116,7 +126,7 @@ def _those(measured: Iterable[Sequence[Burst]], test: Callable[[Conditions, Usua
     return found
 
 
-def _clock_fell(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> Doubt | None:
+def _clock_fell(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> ClockFell | None:
     """Compare with each cell's highest clock, since a clock that was low most of the time has a low median."""
     slow = []
     for bursts in measured:
@@ -126,52 +136,46 @@ def _clock_fell(measured: Iterable[Sequence[Burst]], everything: Sequence[Condit
     if not slow:
         return None
     lowest_mhz = min(seen.sm_clock_mhz for seen in slow if seen.sm_clock_mhz is not None)
-    return _gpu_clock_doubt(DoubtKind.CLOCK_FELL, slow, everything, {"lowest_mhz": lowest_mhz})
+    return ClockFell(len(slow) / len(everything), lowest_mhz, _throttle_reasons(slow), _hottest_c(slow))
 
 
-def _clock_held_down(everything: Sequence[Conditions]) -> Doubt | None:
+def _clock_held_down(everything: Sequence[Conditions]) -> ClockHeldDown | None:
     held = [seen for seen in everything if seen.throttle_reasons]
     if len(held) < NAMED_SHARE * len(everything):
         return None
-    return _gpu_clock_doubt(DoubtKind.CLOCK_HELD_DOWN, held, everything, {})
+    return ClockHeldDown(len(held) / len(everything), _throttle_reasons(held), _hottest_c(held))
 
 
-def _gpu_clock_doubt(
-    kind: DoubtKind, held: Sequence[Conditions], everything: Sequence[Conditions], values: dict[str, float]
-) -> Doubt:
-    temperatures = [seen.temperature_c for seen in held if seen.temperature_c is not None]
-    if temperatures:
-        values = values | {"temperature_c": max(temperatures)}
-    reasons = sorted({reason for seen in held for reason in seen.throttle_reasons})
-    return Doubt(kind=kind, values=values | {"share": len(held) / len(everything)}, details=reasons)
+def _throttle_reasons(slowed: Iterable[Conditions]) -> tuple[str, ...]:
+    return tuple(sorted({reason for seen in slowed for reason in seen.throttle_reasons}))
 
 
-def _threads_waited(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> Doubt | None:
+def _hottest_c(slowed: Iterable[Conditions]) -> int | None:
+    return max((seen.temperature_c for seen in slowed if seen.temperature_c is not None), default=None)
+
+
+def _threads_waited(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> CoresTaken | None:
     waiting = _those(measured, _waited)
     if not waiting or len(waiting) < NAMED_SHARE * len(everything):
         return None
-    values = {"share": len(waiting) / len(everything)}
-    switches = [seen.involuntary_switches for seen in waiting if seen.involuntary_switches is not None]
-    if switches:
-        values["involuntary_switches"] = statistics.median(switches)
-    return Doubt(kind=DoubtKind.WAITED, values=values)
+    return CoresTaken(len(waiting) / len(everything))
 
 
-def _threads_always_waited(by_label: Mapping[str, Sequence[Burst]]) -> Doubt | None:
+def _threads_always_waited(by_label: Mapping[str, Sequence[Burst]]) -> AlwaysWaited | None:
     """Find cells that never had a core for each thread: they have too many threads, or a neighbour never rests."""
     shares = {label: usual_of(bursts).wait_share or 0.0 for label, bursts in by_label.items()}
     named = {label: share for label, share in shares.items() if share > WAIT_SHARE}
-    return Doubt(kind=DoubtKind.ALWAYS_WAITED, labels=list(named), values=named) if named else None
+    return AlwaysWaited(named) if named else None
 
 
-def _cores_stolen(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> Doubt | None:
+def _cores_stolen(measured: Iterable[Sequence[Burst]], everything: Sequence[Conditions]) -> CoresStolen | None:
     stolen = _those(measured, _was_robbed)
     if not stolen or len(stolen) < NAMED_SHARE * len(everything):
         return None
-    return Doubt(kind=DoubtKind.STOLEN, values={"share": len(stolen) / len(everything)})
+    return CoresStolen(len(stolen) / len(everything))
 
 
-def _speed_drifted(measured: Iterable[Sequence[Burst]]) -> Doubt | None:
+def _speed_drifted(measured: Iterable[Sequence[Burst]]) -> SpeedDrifted | None:
     """Compare medians of windows of calibrations, one for each round: a single slow one is no drift."""
     calibrations: dict[tuple[int, int, int], tuple[float, float]] = {}
     for burst in itertools.chain.from_iterable(measured):
@@ -183,14 +187,12 @@ def _speed_drifted(measured: Iterable[Sequence[Burst]]) -> Doubt | None:
     levels_ms = [statistics.median(window) for window in windows if len(window) == DRIFT_WINDOW]
     if len(levels_ms) < 2 or max(levels_ms) <= (1 + DRIFT) * min(levels_ms):
         return None
-    fastest_ms, slowest_ms = min(levels_ms), max(levels_ms)
-    values = {"share": slowest_ms / fastest_ms - 1, "fastest_ms": fastest_ms, "slowest_ms": slowest_ms}
-    return Doubt(kind=DoubtKind.DRIFT, values=values)
+    return SpeedDrifted(max(levels_ms) / min(levels_ms) - 1)
 
 
-def _gpu_shared(everything: Iterable[Conditions]) -> Doubt | None:
+def _gpu_shared(everything: Iterable[Conditions]) -> GpuShared | None:
     most = max((seen.foreign_gpu_processes or 0 for seen in everything), default=0)
-    return Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": most}) if most else None
+    return GpuShared(most) if most else None
 
 
 def _conditions(bursts: Iterable[Burst]) -> list[Conditions]:

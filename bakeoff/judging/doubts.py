@@ -1,173 +1,266 @@
-"""Finds the reasons to believe the ranking of a contest less."""
+"""The reasons to believe the ranking of a contest less: a class for each, with what it knows.
+
+`bakeoff.judging.find_doubts` finds them, `bakeoff.judging.certainty` says what each does to the answer, and
+`bakeoff.reports.doubt_sentences` says each in words.
+"""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from bakeoff.judging.builds import spread_of_builds
-from bakeoff.judging.certainty import COUNTED, LEFT_OUT, Effect, close_rivals, effect_of
-from bakeoff.judging.decision import FEWEST_PROCESSES, NARROW_LEAD, Relation, relation
-from bakeoff.judging.disturbance import doubts_of_conditions
-from bakeoff.judging.estimate import compares_disturbed_rounds, series_of
-from bakeoff.judging.ranking import Ranking
-from bakeoff.records.schema import SETTLE, Doubt, DoubtKind, Extent, Record, Status
-
-CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
-"""A cell that cannot run on this machine, or not by this backend, is no reason to doubt the others."""
-
-MAX_PROCESS_SPREAD = 0.05
-"""If equal processes of a cell are further apart than this, that is a doubt."""
-
-COARSE_CHECK = 10**-0.5
-"""An error of this share of the outputs (10 dB) passes only where eager's is of that size. Zeros have an error of 1."""
-
-FALLBACKS_NAMED = 5
-
-PAGE_FAULT_MS = 1e-3
-"""What a page from the kernel costs at least. With clearing it, 2 µs were measured on an AMD EPYC."""
-
-MAX_PAGING_SHARE = 0.05
-"""If a call gets pages from the kernel for more than this share of its time, that is a doubt."""
-
-_WEIGHTS = list(DoubtKind)
+from bakeoff.records.doubts import (
+    Caveat,
+    NarrowReference,
+    Noted,
+    ProcessLost,
+    Recompiled,
+    RecordDoubt,
+    WarmUpNoise,
+    WarmUpTrend,
+)
+from bakeoff.records.schema import Extent, Ratio, Status
 
 
-def doubts_of(ranking: Ranking, records: Sequence[Record]) -> dict[Effect, tuple[Doubt, ...]]:
-    """Return every doubt about the contest of these records by what it does to the answer, in order of weight."""
-    found = [*_of_absence(records), *(doubt for doubts in ranking.unmet.values() for doubt in doubts)]
-    found += [*_of_records(ranking.ranked), *_of_checks(ranking.ranked)]
-    if ranking.ranked:
-        found += [*_of_baseline(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
-        found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked)]
-        found += [*_of_memory(ranking.ranked), *_of_conditions(ranking)]
-    in_order = sorted(found, key=lambda doubt: _WEIGHTS.index(doubt.kind))
-    return {effect: tuple(doubt for doubt in in_order if effect_of(doubt, ranking) is effect) for effect in Effect}
+@dataclass(frozen=True)
+class OfRecords:
+    """A doubt that the records of these cells carry."""
+
+    doubt: RecordDoubt
+    labels: tuple[str, ...]
 
 
-def doubt_of_placement(record: Record) -> Doubt | None:
-    """Return a doubt if all or part of the cell ran elsewhere than it was asked to."""
-    placement = record.placement
-    if placement is None or placement.extent is Extent.FULL:
-        return None
-    details = [placement.extent.value, *placement.fallbacks[:FALLBACKS_NAMED]]
-    return Doubt(kind=DoubtKind.PLACEMENT, labels=[record.cell.label], details=details)
+@dataclass(frozen=True)
+class Undecided:
+    """Measuring ended before it was decided whether these cells are as fast as the best one."""
+
+    best: str
+    ratios: Mapping[str, Ratio]  # of the best cell to each undecided one, by label
+    processes: int  # of each cell, at least
 
 
-def _of_absence(records: Sequence[Record]) -> list[Doubt]:
-    """Return one doubt for all cells that ended alike."""
-    endings: dict[tuple[str, str], list[str]] = {}
-    for record in records:
-        if record.status is not Status.OK and record.status not in CANNOT_RUN:
-            endings.setdefault((record.status.value, record.reason), []).append(record.cell.label)
-    return [Doubt(kind=DoubtKind.NOT_RANKED, labels=labels, details=list(ending)) for ending, labels in endings.items()]
+@dataclass(frozen=True)
+class NotToldApart:
+    """Cells behind the runner-up vary so much that they may be as fast as the winner."""
+
+    best: str
+    ratios: Mapping[str, Ratio]  # of the winner to each of them, by label
 
 
-def _of_records(ranked: Sequence[Record]) -> list[Doubt]:
-    """Return the doubts that the records carry, once for all cells that share one, and those about single cells."""
-    about: list[tuple[Doubt, list[str]]] = []
-    single: list[Doubt] = []
-    for record in ranked:
-        for doubt in record.doubts:
-            labels = next((labels for known, labels in about if known == doubt), None)
-            if labels is None:
-                about.append((doubt, [record.cell.label]))
-            else:
-                labels.append(record.cell.label)
-        if placement := doubt_of_placement(record):
-            single.append(placement)
-        for phase in record.phases:
-            if phase.name == SETTLE and phase.calls:
-                values = {"calls": phase.calls, "seconds": phase.seconds}
-                single.append(Doubt(kind=DoubtKind.SETTLED_LATE, labels=[record.cell.label], values=values))
-    return [*(doubt.model_copy(update={"labels": labels}) for doubt, labels in about), *single]
+@dataclass(frozen=True)
+class NarrowLead:
+    """The winner leads by little, in few processes."""
+
+    best: str
+    processes: int
 
 
-def _of_checks(ranked: Sequence[Record]) -> list[Doubt]:
-    """Return one doubt about all cells whose check would hardly have found a fault."""
-    checks = {record.cell.label: record.accuracy for record in ranked if record.accuracy}
-    errors = {label: check.relative_rmse for label, check in checks.items() if not check.allclose}
-    coarse = {label: error for label, error in errors.items() if error > COARSE_CHECK}
-    values = {"error": max(coarse.values(), default=0.0)}
-    return [Doubt(kind=DoubtKind.COARSE_CHECK, labels=list(coarse), values=values)] if coarse else []
+@dataclass(frozen=True)
+class NoBaseline:
+    """The cell that speed-ups are taken to was not measured."""
+
+    baseline: str
 
 
-def _of_baseline(ranking: Ranking) -> list[Doubt]:
-    return [] if ranking.baseline else [Doubt(kind=DoubtKind.NO_BASELINE, labels=[ranking.baseline_label])]
+@dataclass(frozen=True)
+class Unpaired:
+    """Some cells shared no rounds with the best one."""
 
 
-def _of_first_place(ranking: Ranking) -> Iterator[Doubt]:
-    """Yield the doubts about undecided pairs, a narrow lead, and cells that vary too much to be told apart."""
-    best, tied, open_pairs = ranking.ranked[0], ranking.sharing_first_place(), ranking.open_pairs()
-    if open_pairs:
-        yield Doubt(
-            kind=DoubtKind.UNDECIDED,
-            labels=[best.cell.label, *(other.cell.label for other, _ in open_pairs)],
-            values={"processes": min(ratio.processes for _, ratio in open_pairs)},
-            ratios=[ratio for _, ratio in open_pairs],
-        )
-    others = ranking.leads()
-    if len(tied) == 1 and others:
-        lead = others[0][1]
-        if lead.processes < FEWEST_PROCESSES and lead.value < 1 + NARROW_LEAD:
-            values = {"processes": float(lead.processes)}
-            yield Doubt(kind=DoubtKind.NARROW_LEAD, labels=[best.cell.label], values=values)
-    named = {record.cell.label for record in (*tied, *(record for record, _ in open_pairs))}
-    told_apart = named | ranking.beaten_in_rounds.keys()
-    behind = [
-        (other, ratio)
-        for other, ratio in others
-        if other.cell.label not in told_apart and relation(ratio) is not Relation.FASTER
-    ]
-    if behind:
-        yield Doubt(
-            kind=DoubtKind.NOT_TOLD_APART,
-            labels=[best.cell.label, *(other.cell.label for other, _ in behind)],
-            ratios=[ratio for _, ratio in behind],
-        )
+@dataclass(frozen=True)
+class RequirementMissed:
+    """A cell does not meet a requirement, or the required quantity was not measured."""
+
+    label: str
+    quantity: str
+    comparison: str  # one of <, <=, >, >=
+    limit: str  # as it was written
+    value: float | None  # None: it was not measured
 
 
-def _of_pairing(ranking: Ranking) -> list[Doubt]:
-    return [] if all(ratio.paired for _, ratio in ranking.leads()) else [Doubt(kind=DoubtKind.UNPAIRED)]
+@dataclass(frozen=True)
+class CoarseCheck:
+    """Eager itself is so far from the reference that the check of these cells rejects little."""
+
+    labels: tuple[str, ...]
+    error: float  # the largest one, relative to the outputs
 
 
-def _of_builds(ranked: Sequence[Record]) -> list[Doubt]:
-    spreads = {record.cell.label: spread_of_builds(record) for record in ranked}
-    wide = {label: spread for label, spread in spreads.items() if spread is not None}
-    return [Doubt(kind=DoubtKind.BUILD_SPREAD, labels=list(wide), values=wide)] if wide else []
+@dataclass(frozen=True)
+class SettledLate:
+    """A build was final only after many calls."""
+
+    label: str
+    calls: int
+    seconds: float
 
 
-def _of_spread(ranked: Sequence[Record]) -> list[Doubt]:
-    spreads = {record.cell.label: (record.latency and record.latency.process_spread) or 0.0 for record in ranked}
-    wide = {label: spread for label, spread in spreads.items() if spread > MAX_PROCESS_SPREAD}
-    return [Doubt(kind=DoubtKind.PROCESS_SPREAD, labels=list(wide), values=wide)] if wide else []
+@dataclass(frozen=True)
+class PartlyElsewhere:
+    """Part of a cell's work ran elsewhere than it was asked to."""
+
+    label: str
+    extent: Extent
+    elsewhere: tuple[str, ...]
 
 
-def _of_memory(ranked: Sequence[Record]) -> list[Doubt]:
-    """Return one doubt about all cells on a CPU whose calls get much of their memory anew."""
-    pages = {record.cell.label: _pages_in_a_call(record) for record in ranked if not record.cell.device.is_cuda}
-    many = {
-        record.cell.label: pages[record.cell.label]
-        for record in ranked
-        if record.latency
-        and pages.get(record.cell.label, 0.0) * PAGE_FAULT_MS > MAX_PAGING_SHARE * record.latency.median_ms
-    }
-    return [Doubt(kind=DoubtKind.FRESH_MEMORY, labels=list(many), values=many)] if many else []
+@dataclass(frozen=True)
+class BuildSpread:
+    """Builds of these cells differ by more than processes of one build do."""
+
+    spreads: Mapping[str, float]  # slowest build / fastest build - 1, by label
 
 
-def _pages_in_a_call(record: Record) -> float:
-    known = [(burst.conditions.page_faults, len(burst.samples_ns)) for burst in record.bursts if burst.conditions]
-    return statistics.median([faults / calls for faults, calls in known if faults is not None and calls] or [0.0])
+@dataclass(frozen=True)
+class ProcessSpread:
+    """Equal processes of these cells differ."""
+
+    spreads: Mapping[str, float]  # slowest process / fastest process - 1, by label
 
 
-def _of_conditions(ranking: Ranking) -> list[Doubt]:
-    """Return what disturbed the contest, and whether disturbed rounds are part of the winner's narrow leads."""
-    series = {record.cell.label: series_of(record.bursts) for record in ranking.ranked}
-    best = ranking.ranked[0].cell.label
-    is_counted = any(compares_disturbed_rounds(series[best], series[rival]) for rival in close_rivals(ranking))
-    return [
-        doubt.model_copy(update={"values": doubt.values | {COUNTED: 1.0}})
-        if is_counted and doubt.kind in LEFT_OUT
-        else doubt
-        for doubt in doubts_of_conditions(ranking.measured)
-    ]
+@dataclass(frozen=True)
+class FreshMemory:
+    """The C library gives memory back to the kernel after each call of these cells."""
+
+    pages: Mapping[str, float]  # that a call gets from the kernel, by label
+
+
+@dataclass(frozen=True)
+class ClockFell:
+    """The GPU's clock fell in this share of the bursts."""
+
+    share: float
+    lowest_mhz: int
+    reasons: tuple[str, ...]  # in NVML's words
+    temperature_c: int | None  # the highest one
+
+
+@dataclass(frozen=True)
+class ClockHeldDown:
+    """The GPU says that its clock was held down in this share of the bursts."""
+
+    share: float
+    reasons: tuple[str, ...]  # in NVML's words
+    temperature_c: int | None  # the highest one
+
+
+@dataclass(frozen=True)
+class CoresTaken:
+    """Other processes kept the cores busy in this share of the bursts."""
+
+    share: float
+    is_counted: bool = False  # such rounds are part of the winner's comparison; else they are left out
+
+
+@dataclass(frozen=True)
+class CoresStolen:
+    """The hypervisor gave the cores to others in this share of the bursts."""
+
+    share: float
+    is_counted: bool = False  # such rounds are part of the winner's comparison; else they are left out
+
+
+@dataclass(frozen=True)
+class AlwaysWaited:
+    """The threads of these cells never all had a core."""
+
+    shares: Mapping[str, float]  # of the time that they waited, by label
+
+
+@dataclass(frozen=True)
+class SpeedDrifted:
+    """The machine's speed changed over the run."""
+
+    share: float  # slowest time / fastest time - 1, of the calibration
+
+
+@dataclass(frozen=True)
+class GpuShared:
+    """Other processes used the GPU."""
+
+    processes: int
+
+
+@dataclass(frozen=True)
+class NotRanked:
+    """Cells ended in a way that keeps them from being ranked."""
+
+    labels: tuple[str, ...]
+    status: Status
+    reason: str
+
+
+Doubt = (
+    OfRecords
+    | Undecided
+    | NotToldApart
+    | NarrowLead
+    | NoBaseline
+    | Unpaired
+    | RequirementMissed
+    | CoarseCheck
+    | SettledLate
+    | PartlyElsewhere
+    | BuildSpread
+    | ProcessSpread
+    | FreshMemory
+    | ClockFell
+    | ClockHeldDown
+    | CoresTaken
+    | AlwaysWaited
+    | CoresStolen
+    | SpeedDrifted
+    | GpuShared
+    | NotRanked
+)
+
+_IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
+    Undecided,
+    NotToldApart,
+    NarrowLead,
+    NoBaseline,
+    Unpaired,
+    RequirementMissed,
+    Caveat,
+    Noted,
+    NarrowReference,
+    CoarseCheck,
+    Recompiled,
+    WarmUpTrend,
+    WarmUpNoise,
+    ProcessLost,
+    SettledLate,
+    PartlyElsewhere,
+    BuildSpread,
+    ProcessSpread,
+    FreshMemory,
+    ClockFell,
+    ClockHeldDown,
+    CoresTaken,
+    AlwaysWaited,
+    CoresStolen,
+    SpeedDrifted,
+    GpuShared,
+    NotRanked,
+)
+
+
+def weight(doubt: Doubt) -> int:
+    """Return the doubt's place in the order in which doubts are told: the weightiest has the lowest number."""
+    return _IN_ORDER_OF_WEIGHT.index(type(doubt.doubt if isinstance(doubt, OfRecords) else doubt))
+
+
+def cells_of(doubt: Doubt) -> tuple[str, ...]:
+    """Return the labels of the cells whose numbers it doubts. It is empty if it is about the whole contest."""
+    match doubt:
+        case OfRecords() | CoarseCheck() | NotRanked():
+            return doubt.labels
+        case SettledLate() | PartlyElsewhere():
+            return (doubt.label,)
+        case BuildSpread() | ProcessSpread():
+            return tuple(doubt.spreads)
+        case FreshMemory():
+            return tuple(doubt.pages)
+        case AlwaysWaited():
+            return tuple(doubt.shares)
+    return ()

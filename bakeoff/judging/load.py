@@ -10,7 +10,6 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
@@ -43,22 +42,52 @@ too high, and those found in two seconds 1 to 7 %."""
 MILLION = 1_000_000
 
 
-class LoadDoubtKind(StrEnum):
-    """The kinds of doubts about what was found under load. The comments say what `values` hold."""
+@dataclass(frozen=True)
+class NearCeiling:
+    """The generator can hardly do more than a cell carried."""
 
-    NEAR_CEILING = "near ceiling"  # the generator can hardly do more; value, ceiling
-    SOAK_MISSED = "soak missed"  # the objective does not hold over the soak; value_ms, seconds, (lower_rate, lower_ms)
-    DRIFTED = "drifted"  # latencies changed over the soak; share
-    SHORT_WINDOWS = "short windows"  # no queue had time to grow; seconds
-    FAILED = "failed"  # requests raised errors or were left out; failed, shed, requests
+    label: str
+    value: float
+    ceiling: float  # of the generator, in the unit of `value`
 
 
 @dataclass(frozen=True)
-class LoadDoubt:
-    kind: LoadDoubtKind
+class SoakMissed:
+    """The objective does not hold over the soak."""
+
     label: str
-    values: dict[str, float]
-    detail: str = ""
+    value_ms: float
+    seconds: float
+    lower: Soaked | None  # at a lower rate, where that was tried
+
+
+@dataclass(frozen=True)
+class LatencyDrifted:
+    """Latencies changed over the soak."""
+
+    label: str
+    share: float  # of the first third's median that the last third's is longer
+
+
+@dataclass(frozen=True)
+class ShortWindows:
+    """The windows were so short that no long queue could grow."""
+
+    label: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RequestsFailed:
+    """Requests raised errors or were left out."""
+
+    label: str
+    failed: int
+    requests: int
+    example: str  # of the errors
+
+
+LoadDoubt = NearCeiling | SoakMissed | LatencyDrifted | ShortWindows | RequestsFailed
 
 
 @dataclass(frozen=True)
@@ -193,7 +222,7 @@ def _is_not_faster(lead: tuple[str, Ratio]) -> bool:
 
 
 def _is_generators(label: str, doubts: Sequence[LoadDoubt]) -> bool:
-    return any(doubt.kind is LoadDoubtKind.NEAR_CEILING and doubt.label == label for doubt in doubts)
+    return any(isinstance(doubt, NearCeiling) and doubt.label == label for doubt in doubts)
 
 
 def _loaded_cell(label: str, load: Load, found: Fit, rank: int | None, price_per_hour: float | None) -> LoadedCell:
@@ -266,31 +295,25 @@ def _points(load: Load) -> tuple[Point, ...]:
 
 
 def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
-    found, load = [], cell.load
+    found: list[LoadDoubt] = []
+    label, load = cell.label, cell.load
     if cell.value is not None and load.ceiling is not None:
         ours, most = (cell.value, load.ceiling) if load.scenario.is_rate else (load.ceiling, cell.value)
         if ours > NEAR_CEILING * most:
-            values = {"value": cell.value, "ceiling": load.ceiling}
-            found.append(LoadDoubt(LoadDoubtKind.NEAR_CEILING, cell.label, values))
+            found.append(NearCeiling(label, cell.value, load.ceiling))
     soak = cell.soak
     if soak and soak.objective_ms and misses_objective(load):
-        values = {"value_ms": soak.objective_ms, "seconds": soak.seconds}
-        if (lower := _soaked(load, load.lower_soak)) and lower.objective_ms:
-            values |= {"lower_rate": lower.rate, "lower_ms": lower.objective_ms}
-        found.append(LoadDoubt(LoadDoubtKind.SOAK_MISSED, cell.label, values))
+        lower = _soaked(load, load.lower_soak)
+        found.append(SoakMissed(label, soak.objective_ms, soak.seconds, lower))
     if soak and soak.drift is not None and abs(soak.drift) > DRIFT:
-        found.append(LoadDoubt(LoadDoubtKind.DRIFTED, cell.label, {"share": soak.drift}))
+        found.append(LatencyDrifted(label, soak.drift))
     of_turns = [window for turn in load.turns for window in turn.windows]
     if of_turns and load.scenario is Scenario.SERVER:
         seconds = float(np.median([window.seconds for window in of_turns]))
         if seconds < LONG_WINDOW_S:
-            found.append(LoadDoubt(LoadDoubtKind.SHORT_WINDOWS, cell.label, {"seconds": seconds}))
+            found.append(ShortWindows(label, seconds))
     windows = [*load.soak, *load.lower_soak, *of_turns]
-    if any(window.failed for window in windows):
-        values = {
-            "failed": sum(window.failed for window in windows),
-            "requests": sum(window.requests for window in windows),
-        }
-        detail = next((window.failure for window in windows if window.failure), "")
-        found.append(LoadDoubt(LoadDoubtKind.FAILED, cell.label, values, detail))
+    if failed := sum(window.failed for window in windows):
+        example = next((window.failure for window in windows if window.failure), "")
+        found.append(RequestsFailed(label, failed, sum(window.requests for window in windows), example))
     return found

@@ -9,9 +9,10 @@ from functools import cached_property
 from bakeoff.judging import racing
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.decision import Relation, is_decided, relation
+from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.estimate import series_of
 from bakeoff.judging.fit import fit_records, fitted
-from bakeoff.records.schema import Cell, Doubt, LeftEarly, Ratio, Record, Status
+from bakeoff.records.schema import Cell, LeftEarly, Ratio, Record, Status
 
 BASELINE = "eager"
 
@@ -84,7 +85,7 @@ class Ranking:
         self.baseline_label = baseline_of([record.cell for record in self.measured])
         self.baseline = next((one for one in self.measured if one.cell.label == self.baseline_label), None)
         unmet = {record.cell.label: requirements.unmet(record) if requirements else [] for record in self.measured}
-        self.unmet: dict[str, list[Doubt]] = {label: doubts for label, doubts in unmet.items() if doubts}
+        self.unmet: dict[str, list[RequirementMissed]] = {label: doubts for label, doubts in unmet.items() if doubts}
         allowed = [record for record in self.measured if record.cell.label not in self.unmet]
         self.ranked = sorted(allowed, key=median_ms)
 

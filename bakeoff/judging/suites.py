@@ -282,7 +282,7 @@ def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:
         for cell in contest.cells:
             record = cell.record
             if not passed(cell) and record.status not in NOT_TRIED:
-                unmet = [doubt.details[0] for doubt in cell.unmet]
+                unmet = [missed.quantity for missed in cell.unmet]
                 kind = (
                     record.status.value,
                     record.died_in or "",

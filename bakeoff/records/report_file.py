@@ -17,7 +17,7 @@ from bakeoff.records.schema import SCHEMA_VERSION, Report
 from bakeoff.records.upgrade import upgrade_report
 
 REPORT_JSON = "report.json"
-READABLE_MAJORS = ("1", "2")
+READABLE_MAJORS = ("1", "2", "3")
 
 
 def write_json(report: Report, folder: Path) -> Path:
@@ -35,7 +35,8 @@ def read(path: Path, with_samples: bool = True) -> Report:
     """Read the report at `path`: a `report.json`, gzipped or not, or a folder that holds one.
 
     Without samples, hundreds of reports fit into memory: bursts and the ends of logs are left out.
-    A report of schema 1 is upgraded. One of a newer minor version is read without the fields that we do not know.
+    A report of an earlier major version is upgraded. One of a newer minor version is read without the fields that we
+    do not know.
     Raises UsageError, in one line, if there is no report or it is not valid.
     """
     file = path / REPORT_JSON if path.is_dir() else path
@@ -90,7 +91,7 @@ def _without_samples(report: Report) -> Report:
 
 def _check_version(file: Path, version: object) -> None:
     if not isinstance(version, str) or version.split(".")[0] not in READABLE_MAJORS:
-        readable = " and ".join(f"{major}.x" for major in READABLE_MAJORS)
+        readable = f"{READABLE_MAJORS[0]}.x to {READABLE_MAJORS[-1]}.x"
         raise UsageError(f"{file} has schema {version}, this Bakeoff reads {readable}: use the one that made it")
 
 
@@ -105,7 +106,8 @@ def _validated(document: dict[str, Any]) -> Report:
             *path, name = unknown["loc"]
             parent: Any = document
             for part in path:
-                parent = parent[part]
+                if isinstance(part, int) or part in parent:  # else it is the kind of a doubt, which is no field
+                    parent = parent[part]
             del parent[name]
         return Report.model_validate(document)
 

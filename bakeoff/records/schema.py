@@ -18,11 +18,12 @@ from pydantic import Field, JsonValue
 
 from bakeoff.records.conditions import Conditions as Conditions
 from bakeoff.records.device import CPU, Device
+from bakeoff.records.doubts import RecordDoubt
 from bakeoff.records.frozen import Frozen as Frozen
 from bakeoff.records.load import Load
 from bakeoff.records.precision import Precision
 
-SCHEMA_VERSION = "2.4.0"
+SCHEMA_VERSION = "3.0.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -395,48 +396,6 @@ class Ratio(Frozen):
     processes: int = 1  # of each side that the interval is over; 1: it is over the rounds of one process
 
 
-class DoubtKind(StrEnum):
-    """The kinds of doubts, in order of weight. The comments say what the fields of a `Doubt` hold."""
-
-    UNDECIDED = "undecided"  # measuring ended early; labels: the best and others, ratios: to each; values: processes
-    NOT_TOLD_APART = "not told apart"  # labels: the winner and others behind the runner-up, ratios: to each of them
-    NARROW_LEAD = "narrow lead"  # labels: the winner; values: processes
-    NO_BASELINE = "no baseline"  # labels: the name of the baseline
-    UNPAIRED = "unpaired"  # some cells shared no rounds
-    REQUIREMENT = "requirement"  # details: quantity, comparison, limit as written; values: value, if it is known
-    CAVEAT = "caveat"  # details: what is true of every number of this backend
-    NOTED = "noted"  # details: a text, from a report of schema 1
-    REFERENCE = "reference"  # not all float64; details: its type, then operators that ran in float32, or how it failed
-    COARSE_CHECK = "coarse check"  # eager is far from the reference, so it rejects little; values: largest error
-    RECOMPILED = "recompiled"  # compiled again while it was measured; values: count
-    WARM_UP = "warm-up"  # it did not become steady; values: seconds
-    WARM_UP_NOISE = "warm-up noise"  # it did not become steady, but no trend was left
-    PROCESS_LOST = "process lost"  # a further process could not be measured; details: why
-    SETTLED_LATE = "settled late"  # calls were needed until the build was final; values: calls, seconds
-    PLACEMENT = "placement"  # part of it ran elsewhere; details: the extent, then what ran elsewhere
-    BUILD_SPREAD = "build spread"  # builds differ more than processes; values: slowest / fastest - 1 by label
-    PROCESS_SPREAD = "process spread"  # equal processes differ; values: slowest / fastest - 1 by label
-    FRESH_MEMORY = "fresh memory"  # the C library gives memory back after each call; values: pages in a call by label
-    CLOCK_FELL = "clock fell"  # of the GPU; values: share, lowest_mhz, temperature_c; details: NVML's reasons
-    CLOCK_HELD_DOWN = "clock held down"  # of the GPU; values: share, temperature_c; details: NVML's reasons
-    WAITED = "waited"  # other processes took the cores; values: share, involuntary_switches; counted: not left out
-    ALWAYS_WAITED = "always waited"  # threads never all had a core; values: share of time by label
-    STOLEN = "stolen"  # the hypervisor took the cores; values: share; counted: not left out
-    DRIFT = "drift"  # of the machine's speed; values: share, fastest_ms, slowest_ms
-    GPU_SHARED = "gpu shared"  # values: processes
-    NOT_RANKED = "not ranked"  # details: status, reason
-
-
-class Doubt(Frozen):
-    """One reason to believe a number, or a verdict, less. `bakeoff.reports.sentences` turns it into words."""
-
-    kind: DoubtKind
-    labels: list[str] = Field(default_factory=list)  # of the cells it is about; empty in a record: its own
-    values: dict[str, float] = Field(default_factory=dict)
-    ratios: list[Ratio] = Field(default_factory=list)
-    details: list[str] = Field(default_factory=list)
-
-
 class LeftEarly(Frozen):
     """Why a cell was measured in fewer processes than others: it was surely beaten."""
 
@@ -475,7 +434,7 @@ class Record(Frozen):
     precision_in_force: dict[str, JsonValue] = Field(default_factory=dict)  # every switch that bears on it, as it stood
     settings: dict[str, JsonValue] = Field(default_factory=dict)  # what else was in force: threads, options
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries this backend used
-    doubts: list[Doubt] = Field(default_factory=list)  # about this record's numbers
+    doubts: list[RecordDoubt] = Field(default_factory=list)  # about this record's numbers
     command: str = ""  # measures this cell again
     recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again, once for each time
     artifact: str = ""  # the folder that keeps what the backend built, within the run's; empty if none is kept

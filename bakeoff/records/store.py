@@ -142,11 +142,11 @@ class Store:
     def unfinished(self, contest_id: str) -> UnfinishedContest | None:
         """Return how far a contest has come, or None if it has not begun or has ended."""
         path = self._unfinished(contest_id)
-        return UnfinishedContest.model_validate_json(path.read_text()) if path.exists() else None
+        return _read_unfinished(path) if path.exists() else None
 
     def all_unfinished(self) -> list[UnfinishedContest]:
         """Return how far each contest has come that has begun and not ended."""
-        return [UnfinishedContest.model_validate_json(path.read_text()) for path in self.root.glob("unfinished/*.json")]
+        return [_read_unfinished(path) for path in self.root.glob("unfinished/*.json")]
 
     def forget(self, contest_id: str, cell_ids: Sequence[str]) -> None:
         """Remove what was kept of an unfinished contest, and what its cells have built."""
@@ -306,6 +306,13 @@ class Store:
         except (OSError, ValueError):
             raise UsageError(f"{self.root} holds no run: there is no readable {path.name} in it") from None
         return plan
+
+
+def _read_unfinished(path: Path) -> UnfinishedContest:
+    document = json.loads(path.read_text())
+    for cell in document["cells"]:
+        cell["record"] = upgrade_record(cell["record"])
+    return UnfinishedContest.model_validate(document)
 
 
 def _kernel_kills(vmstat: Path) -> int:

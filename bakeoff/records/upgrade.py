@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from bakeoff.records.schema import SCHEMA_VERSION, SETTLE, DoubtKind
+from bakeoff.records.schema import SCHEMA_VERSION, SETTLE
 
 
 def upgrade_report(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a report of schema 1 as one of schema 2. A report of schema 2 comes back as it is."""
-    if not str(document["schema_version"]).startswith("1."):
+    """Return a report of an earlier major version as one of today's. A report of today's comes back as it is."""
+    if _major(document["schema_version"]) == _major(SCHEMA_VERSION):
         return document
     records = document.get("records")
     if isinstance(records, list):
@@ -18,9 +18,10 @@ def upgrade_report(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_record(record: Any) -> Any:
-    """Return a record of schema 1 as one of schema 2. What is no such record comes back as it is.
+    """Return a record of an earlier major version as one of today's. What is no such record comes back as it is.
 
-    In schema 1 a doubt was a sentence, and the calls until a build was final were a field of the process.
+    In schema 1 a doubt was a sentence, and the calls until a build was final were a field of the process. In schema 2
+    a doubt had lists of labels, values and details, whose meaning depended on its kind.
     """
     if not isinstance(record, dict):
         return record
@@ -35,7 +36,30 @@ def upgrade_record(record: Any) -> Any:
 
 
 def _upgrade_doubt(doubt: Any) -> Any:
-    return {"kind": DoubtKind.NOTED, "details": [doubt]} if isinstance(doubt, str) else doubt
+    if isinstance(doubt, str):
+        return {"kind": "noted", "text": doubt}
+    if not isinstance(doubt, dict) or not isinstance(doubt.get("details"), list):
+        return doubt
+    kind, details, values = doubt.get("kind"), doubt["details"], doubt.get("values", {})
+    fields: dict[str, Any] = {}
+    match kind, details:
+        case (("caveat" | "noted"), [text, *_]):
+            fields = {"text": text}
+        case "reference", ["float64", *operators]:
+            fields = {"computed_in": "float64", "in_float32": operators}
+        case "reference", [computed_in, *why]:
+            fields = {"computed_in": computed_in, "why": "; ".join(map(str, why))}
+        case "recompiled", _:
+            fields = {"count": values.get("count")}
+        case "warm-up", _:
+            fields = {"seconds": values.get("seconds")}
+        case "process lost", [reason, *_]:
+            fields = {"reason": reason}
+    return {"kind": kind, **fields}
+
+
+def _major(version: object) -> str:
+    return str(version).split(".")[0]
 
 
 def _upgrade_process(process: Any) -> Any:

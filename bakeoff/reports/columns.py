@@ -12,8 +12,9 @@ from bakeoff.judging.judgement import CellJudgement, ContestJudgement
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.records.schema import Cell, Extent, Phase, Placement, Record
 from bakeoff.records.text import one_line, visible
-from bakeoff.reports import doubt_sentences, floor, format, sentences
+from bakeoff.reports import floor, format, sentences
 from bakeoff.reports.column import Column, Ends, Output
+from bakeoff.reports.doubt_sentences import doubt_of_record
 from bakeoff.reports.format import NONE
 
 WIDE = 104
@@ -54,7 +55,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         Column("died in", _known("died_in"), csv="died_in"),
         Column("signal", _known("signal"), csv="signal"),
         Column("reason", lambda row: visible(row.record.reason), csv="reason"),
-        Column("doubts", lambda row: "; ".join(one_line(doubt_sentences.doubt(each)) for each in row.record.doubts),
+        Column("doubts", lambda row: "; ".join(one_line(doubt_of_record(each)) for each in row.record.doubts),
                csv="doubts"),
         Column("contest", _known("cell.contest_id"), csv="contest_id"),
         Column("cell", _known("cell.id"), csv="cell_id"),

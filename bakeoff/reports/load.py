@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import Judgement
-from bakeoff.judging.load import LoadDoubt, LoadDoubtKind, LoadedCell, LoadJudgement
+from bakeoff.judging.load import (
+    LatencyDrifted,
+    LoadDoubt,
+    LoadedCell,
+    LoadJudgement,
+    NearCeiling,
+    RequestsFailed,
+    ShortWindows,
+    SoakMissed,
+)
 from bakeoff.records.load import Scenario, ServingSettings
 from bakeoff.reports import format
 from bakeoff.reports.column import Column, Output, Raw, shown_in
@@ -137,29 +148,30 @@ def _against_single_calls(contest: ContestJudgement, load: LoadJudgement) -> lis
     return [f"It is not the fastest at single calls, which is {fastest}: how you call decides what to ship."]
 
 
-def doubt(found: LoadDoubt) -> str:
+def doubt(doubt: LoadDoubt) -> str:
     """Return a doubt in words."""
-    values, label = found.values, found.label
-    match found.kind:
-        case LoadDoubtKind.NEAR_CEILING:
-            most = f"{values['ceiling']:,.4g}"
+    match doubt:
+        case NearCeiling():
             return (
-                f"The load generator itself reaches {most} here, so {label}'s {values['value']:,.4g} may be its limit."
+                f"The load generator itself reaches {doubt.ceiling:,.4g} here, so {doubt.label}'s {doubt.value:,.4g} "
+                "may be its limit."
             )
-        case LoadDoubtKind.SOAK_MISSED:
-            was = f"{format.milliseconds(values['value_ms'])} ms over {format.seconds(values['seconds'])} s"
-            if lower_ms := values.get("lower_ms"):
-                was += f" at the rate found, and {format.milliseconds(lower_ms)} ms at {rate(values['lower_rate'])}"
-                return f"{label} does not hold the objective for long: it was {was} requests/s."
-            return f"{label} does not hold the objective for long: it was {was} at the rate found."
-        case LoadDoubtKind.DRIFTED:
-            return f"{label}'s time for a request changed by {100 * values['share']:+.0f} % over the soak."
-        case LoadDoubtKind.SHORT_WINDOWS:
-            lasted = f"{label}'s windows lasted {format.seconds(values['seconds'])} s"
-            return f"{lasted}, in which no long queue can grow: its rate may be up to 18 % too high."
-        case LoadDoubtKind.FAILED:
-            share = f"{values['failed']:.0f} of {values['requests']:,.0f} requests"
-            return f"{label} failed {share} under load: {found.detail}."
+        case SoakMissed():
+            was = f"{format.milliseconds(doubt.value_ms)} ms over {format.seconds(doubt.seconds)} s at the rate found"
+            if doubt.lower and doubt.lower.objective_ms:
+                lower = f"{format.milliseconds(doubt.lower.objective_ms)} ms at {rate(doubt.lower.rate)} requests/s"
+                was = f"{was}, and {lower}"
+            return f"{doubt.label} does not hold the objective for long: it was {was}."
+        case LatencyDrifted():
+            return f"{doubt.label}'s time for a request changed by {100 * doubt.share:+.0f} % over the soak."
+        case ShortWindows():
+            return (
+                f"{doubt.label}'s windows lasted {format.seconds(doubt.seconds)} s, in which no long queue can grow: "
+                "its rate may be up to 18 % too high."
+            )
+        case RequestsFailed():
+            return f"{doubt.label} failed {doubt.failed} of {doubt.requests:,} requests under load: {doubt.example}."
+    assert_never(doubt)
 
 
 def _left_out(load: LoadJudgement) -> list[str]:

@@ -314,7 +314,7 @@ def _templates() -> jinja2.Environment:
         autoescape=True,
     )
     environment.filters["visible"] = visible
-    environment.filters["sentence"] = doubt_sentences.doubt
+    environment.filters["sentence"] = doubt_sentences.doubt_of_record
     environment.filters["why"] = sentences.why
     environment.filters["difference"] = sentences.difference
     environment.filters["note"] = lambda text: one_line(text, NOTE_LIMIT)

@@ -12,8 +12,8 @@ from bakeoff.judging.certainty import Certainty, Effect
 from bakeoff.judging.compare import CellChange, ReasonKind
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import FEWEST_PROCESSES
-from bakeoff.judging.doubts import CANNOT_RUN
 from bakeoff.judging.environments import Difference
+from bakeoff.judging.find_doubts import CANNOT_RUN
 from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
@@ -112,7 +112,7 @@ def certainty(contest: ContestJudgement) -> str:
             return f"only {contest.candidates[0]} could be ranked"
         case Certainty.DOUBTED:
             weightiest = contest.doubts_by_effect[Effect.WINNER][0]
-            return f"but {doubt_sentences.BUT[weightiest.kind](weightiest)}"
+            return f"but {doubt_sentences.brief(weightiest)}"
         case Certainty.OPEN:
             return "undecided"
     return contest.certainty.value

@@ -18,9 +18,10 @@ from rich.text import Text
 from bakeoff.judging.certainty import Effect
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.doubts import CANNOT_RUN, doubt_of_placement
+from bakeoff.judging.doubts import NotRanked, PartlyElsewhere
+from bakeoff.judging.find_doubts import CANNOT_RUN, doubt_of_placement
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
-from bakeoff.records.schema import Cell, DoubtKind, Record, Status
+from bakeoff.records.schema import Cell, Record, Status
 from bakeoff.records.text import one_line
 from bakeoff.reports import (
     cost_report,
@@ -290,7 +291,7 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
             print_wrapped(console, "~ ", doubt_sentences.doubt(placement))
     for effect, doubts in contest.doubts_by_effect.items():
         for doubt in doubts:
-            if doubt.kind not in _TOLD_BY_A_ROW:
+            if not isinstance(doubt, _TOLD_BY_A_ROW):
                 print_wrapped(console, "! " if effect is Effect.WINNER else "- ", doubt_sentences.doubt(doubt))
     told = [sentences.left_early(contest), sentences.pays(contest), *cost_report.plain_verdicts(contest)]
     for table in (*load.tables(contest), *generation.tables(contest)):
@@ -323,7 +324,7 @@ def _endings(contest: ContestJudgement) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-_TOLD_BY_A_ROW = {DoubtKind.NOT_RANKED, DoubtKind.PLACEMENT}
+_TOLD_BY_A_ROW = (NotRanked, PartlyElsewhere)
 """Doubts of these kinds already stand under the table."""
 
 

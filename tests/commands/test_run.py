@@ -14,12 +14,13 @@ import pytest
 
 from bakeoff.backends.null import Null
 from bakeoff.commands import run as runs
+from bakeoff.judging.doubts import NotRanked, PartlyElsewhere, Unpaired
 from bakeoff.judging.judgement import contests_of
 from bakeoff.measuring import session
 from bakeoff.measuring.controller.environment import usable_cores
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.records.errors import UsageError
-from bakeoff.records.schema import DoubtKind, Record, Report, Status
+from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.store import Store
 from tests.support import measuring
 from tests.support.measuring import Silent, by_label
@@ -132,7 +133,7 @@ def test_the_sequential_schedule_shares_no_rounds_and_says_so(tmp_path: Path) ->
     report = measure(tmp_path / "run", "null", "null/double", schedule="sequential")
     groups = [{burst.group for burst in record.bursts} for record in report.records]
     assert groups[0].isdisjoint(groups[1])
-    assert DoubtKind.UNPAIRED in [doubt.kind for doubt in contests_of(report)[0].doubts]
+    assert Unpaired() in contests_of(report)[0].doubts
 
 
 @pytest.mark.slow
@@ -314,8 +315,8 @@ def test_what_strict_failed_is_never_ranked_and_fails_the_run(strict: tuple[Path
     report = strict[1]
     (contest,) = contests_of(report)
     assert contest.contenders == ["eager"]
-    lost = {doubt.labels[0]: doubt.details for doubt in contest.doubts if doubt.kind is DoubtKind.NOT_RANKED}
-    assert lost["null/partial"][0] == "fallback" and "placement is partial" in lost["null/partial"][1]
+    lost = {doubt.labels[0]: doubt for doubt in contest.doubts if isinstance(doubt, NotRanked)}["null/partial"]
+    assert lost.status is Status.FALLBACK and "placement is partial" in lost.reason
     only = report.model_copy(update={"records": [by_label(report)[name] for name in ("eager", "null/partial")]})
     assert runs.exit_status(only) == 1
     assert runs.exit_status(only.model_copy(update={"records": only.records[:1]})) == 0
@@ -326,7 +327,7 @@ def test_without_strict_a_fallback_is_ranked_with_a_doubt(endings: Report) -> No
     assert [record.status for record in report.records] == [Status.OK, Status.OK]
     (contest,) = contests_of(report)
     assert "null/partial" in contest.contenders
-    assert [doubt.labels for doubt in contest.doubts if doubt.kind is DoubtKind.PLACEMENT] == [["null/partial"]]
+    assert [doubt.label for doubt in contest.doubts if isinstance(doubt, PartlyElsewhere)] == ["null/partial"]
     assert "--strict" not in report.records[0].command
     assert runs.exit_status(report) == 0
 

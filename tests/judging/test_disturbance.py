@@ -3,7 +3,17 @@ from typing import Any
 import pytest
 
 from bakeoff.judging.disturbance import Usual, disturbed, doubts_of_conditions, usual_of
-from bakeoff.records.schema import Burst, Conditions, Doubt, DoubtKind, Record
+from bakeoff.judging.doubts import (
+    AlwaysWaited,
+    ClockFell,
+    ClockHeldDown,
+    CoresStolen,
+    CoresTaken,
+    Doubt,
+    GpuShared,
+    SpeedDrifted,
+)
+from bakeoff.records.schema import Burst, Conditions, Record
 from tests.reports.samples import cell, constant, ok, under
 
 CALM: dict[str, Any] = {"calibration_ms": 2.4, "wait_share": 0.0, "steal_share": 0.0, "sm_clock_mhz": 1980}
@@ -68,63 +78,46 @@ def test_calm_rounds_raise_no_doubt() -> None:
 
 def test_a_clock_that_fell_has_its_share_and_its_reasons() -> None:
     slow = {"sm_clock_mhz": 1200, "throttle_reasons": ["software power cap"]}
-    assert doubts(*[{}] * 22, slow, slow, slow)[0] == Doubt(
-        kind=DoubtKind.CLOCK_FELL, values={"lowest_mhz": 1200, "share": 0.12}, details=["software power cap"]
-    )
+    reasons = ("software power cap",)
+    assert doubts(*[{}] * 22, slow, slow, slow)[0] == ClockFell(0.12, 1200, reasons, temperature_c=None)
     hot = {"sm_clock_mhz": 1200, "temperature_c": 61}
-    assert doubts(*[{}] * 22, *[hot] * 3)[0].values == {"lowest_mhz": 1200, "share": 0.12, "temperature_c": 61}
+    assert doubts(*[{}] * 22, *[hot] * 3)[0] == ClockFell(0.12, 1200, (), temperature_c=61)
 
 
 def test_a_clock_that_fell_for_most_of_the_time_is_a_doubt_without_any_reason() -> None:
-    (found,) = doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1200}] * 7)
-    assert (found.kind, found.values, found.details) == (
-        DoubtKind.CLOCK_FELL,
-        {"lowest_mhz": 1200, "share": pytest.approx(0.7)},
-        [],
-    )
+    found = doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1200}] * 7)
+    assert found == [ClockFell(0.7, 1200, (), temperature_c=None)]
     assert doubts(*[{"sm_clock_mhz": 1980}] * 3, *[{"sm_clock_mhz": 1700}] * 7) == []
 
 
 def test_a_clock_held_down_all_the_time_is_a_doubt_with_the_highest_temperature() -> None:
     held = {"sm_clock_mhz": 1500, "throttle_reasons": ["hardware thermal slowdown"]}
     assert doubts(*[{**held, "temperature_c": 84}] * 5, *[{**held, "temperature_c": 87}] * 5) == [
-        Doubt(
-            kind=DoubtKind.CLOCK_HELD_DOWN,
-            values={"share": 1.0, "temperature_c": 87},
-            details=["hardware thermal slowdown"],
-        )
+        ClockHeldDown(1.0, ("hardware thermal slowdown",), temperature_c=87)
     ]
 
 
 @pytest.mark.parametrize(
-    ("conditions", "kind", "values"),
-    [
-        ({"wait_share": 0.4, "involuntary_switches": 120}, DoubtKind.WAITED, {"involuntary_switches": 120}),
-        ({"steal_share": 0.2}, DoubtKind.STOLEN, {}),
-    ],
+    ("conditions", "doubt"),
+    [({"wait_share": 0.4}, CoresTaken(0.25)), ({"steal_share": 0.2}, CoresStolen(0.25))],
 )
-def test_cores_that_others_took_are_a_doubt(
-    conditions: dict[str, Any], kind: DoubtKind, values: dict[str, float]
-) -> None:
-    assert doubts(*[{}] * 9, *[conditions] * 3) == [Doubt(kind=kind, values={"share": 0.25, **values})]
+def test_cores_that_others_took_are_a_doubt(conditions: dict[str, Any], doubt: Doubt) -> None:
+    assert doubts(*[{}] * 9, *[conditions] * 3) == [doubt]
 
 
 def test_threads_that_always_wait_are_a_doubt_about_their_cell() -> None:
-    (found,) = doubts(*[{"wait_share": 0.35}] * 12)
-    assert (found.kind, found.labels, found.values) == (DoubtKind.ALWAYS_WAITED, ["eager"], {"eager": 0.35})
+    assert doubts(*[{"wait_share": 0.35}] * 12) == [AlwaysWaited({"eager": 0.35})]
 
 
 def test_a_drift_is_a_doubt_and_a_single_slow_round_is_none() -> None:
     (found,) = doubts(*[{"calibration_ms": 2.4 + 0.05 * number} for number in range(10)])
-    assert found.kind is DoubtKind.DRIFT
-    assert found.values == pytest.approx({"share": 0.1, "fastest_ms": 2.5, "slowest_ms": 2.75})
+    assert isinstance(found, SpeedDrifted)
+    assert found.share == pytest.approx(2.75 / 2.5 - 1)
     assert doubts(*[{}] * 7, {"calibration_ms": 4.8}, *[{}] * 7) == []
 
 
 def test_the_most_processes_of_others_on_the_gpu_are_a_doubt() -> None:
-    assert doubts({"foreign_gpu_processes": 1}, {"foreign_gpu_processes": 3}) == [
-        Doubt(kind=DoubtKind.GPU_SHARED, values={"processes": 3})
-    ]
+    assert doubts({"foreign_gpu_processes": 1}, {"foreign_gpu_processes": 3}) == [GpuShared(3)]
 
 
 def test_what_several_cells_share_is_one_doubt() -> None:

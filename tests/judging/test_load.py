@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import pytest
 
 from bakeoff.judging.contest import judge_contest
-from bakeoff.judging.load import LoadDoubtKind, LoadJudgement, judge_load
+from bakeoff.judging.load import (
+    LatencyDrifted,
+    LoadJudgement,
+    NearCeiling,
+    RequestsFailed,
+    ShortWindows,
+    SoakMissed,
+    judge_load,
+)
 from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective, Scenario, ServingSettings
 from bakeoff.records.schema import Record, Status
 from tests.reports.samples import once
@@ -69,7 +77,7 @@ def test_less_time_wins_where_the_result_is_a_latency() -> None:
 def test_no_rate_near_the_ceiling_of_the_generator_is_believed() -> None:
     found = judged(carrying("onnx", [6000, 6010, 5990], ceiling=9000.0), carrying("eager", [400, 402, 401]))
     assert found.winner is None
-    assert [(doubt.kind, doubt.label) for doubt in found.doubts] == [(LoadDoubtKind.NEAR_CEILING, "onnx")]
+    assert [(type(doubt), doubt.label) for doubt in found.doubts] == [(NearCeiling, "onnx")]
 
 
 def test_a_soak_tells_what_does_not_last() -> None:
@@ -78,15 +86,15 @@ def test_a_soak_tells_what_does_not_last() -> None:
     soaked = found.cells[0].soak
     assert soaked is not None and soaked.drift == pytest.approx(9.5 / 5.5 - 1)
     assert soaked.joules_per_million == pytest.approx(50.0 / 1000 * 1e6)
-    assert {doubt.kind for doubt in found.doubts} == {LoadDoubtKind.SOAK_MISSED, LoadDoubtKind.DRIFTED}
+    assert [type(doubt) for doubt in found.doubts] == [SoakMissed, LatencyDrifted]
     assert found.cells[0].price_per_million == pytest.approx(1e-3 / 403 * 1e6, rel=0.02)
 
 
 def test_a_soak_at_less_is_told_beside_the_one_that_missed() -> None:
     soak, lower = [window(p99_ms=25.0)] * 6, [window(360.0, p99_ms=14.0)] * 6
     (doubt,) = judged(carrying("onnx", [400, 402, 401], soak=soak, lower_soak=lower)).doubts
-    assert doubt.kind is LoadDoubtKind.SOAK_MISSED
-    assert (doubt.values["value_ms"], doubt.values["lower_ms"], doubt.values["lower_rate"]) == (25.0, 14.0, 360.0)
+    assert isinstance(doubt, SoakMissed) and doubt.lower is not None
+    assert (doubt.value_ms, doubt.lower.objective_ms, doubt.lower.rate) == (25.0, 14.0, 360.0)
 
 
 def test_a_queue_that_comes_and_goes_is_no_drift() -> None:
@@ -114,13 +122,13 @@ def test_rates_of_short_windows_are_doubted(seconds: float, doubted: bool) -> No
     assert record.load is not None
     turns = [turn.model_copy(update={"windows": [window(seconds=seconds)]}) for turn in record.load.turns]
     found = judged(record.model_copy(update={"load": record.load.model_copy(update={"turns": turns})}))
-    assert [doubt.kind for doubt in found.doubts] == [LoadDoubtKind.SHORT_WINDOWS] * doubted
+    assert [type(doubt) for doubt in found.doubts] == [ShortWindows] * doubted
 
 
 def test_failed_requests_are_counted_and_named() -> None:
     soak = [window(failed=3, failure="RuntimeError: no")]
     (doubt,) = judged(carrying("onnx", [400, 402, 401], soak=soak)).doubts
-    assert doubt.kind is LoadDoubtKind.FAILED and doubt.values["failed"] == 3 and doubt.detail == "RuntimeError: no"
+    assert isinstance(doubt, RequestsFailed) and (doubt.failed, doubt.example) == (3, "RuntimeError: no")
 
 
 def test_cells_without_a_value_or_with_wrong_answers_are_not_ranked() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, shortfall
 from bakeoff.records.device import Device
-from bakeoff.records.schema import Doubt, DoubtKind, Extent, Placement, Status, WarmUp
+from bakeoff.records.doubts import Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
+from bakeoff.records.schema import Extent, Placement, Status, WarmUp
 from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, run_contest
 
 
@@ -98,7 +99,7 @@ def test_a_process_that_fails_in_a_trace_costs_nothing_but_the_trace(
 
 def test_what_is_compiled_while_it_is_measured_is_a_doubt(tmp_path: Path) -> None:
     run = run_contest(tmp_path, {"null": Script(recompilations=2)}, plan_of(2))
-    assert run.records["null"].doubts == [Doubt(kind=DoubtKind.RECOMPILED, values={"count": 2})]
+    assert run.records["null"].doubts == [Recompiled(count=2)]
 
 
 @pytest.mark.parametrize(("stage", "processes"), [("start", 0), ("burst 3", 1)])
@@ -114,11 +115,11 @@ def test_a_cell_that_fails_keeps_what_it_came_to(tmp_path: Path, stage: str, pro
     ("steady", "trendless", "doubt"),
     [
         (True, False, None),
-        (False, True, Doubt(kind=DoubtKind.WARM_UP_NOISE)),
-        (False, False, Doubt(kind=DoubtKind.WARM_UP, values={"seconds": 30.2})),
+        (False, True, WarmUpNoise()),
+        (False, False, WarmUpTrend(seconds=30.2)),
     ],
 )
-def test_a_warm_up_that_was_not_steady_is_a_doubt(steady: bool, trendless: bool, doubt: Doubt | None) -> None:
+def test_a_warm_up_that_was_not_steady_is_a_doubt(steady: bool, trendless: bool, doubt: RecordDoubt | None) -> None:
     assert doubt_of(WarmUp(calls=120, seconds=30.2, steady=steady, trendless=trendless)) == doubt
 
 

@@ -14,7 +14,8 @@ import pytest
 from bakeoff.measuring.messages import MeasureCell, MeasurePackagedCell, PackageCell
 from bakeoff.planning.sampling_plan import MAX_ROUNDS_PER_EPOCH
 from bakeoff.records.device import CPU, Device
-from bakeoff.records.schema import Burst, DoubtKind, Record, Status
+from bakeoff.records.doubts import ProcessLost
+from bakeoff.records.schema import Burst, Record, Status
 from bakeoff.records.store import Store
 from tests.support.scripted import HANG, INTERRUPT, SEGFAULT, WRONG, Script, contest_of, plan_of, run_contest
 
@@ -385,8 +386,8 @@ def test_a_cell_without_time_for_a_further_process_keeps_those_it_had(tmp_path: 
     record = run.records["null"]
     assert record.status is Status.OK
     assert len(record.processes) == 1 and rounds_of(record) == 12
-    assert [doubt.kind for doubt in record.doubts] == [DoubtKind.PROCESS_LOST]
-    assert "not done within 600 s" in record.doubts[0].details[0]
+    (doubt,) = record.doubts
+    assert isinstance(doubt, ProcessLost) and "not done within 600 s" in doubt.reason
     assert len(run.records["eager"].processes) == 3
 
 

@@ -19,8 +19,9 @@ from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK
 from bakeoff.measuring.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from bakeoff.measuring.messages import LoadTaken, TakeLoad
 from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan
+from bakeoff.records.doubts import ProcessLost
 from bakeoff.records.load import Load, Objective, Scenario, ServingSettings, TriedSettings
-from bakeoff.records.schema import Cell, DoubtKind, Status
+from bakeoff.records.schema import Cell, Status
 from tests.support.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
 
 OBJECTIVE = Objective(percentile="p99", limit_ms=20.0)
@@ -309,7 +310,7 @@ def test_a_request_that_is_never_answered_ends_its_cell_in_minutes(tmp_path: Pat
 def test_a_later_process_that_dies_under_load_costs_only_itself(tmp_path: Path) -> None:
     scripts = {"eager": Script(), "null": Script(endings={(1, "load 1"): HANG})}
     record = run_contest(tmp_path, scripts, plan_of(2), load=SERVER).records["null"]
-    assert record.status is Status.OK and [doubt.kind for doubt in record.doubts] == [DoubtKind.PROCESS_LOST]
+    assert record.status is Status.OK and [type(doubt) for doubt in record.doubts] == [ProcessLost]
 
 
 def test_a_cell_with_wrong_answers_is_not_put_under_load(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from bakeoff.measuring.worker.clock import Clock
 from bakeoff.models.base import Inputs
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.device import CPU
-from bakeoff.records.schema import Doubt, DoubtKind, WarmUp
+from bakeoff.records.doubts import WarmUpNoise, WarmUpTrend
+from bakeoff.records.schema import WarmUp
 
 MS = 1_000_000
 
@@ -178,7 +179,7 @@ def test_a_latency_that_decays_is_waited_for(time: FakeTime) -> None:
 def test_a_latency_that_keeps_drifting_is_not_steady(time: FakeTime) -> None:
     warm_up = warmed(Scripted(time, lambda call: 1.0 * 1.0005**call), limit_s=3.0)
     assert not warm_up.steady and not warm_up.trendless
-    assert doubt_of(warm_up) == Doubt(kind=DoubtKind.WARM_UP, values={"seconds": warm_up.seconds})
+    assert doubt_of(warm_up) == WarmUpTrend(seconds=warm_up.seconds)
     assert 3.0 <= warm_up.seconds < 3.5
 
 
@@ -193,7 +194,7 @@ def test_windows_that_differ_and_go_nowhere_are_given_up_soon(time: FakeTime) ->
     compiled = Scripted(time, lambda call: 1.2 if (call // 125) % 2 else 1.0)
     warm_up = warmed(compiled)
     assert not warm_up.steady and warm_up.trendless
-    assert doubt_of(warm_up) == Doubt(kind=DoubtKind.WARM_UP_NOISE)
+    assert doubt_of(warm_up) == WarmUpNoise()
     assert 1.5 <= warm_up.seconds < 2.5 < sampling.WARM_UP_LIMIT_S
 
 

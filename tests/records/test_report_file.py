@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from bakeoff.records.atomic_file import write_atomically
+from bakeoff.records.doubts import Caveat, NarrowReference, Noted, ProcessLost, Recompiled, WarmUpNoise, WarmUpTrend
 from bakeoff.records.errors import UsageError
 from bakeoff.records.report_file import json_schema, read, to_json, write_json
-from bakeoff.records.schema import SCHEMA_VERSION, Doubt, DoubtKind, Phase, Report
+from bakeoff.records.schema import SCHEMA_VERSION, Phase, Report
 from tests.reports.samples import accuracy, bursts, cell, ok, product_on_cuda, report
 
 
@@ -59,7 +60,7 @@ def test_errors_say_what_is_wrong_and_where(tmp_path: Path) -> None:
     assert "is not JSON" in error_line(tmp_path)
     (tmp_path / "report.json").write_text("[1]", encoding="utf-8")
     assert "no schema_version" in error_line(tmp_path)
-    assert "has schema 3.0.0, this Bakeoff reads 1.x and 2.x" in error_line(changed(tmp_path, schema_version="3.0.0"))
+    assert "has schema 4.0.0, this Bakeoff reads 1.x to 3.x" in error_line(changed(tmp_path, schema_version="4.0.0"))
     assert "has schema None" in error_line(changed(tmp_path, schema_version=None))
     assert "planned: Input should be a valid integer" in error_line(changed(tmp_path, planned="many"))
     assert "colour: Extra inputs" in error_line(changed(tmp_path, colour="red"))
@@ -69,12 +70,12 @@ def test_errors_say_what_is_wrong_and_where(tmp_path: Path) -> None:
 
 
 def test_a_newer_minor_version_may_have_more_fields(tmp_path: Path) -> None:
-    made = report([ok(cell(), bursts(1.0))])
+    made = report([ok(cell(), bursts(1.0), doubts=[Recompiled(count=2)])])
     records = json.loads(to_json(made))["records"]
-    records[0]["cell"]["colour"] = records[0]["bursts"][2]["mood"] = "red"
-    found = read(changed(tmp_path, schema_version="2.7.0", records=records, colour="red"))
-    assert found == made.model_copy(update={"schema_version": "2.7.0"})
-    assert "planned" in error_line(changed(tmp_path, schema_version="2.7.0", planned="many", colour="red"))
+    records[0]["cell"]["colour"] = records[0]["bursts"][2]["mood"] = records[0]["doubts"][0]["why"] = "red"
+    found = read(changed(tmp_path, schema_version="3.7.0", records=records, colour="red"))
+    assert found == made.model_copy(update={"schema_version": "3.7.0"})
+    assert "planned" in error_line(changed(tmp_path, schema_version="3.7.0", planned="many", colour="red"))
 
 
 class Interrupted(type(Path())):  # type: ignore[misc]
@@ -161,9 +162,39 @@ def test_a_report_of_schema_1_is_upgraded(tmp_path: Path, version: str) -> None:
     upgraded = read(changed(tmp_path, schema_version=version, records=records))
     assert upgraded.schema_version == SCHEMA_VERSION
     (found,) = upgraded.records
-    assert found.doubts == [Doubt(kind=DoubtKind.NOTED, details=["never steady"])]
+    assert found.doubts == [Noted(text="never steady")]
     assert found.phases == found.processes[0].phases
     assert found.phases[-1] == Phase(name="settle", calls=7, seconds=0.5)
+    assert read(write_json(upgraded, tmp_path)) == upgraded
+
+
+def test_the_doubts_of_a_report_of_schema_2_are_upgraded(tmp_path: Path) -> None:
+    def old(kind: str, *details: str, **values: float) -> dict[str, Any]:
+        return {"kind": kind, "labels": [], "values": values, "ratios": [], "details": list(details)}
+
+    records = json.loads(to_json(report([ok(cell(), bursts(1.0))])))["records"]
+    records[0]["doubts"] = [
+        old("caveat", "never ran"),
+        old("noted", "never steady"),
+        old("reference", "float64", "aten._grouped_mm"),
+        old("reference", "float32", "OutOfMemoryError: 80 GiB"),
+        old("recompiled", count=2),
+        old("warm-up", seconds=30.2),
+        old("warm-up noise"),
+        old("process lost", "not done within 600 s"),
+    ]
+    upgraded = read(changed(tmp_path, schema_version="2.4.0", records=records))
+    assert upgraded.schema_version == SCHEMA_VERSION
+    assert upgraded.records[0].doubts == [
+        Caveat(text="never ran"),
+        Noted(text="never steady"),
+        NarrowReference(computed_in="float64", in_float32=("aten._grouped_mm",)),
+        NarrowReference(computed_in="float32", why="OutOfMemoryError: 80 GiB"),
+        Recompiled(count=2),
+        WarmUpTrend(seconds=30.2),
+        WarmUpNoise(),
+        ProcessLost(reason="not done within 600 s"),
+    ]
     assert read(write_json(upgraded, tmp_path)) == upgraded
 
 

@@ -10,14 +10,13 @@ import numpy as np
 from bakeoff.judging.estimate import process_medians_ms
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.records.doubts import Noted
 from bakeoff.records.schema import (
     Accuracy,
     Burst,
     Cell,
     Conditions,
     DeviceTime,
-    Doubt,
-    DoubtKind,
     Environment,
     Extent,
     Gpu,
@@ -108,9 +107,9 @@ def under(bursts: Sequence[Burst], **conditions: Any) -> list[Burst]:
     return [burst.model_copy(update={"conditions": Conditions(**conditions)}) for burst in bursts]
 
 
-def noted(text: str) -> Doubt:
+def noted(text: str) -> Noted:
     """Return a doubt as reports of schema 1 hold it: a text."""
-    return Doubt(kind=DoubtKind.NOTED, details=[text])
+    return Noted(text=text)
 
 
 def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: float = 0.01, **more: object) -> Record:

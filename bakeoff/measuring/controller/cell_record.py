@@ -9,8 +9,9 @@ from typing import Any
 from bakeoff import models
 from bakeoff.measuring.messages import Finished, Ready
 from bakeoff.planning.plan import PlannedCell, command_for
+from bakeoff.records.doubts import Caveat, NarrowReference, Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Doubt, DoubtKind, Extent, Memory, Placement, Status, WarmUp
+from bakeoff.records.schema import Cell, Extent, Memory, Placement, Status, WarmUp
 from bakeoff.records.store import FirstBuild
 
 LOG_TAIL_LINES = 30
@@ -55,32 +56,32 @@ def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
     return memory.model_copy(update=peaks)
 
 
-def doubts_of_ready(ready: Ready) -> list[Doubt]:
+def doubts_of_ready(ready: Ready) -> list[RecordDoubt]:
     """Return what there is to doubt of a cell that is ready to be measured."""
-    found = []
+    found: list[RecordDoubt] = []
     if ready.caveat:
-        found.append(Doubt(kind=DoubtKind.CAVEAT, details=[ready.caveat]))
+        found.append(Caveat(text=ready.caveat))
     if ready.reference_type != "float64" or ready.reference_in_float32:
-        why = [ready.why_reference_is_narrower] if ready.why_reference_is_narrower else []
-        details = [ready.reference_type, *why, *ready.reference_in_float32]
-        found.append(Doubt(kind=DoubtKind.REFERENCE, details=details))
+        found.append(
+            NarrowReference(
+                computed_in=ready.reference_type,
+                why=ready.why_reference_is_narrower,
+                in_float32=tuple(ready.reference_in_float32),
+            )
+        )
     return [*found, doubt] if (doubt := doubt_of(ready.warm_up)) else found
 
 
-def doubts_of_finished(finished: Finished) -> list[Doubt]:
+def doubts_of_finished(finished: Finished) -> list[Recompiled]:
     """Return what there is to doubt of a cell after its bursts."""
-    if not finished.recompilations:
-        return []
-    return [Doubt(kind=DoubtKind.RECOMPILED, values={"count": finished.recompilations})]
+    return [Recompiled(count=finished.recompilations)] if finished.recompilations else []
 
 
-def doubt_of(warm_up: WarmUp) -> Doubt | None:
+def doubt_of(warm_up: WarmUp) -> WarmUpTrend | WarmUpNoise | None:
     """Return the doubt about a warm-up that did not become steady."""
     if warm_up.steady:
         return None
-    if warm_up.trendless:
-        return Doubt(kind=DoubtKind.WARM_UP_NOISE)
-    return Doubt(kind=DoubtKind.WARM_UP, values={"seconds": warm_up.seconds})
+    return WarmUpNoise() if warm_up.trendless else WarmUpTrend(seconds=warm_up.seconds)
 
 
 def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, str]:

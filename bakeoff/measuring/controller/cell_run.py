@@ -56,13 +56,12 @@ from bakeoff.measuring.messages import (
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.records.doubts import ProcessLost
 from bakeoff.records.schema import (
     Accuracy,
     Burst,
     Cell,
     Conditions,
-    Doubt,
-    DoubtKind,
     KernelTimes,
     Latency,
     Phase,
@@ -525,7 +524,7 @@ class CellRun:
             return self._record(Status.TIMEOUT, reason, died_in=live.phase)
         # what has been measured stays valid where there was no time for a further process
         self._forget_live()
-        lost = Doubt(kind=DoubtKind.PROCESS_LOST, details=[reason])
+        lost = ProcessLost(reason=reason)
         wrong = self._failed_check(self._so_far, live.ready.accuracy) if live.ready else {}
         self._so_far = self._so_far.model_copy(update={"doubts": [*self._so_far.doubts, lost], **wrong})
         return self.record()

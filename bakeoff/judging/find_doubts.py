@@ -1,0 +1,174 @@
+"""Finds the reasons to believe the ranking of a contest less."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bakeoff.judging.builds import spread_of_builds
+from bakeoff.judging.certainty import Effect, close_rivals, effect_of
+from bakeoff.judging.decision import FEWEST_PROCESSES, NARROW_LEAD, Relation, relation
+from bakeoff.judging.disturbance import doubts_of_conditions
+from bakeoff.judging.doubts import (
+    BuildSpread,
+    CoarseCheck,
+    CoresStolen,
+    CoresTaken,
+    Doubt,
+    FreshMemory,
+    NarrowLead,
+    NoBaseline,
+    NotRanked,
+    NotToldApart,
+    OfRecords,
+    PartlyElsewhere,
+    ProcessSpread,
+    SettledLate,
+    Undecided,
+    Unpaired,
+    weight,
+)
+from bakeoff.judging.estimate import compares_disturbed_rounds, series_of
+from bakeoff.judging.ranking import Ranking
+from bakeoff.records.doubts import RecordDoubt
+from bakeoff.records.schema import SETTLE, Extent, Record, Status
+
+CANNOT_RUN = (Status.UNAVAILABLE, Status.UNSUPPORTED)
+"""A cell that cannot run on this machine, or not by this backend, is no reason to doubt the others."""
+
+MAX_PROCESS_SPREAD = 0.05
+"""If equal processes of a cell are further apart than this, that is a doubt."""
+
+COARSE_ERROR = 10**-0.5
+"""An error of this share of the outputs (10 dB) passes only where eager's is of that size. Zeros have an error of 1."""
+
+FALLBACKS_NAMED = 5
+
+PAGE_FAULT_MS = 1e-3
+"""What a page from the kernel costs at least. With clearing it, 2 µs were measured on an AMD EPYC."""
+
+MAX_PAGING_SHARE = 0.05
+"""If a call gets pages from the kernel for more than this share of its time, that is a doubt."""
+
+
+def doubts_of(ranking: Ranking, records: Sequence[Record]) -> dict[Effect, tuple[Doubt, ...]]:
+    """Return every doubt about the contest of these records by what it does to the answer, in order of weight."""
+    found: list[Doubt] = [*_of_absence(records), *(doubt for doubts in ranking.unmet.values() for doubt in doubts)]
+    found += [*_of_records(ranking.ranked), *_of_checks(ranking.ranked)]
+    if ranking.ranked:
+        found += [*_of_baseline(ranking), *_of_first_place(ranking), *_of_pairing(ranking)]
+        found += [*_of_builds(ranking.ranked), *_of_spread(ranking.ranked)]
+        found += [*_of_memory(ranking.ranked), *_of_conditions(ranking)]
+    in_order = sorted(found, key=weight)
+    return {effect: tuple(doubt for doubt in in_order if effect_of(doubt, ranking) is effect) for effect in Effect}
+
+
+def doubt_of_placement(record: Record) -> PartlyElsewhere | None:
+    """Return a doubt if all or part of the cell ran elsewhere than it was asked to."""
+    placement = record.placement
+    if placement is None or placement.extent is Extent.FULL:
+        return None
+    return PartlyElsewhere(record.cell.label, placement.extent, tuple(placement.fallbacks[:FALLBACKS_NAMED]))
+
+
+def _of_absence(records: Sequence[Record]) -> list[NotRanked]:
+    """Return one doubt for all cells that ended alike."""
+    endings: dict[tuple[Status, str], list[str]] = {}
+    for record in records:
+        if record.status is not Status.OK and record.status not in CANNOT_RUN:
+            endings.setdefault((record.status, record.reason), []).append(record.cell.label)
+    return [NotRanked(tuple(labels), status, reason) for (status, reason), labels in endings.items()]
+
+
+def _of_records(ranked: Sequence[Record]) -> list[Doubt]:
+    """Return the doubts that the records carry, once for all cells that share one, and those about single cells."""
+    shared: dict[RecordDoubt, list[str]] = {}
+    single: list[Doubt] = []
+    for record in ranked:
+        for doubt in record.doubts:
+            shared.setdefault(doubt, []).append(record.cell.label)
+        if placement := doubt_of_placement(record):
+            single.append(placement)
+        for phase in record.phases:
+            if phase.name == SETTLE and phase.calls:
+                single.append(SettledLate(record.cell.label, phase.calls, phase.seconds))
+    return [*(OfRecords(doubt, tuple(labels)) for doubt, labels in shared.items()), *single]
+
+
+def _of_checks(ranked: Sequence[Record]) -> list[CoarseCheck]:
+    """Return one doubt about all cells whose check would hardly have found a fault."""
+    checks = {record.cell.label: record.accuracy for record in ranked if record.accuracy}
+    errors = {label: check.relative_rmse for label, check in checks.items() if not check.allclose}
+    coarse = {label: error for label, error in errors.items() if error > COARSE_ERROR}
+    return [CoarseCheck(tuple(coarse), max(coarse.values()))] if coarse else []
+
+
+def _of_baseline(ranking: Ranking) -> list[NoBaseline]:
+    return [] if ranking.baseline else [NoBaseline(ranking.baseline_label)]
+
+
+def _of_first_place(ranking: Ranking) -> Iterator[Undecided | NarrowLead | NotToldApart]:
+    """Yield the doubts about undecided pairs, a narrow lead, and cells that vary too much to be told apart."""
+    best, tied, open_pairs = ranking.ranked[0].cell.label, ranking.sharing_first_place(), ranking.open_pairs()
+    if open_pairs:
+        ratios = {other.cell.label: ratio for other, ratio in open_pairs}
+        yield Undecided(best, ratios, processes=min(ratio.processes for ratio in ratios.values()))
+    others = ranking.leads()
+    if len(tied) == 1 and others:
+        lead = others[0][1]
+        if lead.processes < FEWEST_PROCESSES and lead.value < 1 + NARROW_LEAD:
+            yield NarrowLead(best, lead.processes)
+    named = {record.cell.label for record in (*tied, *(record for record, _ in open_pairs))}
+    told_apart = named | ranking.beaten_in_rounds.keys()
+    behind = {
+        other.cell.label: ratio
+        for other, ratio in others
+        if other.cell.label not in told_apart and relation(ratio) is not Relation.FASTER
+    }
+    if behind:
+        yield NotToldApart(best, behind)
+
+
+def _of_pairing(ranking: Ranking) -> list[Unpaired]:
+    return [] if all(ratio.paired for _, ratio in ranking.leads()) else [Unpaired()]
+
+
+def _of_builds(ranked: Sequence[Record]) -> list[BuildSpread]:
+    spreads = {record.cell.label: spread_of_builds(record) for record in ranked}
+    wide = {label: spread for label, spread in spreads.items() if spread is not None}
+    return [BuildSpread(wide)] if wide else []
+
+
+def _of_spread(ranked: Sequence[Record]) -> list[ProcessSpread]:
+    spreads = {record.cell.label: (record.latency and record.latency.process_spread) or 0.0 for record in ranked}
+    wide = {label: spread for label, spread in spreads.items() if spread > MAX_PROCESS_SPREAD}
+    return [ProcessSpread(wide)] if wide else []
+
+
+def _of_memory(ranked: Sequence[Record]) -> list[FreshMemory]:
+    """Return one doubt about all cells on a CPU whose calls get much of their memory anew."""
+    pages = {record.cell.label: _pages_in_a_call(record) for record in ranked if not record.cell.device.is_cuda}
+    many = {
+        record.cell.label: pages[record.cell.label]
+        for record in ranked
+        if record.latency
+        and pages.get(record.cell.label, 0.0) * PAGE_FAULT_MS > MAX_PAGING_SHARE * record.latency.median_ms
+    }
+    return [FreshMemory(many)] if many else []
+
+
+def _pages_in_a_call(record: Record) -> float:
+    known = [(burst.conditions.page_faults, len(burst.samples_ns)) for burst in record.bursts if burst.conditions]
+    return statistics.median([faults / calls for faults, calls in known if faults is not None and calls] or [0.0])
+
+
+def _of_conditions(ranking: Ranking) -> list[Doubt]:
+    """Return what disturbed the contest, and whether disturbed rounds are part of the winner's narrow leads."""
+    series = {record.cell.label: series_of(record.bursts) for record in ranking.ranked}
+    best = ranking.ranked[0].cell.label
+    is_counted = any(compares_disturbed_rounds(series[best], series[rival]) for rival in close_rivals(ranking))
+    return [
+        replace(doubt, is_counted=is_counted) if isinstance(doubt, CoresTaken | CoresStolen) else doubt
+        for doubt in doubts_of_conditions(ranking.measured)
+    ]

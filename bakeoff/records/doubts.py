@@ -1,0 +1,68 @@
+"""What a cell's own process tells against its numbers. A record carries these doubts, and `kind` tells them apart.
+
+Doubts that only the whole contest shows, such as a narrow lead, are in `bakeoff.judging.doubts`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bakeoff.records.frozen import Frozen
+
+
+class Caveat(Frozen):
+    """Something that is true of every number of this backend."""
+
+    kind: Literal["caveat"] = "caveat"
+    text: str
+
+
+class Noted(Frozen):
+    """A text from a report of schema 1, where a doubt was a sentence."""
+
+    kind: Literal["noted"] = "noted"
+    text: str
+
+
+class NarrowReference(Frozen):
+    """Not all of the reference was computed in float64."""
+
+    kind: Literal["reference"] = "reference"
+    computed_in: str  # "float64" if only single operators ran in float32
+    why: str = ""  # how float64 failed
+    in_float32: tuple[str, ...] = ()  # operators that have no float64
+
+
+class Recompiled(Frozen):
+    """The backend compiled again while the cell was measured."""
+
+    kind: Literal["recompiled"] = "recompiled"
+    count: int
+
+
+class WarmUpTrend(Frozen):
+    """Calls still became faster or slower at the end of the warm-up."""
+
+    kind: Literal["warm-up"] = "warm-up"
+    seconds: float  # that the warm-up took
+
+
+class WarmUpNoise(Frozen):
+    """Calls did not become steady in the warm-up, but no trend was left."""
+
+    kind: Literal["warm-up noise"] = "warm-up noise"
+
+
+class ProcessLost(Frozen):
+    """A further process of the cell could not be measured."""
+
+    kind: Literal["process lost"] = "process lost"
+    reason: str
+
+
+RecordDoubt = Annotated[
+    Caveat | Noted | NarrowReference | Recompiled | WarmUpTrend | WarmUpNoise | ProcessLost,
+    Field(discriminator="kind"),
+]
