@@ -1,6 +1,7 @@
 """How the tests share one machine: tests on a GPU and slow tests run alone, because they compare times."""
 
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Generator
@@ -12,6 +13,13 @@ import pytest
 # The tests' processes take a core each. Inductor's pool of compiling processes imports torch again for each of them.
 for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
     os.environ.setdefault(name, "1")
+
+# The tests' scripted backends are a plug-in. On the path it is installed, also for the processes that tests start.
+PLUGIN = str(Path(__file__).parent / "tests/support/plugin")
+if PLUGIN not in sys.path:
+    sys.path.append(PLUGIN)
+if PLUGIN not in (paths := os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*paths, PLUGIN)))
 
 ALONE = ("gpu", "slow")
 """Marks of tests that compare times. Each of them needs the machine to itself."""

@@ -4,8 +4,8 @@
     python benchmarks/aa.py --models mlp,transformer --trials 100 --out results/aa
     python benchmarks/aa.py --models mlp --neighbour --trials 100 --out results/aa
 
-Each trial is a whole contest of eager with itself, in its own fork servers (harness/selfcheck.py). Trials are appended
-to files in `--out`, so that you can stop and continue.
+Each trial is a whole contest of eager with itself, in its own fork servers (`bakeoff.commands.selfcheck`). Trials are
+appended to files in `--out`, so that you can stop and continue.
 
 - `--neighbour` runs a process beside it that burns one core, on and off for half a second on average.
 - `--usual` measures the copies as most scripts do: one process each, one after the other, medians of 100 calls. A gap
@@ -27,6 +27,7 @@ import contextlib
 import gzip
 import json
 import math
+import os
 import random
 import statistics
 import subprocess
@@ -43,6 +44,12 @@ from bakeoff.judging.decision import Relation, is_decided, relation
 from bakeoff.judging.estimate import ratio_over_processes
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.planning.sampling_plan import MAX_PROCESSES
+
+PLUGIN = Path(__file__).resolve().parent.parent / "tests/support/plugin"
+"""The tests' plug-in, with the copies of eager that are really slower."""
+
+SLOWER_COPIES = {1.03: "eager-3-percent-slower", 1.05: "eager-5-percent-slower"}
+"""Its backends, by how many times slower than eager they are."""
 
 RESAMPLES = 3000
 MEAN_S = 0.5
@@ -68,7 +75,7 @@ def main() -> None:
     parser.add_argument(
         "--by-itself",
         type=float,
-        choices=tuple(selfcheck.SLOWER_BY_ITSELF),
+        choices=tuple(SLOWER_COPIES),
         help="how many times slower the second copy itself is",
     )
     parser.add_argument("--schedule", choices=("interleaved", "sequential"), default="interleaved")
@@ -109,11 +116,19 @@ def main() -> None:
 
 
 def ours(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:
-    by_itself = options.by_itself or 1.0
-    planted = [options.by_itself] if options.by_itself else [float(factor) for factor in options.planted.split(",")]
+    planted, copy = [float(factor) for factor in options.planted.split(",")], {}
+    if options.by_itself:
+        planted, copy = [options.by_itself], {"again": use_plugin(options.by_itself), "by_itself": options.by_itself}
     what = model, options.device, options.mode
-    for trial in selfcheck.run(*what, trials, Silent(), limit_s, planted, by_itself, options.schedule):
+    for trial in selfcheck.run(*what, trials, Silent(), limit_s, planted, schedule=options.schedule, **copy):
         yield selfcheck.to_json(trial)
+
+
+def use_plugin(slower: float) -> str:
+    """Install the tests' plug-in, also for worker processes. Return its backend that is `slower` times as slow."""
+    sys.path.insert(0, str(PLUGIN))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PLUGIN), os.environ.get("PYTHONPATH"))))
+    return SLOWER_COPIES[slower]
 
 
 def usual(model: str, options: argparse.Namespace, trials: int, limit_s: float) -> Iterator[str]:

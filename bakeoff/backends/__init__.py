@@ -27,12 +27,8 @@ TABLE: dict[str, str] = {
     "torch-tensorrt": "bakeoff.backends.torch_tensorrt:TorchTensorRT",
     "triton": "bakeoff.backends.triton:Triton",
 }
-FOR_TESTS: dict[str, str] = {
-    "null": "bakeoff.backends.null:Null",
-    "null-packaged": "bakeoff.backends.null:NullPackaged",
-    "eager-again": "bakeoff.backends.eager_again:EagerAgain",
-}
-"""Backends to test the harness. They are found by name, but are in no list."""
+SELFCHECK: dict[str, str] = {"eager-again": "bakeoff.backends.eager:EagerAgain"}
+"""The copy with which `bakeoff selfcheck` compares eager. It is found by name, but is in no list."""
 
 ALIASES: dict[str, str] = {
     "jit": "torchscript",
@@ -46,6 +42,9 @@ ONLY_BY_NAME = frozenset({"hotpath", "onnxruntime-genai"})
 ENTRY_POINTS = "bakeoff.backends"
 """Other distributions add a backend through this entry-point group, as NAME = "module:Class"."""
 
+ENTRY_POINTS_ONLY_BY_NAME = "bakeoff.backends.only_by_name"
+"""The same for backends that `all` leaves out, such as the scripted ones of the tests."""
+
 
 def names() -> list[str]:
     """Return every backend: the table's, then those of other distributions in alphabetical order."""
@@ -54,13 +53,14 @@ def names() -> list[str]:
 
 def in_all() -> list[str]:
     """Return the backends that `all` stands for."""
-    return [name for name in names() if name not in ONLY_BY_NAME]
+    left_out = ONLY_BY_NAME | _entry_points(ENTRY_POINTS_ONLY_BY_NAME).keys() - TABLE.keys()
+    return [name for name in names() if name not in left_out]
 
 
 def canonical(name: str) -> str:
     """Return the backend's own name for `name`, which may be an alias. Raise UsageError if it is unknown."""
     name = ALIASES.get(name, name)
-    if name in TABLE or name in FOR_TESTS or name in _third_party():
+    if name in TABLE or name in SELFCHECK or name in _third_party():
         return name
     raise unknown("backend", name, [*names(), *ALIASES], "bakeoff list")
 
@@ -68,7 +68,7 @@ def canonical(name: str) -> str:
 def create(name: str) -> Backend:
     """Create the backend. Raise UsageError if the name is unknown, and BakeoffError if its module does not load."""
     name = canonical(name)
-    target = TABLE.get(name) or FOR_TESTS.get(name) or _third_party()[name]
+    target = TABLE.get(name) or SELFCHECK.get(name) or _third_party()[name]
     module, _, attribute = target.partition(":")
     try:
         backend: Backend = getattr(importlib.import_module(module), attribute)()
@@ -80,4 +80,8 @@ def create(name: str) -> Backend:
 
 
 def _third_party() -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    return _entry_points(ENTRY_POINTS) | _entry_points(ENTRY_POINTS_ONLY_BY_NAME)
+
+
+def _entry_points(group: str) -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=group)}

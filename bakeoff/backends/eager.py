@@ -83,6 +83,13 @@ class Eager(Backend):
             return cuda_graph.capture(steps, inputs, context.calibration)
 
 
+class EagerAgain(Eager):
+    """Eager under another name. `bakeoff selfcheck` enters it beside eager: two equal copies must tie."""
+
+    name = "eager-again"
+    description = "eager under another name, for selfcheck"
+
+
 class Callables(Compiled):
     """Runs a callable that takes the model's own arguments: the module itself, or what torch.compile made of it."""
 

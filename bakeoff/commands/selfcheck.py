@@ -2,8 +2,7 @@
 
 A trial is a contest of eager with itself, entered twice. The samples of the second copy are multiplied by a planted
 slowdown, which keeps all the noise of the machine, and the contest is judged again. A trial goes on until each planted
-slowdown is decided, and each is judged with as many processes as it would have got. The second copy can also really be
-slower: then each of its calls spins for some per cent of its time.
+slowdown is decided, and each is judged with as many processes as it would have got.
 """
 
 from __future__ import annotations
@@ -49,9 +48,6 @@ from bakeoff.records.store import Store
 FIRST, AGAIN = "eager", "eager-again"
 PLANTED = (1.0, 1.03, 1.05)
 """How many times slower the second copy is made. 1.0 must be called equal, and the others must be found."""
-
-SLOWER_BY_ITSELF = {1.03: "3-percent-slower", 1.05: "5-percent-slower"}
-"""The modes in which the second copy is really slower."""
 
 USUAL_CALLS = 100
 USUAL_MARGIN = 0.02
@@ -108,18 +104,17 @@ def run(
     progress: Progress,
     limit_s: float = float("inf"),
     planted: Sequence[float] = PLANTED,
+    again: str = AGAIN,
     by_itself: float = 1.0,
     schedule: Schedule = "interleaved",
     max_processes: int = MAX_PROCESSES,
 ) -> Iterator[Trial]:
     """Yield `trials` trials, or as many as begin within `limit_s` seconds. Each has its own servers and processes.
 
-    `by_itself` is how many times slower the second copy really is: 1.03 or 1.05 in mode `default`. Samples are
-    multiplied by the rest. Raises ValueError for any other value or mode.
+    `again` is the backend that is the second copy. It may really be slower than eager, `by_itself` times. Samples are
+    multiplied by the rest.
     """
-    if by_itself != 1.0 and (mode != "default" or by_itself not in SLOWER_BY_ITSELF):
-        raise ValueError(f"no copy in mode {mode} is {by_itself} times slower by itself")
-    cells = (_cell(model, device, FIRST, mode), _cell(model, device, AGAIN, SLOWER_BY_ITSELF.get(by_itself, mode)))
+    cells = (_cell(model, device, FIRST, mode), _cell(model, device, again, mode))
     contest = Contest(cells[0].contest_id, tuple(PlannedCell(cell, asked_by_name=True) for cell in cells))
     begun = time.monotonic()
     request = Request(models=(model,), devices=(device,), schedule=schedule)
@@ -270,7 +265,7 @@ def _trial(
     records = store.records()
     shutil.rmtree(folder)
     first = next(record for record in records if record.cell.backend == FIRST)
-    again = next(record for record in records if record.cell.backend == AGAIN)
+    again = next(record for record in records if record.cell.backend != FIRST)
     answers = tuple(answer_for([first, again], factor, ends_s, plan.processes, by_itself) for factor in planted)
     return Trial(answers=answers, records=(first, again))
 

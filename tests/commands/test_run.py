@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from scripted_backends import Null
 
-from bakeoff.backends.null import Null
 from bakeoff.commands import run as runs
 from bakeoff.judging.doubts import NotRanked, PartlyElsewhere, Unpaired
 from bakeoff.judging.judgement import contests_of

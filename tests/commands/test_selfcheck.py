@@ -86,17 +86,12 @@ def test_a_trial_measures_eager_against_itself_and_can_be_kept() -> None:
 
 @pytest.mark.slow
 def test_a_copy_that_is_slower_by_itself_is_measured_as_it_is() -> None:
-    (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.05, 2.0), by_itself=1.05, max_processes=3)
-    assert [record.cell.mode for record in trial.records] == ["default", "5-percent-slower"]
+    slowed = {"again": "eager-5-percent-slower", "by_itself": 1.05}
+    (trial,) = selfcheck.run("mlp", "cpu", "default", 1, Silent(), planted=(1.05, 2.0), max_processes=3, **slowed)
+    assert [record.cell.backend for record in trial.records] == [FIRST, "eager-5-percent-slower"]
     really, doubled = trial.answers
     assert 1.0 < really.ratio.value < 1.2
-    assert doubled.ratio.value == pytest.approx(really.ratio.value * 2.0 / 1.05)
-
-
-def test_a_slowdown_that_no_copy_has_is_refused() -> None:
-    for mode, by_itself in (("default", 1.04), ("cuda-graph", 1.05)):
-        with pytest.raises(ValueError, match="slower by itself"):
-            next(selfcheck.run("mlp", "cpu", mode, 1, Silent(), by_itself=by_itself))
+    assert doubled.ratio.value == pytest.approx(really.ratio.value * 2.0 / 1.05, rel=0.001)
 
 
 @pytest.mark.slow

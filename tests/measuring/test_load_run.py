@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from scripted_backends import Null
 
 from bakeoff.backends.base import ServingKnobs
-from bakeoff.backends.null import Null
 from bakeoff.judging.load import misses_objective
 from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK
 from bakeoff.measuring.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled

@@ -35,7 +35,6 @@ _COLOURS = {
     "torch-tensorrt": "#cc79a7",
     "triton": "#332288",
     "hotpath": "#882255",
-    "null": "#b0b0b0",
 }
 # Paul Tol's "muted" scheme, for the backends of third parties
 _FURTHER_COLOURS = ["#999933", "#44aa99", "#661100", "#aa4499", "#117733", "#ddcc77"]

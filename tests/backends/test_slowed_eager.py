@@ -1,4 +1,4 @@
-"""The second copy of eager, which is slower by the share that its mode says."""
+"""Copies of eager that are slower by the share that their names say."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import statistics
 import time
 
 import pytest
+from slowed_eager import EagerSlowedBy3Percent, Slowed
 
 from bakeoff import backends
 from bakeoff.backends.base import Compiled
-from bakeoff.backends.eager_again import EagerAgain, Slowed
-from bakeoff.commands.selfcheck import SLOWER_BY_ITSELF
+from benchmarks.aa import SLOWER_COPIES
 
 
 class Spinning(Compiled):
@@ -44,8 +44,8 @@ def test_each_call_is_longer_by_the_share_of_its_own_time(share: float) -> None:
     assert statistics.median(ratios) == pytest.approx(1 + share, abs=0.02)
 
 
-def test_the_modes_are_those_that_trials_ask_for() -> None:
-    copy = backends.create("eager-again")
-    assert isinstance(copy, EagerAgain)
-    for factor, mode in SLOWER_BY_ITSELF.items():
-        assert 1 + copy.mode(mode).options["slower_by"] == pytest.approx(factor)
+def test_the_copies_are_those_that_the_benchmark_asks_for() -> None:
+    for factor, name in SLOWER_COPIES.items():
+        copy = backends.create(name)
+        assert isinstance(copy, EagerSlowedBy3Percent)
+        assert 1 + copy.slower_by == pytest.approx(factor)
