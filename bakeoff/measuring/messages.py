@@ -37,6 +37,7 @@ from bakeoff.records.schema import (
     WarmUp,
     Work,
 )
+from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 # --- jobs: what a worker is started for
 
@@ -308,6 +309,7 @@ class ReferenceComputed(Frozen):
     kind: Literal["reference_computed"] = "reference_computed"
     work: Work | None
     uncounted: str  # why there is no `work`
+    traits: ModelTraits = NO_TRAITS
 
 
 class AxesFound(Frozen):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.precision import Precision
+from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 if TYPE_CHECKING:
     import torch
@@ -123,6 +124,12 @@ class LoadedModel:
     work: tuple[int, int] | None = None
     """Floating-point operations and bytes of one call, if counting cannot see them because another library runs
     them."""
+    unwrapped: tuple[str, ...] = ()
+    """What was taken off the module, such as `torch.compile` (`bakeoff.models.unwrapping`)."""
+    forms: tuple[str, ...] = ()
+    """What the module is beside a plain module, such as `a ScriptModule`."""
+    traits: ModelTraits = NO_TRAITS
+    """What is known of how the model answers, once it was understood."""
 
 
 @dataclass(frozen=True)

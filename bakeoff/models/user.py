@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
 from bakeoff.models.seeding import seeded
+from bakeoff.models.unwrapping import require_weights
 from bakeoff.records.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class UserModel(Family):
         with seeded(seed), _importable(self.path.parent):
             returned = getattr(self._import(), self.factory)(**arguments)
         module, example = _unpack(self.name, returned)
+        require_weights(module)
         sets = input_sets(_inputs(self.name, example))
         return LoadedModel(module.to("cpu").float().eval(), sets, surgical_targets=_targets(self.name, module))
 

@@ -22,6 +22,7 @@ from bakeoff.records.doubts import RecordDoubt
 from bakeoff.records.frozen import Frozen as Frozen
 from bakeoff.records.load import Load
 from bakeoff.records.precision import Precision
+from bakeoff.records.traits import ModelTraits as ModelTraits
 
 SCHEMA_VERSION = "3.0.0"
 
@@ -436,6 +437,7 @@ class Record(Frozen):
     versions: dict[str, str] = Field(default_factory=dict)  # of the libraries this backend used
     doubts: list[RecordDoubt] = Field(default_factory=list)  # about this record's numbers
     command: str = ""  # measures this cell again
+    traits: ModelTraits | None = None  # of its model, the same in all records of a contest
     recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again, once for each time
     artifact: str = ""  # the folder that keeps what the backend built, within the run's; empty if none is kept
     place: str = ""  # where in a pool it was measured, such as cuda:1; empty: nothing ran beside its contest

@@ -16,6 +16,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Ceilings, Environment, Frozen, Memory, Phase, Record, Seconds, Status, Work
+from bakeoff.records.traits import ModelTraits
 from bakeoff.records.upgrade import upgrade_record
 
 VMSTAT = Path("/proc/vmstat")
@@ -232,6 +233,15 @@ class Store:
         path = self._work(contest_id)
         return Work.model_validate_json(path.read_text()) if path.exists() else None
 
+    def save_traits(self, contest_id: str, traits: ModelTraits) -> None:
+        """Keep what was found out about a contest's model, beside the reference."""
+        write_atomically(self._traits(contest_id), traits.model_dump_json())
+
+    def traits(self, contest_id: str) -> ModelTraits | None:
+        """Return what was found out about a contest's model, or None if there is no reference yet."""
+        path = self._traits(contest_id)
+        return ModelTraits.model_validate_json(path.read_text()) if path.exists() else None
+
     def save_ceilings(self, device: Device, precision: Precision, ceilings: Ceilings) -> None:
         path = self._ceilings(device, precision)
         path.parent.mkdir(exist_ok=True)
@@ -292,6 +302,9 @@ class Store:
 
     def _work(self, contest_id: str) -> Path:
         return self.root / "reference" / f"{contest_id}.work.json"
+
+    def _traits(self, contest_id: str) -> Path:
+        return self.root / "reference" / f"{contest_id}.traits.json"
 
     def _ceilings(self, device: Device, precision: Precision) -> Path:
         return self.root / "ceilings" / f"{device.slug}_{precision}.json"

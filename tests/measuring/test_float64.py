@@ -142,6 +142,8 @@ def test_a_model_that_fails_in_float64_alone_is_checked_in_float32(
         return reference.outputs_in(model, cell, dtype)
 
     narrow = CELL.model_copy(update={"precision": Precision.BF16})
-    assert reference.exact_outputs(narrow, tmp_path, tmp_path, without_float64).computed_in == "float32"
-    found = reference.exact_outputs(CELL, tmp_path, tmp_path, without_float64)
+    assert (
+        reference.exact_outputs(reference.Known(narrow, tmp_path, tmp_path), without_float64).computed_in == "float32"
+    )
+    found = reference.exact_outputs(reference.Known(CELL, tmp_path, tmp_path), without_float64)
     assert (found.outputs, found.computed_in) == (None, "fp32")

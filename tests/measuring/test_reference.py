@@ -14,7 +14,7 @@ from torch import nn
 from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import accuracy, loading, reference
 from bakeoff.measuring.worker.bench import last_frame_beside
-from bakeoff.measuring.worker.reference import MAX_COMPARED_ELEMENTS, Outputs, OutputsIn
+from bakeoff.measuring.worker.reference import MAX_COMPARED_ELEMENTS, Known, Outputs, OutputsIn
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
@@ -47,13 +47,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_float64_is_the_reference_where_there_is_room(folder: Path) -> None:
-    found = reference.exact_outputs(cell_of("bf16"), folder, folder)
+    found = reference.exact_outputs(Known(cell_of("bf16"), folder, folder))
     assert found.outputs is not None
     assert (found.outputs[0][0].dtype, found.computed_in, found.why_narrower) == (torch.float64, "float64", "")
 
 
 def test_beside_16_bits_float32_is_the_next_best(folder: Path) -> None:
-    found = reference.exact_outputs(cell_of("bf16"), folder, folder, without_room_for("float64"))
+    found = reference.exact_outputs(Known(cell_of("bf16"), folder, folder), without_room_for("float64"))
     assert found.outputs is not None
     assert (found.outputs[0][0].dtype, found.computed_in) == (torch.float32, "float32")
     assert "Tried to allocate 80 GiB" in found.why_narrower
@@ -69,7 +69,7 @@ def test_the_model_that_did_not_fit_is_gone_before_the_next_attempt(folder: Path
         assert tried[0]() is None, "two models do not fit where one does not"
         return reference.outputs_in(model, cell, dtype)
 
-    assert reference.exact_outputs(cell_of("bf16"), folder, folder, computed).computed_in == "float32"
+    assert reference.exact_outputs(Known(cell_of("bf16"), folder, folder), computed).computed_in == "float32"
 
 
 def test_what_input_sets_share_stays_shared_in_another_type() -> None:
@@ -84,7 +84,7 @@ def test_what_input_sets_share_stays_shared_in_another_type() -> None:
 def test_a_training_step_is_not_checked_against_itself(folder: Path) -> None:
     step = cell_of("fp32").model_copy(update={"task": "train_step"})
     with pytest.raises(torch.OutOfMemoryError):
-        reference.exact_outputs(step, folder, folder, without_room_for("float64"))
+        reference.exact_outputs(Known(step, folder, folder), without_room_for("float64"))
 
 
 @pytest.mark.parametrize("task", ["inference", "forward_backward"])

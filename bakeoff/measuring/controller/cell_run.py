@@ -568,6 +568,7 @@ class CellRun:
             processes=processes,
             bursts=self.bursts,
             load=self.load,
+            traits=self._setup.store.traits(self.cell.contest_id),
             log_tail=tail_of(self._log) if status.is_failure else "",
             started_at=self._started_at,
             elapsed_s=self._elapsed_s,

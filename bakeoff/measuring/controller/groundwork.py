@@ -76,6 +76,7 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
     if isinstance(event, Failed):
         raise NoReference(event.status, what_failed(phases[-1], cell), f"{event.told} ({log})")
     assert isinstance(event, ReferenceComputed)
+    store.save_traits(contest.id, event.traits)
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
     else:

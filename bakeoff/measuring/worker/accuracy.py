@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from bakeoff.measuring.worker.generating import Greedy
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.records.schema import Accuracy
+from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 if TYPE_CHECKING:
     import torch
@@ -68,6 +69,7 @@ class Reference:
     in_float32: tuple[str, ...] = ()  # operators that lack float64 and ran in float32
     greedy: Greedy | None = None  # the tokens that eager generates in the cells' precision
     why_narrower: str = ""  # how float64 failed
+    traits: ModelTraits = NO_TRAITS
 
     def save(self, path: Path) -> None:
         """Write it as safetensors. The file appears at `path` whole or not at all."""
@@ -85,6 +87,7 @@ class Reference:
             "computed_in": self.computed_in,
             "in_float32": json.dumps(self.in_float32),
             "why_narrower": self.why_narrower,
+            "traits": self.traits.model_dump_json(),
         }
         if self.greedy:
             known["greedy"] = self.greedy.to_json()
@@ -109,7 +112,22 @@ class Reference:
             tuple(json.loads(known.get("in_float32", "[]"))),
             Greedy.from_json(known["greedy"]) if "greedy" in known else None,
             known.get("why_narrower", ""),
+            _traits(known),
         )
+
+
+def traits_in(path: Path) -> ModelTraits:
+    """Return what the file of a reference says of the model, or no traits where there is no such file."""
+    from safetensors import safe_open
+
+    if not path.exists():
+        return NO_TRAITS
+    with safe_open(path, framework="pt") as file:
+        return _traits(file.metadata())
+
+
+def _traits(metadata: Mapping[str, str]) -> ModelTraits:
+    return ModelTraits.model_validate_json(metadata["traits"]) if "traits" in metadata else NO_TRAITS
 
 
 def check(

@@ -13,6 +13,7 @@ from bakeoff.measuring.worker import precision
 from bakeoff.models import streams
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.models.generation import Generating
+from bakeoff.models.unwrapping import completed
 from bakeoff.records.device import Device
 from bakeoff.records.schema import GENERATION, TRAINED, Cell
 
@@ -55,7 +56,7 @@ def _load_one_size(cell: Cell) -> LoadedModel:
         import torch
 
         torch.cuda.synchronize(cell.device)  # weights are drawn on another stream than the cell's own
-    return drawn or family.load(cell.dimensions, cell.seed)
+    return completed(drawn or family.load(cell.dimensions, cell.seed), cell.seed)
 
 
 def place(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:

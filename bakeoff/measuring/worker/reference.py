@@ -6,20 +6,31 @@ import contextlib
 import gc
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
-from bakeoff.measuring.worker import accuracy, precision, simulation
+from bakeoff.measuring.worker import accuracy, global_settings, precision, simulation
 from bakeoff.measuring.worker.bench import explain
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.generating import Greedy, generate
 from bakeoff.measuring.worker.loading import gradients, is_cast, load, place, save_inputs, training_of
 from bakeoff.measuring.worker.sample import Sample
+from bakeoff.measuring.worker.understanding import (
+    AlikeCalls,
+    call,
+    copied,
+    decisions_of,
+    dependence_on_rounding,
+    understand,
+)
+from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Status, Work
+from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 if TYPE_CHECKING:
     import torch
@@ -35,10 +46,11 @@ MAX_COMPARED_ELEMENTS = 2**22
 def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
     """Return the outputs of every input set in `dtype`. The model's module must not be used afterwards."""
     if not (model.is_layerwise and cell.task == INFERENCE):
-        return run_eager(*place(model, cell, dtype), training_of(model, cell))
+        return run_eager(*place(model, cell, dtype), training_of(model, cell), model.traits)
     module, sets = place(model, cell)
     with layer_by_layer(module, dtype):
-        return run_eager(module, tuple(one.map(lambda tensor: _cast(tensor, dtype)) for one in sets))
+        cast = tuple(one.map(lambda tensor: _cast(tensor, dtype)) for one in sets)
+        return run_eager(module, cast, traits=model.traits)
 
 
 class Exact(NamedTuple):
@@ -70,67 +82,154 @@ def compute(
     cell = job.cell
     precision.apply(cell.precision)
     clock = Clock(cell.device)
+    known = Known(cell, cwd, workspace, announce, job.weights_at)
     with clock.on_stream(), gradients(cell.task):
-        eager, work, uncounted, kept, greedy = as_it_is(cell, cwd, workspace, announce, job.inputs, job.weights_at)
-        found = exact_outputs(cell, cwd, workspace, outputs_in, announce, job.weights_at)
+        as_is = as_it_is(known, job.inputs)
+        traits, eager = as_is.traits, as_is.outputs
+        found = (
+            Exact(None, cell.precision, why_narrower=RANDOM) if traits.is_random else exact_outputs(known, outputs_in)
+        )
+        if found.outputs is not None and cell.task == INFERENCE:
+            told, is_no_reference = dependence_on_rounding(eager, found.outputs, cell.precision)
+            traits = traits.model_copy(update={"depends_on_rounding": told})
+            if is_no_reference:
+                found = Exact(None, cell.precision, why_narrower=f"what the model decides depends on rounding: {told}")
         exact = found.outputs
         if exact is None:
-            exact, eager = eager, jolted(cell, cwd, workspace, announce, job.weights_at)
+            exact, eager = eager, jolted(known)
         clock.synchronise()
-    eager_rmse = accuracy.rmse_per_output(eager, exact)
-    if job.sample is not None and kept is not None:
-        kept.save(job.sample, exact[0], eager_rmse, cell.precision)
-    made = accuracy.Reference(exact, eager_rmse, found.computed_in, found.in_float32, greedy, found.why_narrower)
+    eager_rmse = yardsticks(eager, exact, traits)
+    if job.sample is not None and as_is.sample is not None:
+        as_is.sample.save(job.sample, exact[0], eager_rmse, cell.precision)
+    made = accuracy.Reference(
+        exact, eager_rmse, found.computed_in, found.in_float32, as_is.greedy, found.why_narrower, traits
+    )
+    if as_is.probes:
+        save_inputs(as_is.probes, probes_beside(job.reference))
     made.save(job.reference)
-    return ReferenceComputed(work=work, uncounted=uncounted)
+    return ReferenceComputed(work=as_is.work, uncounted=as_is.uncounted, traits=traits)
 
 
-def as_it_is(
-    cell: Cell,
-    cwd: Path,
-    workspace: Path,
-    announce: Announce,
-    inputs: Path | None = None,
-    weights_at: WeightsAt = None,
-) -> tuple[tuple[Outputs, ...], Work | None, str, Sample | None, Greedy | None]:
-    """Return eager's outputs in the cell's precision, a call's work, why that cannot be counted, a sample if this is
-    inference, and the tokens if this generates some. The input sets are kept in the file `inputs`.
+RANDOM = "the model is random, and draws other numbers in another type"
 
-    This comes first: what fails here is the model itself, whatever it is compiled with.
+
+@dataclass
+class Known:
+    """What the steps of a reference have in common, and what the first step finds out for the next ones."""
+
+    cell: Cell
+    cwd: Path
+    workspace: Path
+    announce: Announce = lambda phase: None
+    weights_at: WeightsAt = None
+    traits: ModelTraits = NO_TRAITS
+    probes: tuple[Inputs, ...] = ()  # in the cell's precision, on its device
+
+    def load(self) -> LoadedModel:
+        """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""
+        import torch
+
+        gc.collect()
+        if self.cell.device.is_cuda:
+            torch.cuda.empty_cache()
+        self.announce("model")
+        model = load(self.cell, self.cwd, self.weights_at)
+        os.chdir(self.workspace)
+        self.announce("reference")
+        return replace(model, traits=self.traits, inputs=(*model.inputs, *self.probes))
+
+
+@dataclass(frozen=True)
+class AsItIs:
+    """What eager tells in the cell's precision."""
+
+    traits: ModelTraits
+    outputs: tuple[Outputs, ...]
+    probes: tuple[Inputs, ...]
+    work: Work | None
+    uncounted: str  # why there is no work
+    sample: Sample | None  # if this is inference
+    greedy: Greedy | None  # if this generates tokens
+
+
+def as_it_is(known: Known, inputs: Path | None = None) -> AsItIs:
+    """Return what eager tells in the cell's precision, with the model's traits, which `known` keeps for later steps.
+
+    The input sets are kept in the file `inputs`. This comes first: what fails here is the model itself, whatever it is
+    compiled with.
     """
-    model = _load_alone(cell, cwd, workspace, announce, weights_at)
+    from bakeoff.backends.calling import flatten_outputs
+
+    cell = known.cell
+    before = global_settings.read()
+    model = known.load()
     module, sets = place(model, cell)
     if inputs is not None:
         save_inputs(sets, inputs)
     training = training_of(model, cell)
-    announce("call")
-    from bakeoff.backends.calling import flatten_outputs
-
-    with simulation.rounded(cell.precision, module, sets):
-        eager = run_eager(module, sets, training)
+    known.announce("call")
+    probes: tuple[Inputs, ...] = ()
+    sample = None
+    with simulation.rounded(cell.precision, module, map(copied, sets)):
+        if cell.task == INFERENCE:
+            understood = understand(module, sets)
+            traits, sample = understood.traits, Sample.of(sets[0], understood.answer)
+            calls = AlikeCalls(module, traits)
+            with ReadingWatch() as watch:
+                counted = count_work(model, module, tuple(map(calls.given, sets)), cell.precision, training)
+                if model.work is not None or counted[0] is None:
+                    call(module, calls.given(sets[0]))
+            deciding = decisions_of(watch, module, sets, calls)
+            probes = deciding.probes
+            traits = traits.model_copy(update={"decisions": deciding.decisions})
+            eager = run_eager(module, (*sets, *probes), calls=calls, known=understood.answer)
+        else:
+            traits, eager = NO_TRAITS, run_eager(module, sets, training)
         greedy = generate(lambda one: flatten_outputs(module(*one.args, **one.kwargs)), sets, cell)
-    kept = Sample.of(module, sets[0]) if cell.task == INFERENCE else None
-    return eager, *count_work(model, module, sets, cell.precision, training), kept, greedy
+    if cell.task != INFERENCE:
+        counted = count_work(model, module, sets, cell.precision, training)
+    changed, threads = global_settings.changed_since(before)
+    known.traits = traits.model_copy(
+        update={"settings": changed, "threads": threads, "unwrapped": model.unwrapped, "forms": model.forms}
+    )
+    known.probes = probes
+    return AsItIs(known.traits, eager, probes, *counted, sample, greedy)
 
 
-def jolted(
-    cell: Cell, cwd: Path, workspace: Path, announce: Announce, weights_at: WeightsAt = None
-) -> tuple[Outputs, ...]:
+def jolted(known: Known) -> tuple[Outputs, ...]:
     """Return eager's outputs after `jolt`."""
-    model = _load_alone(cell, cwd, workspace, announce, weights_at)
-    module, sets = place(model, cell)
+    model = known.load()
+    module, sets = place(model, known.cell)
     sets = jolt(module, sets)
-    return run_eager(module, sets, training_of(model, cell))
+    return run_eager(module, sets, training_of(model, known.cell), known.traits)
 
 
-def exact_outputs(
-    cell: Cell,
-    cwd: Path,
-    workspace: Path,
-    outputs_in: OutputsIn = outputs_in,
-    announce: Announce = lambda phase: None,
-    weights_at: WeightsAt = None,
-) -> Exact:
+def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], traits: ModelTraits) -> tuple[float, ...]:
+    """Return eager's error of each output over all input sets.
+
+    Where rounding decides, changing inputs by one rounding gives other shapes and whole numbers. They are no errors of
+    eager's, and a cell must have them exactly.
+    """
+    if not traits.depends_on_rounding:
+        return accuracy.rmse_per_output(eager, exact)
+    alike = [
+        tuple(
+            one if one.shape == other.shape and other.is_floating_point() else other
+            for one, other in zip(ours, theirs, strict=True)
+        )
+        if len(ours) == len(theirs)
+        else theirs
+        for ours, theirs in zip(eager, exact, strict=True)
+    ]
+    return accuracy.rmse_per_output(alike, exact)
+
+
+def probes_beside(reference: Path) -> Path:
+    """Return the file with inputs that make the model go another way, which are checked like its own ones."""
+    return reference.with_suffix(".probes.pt")
+
+
+def exact_outputs(known: Known, outputs_in: OutputsIn = outputs_in) -> Exact:
     """Return the outputs in the widest type that the model can be computed in.
 
     In float64, the model's own casts to float32 are widened, and operators that lack float64 run in float32. If that
@@ -142,8 +241,10 @@ def exact_outputs(
 
     from bakeoff.measuring.worker.float64 import KeepFloat64
 
+    cell = known.cell
+
     def attempt(name: str, has_plain_experts: bool = False) -> Exact | None:
-        model = _load_alone(cell, cwd, workspace, announce, weights_at)
+        model = known.load()
         if has_plain_experts and not use_plain_experts(model.module):
             return None
         if name != "float64":
@@ -225,14 +326,29 @@ def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...
         return tuple(one.map(moved_input) for one in sets)
 
 
-def run_eager(module: Any, sets: tuple[Inputs, ...], training: Training | None = None) -> tuple[Outputs, ...]:
-    """Return the outputs that are compared for every input set. Each set of a training task begins anew."""
-    from bakeoff.backends.calling import flatten_outputs
+def run_eager(
+    module: Any,
+    sets: tuple[Inputs, ...],
+    training: Training | None = None,
+    traits: ModelTraits = NO_TRAITS,
+    calls: AlikeCalls | None = None,
+    known: Outputs = (),
+) -> tuple[Outputs, ...]:
+    """Return the outputs that are compared for every input set. Each set of a training task begins anew.
+
+    The calls of a model that keeps state are one sequence. `known` is the answer to the first set, where that cannot
+    have changed.
+    """
     from bakeoff.backends.eager import Steps
 
+    found: list[Outputs] = []
     if training is None:
-        return tuple(thinned(flatten_outputs(module(*one.args, **one.kwargs))) for one in sets)
-    found = []
+        calls = calls or AlikeCalls(module, traits)
+        calls.begin()
+        for one in sets:
+            is_known = known and not found and calls.traits.begins_alike
+            found.append(thinned(known if is_known else call(module, calls.given(one))))
+        return tuple(found)
     with Steps(training) as steps:
         for one in sets:
             steps.restore()
@@ -244,11 +360,12 @@ def run_eager(module: Any, sets: tuple[Inputs, ...], training: Training | None =
 
 
 def thinned(outputs: Outputs) -> Outputs:
-    """Return what is compared of a call's outputs: `MAX_COMPARED_ELEMENTS` of each one that is larger."""
+    """Return what is compared of a call's outputs: `MAX_COMPARED_ELEMENTS` of each one that is larger. No later call
+    overwrites it."""
     from bakeoff.backends.calling import sampled
 
     return tuple(
-        sampled(tensor, MAX_COMPARED_ELEMENTS) if tensor.numel() > MAX_COMPARED_ELEMENTS else tensor
+        sampled(tensor, MAX_COMPARED_ELEMENTS) if tensor.numel() > MAX_COMPARED_ELEMENTS else tensor.detach().clone()
         for tensor in outputs
     )
 
@@ -277,20 +394,6 @@ def layer_by_layer(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _load_alone(cell: Cell, cwd: Path, workspace: Path, announce: Announce, weights_at: WeightsAt) -> LoadedModel:
-    """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""
-    import torch
-
-    gc.collect()
-    if cell.device.is_cuda:
-        torch.cuda.empty_cache()
-    announce("model")
-    model = load(cell, cwd, weights_at)
-    os.chdir(workspace)
-    announce("reference")
-    return model
 
 
 def _own(part: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -31,10 +31,9 @@ class Sample:
     shapes: tuple[tuple[int, ...], ...]  # of the outputs
 
     @classmethod
-    def of(cls, module: torch.nn.Module, inputs: Inputs) -> Self:
-        from bakeoff.backends.calling import flatten_outputs
-
-        given, found = inputs.tensors(), flatten_outputs(module(*inputs.args, **inputs.kwargs))
+    def of(cls, inputs: Inputs, found: Sequence[torch.Tensor]) -> Self:
+        """Return the sample of a call that has answered `found`."""
+        given = inputs.tensors()
         return cls(
             inputs=tuple(map(_words, given)),
             input_types=tuple(map(_type, given)),

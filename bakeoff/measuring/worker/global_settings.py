@@ -1,0 +1,66 @@
+"""Global settings of torch that a model's file or its calls may change, and that must be the same for every cell."""
+
+from __future__ import annotations
+
+import torch
+
+from bakeoff.records.traits import ModelTraits, Setting
+
+Settings = dict[str, str]
+
+ON, OFF = "on", "off"
+
+TINY = 1e-310
+"""A denormal number in float64."""
+
+
+def read() -> Settings:
+    """Return the settings as they are now in this thread."""
+    return {
+        "threads": str(torch.get_num_threads()),
+        "interop threads": str(torch.get_num_interop_threads()),
+        "default type": str(torch.get_default_dtype()).removeprefix("torch."),
+        "gradients": _on(torch.is_grad_enabled() or torch.is_inference_mode_enabled()),
+        "flush-denormal": _on(_flushes_denormals()),
+        "deterministic algorithms": _on(torch.are_deterministic_algorithms_enabled()),
+        "cudnn.benchmark": _on(torch.backends.cudnn.benchmark),
+        "cudnn.deterministic": _on(torch.backends.cudnn.deterministic),
+        "oneDNN": _on(bool(torch.backends.mkldnn.enabled)),
+        "matmul precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def changed_since(before: Settings) -> tuple[tuple[Setting, ...], int]:
+    """Return what has changed since `before` was read, and the number of torch's threads now."""
+    now = read()
+    changed = tuple(
+        Setting(name=name, before=value, after=now[name]) for name, value in before.items() if now[name] != value
+    )
+    return changed, torch.get_num_threads()
+
+
+def put_in_force(traits: ModelTraits) -> int:
+    """Put settings in force that the model's file sets, also in a process that never runs this file.
+
+    Return the number of torch's threads.
+    """
+    changed = {setting.name: setting.after for setting in traits.settings}
+    if traits.threads is not None and traits.threads != torch.get_num_threads():
+        torch.set_num_threads(traits.threads)
+    if "flush-denormal" in changed:
+        torch.set_flush_denormal(changed["flush-denormal"] == ON)
+    if "deterministic algorithms" in changed:
+        torch.use_deterministic_algorithms(changed["deterministic algorithms"] == ON, warn_only=True)
+    if "cudnn.benchmark" in changed:
+        torch.backends.cudnn.benchmark = changed["cudnn.benchmark"] == ON
+    if "cudnn.deterministic" in changed:
+        torch.backends.cudnn.deterministic = changed["cudnn.deterministic"] == ON
+    return torch.get_num_threads()
+
+
+def _flushes_denormals() -> bool:
+    return not bool(torch.full((1,), TINY, dtype=torch.float64, device="cpu").mul(1.0).item())
+
+
+def _on(is_on: bool) -> str:
+    return ON if is_on else OFF

@@ -1,0 +1,242 @@
+"""What a module keeps beside its inputs, copied so that what calls change in it can be undone."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+MAX_DEPTH = 6
+"""Attributes are followed through so many lists, dicts and objects."""
+
+MAX_ENTRIES = 2000
+"""A longer list or dict is known by its length only."""
+
+MAX_COPIED_ELEMENTS = 2**26
+"""Of a larger tensor some elements are watched, and it cannot be restored."""
+
+WATCHED_ELEMENTS = 4096
+
+_OWN_TO_TORCH = frozenset(vars(nn.Module())) - {"_buffers", "_parameters"}
+"""Attributes with which torch keeps account of a module. They hold no state of the model's."""
+
+_SCALARS = (int, float, complex, bool, str, bytes, type(None))
+_FOLLOWED_NEVER = (
+    type,
+    ModuleType,
+    FunctionType,
+    BuiltinFunctionType,
+    MethodType,
+    nn.Module,
+    torch.dtype,
+    torch.device,
+)
+
+GENERATOR = "random generator"
+
+Leaf = tuple[str, Any]
+"""A value in comparable form, with the kind of thing that it is."""
+
+
+class ModuleState:
+    """The state of a module as it was when this was made."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._leaves = _leaves(module)
+        seen = {id(part) for part in module.modules()}
+        self._put_back = [_remembered_part(part, seen) for part in module.modules()]
+
+    def changed(self) -> tuple[str, ...]:
+        """Return the names of what is not as it was, such as `buffer past` or `attribute cache[0]`."""
+        now = _leaves(self._module)
+        names = dict.fromkeys((*self._leaves, *now))
+        return tuple(name for name in names if not _is_same(self._leaves.get(name), now.get(name)))
+
+    def grown(self, before: ModuleState) -> tuple[str, ...]:
+        """Return the names of lists and dicts that are longer than in the state `before`."""
+        return tuple(
+            name.removesuffix(LENGTH)
+            for name, leaf in self._leaves.items()
+            if name.endswith(LENGTH) and name in before._leaves and leaf[1] > before._leaves[name][1]
+        )
+
+    def restore(self) -> None:
+        """Put everything back in place. Tensors keep their identity and their memory."""
+        with torch.inference_mode():
+            for put_back in self._put_back:
+                put_back()
+
+
+LENGTH = "'s length"
+
+
+def _leaves(module: nn.Module) -> dict[str, Leaf]:
+    found: dict[str, Leaf] = {}
+    seen = {id(part) for part in module.modules()}
+    for prefix, part in module.named_modules():
+        start = f"{prefix}." if prefix else ""
+        for kind, tensors in (("parameter", part._parameters), ("buffer", part._buffers)):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    found[f"{kind} {start}{name}"] = _leaf(tensor, whole=kind == "buffer")
+        for name, value in _plain_attributes(part).items():
+            found.update(_walk(f"attribute {start}{name}", value, 0, seen))
+    return found
+
+
+def _plain_attributes(part: nn.Module) -> dict[str, Any]:
+    hidden = (*_OWN_TO_TORCH, "_buffers", "_parameters")
+    return {name: value for name, value in vars(part).items() if name not in hidden}
+
+
+def _walk(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
+    """Yield every tensor, number and length within an attribute by its name. Each object is followed once."""
+    if isinstance(value, torch.Tensor):
+        yield name, _leaf(value)
+    elif isinstance(value, torch.Generator):
+        yield f"{GENERATOR} {name}", (GENERATOR, value.get_state())
+    elif isinstance(value, _SCALARS):
+        yield name, (type(value).__name__, value)
+    elif depth < MAX_DEPTH and id(value) not in seen:
+        seen.add(id(value))
+        if isinstance(value, list | tuple | deque | set | frozenset | dict):
+            yield f"{name}{LENGTH}", ("length", len(value))
+            if len(value) <= MAX_ENTRIES and not isinstance(value, set | frozenset):
+                entries = value.items() if isinstance(value, dict) else enumerate(value)
+                for key, entry in entries:
+                    yield from _walk(f"{name}[{key!r}]", entry, depth + 1, seen)
+        elif _is_plain_object(value):
+            for key, entry in vars(value).items():
+                yield from _walk(f"{name}.{key}", entry, depth + 1, seen)
+
+
+def _is_plain_object(value: Any) -> bool:
+    return not isinstance(value, _FOLLOWED_NEVER) and isinstance(getattr(value, "__dict__", None), dict)
+
+
+def _leaf(tensor: torch.Tensor, whole: bool = True) -> Leaf:
+    """Return a copy of a tensor, or of some elements of a large one, with what else must stay as it is."""
+    about = (tensor.dtype, str(tensor.device), str(tensor.layout))
+    if nn.parameter.is_lazy(tensor) or tensor.is_meta:
+        return "tensor", (about, None, None)
+    plain = tensor.detach()
+    if plain.layout is not torch.strided or plain.is_quantized:
+        return "tensor", (about, tuple(plain.shape), None)
+    if not whole or plain.numel() > MAX_COPIED_ELEMENTS:
+        flat = plain.reshape(-1)
+        plain = flat[:: max(1, math.ceil(flat.numel() / WATCHED_ELEMENTS))]
+    return "tensor", (about, tuple(tensor.shape), plain.clone())
+
+
+def _is_same(one: Leaf | None, other: Leaf | None) -> bool:
+    if one is None or other is None or one[0] != other[0]:
+        return False
+    if one[0] == GENERATOR:
+        return bool(one[1].equal(other[1]))
+    if one[0] != "tensor":
+        return bool(one[1] == other[1]) or bool(one[1] != one[1] and other[1] != other[1])
+    (about, shape, ours), (about_other, shape_other, theirs) = one[1], other[1]
+    if (about, shape) != (about_other, shape_other) or (ours is None) != (theirs is None):
+        return False
+    return ours is None or _is_equal(ours, theirs)
+
+
+def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare two tensors. Values that are not numbers are equal to themselves."""
+    if torch.equal(one, other):
+        return True
+    if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
+        return False
+    return bool(torch.isclose(one, other, rtol=0.0, atol=0.0, equal_nan=True).all())
+
+
+PutBack = Callable[[], Any]
+
+
+def _remembered_part(part: nn.Module, seen: set[int]) -> Callable[[], None]:
+    """Return what puts back a module's own buffers and attributes, without those of the modules in it."""
+    buffers = {name: _remembered(tensor, 0, seen) for name, tensor in part._buffers.items()}
+    attributes = {name: _remembered(value, 0, seen) for name, value in _plain_attributes(part).items()}
+
+    def put_back() -> None:
+        for name, buffer in buffers.items():
+            part._buffers[name] = buffer()
+        for name in [name for name in _plain_attributes(part) if name not in attributes]:
+            del vars(part)[name]
+        for name, attribute in attributes.items():
+            vars(part)[name] = attribute()
+
+    return put_back
+
+
+def _remembered(value: Any, depth: int, seen: set[int]) -> PutBack:
+    """Return a function that gives `value` the content that it has now, and returns it. Each object comes once."""
+    if isinstance(value, torch.Tensor):
+        return _remembered_tensor(value)
+    if isinstance(value, torch.Generator):
+        state = value.get_state()
+        return lambda: value.set_state(state)
+    if depth >= MAX_DEPTH or isinstance(value, _SCALARS) or id(value) in seen:
+        return lambda: value
+    seen.add(id(value))
+    if isinstance(value, list | deque) and len(value) <= MAX_ENTRIES:
+        entries = [_remembered(entry, depth + 1, seen) for entry in value]
+
+        def put_back_list() -> Any:
+            content = [entry() for entry in entries]
+            value.clear()
+            value.extend(content)
+            return value
+
+        return put_back_list
+    if isinstance(value, dict) and len(value) <= MAX_ENTRIES:
+        named = {key: _remembered(entry, depth + 1, seen) for key, entry in value.items()}
+
+        def put_back_dict() -> Any:
+            content = {key: entry() for key, entry in named.items()}
+            value.clear()
+            value.update(content)
+            return value
+
+        return put_back_dict
+    if isinstance(value, set):
+        members = set(value)
+
+        def put_back_set() -> Any:
+            value.clear()
+            value.update(members)
+            return value
+
+        return put_back_set
+    if _is_plain_object(value):
+        fields = {key: _remembered(entry, depth + 1, seen) for key, entry in vars(value).items()}
+
+        def put_back_object() -> Any:
+            for key in [key for key in vars(value) if key not in fields]:
+                del vars(value)[key]
+            vars(value).update({key: entry() for key, entry in fields.items()})
+            return value
+
+        return put_back_object
+    return lambda: value
+
+
+def _remembered_tensor(tensor: torch.Tensor) -> PutBack:
+    kind, (about, shape, kept) = _leaf(tensor)
+    if kept is None or tuple(kept.shape) != shape:
+        return lambda: tensor  # sparse, on meta, or too large
+
+    def put_back() -> torch.Tensor:
+        if not _is_same((kind, (about, shape, kept)), _leaf(tensor)):
+            if tensor.shape != kept.shape:
+                tensor.resize_(kept.shape)
+            tensor.copy_(kept)
+        return tensor
+
+    return put_back

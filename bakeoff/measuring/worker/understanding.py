@@ -1,0 +1,344 @@
+"""Finds out what a model does beside computing outputs from its inputs, with eager and before any backend.
+
+Where answers are compared, each call must begin as its counterpart did: `AlikeCalls` restores what calls change, sets
+the seed of a random model, and gives copies to a model that writes into its inputs. For other models it does nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from bakeoff.backends.calling import flatten_outputs
+from bakeoff.measuring.worker.module_state import GENERATOR, LENGTH, ModuleState
+from bakeoff.measuring.worker.value_reads import ReadingWatch
+from bakeoff.models.base import Inputs
+from bakeoff.records.precision import Precision
+from bakeoff.records.traits import Decision, ModelTraits
+
+Outputs = tuple[torch.Tensor, ...]
+
+FIRST_SEED, OTHER_SEED = 2027, 4093
+"""Seeds before a call. A random model answers differently with the second one."""
+
+MAX_PROBES = 2
+"""So many further sets of inputs are kept that make the model go another way."""
+
+ROUNDING_OF_32_BITS, ROUNDING_OF_16_BITS = 64, 8
+"""Two calls that differ by fewer roundings of their type are the same: sums on a GPU have no fixed order."""
+
+MAX_ROUNDING = 1e-2
+"""An error of float32 relative to float64 that no rounding explains: 1e5 times that of one operation."""
+
+
+class AlikeCalls:
+    """Calls that begin alike: from the state that the module has now, with the same random numbers and inputs."""
+
+    def __init__(self, module: nn.Module | None, traits: ModelTraits) -> None:
+        self.traits = traits
+        self._state = ModuleState(module) if module is not None and traits.state else None
+        self._number = 0
+
+    @property
+    def can_restore(self) -> bool:
+        """Return True if this holds the state of a module."""
+        return self._state is not None
+
+    def begin(self) -> None:
+        """Begin a sequence of calls anew."""
+        self._number = 0
+        if self._state is not None:
+            self._state.restore()
+
+    def given(self, inputs: Inputs) -> Inputs:
+        """Return the inputs for the next call, whose random numbers are set by its number in the sequence."""
+        self._number += 1
+        if self.traits.is_random:
+            seed_everything(FIRST_SEED + self._number)
+        return copied(inputs) if self.traits.written_inputs else inputs
+
+
+@dataclass(frozen=True)
+class Understood:
+    """What is known of a model after a few calls with eager."""
+
+    traits: ModelTraits
+    answer: Outputs  # of the first call, whole
+
+
+def understand(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
+    """Call the module with eager until its traits are known, and leave it in the state in which it was.
+
+    A model without traits is called twice. How it decides is found by `decisions_of`.
+    """
+    state = ModuleState(module)
+    seed_everything(FIRST_SEED)
+    given = copied(sets[0])
+    first = owned(call(module, given))
+    written = _written(sets[0], given)
+    changed = state.changed()
+    between = ModuleState(module) if changed else state
+    seed_everything(OTHER_SEED)
+    second = owned(call(module, copied(sets[0])))
+    grows = _grown(module, state, between) if changed else ()
+    found: dict[str, Any] = {}
+    if not are_alike(first, second) or (changed and _answer_depends(module, sets, state, first)):
+        found = _told_apart(module, sets, state, first, changed)
+    if changed:
+        state.restore()
+    return Understood(ModelTraits(written_inputs=written, grows=grows, **found), first)
+
+
+def _told_apart(
+    module: nn.Module, sets: Sequence[Inputs], state: ModuleState, first: Outputs, changed: tuple[str, ...]
+) -> dict[str, Any]:
+    """Tell randomness from state, by calls that restore the one and set the other."""
+
+    def again(seed: int) -> Outputs:
+        state.restore()
+        seed_everything(seed)
+        return owned(call(module, copied(sets[0])))
+
+    repeats = are_alike(first, again(FIRST_SEED))
+    has_generator = any(name.startswith(GENERATOR) for name in changed)
+    is_random = has_generator or not repeats or not are_alike(first, again(OTHER_SEED))
+    is_kept = has_generator or not repeats or _answer_depends(module, sets, state, first)
+    return {"is_random": is_random, "repeats_with_seed": repeats, "state": _named(changed) if is_kept else ()}
+
+
+def _answer_depends(module: nn.Module, sets: Sequence[Inputs], state: ModuleState, first: Outputs) -> bool:
+    """Return True if calls before it change the answer to the first inputs."""
+    for before in (sets[-1], sets[0]):
+        state.restore()
+        seed_everything(OTHER_SEED)
+        call(module, copied(before))
+        seed_everything(FIRST_SEED)
+        if not are_alike(first, owned(call(module, copied(sets[0])))):
+            return True
+    return False
+
+
+def _named(changed: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave out lengths where what is in the list or dict is named, too."""
+    whole = [name.removesuffix(LENGTH) for name in changed if name.endswith(LENGTH)]
+    return tuple(whole) + tuple(
+        name for name in changed if not name.endswith(LENGTH) and not any(name.startswith(f"{one}[") for one in whole)
+    )
+
+
+def _grown(module: nn.Module, before: ModuleState, between: ModuleState) -> tuple[str, ...]:
+    """Return what became longer in the first call and in the second one."""
+    again = ModuleState(module).grown(between)
+    return tuple(name for name in between.grown(before) if name in again)
+
+
+def _written(inputs: Inputs, given: Inputs) -> tuple[str, ...]:
+    """Return the names of the inputs whose values a call has changed."""
+    pairs = zip(inputs.tensors(), given.tensors(), strict=True)
+    return tuple(f"input {place}" for place, (ours, theirs) in enumerate(pairs) if not _has_kept(ours, theirs))
+
+
+def _has_kept(before: torch.Tensor, after: torch.Tensor) -> bool:
+    if before.layout is not torch.strided or before.is_nested:
+        return True
+    return are_alike((before,), (after,), roundings=0)
+
+
+# --- how it decides
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """Where a model decides by values, and inputs with which it goes another way than with its own ones."""
+
+    decisions: tuple[Decision, ...] = ()
+    probes: tuple[Inputs, ...] = ()
+
+
+def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> Deciding:
+    """Return where the watched calls decided by values, and search for inputs that make the model go another way."""
+    if not watch.decisions:
+        return Deciding()
+    own = [way for one in sets if (way := _way(module, one, calls)) is not None]
+    known, probes = {watched.way for watched in own}, list[Inputs]()
+    values = [watched.values for watched in own]
+    for changed in changed_inputs(sets[0]):
+        if len(probes) == MAX_PROBES:
+            break
+        watched = _way(module, changed, calls)
+        if watched is not None and watched.way not in known:
+            known.add(watched.way)
+            values.append(watched.values)
+            probes.append(changed)
+    both = {
+        line for one in values for line in one if any(line in other and other[line] != one[line] for other in values)
+    }
+    decisions = tuple(
+        decision.model_copy(update={"goes_both_ways": len(known) > 1 and (decision.file, decision.line) in both})
+        for decision in watch.decisions
+    )
+    return Deciding(decisions, tuple(probes))
+
+
+def _way(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> ReadingWatch | None:
+    """Return what was watched in a call, or None if the model does not take these inputs."""
+    calls.begin()
+    given = copied(calls.given(inputs))
+    try:
+        with ReadingWatch() as watch:
+            outputs = call(module, given)
+    except Exception:  # a model may raise anything for inputs that make no sense to it
+        traceback.print_exc()
+        return None
+    return watch if all(bool(torch.isfinite(one).all()) for one in outputs if one.is_floating_point()) else None
+
+
+def changed_inputs(inputs: Inputs) -> Iterator[Inputs]:
+    """Yield inputs of the same shapes and types with other values, which may make a model decide otherwise.
+
+    Whole numbers stay between the smallest and the largest one that the model was given.
+    """
+    changes: tuple[tuple[Change, Change], ...] = (
+        (lambda real: real * 100, lambda whole: torch.full_like(whole, whole.max().item())),
+        (torch.zeros_like, lambda whole: torch.full_like(whole, whole.min().item())),
+        (lambda real: -real, lambda whole: whole.flip(tuple(range(whole.dim())))),
+        (lambda real: real.abs(), lambda whole: whole),
+        (lambda real: -real.abs(), lambda whole: whole),
+        (lambda real: real * 10, lambda whole: whole),
+        (lambda real: real / 100, lambda whole: whole),
+        (lambda real: real + 1, lambda whole: whole),
+        (torch.ones_like, lambda whole: whole),
+        (lambda real: real.flip(tuple(range(real.dim()))), lambda whole: whole),
+    )
+    for of_real, of_whole in changes:
+        yield inputs.map(partial(_changed, of_real, of_whole))
+
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _changed(of_real: Change, of_whole: Change, tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with other values in the same memory layout. Some kinds of tensors stay as they are."""
+    if tensor.layout is not torch.strided or tensor.is_nested or not tensor.numel() or tensor.is_complex():
+        return tensor
+    if tensor.dtype is torch.bool:
+        return of_whole(tensor.to(torch.uint8)).to(torch.bool)
+    if tensor.is_floating_point() and tensor.element_size() == 1:
+        return tensor
+    return torch.empty_like(tensor).copy_((of_real if tensor.is_floating_point() else of_whole)(tensor))
+
+
+# --- rounding
+
+
+def dependence_on_rounding(
+    eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision
+) -> tuple[str, bool]:
+    """Return how float64's answers differ from eager's by more than rounding, or nothing.
+
+    Also return whether float64 is no reference then: its shapes, whole numbers or non-finite values are others.
+    """
+    for ours, theirs in zip(eager, exact, strict=True):
+        for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+            if told := _of_other_kind(one, other):
+                return f"output {place} {told} in {precision} and in float64", True
+        if len(ours) != len(theirs):
+            return f"{len(ours)} outputs in {precision}, and {len(theirs)} in float64", True
+    if precision.is_16_bit or precision.is_quantised or precision.allows_tf32:
+        return "", False  # their own rounding can be as large
+    for ours, theirs in zip(eager, exact, strict=True):
+        for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            if (error := _relative_error(one, other)) > MAX_ROUNDING:
+                return f"output {place} in {precision} is {error:.2g} off what float64 gives", False
+    return "", False
+
+
+def _of_other_kind(one: torch.Tensor, other: torch.Tensor) -> str:
+    if one.shape != other.shape:
+        return f"has other shapes, {tuple(one.shape)} and {tuple(other.shape)},"
+    if not (one.is_floating_point() or one.is_complex()):
+        changed = int((one != other.to(one.dtype)).sum()) if one.numel() else 0
+        return f"has {changed} of {one.numel()} whole numbers different" if changed else ""
+    if one.layout is not torch.strided or one.is_nested:
+        return ""
+    if one.element_size() > 2 and not torch.equal(torch.isfinite(one), torch.isfinite(other)):
+        return "is not finite at the same places"
+    return ""
+
+
+def _relative_error(one: torch.Tensor, other: torch.Tensor) -> float:
+    if one.layout is not torch.strided or one.is_nested or not (one.is_floating_point() or one.is_complex()):
+        return 0.0
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    known = torch.isfinite(one) & torch.isfinite(other)
+    exact = other.to(wide)[known]
+    size = float(exact.abs().square().sum().sqrt())
+    return float((one.to(wide)[known] - exact).abs().square().sum().sqrt()) / size if size else 0.0
+
+
+# --- calls
+
+
+def call(module: nn.Module, inputs: Inputs) -> Outputs:
+    return flatten_outputs(module(*inputs.args, **inputs.kwargs))
+
+
+def copied(inputs: Inputs) -> Inputs:
+    """Return the inputs with memory of their own. What shares a tensor goes on to share it."""
+    known: dict[int, torch.Tensor] = {}
+
+    def own(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in known:
+            known[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return known[id(tensor)]
+
+    return inputs.map(own)
+
+
+def owned(outputs: Outputs) -> Outputs:
+    """Return outputs that no later call overwrites."""
+    return tuple(tensor.detach().clone() for tensor in outputs)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators that a model may draw from: torch's, Python's and NumPy's."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed)
+
+
+def are_alike(some: Outputs, others: Outputs, roundings: int | None = None) -> bool:
+    """Return True if outputs are the same, but for the order in which a device adds numbers up."""
+    return len(some) == len(others) and all(
+        _is_alike(one, other, roundings) for one, other in zip(some, others, strict=True)
+    )
+
+
+def _is_alike(one: torch.Tensor, other: torch.Tensor, roundings: int | None) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.layout is not torch.strided:
+        one, other = one.to_dense(), other.to_dense()
+    if one.is_nested or one.is_quantized or torch.equal(one, other):
+        return True
+    if not (one.is_floating_point() or one.is_complex()):
+        return False
+    if roundings is None:
+        roundings = ROUNDING_OF_16_BITS if torch.finfo(one.dtype).bits <= 16 else ROUNDING_OF_32_BITS
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    ours, theirs = one.to(wide), other.to(wide)
+    known = torch.isfinite(ours)
+    if not torch.equal(known, torch.isfinite(theirs)):
+        return False
+    error = (ours - theirs)[known].abs().square().sum().sqrt()
+    size = theirs[known].abs().square().sum().sqrt()
+    return bool(error <= roundings * torch.finfo(one.dtype).eps * size)

@@ -1,0 +1,122 @@
+"""Takes off what a user may have wrapped around a module, and completes a module that is not complete yet.
+
+Every backend then gets the module itself: `eager` is eager, and nothing is compiled twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.seeding import seeded
+from bakeoff.records.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+PARALLEL = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+"""Wrappers of torch that hold the module in their attribute `module`."""
+
+SCRIPTED = "a ScriptModule"
+QUANTISED = "quantised already"
+LAZY = "lazy, and initialised by a call"
+
+
+def unwrapped(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+    """Return the module without compilers and parallel wrappers around it or its parts, and what was taken off."""
+    taken: dict[str, None] = {}
+    module = _inner(module, taken)
+    for part in list(module.modules()):
+        for name, child in list(part._modules.items()):
+            if child is not None and (inner := _inner(child, taken)) is not child:
+                setattr(part, name, inner)
+        if getattr(part, "_compiled_call_impl", None) is not None:  # by `module.compile()`
+            part._compiled_call_impl = None
+            taken["torch.compile"] = None
+        _uncompile_methods(part, taken)
+    return module, tuple(taken)
+
+
+def forms_of(module: nn.Module) -> tuple[str, ...]:
+    """Return in words what the module is beside a plain module."""
+    import torch
+
+    found = []
+    if isinstance(module, torch.jit.ScriptModule):
+        found.append(SCRIPTED)
+    if any(_is_quantised(part) for part in module.modules()):
+        found.append(QUANTISED)
+    return tuple(found)
+
+
+def completed(model: LoadedModel, seed: int) -> LoadedModel:
+    """Return the model without wrappers, and with the weights of lazy layers drawn from the seed by one call.
+
+    Raise UsageError for a module on the meta device, which has no weights.
+    """
+    module, taken = unwrapped(model.module)
+    require_weights(module)
+    forms = forms_of(module)
+    if _is_lazy(module):
+        initialise(module, model.inputs, seed)
+        forms = (*forms, LAZY)
+    return replace(model, module=module, unwrapped=(*model.unwrapped, *taken), forms=forms)
+
+
+def require_weights(module: nn.Module) -> None:
+    """Raise UsageError if a weight is on the meta device."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            raise UsageError(
+                f"'{name}' of the module is on the meta device and has no values: make the module on the CPU, or call "
+                "to_empty and load its weights"
+            )
+
+
+def initialise(module: nn.Module, sets: Sequence[Inputs], seed: int) -> None:
+    """Call the module once, so that lazy layers get weights. They are the same for the same seed."""
+    import torch
+
+    with seeded(seed), torch.no_grad():
+        module(*sets[0].args, **dict(sets[0].kwargs))
+
+
+def _inner(module: nn.Module, taken: dict[str, None]) -> nn.Module:
+    while True:
+        original = getattr(module, "_orig_mod", None)
+        kind = type(module).__name__
+        if kind == "OptimizedModule" and original is not None:
+            taken["torch.compile"] = None
+            module = original
+        elif kind in PARALLEL and type(module).__module__.startswith("torch."):
+            taken[kind] = None
+            module = module.module  # type: ignore[assignment]
+        else:
+            return module
+
+
+def _uncompile_methods(part: Any, taken: dict[str, None]) -> None:
+    """Put back methods that were replaced by compiled ones, as by `net.forward = torch.compile(net.forward)`."""
+    for name, value in list(vars(part).items()):
+        original = getattr(value, "_torchdynamo_orig_callable", None)
+        if original is not None and callable(value):
+            vars(part)[name] = original
+            taken["torch.compile"] = None
+
+
+def _is_quantised(part: nn.Module) -> bool:
+    kind = type(part).__module__
+    weight = getattr(part, "weight", None)
+    return (
+        kind.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized"))
+        or bool(getattr(weight, "is_quantized", False))
+        or type(weight).__module__.startswith("torchao.")
+    )
+
+
+def _is_lazy(module: nn.Module) -> bool:
+    from torch.nn.parameter import is_lazy
+
+    return any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers()))

@@ -1,0 +1,58 @@
+"""What was found out about a model before it was judged: what its answers depend on, and what its calls change."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from bakeoff.records.frozen import Frozen
+
+
+class Decision(Frozen):
+    """A line at which the model reads the value of a tensor, and may go another way by it."""
+
+    file: str
+    line: int
+    function: str
+    code: str = ""  # the line itself, if the file could be read
+    goes_both_ways: bool = False  # inputs were found that make the model go another way than the first input set
+
+    @property
+    def place(self) -> str:
+        """Return the place in words, such as `early_exit.py, line 20`."""
+        return f"{PurePath(self.file).name}, line {self.line}"
+
+
+class Setting(Frozen):
+    """A global setting that the model's file or its calls have changed, with both values as words."""
+
+    name: str
+    before: str
+    after: str
+
+
+class ModelTraits(Frozen):
+    """What a model does that matters where its answers are compared or its calls are timed.
+
+    A model that only computes its outputs from its inputs has none of these traits.
+    """
+
+    is_random: bool = False  # two calls with the same inputs differ, from the same state
+    repeats_with_seed: bool = True  # False for a random model whose answers change though torch's seed is set
+    state: tuple[str, ...] = ()  # buffers and attributes that calls change, and on which the next answer depends
+    grows: tuple[str, ...] = ()  # attributes that are longer after each call
+    written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes
+    decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs
+    depends_on_rounding: str = ""  # how its answer in float64 differs by more than rounding
+    settings: tuple[Setting, ...] = ()
+    threads: int | None = None  # torch's threads once the model is loaded and called, which are in force for all cells
+    unwrapped: tuple[str, ...] = ()  # wrappers that were taken off, such as `torch.compile`
+    forms: tuple[str, ...] = ()  # what else the module is, such as `a ScriptModule`
+    unexamined: str = ""  # why some of this could not be found out
+
+    @property
+    def begins_alike(self) -> bool:
+        """Return True if calls can be compared without restoring a state or setting a seed before them."""
+        return not (self.is_random or self.state)
+
+
+NO_TRAITS = ModelTraits()
