@@ -1,10 +1,12 @@
-# `make bench` compares, `make test` tests. Each sets up what it needs.
+# `make help` lists the targets. Each sets up what it needs.
 #
 #   make bench ARGS="--model conv --backends onnx,tensorrt"
 
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+# `make fast` tests what differs from this commit.
+SINCE  ?= main
 # The CUDA stack if the driver answers, else the CPU's.
 EXTRA  ?= $(shell nvidia-smi >/dev/null 2>&1 && echo cuda || echo cpu)
 BIN    := $(VENV)/bin
@@ -14,22 +16,30 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models
 # The version that the pinned torch needs on CUDA. Torch's CPU build comes without Triton.
 TRITON := triton==3.7.1
 
-.PHONY: bench test lint types pytest clean
+.PHONY: help bench test fast lint types pytest clean
 
-bench: $(VENV)/.ready-$(EXTRA)
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo 'Variables: ARGS="..." for bench and pytest, PYTHON=python3.12, VENV=.venv, EXTRA=cpu or cuda'
+
+bench: $(VENV)/.ready-$(EXTRA) ## compare the template models, or what ARGS asks for
 	$(BIN)/python runner.py run $(ARGS)
 
-test: lint types pytest
+test: lint types pytest ## all that CI checks
 
-lint: $(VENV)/.ready-$(EXTRA)-test
+fast: lint types ## within a minute: lint, types, and the tests of what changed since main
+	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadfile $$($(BIN)/python -m tests.support.changed $(SINCE))
+
+lint: $(VENV)/.ready-$(EXTRA)-test ## ruff, and the directions of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
 
-types: $(VENV)/.ready-$(EXTRA)-test
+types: $(VENV)/.ready-$(EXTRA)-test ## mypy --strict
 	$(BIN)/mypy
 
-pytest: $(VENV)/.ready-$(EXTRA)-test $(if $(findstring cuda,$(EXTRA)),,$(VENV)/.ready-triton)
+pytest: $(VENV)/.ready-$(EXTRA)-test $(if $(findstring cuda,$(EXTRA)),,$(VENV)/.ready-triton) ## the tests, or what ARGS selects
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 $(VENV)/bin/python:
@@ -56,5 +66,5 @@ $(VENV)/.ready-triton: constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --target $(VENV)/triton \
 		$(TRITON) && touch $@ || echo "$(TRITON) does not install here: its interpreter's tests will be skipped"
 
-clean:
+clean: ## remove .venv and all caches
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

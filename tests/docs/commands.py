@@ -34,8 +34,8 @@ NOT_RUN = {
     r"^docker ": "needs Docker; tests/container builds the image and runs the same arguments in it",
     r"^printf .* > \.env$": "only Docker Compose reads it",
     r"^pip ": "changes what is installed",
-    r" bisect ": "installs packages; tests/harness/test_bisection.py finds a planted version",
-    r" env (add|remove) |onnx@old": "installs a package; tests/harness/test_environments.py makes an environment",
+    r" bisect ": "installs packages; tests/commands/test_bisection.py finds a planted version",
+    r" env (add|remove) |onnx@old": "installs a package; tests/commands/test_environments.py makes an environment",
     r"^git ": "reads the history, which a copy of the checkout has not got",
     r"--devices cuda": "needs an NVIDIA GPU",
     r"report results/zoo-1 ": "joins runs on GPUs; tests/reports/test_suite_report.py joins two",
@@ -44,9 +44,9 @@ NOT_RUN = {
     r"^python runner\.py doctor( --json > doctor\.json)?$": "takes minutes; commands that name backends are run",
     r"^python runner\.py --model mlp --set batch=1,8,64$": "runs every backend; recipes.md has a sweep of two",
     r"^python runner\.py --model mlp (--dry-run|--budget 60s|--json > answer\.json)$": (
-        "runs every backend; tests/test_runner.py has these options"
+        "runs every backend; tests/test_cli.py has these options"
     ),
-    r"--preset serving": "takes minutes; tests/harness/test_load_run.py puts cells under load",
+    r"--preset serving": "takes minutes; tests/measuring/test_load_run.py puts cells under load",
     r"^python -m pytest -m container": "is the test that it names",
 }
 """Patterns of commands that no test runs, and why. Commands of the runner are planned all the same."""
