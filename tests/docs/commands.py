@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.checkout import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(?:console|bash|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^`([\w./-]+)`:\n\n```(?:python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TABLE_STARTS = "TABLE: dict[str, str] = {\n"
@@ -33,7 +33,7 @@ NOT_RUN = {
     r"^(\. \.venv/bin/activate|make )": "sets up its own environment; CI itself is `make test`",
     r"^docker ": "needs Docker; tests/container builds the image and runs the same arguments in it",
     r"^printf .* > \.env$": "only Docker Compose reads it",
-    r"^pip ": "changes what is installed",
+    r"^pipx? ": "changes what is installed",
     r" bisect ": "installs packages; tests/commands/test_bisection.py finds a planted version",
     r" env (add|remove) |onnx@old": "installs a package; tests/commands/test_environments.py makes an environment",
     r"^git ": "reads the history, which a copy of the checkout has not got",
@@ -89,8 +89,8 @@ ALL = [command for page in PAGES for command in commands(page)]
 
 def copy_checkout(folder: Path, files: Mapping[str, str], table: str, row: str) -> Path:
     """Copy the code into `folder`, add `files`, and add `row` to the table in the file `table`."""
-    for room in ("backends", "doctor", "examples", "harness", "hotpath", "judging", "models", "records", "reports"):
-        shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("bakeoff", "examples"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("runner.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
     for name, text in files.items():

@@ -19,7 +19,9 @@ LIST, RUN = (command.text.split() for command in commands.commands(PAGE))
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the checkout and add the page's file and row."""
-    return commands.copy_checkout(tmp_path_factory.mktemp("checkout"), commands.files(PAGE), "models/__init__.py", ROW)
+    return commands.copy_checkout(
+        tmp_path_factory.mktemp("checkout"), commands.files(PAGE), "bakeoff/models/__init__.py", ROW
+    )
 
 
 @pytest.mark.slow

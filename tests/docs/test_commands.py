@@ -38,8 +38,8 @@ class Planned(Exception):
 
 
 def pages() -> list[Any]:
-    found = dict.fromkeys(command.page for command in commands.ALL if not commands.reason(command))
-    return [pytest.param(page, marks=pytest.mark.slow) for page in found if page not in SHOWN_ONLY]
+    with_commands = dict.fromkeys(command.page for command in commands.ALL if not commands.reason(command))
+    return [pytest.param(page, marks=pytest.mark.slow) for page in with_commands if page not in SHOWN_ONLY]
 
 
 def measures(command: Command) -> bool:
@@ -68,7 +68,7 @@ CAPTURED: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 900
 def looks_like_a_checkout(folder: Path) -> Path:
     """Make a folder with this checkout's code and none of its results."""
     folder.mkdir()
-    for name in ("runner.py", "examples", "docs", "presets", "pyproject.toml"):
+    for name in ("runner.py", "examples", "docs", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
     return folder
 
@@ -98,7 +98,7 @@ def test_what_measures_can_be_planned(
     """The runner reads the command, up to the moment at which it would start the first process."""
     monkeypatch.chdir(looks_like_a_checkout(tmp_path / "checkout"))
     for name, text in commands.files(ROOT / command.page).items():
-        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")
     given: list[Request] = []
 

@@ -18,10 +18,16 @@ from bakeoff.reports.terminal import print_answers
 from tests.support.checkout import ROOT
 
 BACKENDS = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/showcase").glob("*.md"))]
+OWN = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
+PAGES = [*OWN, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/showcase").glob("*.md"))]
 ROOMS = "bakeoff|backends|models|reports|examples|benchmarks|docs|docker|tests"
 PATH = re.compile(rf"(?<![\w./:-])(?:{ROOMS})/[\w./*-]*\w")
-TO_BE_WRITTEN = {"backends/exported.py", "models/gated.py", "tests/backends/test_NAME.py", "bakeoff/presets/NAME.toml"}
+TO_BE_WRITTEN = {
+    "bakeoff/backends/exported.py",
+    "bakeoff/models/gated.py",
+    "tests/backends/test_NAME.py",
+    "bakeoff/presets/NAME.toml",
+}
 """Paths that a page has its reader write, or that stand for several."""
 
 

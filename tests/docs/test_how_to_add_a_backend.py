@@ -33,8 +33,8 @@ RUN, SUITE = (shlex.split(command) for command in COMMANDS.splitlines())
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the checkout and add the page's file and row."""
-    files = {"backends/exported.py": FILE}
-    copy = commands.copy_checkout(tmp_path_factory.mktemp("checkout"), files, "backends/__init__.py", ROW)
+    files = {"bakeoff/backends/exported.py": FILE}
+    copy = commands.copy_checkout(tmp_path_factory.mktemp("checkout"), files, "bakeoff/backends/__init__.py", ROW)
     shutil.copytree(ROOT / "tests/backends", copy / "tests/backends", ignore=shutil.ignore_patterns("__pycache__"))
     return copy
 
