@@ -58,6 +58,8 @@ finished the one before, so the calls of one thread do not queue."""
 class AOTInductor(AheadOfTime):
     name = "aotinductor"
     description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"
+    usual_build_s = 24.0
+    colour = "#d55e00"
     quantises = True
     writes_caches = True
     takes_ranges = True

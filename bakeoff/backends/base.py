@@ -293,6 +293,12 @@ class Backend(ABC):
     """Distributions to note the versions of in the record."""
     module: ClassVar[str] = "torch"
     """A top-level module that it cannot run without. A run that does not find it expects no time for the backend."""
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    """The kinds of device that it can run on at all. A run expects no time for it on another one."""
+    usual_build_s: ClassVar[float] = 15.0
+    """Usual seconds from the start of a cell's first process until it is warm. A run corrects them by what it sees."""
+    colour: ClassVar[str] = ""
+    """Its colour in charts, such as `#0072b2`. The record carries it. Without one, charts choose by its name."""
     tasks: ClassVar[tuple[str, ...]] = (INFERENCE,)
     """Tasks that `build` handles. A backend that trains runs or compiles `context.training`."""
     takes_streams: ClassVar[bool] = False

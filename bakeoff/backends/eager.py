@@ -40,6 +40,8 @@ GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True, fast_path=Tr
 class Eager(Backend):
     name = "eager"
     description = "PyTorch eager, torch.inference_mode"
+    usual_build_s = 1.5
+    colour = "#4d4d4d"
     tasks = TASKS
     takes_streams = True
     quantises = True

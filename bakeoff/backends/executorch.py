@@ -31,6 +31,7 @@ COMPUTES_NOTHING = ("alloc", "getitem")
 class ExecuTorch(AheadOfTime):
     name = "executorch"
     description = "ExecuTorch from torch.export, delegated to XNNPACK, loaded in a fresh process"
+    devices = ("cpu",)
     libraries: ClassVar[tuple[str, ...]] = ("torch", "executorch")
     module: ClassVar[str] = "executorch"
 

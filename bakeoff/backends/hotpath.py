@@ -26,6 +26,7 @@ COMPILERS = ("c++", "g++", "clang++")
 class HotPath(Backend):
     name = "hotpath"
     description = "starts eager, compiles what is hot in another process, switches when that is ready and faster"
+    colour = "#882255"
     modes = (Mode(options={"hot_threshold": 10}, worth_trying=ANYWHERE),)
     tasks = TASKS
 

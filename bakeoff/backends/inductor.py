@@ -84,6 +84,8 @@ CONSTANTS_OF_ONE_SIZE = "a size that torch.compile compiles again would get no c
 class Inductor(Backend):
     name = "inductor"
     description = "torch.compile(backend='inductor')"
+    usual_build_s = 16.0
+    colour = "#e69f00"
     quantises = True
     writes_caches = True
     modes = (

@@ -44,6 +44,7 @@ which layers were rounded."""
 class LiteRT(AheadOfTime):
     name = "litert"
     description = "LiteRT from torch.export, with its XNNPACK delegate, loaded in a fresh process"
+    devices = ("cpu",)
     modes = (Mode(worth_trying=ANYWHERE), int8_products())
     quantises = True
     libraries: ClassVar[tuple[str, ...]] = ("torch", "litert-torch", "ai-edge-litert", "ai-edge-quantizer")

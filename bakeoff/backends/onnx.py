@@ -68,6 +68,8 @@ NEVER_RAN_TENSORRT = (
 class Onnx(Backend):
     name = "onnx"
     description = "ONNX Runtime from the torch.export-based ONNX exporter, with IO binding"
+    usual_build_s = 5.0
+    colour = "#0072b2"
     quantises = True
     takes_onnx = True
     takes_ranges = True

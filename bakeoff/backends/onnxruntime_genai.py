@@ -29,6 +29,7 @@ CONFIG = "genai_config.json"
 class OnnxRuntimeGenAI(Backend):
     name = "onnxruntime-genai"
     description = "onnxruntime-genai's own graph, caches and loop for a language model of transformers, on the CPU"
+    devices = ("cpu",)
     tasks: ClassVar[tuple[str, ...]] = ()  # none but a generation's two
     libraries: ClassVar[tuple[str, ...]] = ("torch", "onnxruntime-genai", "onnxruntime", "transformers")
     module: ClassVar[str] = "onnxruntime_genai"

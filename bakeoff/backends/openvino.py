@@ -44,6 +44,9 @@ MULTIPLYING = ("FullyConnected", "Convolution", "MatMul")
 class OpenVINO(Backend):
     name = "openvino"
     description = "OpenVINO on the CPU, converted from torch.export (int8: from quantised ONNX), latency hint"
+    devices = ("cpu",)
+    usual_build_s = 5.0
+    colour = "#56b4e9"
     quantises = True
     takes_onnx = True
     takes_ranges = True

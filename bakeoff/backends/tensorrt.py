@@ -56,6 +56,9 @@ ENGINE, TIMING_CACHE, MANIFEST = "model.engine", "timing.cache", "engine.json"
 class TensorRT(AheadOfTime):
     name = "tensorrt"
     description = "TensorRT engine built from the torch.export-based ONNX exporter"
+    devices = ("cuda",)
+    usual_build_s = 60.0
+    colour = "#009e73"
     quantises = True
     takes_onnx = True
     takes_ranges = True

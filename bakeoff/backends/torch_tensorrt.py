@@ -57,6 +57,9 @@ TRIGGERING_CALLS = 3
 class TorchTensorRT(Backend):
     name = "torch-tensorrt"
     description = "Torch-TensorRT through torch.export"
+    devices = ("cuda",)
+    usual_build_s = 60.0
+    colour = "#cc79a7"
     quantises = True
     takes_ranges = True
     modes = (

@@ -36,6 +36,8 @@ GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True)
 class TorchScript(Backend):
     name = "torchscript"
     description = "torch.jit.trace, then torch.jit.freeze"
+    usual_build_s = 2.0
+    colour = "#f0e442"
     quantises = True
     writes_caches = True
     takes_ranges = True  # what it traces has no sizes, and the executor specialises it anew where it likes

@@ -44,6 +44,8 @@ VARIANT_WARM_UP_MS, VARIANT_REPEAT_MS = 10, 40
 class Triton(Backend):
     name = "triton"
     description = "hand-written Triton kernels, for the models that have one"
+    devices = ("cuda",)
+    colour = "#332288"
     modes = (
         Mode(worth_trying=Suits("cuda")),
         Mode("pointer", {"loads": "pointer"}),

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from functools import cache
 from statistics import fmean
 
 from bakeoff import backends
+from bakeoff.backends.base import Backend
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell
 
-USUAL_BUILD_S = {
-    "eager": 1.5,
-    "torchscript": 2.0,
-    "onnx": 5.0,
-    "openvino": 5.0,
-    "inductor": 16.0,
-    "aotinductor": 24.0,
-    "torch-tensorrt": 60.0,
-    "tensorrt": 60.0,
-}
-"""Seconds from the start of a cell's first process until it is warm, by backend."""
-
-CUDA_ONLY = ("tensorrt", "torch-tensorrt", "triton")
-"""Backends that take no time on a CPU, because they say at once that they do not run there."""
-
-OTHER_BUILD_S = 15.0
 USUAL_START_S = 2.0
 USUAL_FINISH_S = 0.5
 USUAL_GROUNDWORK_S = 2.0
@@ -163,7 +151,7 @@ class TimePlan:
             case Step.GROUNDWORK:
                 return USUAL_GROUNDWORK_S
             case Step.BUILD:
-                return USUAL_BUILD_S.get(label.partition("/")[0], OTHER_BUILD_S)
+                return usual_build_s(label)
             case Step.START:
                 return USUAL_START_S
             case Step.ROUNDS:
@@ -176,14 +164,30 @@ class TimePlan:
                 return USUAL_FINISH_S
 
 
+@cache
+def usual_build_s(label: str) -> float:
+    """Return the usual seconds of a cell's first process until it is warm, by what its backend says."""
+    backend = re.split(r"[/@[]", label)[0]
+    try:
+        return backends.create(backend).usual_build_s
+    except BakeoffError:  # it ends at once
+        return Backend.usual_build_s
+
+
 def likely_to_run(cells: Iterable[Cell]) -> list[str]:
     """Return the labels of the cells that are likely to take time: those whose libraries are here, for this device."""
-    return [cell.label for cell in cells if (cell.device.is_cuda or cell.backend not in CUDA_ONLY) and _is_found(cell)]
+    return [cell.label for cell in cells if _is_likely_to_run(cell)]
 
 
-def _is_found(cell: Cell) -> bool:
-    """Return False if this interpreter lacks the backend's module. What another environment has is not looked up."""
-    return bool(cell.environment) or importlib.util.find_spec(backends.create(cell.backend).module) is not None
+def _is_likely_to_run(cell: Cell) -> bool:
+    """Return False if the backend cannot run on the device, or if this interpreter lacks its module.
+
+    Another environment is not looked into.
+    """
+    backend = backends.create(cell.backend)
+    if cell.device.kind not in backend.devices:
+        return False
+    return bool(cell.environment) or importlib.util.find_spec(backend.module) is not None
 
 
 def end_of_budget(begun_s: float, budget_s: float | None) -> float:

@@ -24,7 +24,7 @@ from bakeoff.records.load import Load
 from bakeoff.records.precision import Precision
 from bakeoff.records.traits import ModelTraits as ModelTraits
 
-SCHEMA_VERSION = "3.0.0"
+SCHEMA_VERSION = "3.1.0"
 
 Dimension = int | str
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -440,6 +440,7 @@ class Record(Frozen):
     traits: ModelTraits | None = None  # of its model, the same in all records of a contest
     recompiled: list[str] = Field(default_factory=list)  # why a dynamic build was compiled again, once for each time
     artifact: str = ""  # the folder that keeps what the backend built, within the run's; empty if none is kept
+    colour: str = Field(default="", pattern=r"^(#[0-9a-f]{6})?$")  # of its backend in charts; empty: they choose one
     place: str = ""  # where in a pool it was measured, such as cuda:1; empty: nothing ran beside its contest
     log_tail: str = ""  # last lines the child printed, kept when it failed
     started_at: str = ""  # ISO 8601, UTC

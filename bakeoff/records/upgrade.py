@@ -6,6 +6,21 @@ from typing import Any
 
 from bakeoff.records.schema import SCHEMA_VERSION, SETTLE
 
+EARLIER_COLOURS = {
+    "eager": "#4d4d4d",
+    "torchscript": "#f0e442",
+    "inductor": "#e69f00",
+    "aotinductor": "#d55e00",
+    "onnx": "#0072b2",
+    "openvino": "#56b4e9",
+    "tensorrt": "#009e73",
+    "torch-tensorrt": "#cc79a7",
+    "triton": "#332288",
+    "hotpath": "#882255",
+    "null": "#b0b0b0",
+}
+"""The colours that charts gave to backends before records carried them. No backend is ever added here."""
+
 
 def upgrade_report(document: dict[str, Any]) -> dict[str, Any]:
     """Return a report of an earlier major version as one of today's. A report of today's comes back as it is."""
@@ -21,11 +36,12 @@ def upgrade_record(record: Any) -> Any:
     """Return a record of an earlier major version as one of today's. What is no such record comes back as it is.
 
     In schema 1 a doubt was a sentence, and the calls until a build was final were a field of the process. In schema 2
-    a doubt had lists of labels, values and details, whose meaning depended on its kind.
+    a doubt had lists of labels, values and details, whose meaning depended on its kind, and charts knew the colour of
+    each backend.
     """
     if not isinstance(record, dict):
         return record
-    upgraded = dict(record)
+    upgraded = {"colour": _earlier_colour(record.get("cell")), **record}
     if isinstance(record.get("doubts"), list):
         upgraded["doubts"] = [_upgrade_doubt(doubt) for doubt in record["doubts"]]
     if isinstance(record.get("processes"), list):
@@ -33,6 +49,11 @@ def upgrade_record(record: Any) -> Any:
         if isinstance(record.get("phases"), list):
             upgraded["phases"] = [*record["phases"], *_settle_phase(*record["processes"][:1])]
     return upgraded
+
+
+def _earlier_colour(cell: Any) -> str:
+    backend = cell.get("backend") if isinstance(cell, dict) else None
+    return EARLIER_COLOURS.get(backend, "") if isinstance(backend, str) else ""
 
 
 def _upgrade_doubt(doubt: Any) -> Any:

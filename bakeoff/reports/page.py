@@ -56,7 +56,7 @@ _TEMPLATES = Path(__file__).with_name("templates")
 def to_page(judgement: Judgement) -> str:
     """Return the whole report as a page."""
     report, contests = judgement.report, judgement.contests
-    palette = Palette(row.label for contest in contests for row in contest.cells)
+    palette = Palette(row.record for contest in contests for row in contest.cells)
     sections = [
         Section(contest, name, palette, number, report)
         for number, (contest, name) in enumerate(zip(contests, sentences.names(contests), strict=True), 1)
@@ -106,7 +106,7 @@ def comparison_to_page(compared: Comparison) -> str:
     contests: dict[str, list[CellChange]] = {}
     for cell in compared.cells:
         contests.setdefault(cell.cell.contest_id, []).append(cell)
-    palette = Palette(cell.cell.label for cell in compared.cells)
+    palette = Palette(record for cell in compared.cells if (record := cell.new or cell.base))
     return _page(
         "comparison.html.jinja",
         palette,

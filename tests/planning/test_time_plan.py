@@ -7,16 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from bakeoff.backends.base import Backend
 from bakeoff.backends.eager import Eager
+from bakeoff.backends.inductor import Inductor
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import (
-    OTHER_BUILD_S,
-    USUAL_BUILD_S,
     Step,
     TimePlan,
     end_of_budget,
     likely_to_run,
+    usual_build_s,
 )
 from bakeoff.records.load import Scenario
 from bakeoff.records.schema import Cell
@@ -35,7 +36,7 @@ def expecting(*contests: str, processes: int = 3, budget_ends_s: float = math.in
 def test_two_contests_take_twice_as_long_as_one_and_more_processes_longer() -> None:
     one = expecting("a").left_s()
     assert expecting("a", "b").left_s() == pytest.approx(2 * one)
-    assert one > sum(USUAL_BUILD_S[label] for label in LABELS)
+    assert one > sum(usual_build_s(label) for label in LABELS)
     assert expecting("a", processes=6).left_s() > one
     assert expecting("a", processes=1).left_s() < one
 
@@ -43,14 +44,19 @@ def test_two_contests_take_twice_as_long_as_one_and_more_processes_longer() -> N
 def test_a_step_that_is_done_lies_ahead_no_more_and_corrects_the_others() -> None:
     plan = expecting("a", "b")
     before_s = plan.left_s()
-    plan.done("a", Step.BUILD, "inductor", 3 * USUAL_BUILD_S["inductor"])
-    assert plan.seconds_of(Step.BUILD, ["inductor"]) == 3 * USUAL_BUILD_S["inductor"]
-    for label, usual_s in (("eager", USUAL_BUILD_S["eager"]), ("unheard-of/mode", OTHER_BUILD_S)):
+    plan.done("a", Step.BUILD, "inductor", 3 * usual_build_s("inductor"))
+    assert plan.seconds_of(Step.BUILD, ["inductor"]) == 3 * usual_build_s("inductor")
+    for label, usual_s in (("eager", usual_build_s("eager")), ("unheard-of/mode", Backend.usual_build_s)):
         assert usual_s < plan.seconds_of(Step.BUILD, [label]) < 3 * usual_s, "a slow machine is slow for others"
     assert plan.left_s() > before_s
     for _ in range(2):  # a baseline takes its bursts in several groups
-        plan.done("a", Step.BUILD, "onnx", USUAL_BUILD_S["onnx"])
-    assert plan.seconds_of(Step.BUILD, ["onnx"]) == USUAL_BUILD_S["onnx"]
+        plan.done("a", Step.BUILD, "onnx", usual_build_s("onnx"))
+    assert plan.seconds_of(Step.BUILD, ["onnx"]) == usual_build_s("onnx")
+
+
+@pytest.mark.parametrize("label", ["inductor", "inductor/freezing", "inductor@old", "inductor/freezing@old[dynamic]"])
+def test_a_label_has_the_usual_time_of_its_backend(label: str) -> None:
+    assert usual_build_s(label) == Inductor.usual_build_s != Backend.usual_build_s
 
 
 def test_nothing_is_left_when_all_is_done() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from bakeoff.judging.estimate import process_medians_ms
 from bakeoff.judging.fit import summarise
 from bakeoff.judging.judgement import Judgement, judge
+from bakeoff.measuring.controller.cell_record import colour_of
 from bakeoff.records.doubts import Noted
 from bakeoff.records.schema import (
     Accuracy,
@@ -136,6 +137,7 @@ def ok(measured: Cell, made: list[Burst], build_s: float = 0.0, first_call_s: fl
         "memory": peak,
         "placement": Placement(extent=Extent.FULL, engines={measured.backend: 12}),
         "command": f"python runner.py --model {measured.model} --backends {measured.label}",
+        "colour": colour_of(measured.backend),
         "started_at": "2026-05-01T10:00:00Z",
         "elapsed_s": 4.0 + build_s,
     }
@@ -158,7 +160,8 @@ def processes_of(made: list[Burst], phases: list[Phase]) -> list[Process]:
 
 
 def failed(measured: Cell, status: Status, reason: str, **more: object) -> Record:
-    return Record.model_validate({"cell": measured, "status": status, "reason": reason, "elapsed_s": 1.5, **more})
+    fields = {"cell": measured, "status": status, "reason": reason, "colour": colour_of(measured.backend)}
+    return Record.model_validate({**fields, "elapsed_s": 1.5, **more})
 
 
 def accuracy(relative_rmse: float = 1.3e-7, passed: bool = True, rule: str = "allclose") -> Accuracy:

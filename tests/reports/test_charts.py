@@ -44,7 +44,7 @@ def described(records: Sequence[Record], name: str) -> tuple[Chart, Palette]:
     """The chart of that name of the only contest of these records."""
     made = report(list(records))
     (contest,) = contests_of(made)
-    palette = Palette(found.label for found in contest.cells)
+    palette = Palette(found.record for found in contest.cells)
     return next(chart for chart in charts.of_contest(contest, palette, made) if chart.name == name), palette
 
 
@@ -96,7 +96,7 @@ def test_files_are_the_same_each_time_and_no_setting_of_matplotlib_changes(tmp_p
 def test_a_sweep_becomes_lines_over_its_sizes_with_a_cross_where_a_cell_failed() -> None:
     made = sweep(contests=8, backends=5)
     (swept,) = judge(made).sweeps
-    palette = Palette(swept.lines)
+    palette = Palette(made.records)
     over_latency, over_speedup = charts.of_sweep(swept, palette, made)
     assert (over_latency.x.title, over_latency.subject) == (
         "batch",
@@ -111,7 +111,7 @@ def test_a_sweep_becomes_lines_over_its_sizes_with_a_cross_where_a_cell_failed()
 def test_what_is_in_several_reports_names_its_run() -> None:
     conv, mlp = conv_on_cpu()[:2], mlp_on_cuda()[:2]
     both = judge_together([report(conv, run_id="before"), report([*conv, *mlp], run_id="after")])
-    palette = Palette(found.label for contest in both.contests for found in contest.cells)
+    palette = Palette(found.record for contest in both.contests for found in contest.cells)
     subjects = [charts.of_contest(contest, palette, both.report)[0].subject for contest in both.contests]
     assert [subject.rpartition(", ")[2] for subject in subjects] == ["before", "after", "fp16"]
 
@@ -146,7 +146,7 @@ def test_a_chart_with_nothing_to_show_is_not_drawn(tmp_path: Path) -> None:
     assert draw(report([failed(cell("onnx"), Status.CRASH, "signal 11")]), tmp_path) == {}
     made = report(hostile_on_cpu())
     (contest,) = contests_of(made)
-    names = {chart.name for chart in charts.of_contest(contest, Palette(found.label for found in contest.cells), made)}
+    names = {chart.name for chart in charts.of_contest(contest, Palette(found.record for found in contest.cells), made)}
     assert names == (NAMES | {"drift"}) - {"speedup"}  # nothing to be faster than
 
 

@@ -138,16 +138,18 @@ def test_every_output_has_the_table(judgement: Judgement) -> None:
 
 def test_a_figure_shows_the_cost_over_the_sizes(judgement: Judgement) -> None:
     (sweep,) = judgement.sweeps
-    palette = Palette(row.label for contest in judgement.contests for row in contest.cells)
+    palette = Palette(row.record for contest in judgement.contests for row in contest.cells)
     chart = next(one for one in charts.of_sweep(sweep, palette, judgement.report) if one.name == "sweep-dynamic")
     assert [label for label, _ in chart.legend][:2] == ["inductor[dynamic]", "onnx[dynamic]"]
     assert "onnx[dynamic] at seq 64: 1.30x" in " ".join(mark.tip for mark in chart.marks)
 
 
 def test_a_dynamic_build_has_the_hue_of_its_backend() -> None:
-    looks = Palette(["onnx", "onnx[dynamic]", "inductor/dynamic[dynamic]"])
-    assert len({looks(label).light for label in ("onnx", "onnx[dynamic]")}) == 2
-    assert Palette(["onnx"])("onnx").light == looks("onnx").light
+    spans = {"seq": {"low": 16, "high": 64, "built_at": 32}}
+    single, dynamic = failed(cell("onnx"), Status.OOM, ""), failed(cell("onnx", dynamic=spans), Status.OOM, "")
+    looks = Palette([single, dynamic])
+    assert looks("onnx").light == Palette([single])("onnx").light != looks("onnx[dynamic]").light
+    assert looks("onnx").marker != looks("onnx[dynamic]").marker
 
 
 def test_runs_without_a_range_have_no_such_table() -> None:

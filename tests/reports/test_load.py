@@ -93,7 +93,7 @@ def test_every_output_says_the_same(judgement: Judgement, tmp_path: Path) -> Non
 
 def test_the_chart_has_every_window_and_the_objective(judgement: Judgement) -> None:
     contest = judgement.contests[0]
-    palette = Palette(row.label for row in contest.cells)
+    palette = Palette(row.record for row in contest.cells)
     (chart,) = [each for each in of_contest(contest, palette, judgement.report) if each.name == "load"]
     assert len(chart.marks) == sum(len(cell.points) for cell in contest.load.cells) + 1  # type: ignore[union-attr]
     assert "p99 < 20 ms" in chart.marks[-1].tip

@@ -54,7 +54,7 @@ class Drawn:
 def described(made: Report) -> list[Drawn]:
     drawn = []
     for contest in judge(made).contests:
-        palette = Palette(found.label for found in contest.cells)
+        palette = Palette(found.record for found in contest.cells)
         found = charts.of_contest(contest, palette, made)
         drawn.append(Drawn(made, contest, palette, {chart.name: chart for chart in found}))
     return drawn
@@ -222,7 +222,7 @@ def test_titles_of_panels_in_one_file_show_what_differs() -> None:
 def test_a_sweep_has_another_title_over_its_latencies_than_over_its_speedups() -> None:
     made = sweep(contests=3, backends=3)
     (swept,) = judge(made).sweeps
-    over_latency, over_speedup = charts.of_sweep(swept, Palette(swept.lines), made)
+    over_latency, over_speedup = charts.of_sweep(swept, Palette(made.records), made)
     assert "fastest" in over_latency.finding
     last = swept.contests[-1]
     gain = last.best.speedup.value if last.best and last.best.speedup else 0.0
@@ -239,7 +239,7 @@ def test_a_headline_counts_only_contests_with_a_sure_winner() -> None:
 def test_titles_over_many_models_agree_with_the_lines_and_tiles() -> None:
     made = report(suite(5), complete=False)
     judgement = judge(made)
-    (found,), palette = judgement.suites, Palette(row.label for row in judgement.suites[0].rows)
+    (found,), palette = judgement.suites, Palette(made.records)
     profile, speedups = charts.of_suite(found, palette, made)
     lines = {
         mark.look.number: line for mark in profile.marks for line in mark.shapes if mark.look and isinstance(line, Line)

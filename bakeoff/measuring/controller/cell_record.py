@@ -6,10 +6,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from bakeoff import models
+from bakeoff import backends, models
 from bakeoff.measuring.messages import Finished, Ready
 from bakeoff.planning.plan import PlannedCell, command_for
 from bakeoff.records.doubts import Caveat, NarrowReference, Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Extent, Memory, Placement, Status, WarmUp
 from bakeoff.records.store import FirstBuild
@@ -24,7 +25,16 @@ def common_fields(planned: PlannedCell) -> dict[str, Any]:
     return {
         "asked_by_name": planned.asked_by_name,
         "command": command_for(planned.cell, planned.options),
+        "colour": colour_of(planned.cell.backend),
     }
+
+
+def colour_of(backend: str) -> str:
+    """Return the colour that a backend says, or nothing for one that does not load."""
+    try:
+        return backends.create(backend).colour
+    except BakeoffError:
+        return ""
 
 
 def products_of(cell: Cell) -> Precision:

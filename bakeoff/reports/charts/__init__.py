@@ -96,7 +96,7 @@ def draw(judgement: Judgement, folder: Path, png: bool = False) -> list[Path]:
     The latencies and speed-ups of a sweep stand in its own figures, so its contests have none of these.
     """
     contests, sweeps = judgement.contests, judgement.sweeps
-    palette = Palette(cell.label for contest in contests for cell in contest.cells)
+    palette = Palette(cell.record for contest in contests for cell in contest.cells)
     subjects = findings.subjects(contests)
     swept = {id(contest) for sweep in sweeps for contest in sweep.contests}
     charts: dict[str, list[Chart]] = {}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from bakeoff.records.schema import Record
 
 Rgb = tuple[float, float, float]
 WHITE, BLACK = (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)
@@ -23,21 +26,9 @@ variables, for light and for dark."""
 CONTRAST_ON_LIGHT, CONTRAST_ON_DARK = 2.1, 3.0
 """Minimum contrast of a mark with its background, as WCAG 2.2 defines it. Shapes and names tell marks apart, too."""
 
-# Okabe & Ito, "Color Universal Design", 2008; with two greys for those that are no compilers, and two of Paul Tol's
-_COLOURS = {
-    "eager": "#4d4d4d",
-    "torchscript": "#f0e442",
-    "inductor": "#e69f00",
-    "aotinductor": "#d55e00",
-    "onnx": "#0072b2",
-    "openvino": "#56b4e9",
-    "tensorrt": "#009e73",
-    "torch-tensorrt": "#cc79a7",
-    "triton": "#332288",
-    "hotpath": "#882255",
-}
-# Paul Tol's "muted" scheme, for the backends of third parties
-_FURTHER_COLOURS = ["#999933", "#44aa99", "#661100", "#aa4499", "#117733", "#ddcc77"]
+_FURTHER_COLOURS = ("#999933", "#44aa99", "#661100", "#aa4499", "#117733", "#ddcc77")
+"""Paul Tol's "muted" scheme, for backends that say no colour of their own."""
+
 _RAMP = ["#440154", "#3b528b", "#21918c", "#5ec962"]  # viridis without its yellow end
 _MARKERS = "os^DvP"
 
@@ -60,17 +51,16 @@ class Palette:
     Configurations are numbered in the order in which they first appear.
     """
 
-    def __init__(self, labels: Iterable[str]) -> None:
-        self.labels = list(dict.fromkeys(labels))
-        # a dynamic build, `onnx[dynamic]`, is drawn as another mode
-        known = [label.replace("[", "/[", 1).partition("/")[::2] for label in self.labels]
-        unknown = sorted({backend for backend, _ in known} - _COLOURS.keys())
-        colours = _COLOURS | {name: _FURTHER_COLOURS[n % len(_FURTHER_COLOURS)] for n, name in enumerate(unknown)}
+    def __init__(self, records: Iterable[Record]) -> None:
+        cells = {record.cell.label: record for record in records}
+        self.labels = list(cells)
+        colours = _colours_of_backends(cells.values())
         self._looks = {}
-        for number, (label, (backend, mode)) in enumerate(zip(self.labels, known, strict=True)):
-            modes = sorted({other for name, other in known if name == backend and other})
-            step = 1 + modes.index(mode) if mode else 0
-            colour = mixed(parse_hex(colours[backend]), WHITE, min(_LIGHTEST, _LIGHTER_PER_MODE * step))
+        for number, (label, record) in enumerate(cells.items()):
+            # a dynamic build and one in another environment are drawn as another mode
+            variants = sorted(other for other, one in cells.items() if one.cell.backend == record.cell.backend != other)
+            step = 1 + variants.index(label) if label in variants else 0
+            colour = mixed(colours[record.cell.backend], WHITE, min(_LIGHTEST, _LIGHTER_PER_MODE * step))
             self._looks[label] = _look(number, colour, _MARKERS[step % len(_MARKERS)])
 
     def __call__(self, label: str) -> Look:
@@ -86,6 +76,18 @@ class Palette:
         """The page's variable for each light colour: `#0072b2` is `var(--k2)`."""
         names = {colour: f"var(--{name})" for name, colour in LIGHT.items()}
         return {look.light: f"var(--k{look.number})" for look in reversed(self.looks)} | names
+
+
+def _colours_of_backends(records: Iterable[Record]) -> dict[str, Rgb]:
+    """Return the colour that the records say of each backend. One without gets a colour by its name, that no other
+    backend has if there are enough."""
+    said = {record.cell.backend: record.colour for record in records}
+    chosen = {backend: colour for backend, colour in said.items() if colour}
+    for backend in sorted(said.keys() - chosen.keys()):
+        first = zlib.crc32(backend.encode()) % len(_FURTHER_COLOURS)
+        ordered = [*_FURTHER_COLOURS[first:], *_FURTHER_COLOURS[:first]]
+        chosen[backend] = next((colour for colour in ordered if colour not in chosen.values()), ordered[0])
+    return {backend: parse_hex(colour) for backend, colour in chosen.items()}
 
 
 def ramp(labels: Iterable[str]) -> dict[str, Look]:

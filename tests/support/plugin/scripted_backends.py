@@ -43,6 +43,7 @@ def _modes(scripts: Mapping[str, Mapping[str, object]]) -> tuple[Mode, ...]:
 class Null(Backend):
     name = "null"
     description = "scripted behaviour, for tests of the harness"
+    colour = "#b0b0b0"
     takes_ranges = True
     modes = _modes(
         {

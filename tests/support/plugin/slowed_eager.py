@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class EagerSlowedBy3Percent(Eager):
     name = "eager-3-percent-slower"
     description = "eager whose calls are 3 % longer, for checks of the harness"
+    colour = "#b0b0b0"
     slower_by: ClassVar[float] = 0.03
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
