@@ -17,7 +17,8 @@ from bakeoff.judging.decision import Relation, is_decided, relation
 from bakeoff.judging.estimate import Series, series_of
 from bakeoff.judging.fit import Fit, fit
 from bakeoff.records.errors import UsageError
-from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective, Scenario
+from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective
+from bakeoff.records.scenarios import Scenario, ScenarioSpec
 from bakeoff.records.schema import Burst, Conditions, Interval, Ratio, Record, Status
 
 NEAR_CEILING = 0.5
@@ -201,17 +202,16 @@ def fit_load(loads: dict[str, Load]) -> Fit:
 
 def load_series(load: Load) -> Series:
     """Return the turns of one cell that have a value. What disturbed a round is known from its calibration."""
-    return series_of([_as_burst(load.scenario, turn) for turn in load.turns if turn.value is not None])
+    return series_of([_as_burst(load.scenario.spec, turn) for turn in load.turns if turn.value is not None])
 
 
-def _as_burst(scenario: Scenario, turn: LoadTurn) -> Burst:
+def _as_burst(spec: ScenarioSpec, turn: LoadTurn) -> Burst:
     assert turn.value is not None
-    ms = 1e3 / turn.value if scenario.is_rate else turn.value
     return Burst(
         group=turn.group,
         round=turn.round,
         started_s=turn.started_s,
-        samples_ns=[max(1, round(1e6 * ms))],
+        samples_ns=[max(1, round(1e6 * spec.ms_per_request(turn.value)))],
         process=turn.process,
         conditions=Conditions(calibration_ms=turn.calibration_ms),
     )
@@ -226,13 +226,13 @@ def _is_generators(label: str, doubts: Sequence[LoadDoubt]) -> bool:
 
 
 def _loaded_cell(label: str, load: Load, found: Fit, rank: int | None, price_per_hour: float | None) -> LoadedCell:
-    value, interval = None, None
+    value, interval, spec = None, None, load.scenario.spec
     if label in found.latency_ms:
-        value, interval = found.latency_ms[label], found.latency_ci95_ms(label)
-        if load.scenario.is_rate:
-            value = 1e3 / value
-            interval = interval and Interval(low=1e3 / interval.high, high=1e3 / interval.low)
-    rate = value if value is None or load.scenario.is_rate else 1e3 * load.streams / value
+        value = spec.value_from_ms(found.latency_ms[label])
+        if fitted := found.latency_ci95_ms(label):
+            low, high = sorted(map(spec.value_from_ms, (fitted.low, fitted.high)))
+            interval = Interval(low=low, high=high)
+    rate = None if value is None else spec.rate_from(value, load.streams)
     return LoadedCell(
         label=label,
         load=load,
@@ -258,15 +258,15 @@ def _soaked(load: Load, windows: Sequence[LoadWindow]) -> Soaked | None:
     requests = sum(window.requests for window in windows)
     joules = [window.joules for window in windows if window.joules is not None]
     third = max(1, len(windows) // 3)
-    is_offline = load.scenario is Scenario.OFFLINE
-    times = [1e3 / window.rate if is_offline else window.p50_ms for window in windows]
+    has_latencies = not load.scenario.spec.requests_wait_for_all
+    times = [window.p50_ms if has_latencies else 1e3 / window.rate for window in windows]
     before, after = (np.median(part) for part in (times[:third], times[-third:]))
     steps = [np.sign(later - earlier) for earlier, later in itertools.combinations(times, 2) if later != earlier]
     return Soaked(
         seconds=sum(window.seconds for window in windows),
         rate=float(np.mean([window.rate for window in windows])),
-        p50_ms=None if is_offline else _pooled(windows, 0.5, "p50_ms"),
-        p99_ms=None if is_offline else _pooled(windows, 0.99, "p99_ms"),
+        p50_ms=_pooled(windows, 0.5, "p50_ms") if has_latencies else None,
+        p99_ms=_pooled(windows, 0.99, "p99_ms") if has_latencies else None,
         objective_ms=_pooled(windows, load.objective.quantile, "objective_ms") if load.objective else None,
         drift=float(after / before) - 1 if steps and abs(np.mean(steps)) >= TREND else None,
         joules_per_million=sum(joules) / requests * MILLION if len(joules) == len(windows) else None,
@@ -298,7 +298,7 @@ def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
     found: list[LoadDoubt] = []
     label, load = cell.label, cell.load
     if cell.value is not None and load.ceiling is not None:
-        ours, most = (cell.value, load.ceiling) if load.scenario.is_rate else (load.ceiling, cell.value)
+        ours, most = (cell.value, load.ceiling) if load.scenario.spec.is_rate else (load.ceiling, cell.value)
         if ours > NEAR_CEILING * most:
             found.append(NearCeiling(label, cell.value, load.ceiling))
     soak = cell.soak
@@ -308,7 +308,7 @@ def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
     if soak and soak.drift is not None and abs(soak.drift) > DRIFT:
         found.append(LatencyDrifted(label, soak.drift))
     of_turns = [window for turn in load.turns for window in turn.windows]
-    if of_turns and load.scenario is Scenario.SERVER:
+    if of_turns and load.scenario.spec.sends_at_rate:
         seconds = float(np.median([window.seconds for window in of_turns]))
         if seconds < LONG_WINDOW_S:
             found.append(ShortWindows(label, seconds))

@@ -16,8 +16,9 @@ from pydantic import Field, JsonValue, TypeAdapter
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.device import Device
-from bakeoff.records.load import LoadWindow, Scenario, ServingSettings
+from bakeoff.records.load import LoadWindow, ServingSettings
 from bakeoff.records.precision import Precision
+from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import (
     Accuracy,
     Ceilings,

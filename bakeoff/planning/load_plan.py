@@ -7,17 +7,13 @@ from dataclasses import dataclass
 
 from bakeoff.planning.sampling_plan import MIN_PROCESSES
 from bakeoff.records.errors import UsageError, unknown
-from bakeoff.records.load import Objective, Scenario
+from bakeoff.records.load import Objective
+from bakeoff.records.scenarios import Scenario, ScenarioSpec
 
 PERCENTILES = ("p50", "p90", "p95", "p99", "p999")
 
 USUAL_MIN_TIME_S = 1.5
-"""With this `--min-time` a window lasts `WINDOW_S` or `SERVER_WINDOW_S`. Windows get shorter and longer with it."""
-
-WINDOW_S = 1.0
-SERVER_WINDOW_S = 2.0
-"""A window begins without a queue, and a rate that is a little too high needs time to build one. In simulated queues,
-rates found in windows of 2 s are 1 to 7 % above those of a long run, and 5 to 18 % above them with half a second."""
+"""With this `--min-time` a window lasts the scenario's `window_s`. Windows get shorter and longer with it."""
 
 SHORTEST_WINDOW_S = 0.25
 
@@ -27,15 +23,10 @@ MIN_REQUESTS = 200
 MAX_WINDOW_S = 4.0
 """A window does not get longer than this for the sake of `MIN_REQUESTS`."""
 
-ROUNDS = {Scenario.SERVER: 2}
-USUAL_ROUNDS = 6
-"""Turns of each cell in each of its processes. A turn of the scenario `server` is a search of several windows. Without
-three processes an interval needs six turns."""
+ROUNDS_OF_FEW_PROCESSES = 6
+"""Turns of each cell in each of its processes, where there are too few processes for an interval."""
 
 SOAK_PARTS = 6
-
-WINDOWS_OF_TURN = 3
-"""Usual number of windows in a turn of the scenario `server`."""
 
 WINDOWS_OF_SEARCH = 14
 """The search for settings usually takes as long as so many windows of a turn."""
@@ -49,7 +40,11 @@ class LoadPlan:
     streams: int = 1
     objective: Objective | None = None
     soak_s: float = 0.0
-    window_s: float = SERVER_WINDOW_S
+    window_s: float = Scenario.SERVER.spec.window_s
+
+    @property
+    def spec(self) -> ScenarioSpec:
+        return self.scenario.spec
 
     @classmethod
     def parse(cls, load: str, slo: str, soak_s: float, min_time_s: float) -> LoadPlan | None:
@@ -60,21 +55,19 @@ class LoadPlan:
             return None
         scenario, streams = parse_scenario(load)
         objective = parse_objective(slo) if slo else None
-        if (scenario is Scenario.SERVER) != (objective is not None):
+        if scenario.spec.sends_at_rate != (objective is not None):
             missing = "needs an objective: add --slo 'p99_ms<20'" if objective is None else "takes no --slo"
             raise UsageError(f"--load {load} {missing}")
-        usual_s = SERVER_WINDOW_S if scenario is Scenario.SERVER else WINDOW_S
-        window_s = max(SHORTEST_WINDOW_S, usual_s * min_time_s / USUAL_MIN_TIME_S)
+        window_s = max(SHORTEST_WINDOW_S, scenario.spec.window_s * min_time_s / USUAL_MIN_TIME_S)
         return cls(scenario, streams, objective, soak_s, window_s)
 
     def rounds_in(self, processes: int) -> int:
         """Return how many turns a cell has in each of so many processes."""
-        return ROUNDS.get(self.scenario, USUAL_ROUNDS) if processes >= MIN_PROCESSES else USUAL_ROUNDS
+        return self.spec.rounds if processes >= MIN_PROCESSES else ROUNDS_OF_FEW_PROCESSES
 
     def turns_s(self, processes: int) -> float:
         """Return the seconds that the turns of a cell usually take in each of so many processes."""
-        windows = WINDOWS_OF_TURN if self.scenario is Scenario.SERVER else 1
-        return self.rounds_in(processes) * windows * self.window_s
+        return self.rounds_in(processes) * self.spec.windows_per_turn * self.window_s
 
     @property
     def once_s(self) -> float:
@@ -91,12 +84,12 @@ def parse_scenario(text: str) -> tuple[Scenario, int]:
     name, colon, streams = text.partition(":")
     if name not in set(Scenario):
         raise unknown("scenario", name, [*Scenario], "--load takes single-stream, multi-stream:8, server or offline")
-    if name != Scenario.MULTI_STREAM and colon:
+    scenario = Scenario(name)
+    if colon and not scenario.spec.takes_streams:
         raise UsageError(f"--load {text}: only multi-stream takes a number")
     if colon and not (streams.isdecimal() and int(streams) > 0):
         raise UsageError(f"--load {text}: write multi-stream:N with the number of requests that come together")
-    usual = 8 if name == Scenario.MULTI_STREAM else 1
-    return Scenario(name), int(streams) if colon else usual
+    return scenario, int(streams) if colon else scenario.spec.usual_streams
 
 
 def parse_objective(text: str) -> Objective:

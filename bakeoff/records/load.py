@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
 from bakeoff.records.conditions import Conditions
 from bakeoff.records.frozen import Frozen
+from bakeoff.records.scenarios import Scenario
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Scenario(StrEnum):
-    """How requests arrive. These are MLPerf's four scenarios."""
-
-    SINGLE_STREAM = "single-stream"  # one request after the other
-    MULTI_STREAM = "multi-stream"  # several requests together, one group after the other
-    SERVER = "server"  # at random times of a fixed mean rate, whether or not earlier ones are answered
-    OFFLINE = "offline"  # all at once
-
-    @property
-    def is_rate(self) -> bool:
-        """Return True if the scenario's result is a rate, and False if it is a latency."""
-        return self in (Scenario.SERVER, Scenario.OFFLINE)
 
 
 class Objective(Frozen):

@@ -16,7 +16,7 @@ from bakeoff.judging.load import (
     ShortWindows,
     SoakMissed,
 )
-from bakeoff.records.load import Scenario, ServingSettings
+from bakeoff.records.load import ServingSettings
 from bakeoff.reports import format
 from bakeoff.reports.column import Column, Output, Raw, shown_in
 from bakeoff.reports.format import NONE
@@ -32,7 +32,7 @@ EVEN_SHARE = 0.2
 def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
     """Return every column of the table of load, in the order of reading."""
     of = load.objective.percentile if load.objective else "p99"
-    is_rate = load.scenario.is_rate
+    is_rate = load.scenario.spec.is_rate
 
     def ends(cell: LoadedCell) -> tuple[float, float] | None:
         return (cell.interval.low, cell.interval.high) if cell.interval else None
@@ -115,8 +115,7 @@ def verdict(load: LoadJudgement) -> str:
         reasons = listed([f"{cell.label}: {cell.load.reason or 'no turn has a value'}" for cell in load.cells])
         return f"under load nothing could be ranked ({reasons})."
     best, *others = load.ranked
-    verb = "carries" if load.scenario.is_rate else "answers in"
-    told = f"{best.label} {verb} {_with_interval(load, best)}{_condition(load)}"
+    told = f"{best.label} {load.scenario.spec.verb} {_with_interval(load, best)}{_condition(load)}"
     rest = "".join(f", {cell.label} {_with_interval(load, cell, unit=False)}" for cell in others)
     if load.tied:
         how = "are not told apart yet" if load.is_open else "tie"
@@ -180,7 +179,7 @@ def _left_out(load: LoadJudgement) -> list[str]:
 
 
 def _scenario(load: LoadJudgement) -> str:
-    name = f"{load.scenario}:{load.streams}" if load.scenario is Scenario.MULTI_STREAM else str(load.scenario)
+    name = f"{load.scenario}:{load.streams}" if load.scenario.spec.takes_streams else str(load.scenario)
     return f"{name}{_condition(load)}"
 
 
@@ -197,16 +196,12 @@ def _with_interval(load: LoadJudgement, cell: LoadedCell, unit: bool = True) -> 
         is_even = half < EVEN_SHARE * cell.value
         low, high, width = (_value(load, each, unit=False) for each in (ends.low, ends.high, half))
         text += f" ± {width}" if is_even else f" [{low}, {high}]"
-    return f"{text}{_unit(load)}" if unit else text
+    return f"{text} {load.scenario.spec.unit}" if unit else text
 
 
 def _value(load: LoadJudgement, value: float, unit: bool = True) -> str:
-    text = rate(value) if load.scenario.is_rate else format.milliseconds(value)
-    return f"{text}{_unit(load)}" if unit else text
-
-
-def _unit(load: LoadJudgement) -> str:
-    return " requests/s" if load.scenario.is_rate else " ms"
+    text = rate(value) if load.scenario.spec.is_rate else format.milliseconds(value)
+    return f"{text} {load.scenario.spec.unit}" if unit else text
 
 
 def _counted(number: int, noun: str) -> str:

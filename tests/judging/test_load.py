@@ -16,7 +16,8 @@ from bakeoff.judging.load import (
     SoakMissed,
     judge_load,
 )
-from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective, Scenario, ServingSettings
+from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective, ServingSettings
+from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Record, Status
 from tests.reports.samples import once
 

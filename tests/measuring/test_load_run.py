@@ -20,7 +20,8 @@ from bakeoff.measuring.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WIN
 from bakeoff.measuring.messages import LoadTaken, TakeLoad
 from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan
 from bakeoff.records.doubts import ProcessLost
-from bakeoff.records.load import Load, Objective, Scenario, ServingSettings, TriedSettings
+from bakeoff.records.load import Load, Objective, ServingSettings, TriedSettings
+from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell, Status
 from tests.support.scripted import HANG, SEGFAULT, WRONG, Script, plan_of, run_contest, window_of_load
 

@@ -21,7 +21,8 @@ from bakeoff.measuring.worker.instances import Instances, started
 from bakeoff.measuring.worker.load import LoadServer
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.device import Device
-from bakeoff.records.load import Scenario, ServingSettings
+from bakeoff.records.load import ServingSettings
+from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell
 
 

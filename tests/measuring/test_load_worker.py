@@ -16,7 +16,8 @@ pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed
 from bakeoff.measuring.messages import TakeLoad
 from bakeoff.measuring.worker.instances import Answer, Instances, Request
 from bakeoff.measuring.worker.load import generate, load_generator
-from bakeoff.records.load import Scenario, ServingSettings
+from bakeoff.records.load import ServingSettings
+from bakeoff.records.scenarios import Scenario
 
 
 def opened(answer: Answer) -> Callable[[], contextlib.AbstractContextManager[Answer]]:

@@ -7,7 +7,8 @@ import pytest
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import Request, plan
 from bakeoff.records.errors import UsageError
-from bakeoff.records.load import Objective, Scenario
+from bakeoff.records.load import Objective
+from bakeoff.records.scenarios import Scenario
 
 
 def test_an_objective_belongs_to_the_scenario_server() -> None:

@@ -19,7 +19,7 @@ from bakeoff.planning.time_plan import (
     likely_to_run,
     usual_build_s,
 )
-from bakeoff.records.load import Scenario
+from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell
 
 SAMPLING = SamplingPlan.lasting(1.5)

@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from bakeoff.judging.judgement import Judgement, judge
-from bakeoff.records.load import Scenario, TriedSettings
 from bakeoff.records.load import ServingSettings as Settings
+from bakeoff.records.load import TriedSettings
+from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Record
 from bakeoff.reports import load
 from bakeoff.reports.charts import Palette, of_contest

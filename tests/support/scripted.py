@@ -47,7 +47,8 @@ from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.artifacts import Artifacts
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import BakeoffError
-from bakeoff.records.load import LoadWindow, Scenario
+from bakeoff.records.load import LoadWindow
+from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import (
     DRIVERS_ACCOUNT,
     Accuracy,

@@ -12,7 +12,8 @@ from bakeoff.backends.base import ServingKnobs
 from bakeoff.measuring.controller.rate_search import RateSearch
 from bakeoff.measuring.messages import LoadTaken, TakeLoad
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
-from bakeoff.records.load import Load, LoadTurn, LoadWindow, Scenario, ServingSettings, TriedSettings
+from bakeoff.records.load import Load, LoadTurn, LoadWindow, ServingSettings, TriedSettings
+from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell
 
 Take = Callable[[TakeLoad], LoadTaken]
@@ -177,7 +178,7 @@ class CellUnderLoad:
         if taken.window.failed:
             return TriedSettings(settings=settings, value=None, reason=failures_of(taken.window))
         capacity = taken.window.rate
-        if self._plan.scenario is Scenario.SERVER:
+        if self._plan.spec.sends_at_rate:
             if best is not None and (reason := self._why_not_searched(best, settings, capacity, seed)):
                 return TriedSettings(settings=settings, value=None, windows=[taken.window], reason=reason)
             value, windows = self._search(settings, FIRST_SHARE * capacity, seed, SEARCH_SHARE, capacity)
@@ -252,20 +253,21 @@ class CellUnderLoad:
     def _lead(self, holder: float | None, other: float | None) -> float:
         """Return how many times less a request costs with the `other` value, in logarithms."""
         assert holder is not None and other is not None
-        return math.log(cost_ms(self._plan.scenario, holder) / cost_ms(self._plan.scenario, other))
+        ms_per_request = self._plan.spec.ms_per_request
+        return math.log(ms_per_request(holder) / ms_per_request(other))
 
     def _measure(
         self, settings: ServingSettings, value: float, seed: int, share: float = 1.0, is_turn: bool = False
     ) -> tuple[float | None, list[LoadWindow]]:
         """Return the value of a turn, with its windows. `value` is what an earlier one had."""
-        if self._plan.scenario is Scenario.SERVER:
+        if self._plan.spec.sends_at_rate:
             return self._search(settings, value, seed, share, None, is_turn)
         order = self._order(settings, self._rate_of(value) if is_turn else value, seed, share, is_turn)
         taken = self._take(order)
         if taken.window is None or taken.window.failed:
             return None, [taken.window] if taken.window else []
         window = taken.window
-        return window.rate if self._plan.scenario is Scenario.OFFLINE else window.p50_ms, [window]
+        return self._value_of(window), [window]
 
     def _search(
         self,
@@ -299,9 +301,9 @@ class CellUnderLoad:
     def _ceiling(self, settings: ServingSettings, seed: int, value: float | None) -> float | None:
         """Return the value that the generator reaches with these settings where answering takes no time."""
         order = self._order(settings, CEILING_RATE, seed, SEARCH_SHARE).model_copy(update={"answers_nothing": True})
-        if self._plan.scenario is not Scenario.SERVER:
+        if not self._plan.spec.sends_at_rate:
             window = self._take(order).window
-            return None if window is None else window.rate if self._plan.scenario is Scenario.OFFLINE else window.p50_ms
+            return None if window is None else self._value_of(window)
         assert self._plan.objective is not None
         start = max(CEILING_RATE, 2 * (value or 0.0))
         search = RateSearch(self._plan.objective.limit_ms, start, step=2.0, most_windows=CEILING_WINDOWS)
@@ -320,23 +322,27 @@ class CellUnderLoad:
             settings=settings,
             rate=rate,
             seconds=seconds,
-            min_requests=plan.requests_of(rate, share) if plan.scenario is Scenario.SERVER else 1,
+            min_requests=plan.requests_of(rate, share) if plan.spec.sends_at_rate else 1,
             streams=plan.streams,
             seed=seed,
             quantile=plan.objective.quantile if plan.objective else 0.99,
             shed_after_ms=SHED_FACTOR * plan.objective.limit_ms if plan.objective else None,
-            keeps_latencies=keeps and plan.scenario is not Scenario.OFFLINE,
+            keeps_latencies=keeps and not plan.spec.requests_wait_for_all,
             keeps_other=self._compares,
         )
 
     def _rate_of(self, value: float) -> float:
         """Return the requests per second of a turn's value."""
-        return value if self._plan.scenario.is_rate else 1e3 * self._plan.streams / value
+        return self._plan.spec.rate_from(value, self._plan.streams)
+
+    def _value_of(self, window: LoadWindow) -> float:
+        """Return the value of a turn with this one window."""
+        return window.rate if self._plan.spec.is_rate else window.p50_ms
 
     def _batches(self) -> Sequence[int]:
         """Return the sizes to try. Requests that come one by one cannot share a call."""
         has_batch = isinstance(self._cell.dimensions.get("batch"), int)
-        return BATCHES if has_batch and self._plan.scenario is not Scenario.SINGLE_STREAM else ()
+        return BATCHES if has_batch and self._plan.spec.puts_requests_together else ()
 
     def _left_out(self, knobs: ServingKnobs) -> list[str]:
         found = [] if knobs.instance else [f"{self._cell.backend} answers one call at a time: one instance"]
@@ -375,11 +381,6 @@ def is_settled(leads: Sequence[float]) -> bool:
     error = max(statistics.stdev(leads), LEAST_NOISE) / math.sqrt(len(leads))
     mean = statistics.mean(leads)
     return mean - 2 * error > 0 or mean + 2 * error < math.log(WORTH)
-
-
-def cost_ms(scenario: Scenario, value: float) -> float:
-    """Return the milliseconds for a request: less is better in every scenario."""
-    return 1e3 / value if scenario.is_rate else value
 
 
 def failures_of(window: LoadWindow) -> str:

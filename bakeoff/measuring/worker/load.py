@@ -26,7 +26,7 @@ from bakeoff.measuring.worker.bench import Bench, explain, is_out_of_memory
 from bakeoff.measuring.worker.instances import Instances, Request, nothing, started
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError, Unavailable
-from bakeoff.records.load import LoadWindow, Scenario, ServingSettings
+from bakeoff.records.load import LoadWindow, ServingSettings
 
 SAMPLES = 1024
 """The generator draws from so many requests. Their inputs are the cell's sets in turn."""
@@ -116,11 +116,11 @@ class LoadServer:
         bench.device_memory.sample()
         latencies_ms = latencies_ns / 1e6
         finished_s = float(np.max(sent_s + latencies_ns / 1e9) - np.min(sent_s))
-        is_server = order.scenario is Scenario.SERVER
-        span_s = max(float(np.max(sent_s) - np.min(sent_s)), 1e-9) if is_server else finished_s
-        intervals = max(1, len(sent_s) - 1) if is_server else len(sent_s)
+        sends_at_rate = order.scenario.spec.sends_at_rate
+        span_s = max(float(np.max(sent_s) - np.min(sent_s)), 1e-9) if sends_at_rate else finished_s
+        intervals = max(1, len(sent_s) - 1) if sends_at_rate else len(sent_s)
         return LoadWindow(
-            asked_rate=order.rate if is_server else None,
+            asked_rate=order.rate if sends_at_rate else None,
             rate=intervals / span_s,
             requests=len(latencies_ns),
             failed=instances.failed,
@@ -191,15 +191,10 @@ def generate(
 def _settings_of(generator: ModuleType, order: TakeLoad) -> Any:
     settings = generator.TestSettings()
     settings.mode = generator.TestMode.PerformanceOnly
-    settings.scenario = {
-        Scenario.SINGLE_STREAM: generator.TestScenario.SingleStream,
-        Scenario.MULTI_STREAM: generator.TestScenario.MultiStream,
-        Scenario.SERVER: generator.TestScenario.Server,
-        Scenario.OFFLINE: generator.TestScenario.Offline,
-    }[order.scenario]
+    settings.scenario = getattr(generator.TestScenario, order.scenario.spec.generator_name)
     settings.min_duration_ms = max(1, round(1e3 * order.seconds))
     settings.max_duration_ms = round(1e3 * MAX_OVERTIME * max(order.seconds, order.min_requests / order.rate))
-    settings.min_query_count = order.min_requests if order.scenario is not Scenario.OFFLINE else 1
+    settings.min_query_count = 1 if order.scenario.spec.requests_wait_for_all else order.min_requests
     settings.server_target_qps = settings.offline_expected_qps = order.rate
     settings.server_target_latency_ns = 10**15  # we judge the latencies ourselves
     settings.single_stream_expected_latency_ns = round(1e9 / order.rate)
