@@ -58,6 +58,13 @@ class Precision(StrEnum):
         return _TABLE[self].max_times_eager_rmse
 
     @property
+    def epsilon(self) -> float:
+        """The distance from 1 to the next number in the type of the operands of products: a unit in the last place."""
+        return {"fp32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-7, "fp16": 2.0**-10, "int8": 2.0**-7, "fp8": 2.0**-3}[
+            self.products
+        ]
+
+    @property
     def max_relative_rmse(self) -> float:
         """The largest RMSE relative to the reference's root mean square. For int8 and fp8 that is noise of a tenth of
         the signal's power (10 dB). All zeros would be at 1, unrelated values at 1.4; torchao's own tests ask 20 dB of

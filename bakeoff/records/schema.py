@@ -295,11 +295,11 @@ class Accuracy(Frozen):
     relative_rmse: float  # rmse / root mean square of the reference; without the changes that are unheld
     max_abs_error: float
     eager_rmse: float | None  # eager's in the same precision on the same device
-    allclose: bool
-    rtol: float
+    allclose: bool  # as exact as the type can be expected to be, whatever eager's error is
+    rtol: float  # the RMSE relative to the output that is rounding; of quantised precisions and training, of each value
     atol: float
     passed: bool
-    rule: str  # what decided: "allclose", "rmse <= 2x eager", or what failed
+    rule: str  # what decided: "no more than rounding", "at most 2x eager's error", "allclose", or what failed
     rmse_after: float | None = None  # checked once more after the last burst
     changes: int = 0  # parameters whose change by a training step was checked
     changes_unheld: int = 0  # of these: the precision is too coarse to hold the change, even eager's

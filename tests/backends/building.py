@@ -126,7 +126,7 @@ def reference_of(cell: Cell) -> accuracy.Reference:
         module, sets = place(load(cell), cell)
         with simulation.rounded(cell.precision, module, sets):
             eager = run_eager(module, sets)
-    return accuracy.Reference(exact, accuracy.rmse_per_output(eager, exact))
+    return accuracy.Reference(exact, *accuracy.errors_of_eager(eager, exact))
 
 
 def tensors_of(module: torch.nn.Module, inputs: Inputs) -> tuple[torch.Tensor, ...]:

@@ -312,7 +312,7 @@ def reference_of(one: Built) -> accuracy.Reference:
     for dtype in (torch.float64, torch.float32):
         model = load(one.cell)
         outputs.append(run_eager(*place(model, one.cell, dtype), training_of(model, one.cell)))
-    return accuracy.Reference(outputs[0], accuracy.rmse_per_output(outputs[1], outputs[0]))
+    return accuracy.Reference(outputs[0], *accuracy.errors_of_eager(outputs[1], outputs[0]))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -53,9 +53,9 @@ def checked(task: str, precision: str, change: Callable[[Training], None] = lamb
     training = training_on(other, cell)
     change(training)
     ours = run_eager(other.module, sets, training)
-    rmse = accuracy.rmse_per_output(outputs, reference)
+    errors = accuracy.errors_of_eager(outputs, reference)
     return accuracy.check(
-        ours, accuracy.Reference(reference, rmse), Precision(precision), training.describe_outputs(sets[0])
+        ours, accuracy.Reference(reference, *errors), Precision(precision), training.describe_outputs(sets[0])
     )
 
 

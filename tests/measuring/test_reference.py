@@ -146,7 +146,7 @@ def test_a_model_that_fails_raises_its_own_error_before_anything_exact_is_comput
 
 def test_the_reference_says_what_it_was_computed_in(tmp_path: Path) -> None:
     for name in ("float64", "float32"):
-        made = accuracy.Reference(((torch.ones(2),),), (0.5,), name, why_narrower=f"not {name}")
+        made = accuracy.Reference(((torch.ones(2),),), (0.5,), computed_in=name, why_narrower=f"not {name}")
         made.save(tmp_path / name)
         loaded = accuracy.Reference.load(tmp_path / name)
         assert (loaded.computed_in, loaded.why_narrower) == (name, f"not {name}")

@@ -137,7 +137,7 @@ def test_its_error_leaves_room_under_the_cap(model: str, precision: str, low: fl
         exact = run_eager(*place(load(cell), cell, torch.float64))
         module, sets = place(load(cell), cell)
         with simulation.rounded(Precision(precision), module, sets):
-            (rmse,) = accuracy.rmse_per_output(run_eager(module, sets), exact)
+            (rmse,) = accuracy.errors_of_eager(run_eager(module, sets), exact).rmse
     scale = float(torch.cat([one[0].reshape(-1) for one in exact]).square().mean().sqrt())
     assert low < rmse / scale < high
     assert high * cell.precision.max_times_eager_rmse <= cell.precision.max_relative_rmse

@@ -1,8 +1,11 @@
 """Is it right? Each cell's outputs are compared with the reference: the same model and inputs in float64.
 
-A cell passes when every output is close to the reference by torch.testing's tolerances for its precision, or when its
-RMSE is at most two or three times that of eager in the same precision on the same device. A compiler may round
-differently. It may not be much worse than what it compiles.
+A cell passes when the error of every output is no more than rounding (`worker.tolerance`), or at most two or three
+times that of eager in the same precision on the same device. That holds over all values, in each channel and row, and
+for the worst value. A compiler may round differently. It may not be much worse than what it compiles.
+
+Quantised precisions and training have one limit for all values of an output. It passes when every value is close by
+torch.testing's tolerances, or when its RMSE is within a multiple of eager's.
 
 For int8 and fp8, eager computes with rounded operands (`worker.simulation`): that works on every device and
 depends on no library that is measured. Three times its RMSE is allowed, because backends choose ranges in different
@@ -20,10 +23,11 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.generating import Greedy
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.records.schema import Accuracy
@@ -49,6 +53,9 @@ zero. In bfloat16 eager's errors are below 0.8 or above 0.95 in all our models."
 MAX_TRAINING_ERROR = 0.95
 """The largest error of a training output relative to its size, where eager's is below `HELD_BELOW`."""
 
+MIN_SLICE_ELEMENTS = 4
+"""The RMSE of a slice of fewer values means no more than the largest error does."""
+
 PIECE_ELEMENTS = 2**18
 """So many elements are compared at once: the intermediate results then stay in a CPU's cache, which is four times as
 fast."""
@@ -60,11 +67,21 @@ Outputs = tuple["torch.Tensor", ...]
 
 
 @dataclass(frozen=True)
+class ErrorSpread:
+    """How eager's error of one output is spread: its largest one, and for the slices along each dimension two rows, the
+    RMSE of each slice and the root mean square of its reference."""
+
+    largest: float
+    slices: Mapping[int, torch.Tensor]
+
+
+@dataclass(frozen=True)
 class Reference:
     """For each input set the outputs in float64, and for each output the RMSE of eager in the cells' precision."""
 
     outputs: tuple[Outputs, ...]
     eager_rmse: tuple[float, ...]
+    eager_spread: tuple[ErrorSpread, ...] = ()  # for each output; empty: only its RMSE is known
     computed_in: str = "float64"  # a narrower type where float64 could not be had
     in_float32: tuple[str, ...] = ()  # operators that lack float64 and ran in float32
     greedy: Greedy | None = None  # the tokens that eager generates in the cells' precision
@@ -81,9 +98,12 @@ class Reference:
             for index, outputs in enumerate(self.outputs)
             for number, tensor in enumerate(outputs)
         }
+        for number, spread in enumerate(self.eager_spread):
+            tensors |= {f"slices.{number}.{dimension}": rows for dimension, rows in spread.slices.items()}
         partial = path.with_suffix(".partial")
         known = {
             "eager_rmse": json.dumps(self.eager_rmse),
+            "eager_largest": json.dumps([spread.largest for spread in self.eager_spread]),
             "computed_in": self.computed_in,
             "in_float32": json.dumps(self.in_float32),
             "why_narrower": self.why_narrower,
@@ -99,15 +119,18 @@ class Reference:
         from safetensors import safe_open
 
         sets: dict[int, dict[int, torch.Tensor]] = {}
+        slices: dict[int, dict[int, torch.Tensor]] = {}
         with safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118 - not a mapping
-                index, number = map(int, key.split("."))
-                sets.setdefault(index, {})[number] = file.get_tensor(key)
+                *kind, index, number = key.split(".")
+                (slices if kind else sets).setdefault(int(index), {})[int(number)] = file.get_tensor(key)
             known = file.metadata()
+        largest = json.loads(known["eager_largest"])
         outputs = tuple(tuple(sets[index][number] for number in sorted(sets[index])) for index in sorted(sets))
         return cls(
             outputs,
             tuple(json.loads(known["eager_rmse"])),
+            tuple(ErrorSpread(error, slices.get(number, {})) for number, error in enumerate(largest)),
             known.get("computed_in", "float64"),
             tuple(json.loads(known.get("in_float32", "[]"))),
             Greedy.from_json(known["greedy"]) if "greedy" in known else None,
@@ -160,16 +183,17 @@ def check(
     if not_finite:
         rule = f"{not_finite} value(s) not finite where the reference's are"
     elif wrong:
-        rule = max(wrong, key=lambda one: one.excess).reason
+        worst = max(wrong, key=lambda one: one.excess)
+        rule = f"{worst.reason}; {_worst_value(outputs, reference.outputs, worst.number)}"
     else:
-        rule = "allclose" if allclose else f"rmse <= {precision.max_times_eager_rmse:g}x eager"
+        rule = checked[0].why_close if allclose else f"at most {precision.max_times_eager_rmse:g}x eager's error"
     return Accuracy(
         rmse=_worst([one.errors.rmse for one in checked]),
         relative_rmse=max(one.relative_rmse for one in checked if one.is_wrong or not one.is_unheld),
         max_abs_error=max(one.errors.max_abs_error for one in checked),
         eager_rmse=eager_rmse,
         allclose=allclose,
-        rtol=precision.rtol,
+        rtol=checked[0].rtol,
         atol=max(one.tolerance for one in checked),
         passed=not not_finite and not wrong,
         rule=rule,
@@ -178,9 +202,63 @@ def check(
     )
 
 
-def rmse_per_output(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> tuple[float, ...]:
-    """Return the RMSE of each output over all input sets."""
-    return tuple(errors.rmse for errors in _errors(outputs, reference, 0.0))
+class EagerErrors(NamedTuple):
+    """The RMSE of each of eager's outputs over all input sets, and how its error is spread."""
+
+    rmse: tuple[float, ...]
+    spread: tuple[ErrorSpread, ...]
+
+
+def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> EagerErrors:
+    """Compare eager's outputs of every input set with the reference's."""
+    import torch
+
+    found = _errors(outputs, reference, 0.0)
+    spreads = []
+    for number, errors in enumerate(found):
+        sizes = _SliceSums()
+        for exact in reference:
+            known = exact[number].detach().to(torch.float64)
+            sizes.add(torch.where(torch.isfinite(known), known, 0.0).square())
+        slices = {
+            dimension: torch.stack((rmse, sizes.root_mean_squares[dimension])).cpu()
+            for dimension, rmse in errors.slices.root_mean_squares.items()
+        }
+        spreads.append(ErrorSpread(errors.max_abs_error, slices))
+    return EagerErrors(tuple(errors.rmse for errors in found), tuple(spreads))
+
+
+class _SliceSums:
+    """The sums of squares of the slices along each dimension, over all input sets. The last values of a dimension count
+    for as many sets as have them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, torch.Tensor] = {}
+        self._counts: dict[int, torch.Tensor] = {}
+
+    def add(self, squares: torch.Tensor) -> None:
+        import torch
+
+        for dimension, length in enumerate(squares.shape):
+            if length < 2 or squares.numel() < MIN_SLICE_ELEMENTS * length:
+                continue
+            others = [one for one in range(squares.dim()) if one != dimension]
+            sums = squares.sum(others) if others else squares
+            counts = torch.full_like(sums, squares.numel() / length)
+            for known, new in ((self._sums, sums), (self._counts, counts)):
+                known[dimension] = _added(known[dimension], new) if dimension in known else new
+
+    @property
+    def root_mean_squares(self) -> dict[int, torch.Tensor]:
+        return {dimension: (sums / self._counts[dimension]).sqrt() for dimension, sums in self._sums.items()}
+
+
+def _added(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the sum of two vectors, of which the shorter one ends in zeros."""
+    longer, shorter = (one, other) if one.numel() >= other.numel() else (other, one)
+    total = longer.clone()
+    total[: shorter.numel()] += shorter
+    return total
 
 
 @dataclass
@@ -195,15 +273,23 @@ class _Errors:
     reference_values: int = 0
     reference_squares: float = 0.0
     not_finite: int = 0  # NaN or infinite where the reference is not, or not in the same way
+    slices: _SliceSums = field(default_factory=_SliceSums)
 
     def add(self, ours: torch.Tensor, reference: torch.Tensor, piece_elements: int | None) -> None:
         """Compare on the device of `ours`, a piece at a time: outputs may fill most of it, and a host is slow."""
+        import torch
+
+        shape = ours.shape
         ours, reference = ours.detach().reshape(-1), reference.detach().reshape(-1)
+        squares = torch.empty(ours.shape, dtype=torch.float64, device=ours.device)
         size = piece_elements or (PIECE_ELEMENTS_ON_GPU if ours.is_cuda else PIECE_ELEMENTS)
         for start in range(0, ours.numel(), size):
-            self._add_piece(ours[start : start + size], reference[start : start + size])
+            piece = slice(start, start + size)
+            squares[piece] = self._add_piece(ours[piece], reference[piece])
+        self.slices.add(squares.view(shape))
 
-    def _add_piece(self, ours: torch.Tensor, reference: torch.Tensor) -> None:
+    def _add_piece(self, ours: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+        """Add the errors of a piece, and return their squares."""
         import torch
 
         reference = reference.to(ours.device, torch.float64)
@@ -213,9 +299,10 @@ class _Errors:
         error = torch.where(is_compared, ours - reference, 0.0).abs_()
         known = torch.where(is_known, reference, 0.0).abs_()
         is_same = is_compared | (ours == reference) | (torch.isnan(ours) & torch.isnan(reference))
+        squared: torch.Tensor = error.square()
         found = (
             is_compared.sum(),
-            error.square().sum(),
+            squared.sum(),
             error.max(),
             (error - self.rtol * known).max(),
             is_known.sum(),
@@ -233,6 +320,7 @@ class _Errors:
         self.reference_values += int(reference_values)
         self.reference_squares += reference_squares
         self.not_finite += int(not_finite)
+        return squared
 
     @property
     def rmse(self) -> float:
@@ -268,44 +356,24 @@ def _errors(
 class _CheckedOutput:
     """One output with what it is measured by."""
 
+    number: int
     errors: _Errors
-    label: str
-    eager_rmse: float
-    max_times_eager: float
     yardstick: float  # the error is told relative to this
-    size: float  # the error of an output of zeros; the yardstick where zeros are right
-    limit: float  # the largest RMSE without being close
+    excess: float  # how many times as large as its limit the error is; the largest such share if there are several
+    reason: str  # why it is wrong, if it is
+    is_close: bool  # as exact as the type can be expected to be
+    why_close: str
+    rtol: float
     tolerance: float  # the absolute one
-    is_unheld: bool  # the type cannot hold the change, so nothing can be told of it
-
-    @property
-    def is_close(self) -> bool:
-        return self.errors.are_close(self.tolerance)
+    is_unheld: bool = False  # the type cannot hold the change, so nothing can be told of it
 
     @property
     def is_wrong(self) -> bool:
-        return not (self.is_close or self.errors.rmse <= self.limit)
-
-    @property
-    def excess(self) -> float:
-        if self.limit > 0:
-            return self.errors.rmse / self.limit
-        return math.inf if self.errors.rmse > 0 else 0.0
+        return self.excess > 1
 
     @property
     def relative_rmse(self) -> float:
         return self.errors.rmse / self.yardstick if self.yardstick else self.errors.rmse
-
-    @property
-    def reason(self) -> str:
-        """Why it is wrong."""
-        reason = (
-            f"{self.label}: rmse {self.errors.rmse:.2g}, eager's {self.eager_rmse:.2g}; "
-            f"neither allclose nor within {self.max_times_eager:g}x"
-        )
-        if self.limit < self.max_times_eager * self.eager_rmse < math.inf:
-            reason += f" and {self.limit / self.size:.2g} of the output"
-        return reason
 
 
 def _checked_outputs(
@@ -314,10 +382,69 @@ def _checked_outputs(
     precision: Precision,
     training_outputs: Sequence[TrainingOutput],
 ) -> list[_CheckedOutput]:
+    if training_outputs or precision.is_quantised:
+        return _checked_by_tolerances(errors, reference, precision, training_outputs)
+    spreads = reference.eager_spread or [None] * len(errors)
+    return [
+        _checked_by_rounding(number, *known, precision)
+        for number, known in enumerate(zip(errors, reference.eager_rmse, spreads, strict=True))
+    ]
+
+
+def _checked_by_rounding(
+    number: int, errors: _Errors, eager_rmse: float, spread: ErrorSpread | None, precision: Precision
+) -> _CheckedOutput:
+    """Check an output by the limits of `worker.tolerance`: over all values, in each slice, and of the worst value."""
+    size = errors.reference_rms
+    floor = tolerance.rounding_floor(precision, size)
+    limit = tolerance.rmse_limit(precision, eager_rmse, size)
+    times = f"{precision.max_times_eager_rmse:g}x"
+    overall = f"rmse {errors.rmse:.2g}, eager's {eager_rmse:.2g}; neither rounding ({floor:.2g}) nor within {times}"
+    found = [(_share(errors.rmse, limit), overall)]
+    if spread is not None:
+        for dimension, rmse in errors.slices.root_mean_squares.items():
+            rmse = rmse.cpu()
+            eager, sizes = spread.slices[dimension]
+            shares = rmse / tolerance.slice_limits(precision, limit, eager, sizes)
+            worst = int(shares.argmax())
+            told = (
+                f"rmse {rmse[worst]:.2g} at index {worst} of dimension {dimension}, "
+                f"eager's {eager[worst]:.2g} there and {eager_rmse:.2g} overall"
+            )
+            found.append((float(shares[worst]), told))
+        largest = _share(errors.largest, tolerance.value_limit(precision, limit, spread.largest))
+        found.append((largest, f"a value is off by {errors.largest:.2g}, eager's at most by {spread.largest:.2g}"))
+    excess, reason = next((one for one in found if one[0] > 1), found[0])
+    return _CheckedOutput(
+        number=number,
+        errors=errors,
+        yardstick=size,
+        excess=excess,
+        reason=f"output {number}: {reason}",
+        is_close=errors.rmse <= floor,
+        why_close="no more than rounding",
+        rtol=tolerance.ROUNDING_UNITS[precision] * precision.epsilon,
+        tolerance=0.0 if size else floor,
+    )
+
+
+def _share(error: float, limit: float) -> float:
+    if limit > 0:
+        return error / limit
+    return math.inf if error > 0 else 0.0
+
+
+def _checked_by_tolerances(
+    errors: Sequence[_Errors],
+    reference: Reference,
+    precision: Precision,
+    training_outputs: Sequence[TrainingOutput],
+) -> list[_CheckedOutput]:
+    """Check outputs of quantised precisions and of training: each value by tolerances, or the RMSE by eager's."""
     size_of_kind = _sizes_of_kinds(errors, training_outputs)
     checked = []
     for number, (one, eager_rmse) in enumerate(zip(errors, reference.eager_rmse, strict=True)):
-        label, yardstick, tolerance = f"output {number}", one.reference_rms, ABSOLUTE_TOLERANCE
+        label, yardstick, absolute = f"output {number}", one.reference_rms, ABSOLUTE_TOLERANCE
         # an eager that overflows excuses nothing
         limit = precision.max_times_eager_rmse * eager_rmse if math.isfinite(eager_rmse) else 0.0
         if one.reference_rms:  # zeros are no signal to compare noise with
@@ -327,25 +454,50 @@ def _checked_outputs(
             output = training_outputs[number]
             label = str(output)
             yardstick = max(one.reference_rms, MIN_SIZE_SHARE * size_of_kind[output.kind])
-            tolerance = TRAINING_TOLERANCE * yardstick
-            size = one.reference_rms if one.reference_rms > tolerance else yardstick
+            absolute = TRAINING_TOLERANCE * yardstick
+            size = one.reference_rms if one.reference_rms > absolute else yardstick
             if eager_rmse < HELD_BELOW * size:
                 limit = min(limit, MAX_TRAINING_ERROR * size)
             is_unheld = output.kind == "change" and 0 < HELD_BELOW * size <= eager_rmse < math.inf
+        reason = (
+            f"{label}: rmse {one.rmse:.2g}, eager's {eager_rmse:.2g}; "
+            f"neither allclose nor within {precision.max_times_eager_rmse:g}x"
+        )
+        if limit < precision.max_times_eager_rmse * eager_rmse < math.inf:
+            reason += f" and {limit / size:.2g} of the output"
+        is_close = one.are_close(absolute)
         checked.append(
             _CheckedOutput(
+                number=number,
                 errors=one,
-                label=label,
-                eager_rmse=eager_rmse,
-                max_times_eager=precision.max_times_eager_rmse,
                 yardstick=yardstick,
-                size=size,
-                limit=limit,
-                tolerance=tolerance,
+                excess=0.0 if is_close else _share(one.rmse, limit),
+                reason=reason,
+                is_close=is_close,
+                why_close="allclose",
+                rtol=precision.rtol,
+                tolerance=absolute,
                 is_unheld=is_unheld,
             )
         )
     return checked
+
+
+def _worst_value(outputs: Sequence[Outputs], reference: Sequence[Outputs], number: int) -> str:
+    """Say where output `number` is farthest from the reference, what came there and what was expected."""
+    import torch
+
+    worst: tuple[float, str] = (-1.0, "")
+    for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
+        one, other = ours[number].detach().double().cpu(), theirs[number].detach().double().cpu()
+        if not one.numel():
+            continue
+        error = (one - other).abs().nan_to_num(0.0, 0.0)
+        place = torch.unravel_index(error.argmax(), error.shape)
+        at = ", ".join(str(int(each)) for each in place)
+        told = f"worst at [{at}] of input set {index}: {one[place].item():.6g}, expected {other[place].item():.6g}"
+        worst = max(worst, (float(error[place]), told), key=lambda found: found[0])
+    return worst[1]
 
 
 def _sizes_of_kinds(errors: Sequence[_Errors], training_outputs: Sequence[TrainingOutput]) -> dict[str, float]:

@@ -98,11 +98,11 @@ def compute(
         if exact is None:
             exact, eager = eager, jolted(known)
         clock.synchronise()
-    eager_rmse = yardsticks(eager, exact, traits)
+    errors = yardsticks(eager, exact, traits)
     if job.sample is not None and as_is.sample is not None:
-        as_is.sample.save(job.sample, exact[0], eager_rmse, cell.precision)
+        as_is.sample.save(job.sample, exact[0], errors.rmse, cell.precision)
     made = accuracy.Reference(
-        exact, eager_rmse, found.computed_in, found.in_float32, as_is.greedy, found.why_narrower, traits
+        exact, *errors, found.computed_in, found.in_float32, as_is.greedy, found.why_narrower, traits
     )
     if as_is.probes:
         save_inputs(as_is.probes, probes_beside(job.reference))
@@ -204,14 +204,14 @@ def jolted(known: Known) -> tuple[Outputs, ...]:
     return run_eager(module, sets, training_of(model, known.cell), known.traits)
 
 
-def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], traits: ModelTraits) -> tuple[float, ...]:
+def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], traits: ModelTraits) -> accuracy.EagerErrors:
     """Return eager's error of each output over all input sets.
 
     Where rounding decides, changing inputs by one rounding gives other shapes and whole numbers. They are no errors of
     eager's, and a cell must have them exactly.
     """
     if not traits.depends_on_rounding:
-        return accuracy.rmse_per_output(eager, exact)
+        return accuracy.errors_of_eager(eager, exact)
     alike = [
         tuple(
             one if one.shape == other.shape and other.is_floating_point() else other
@@ -221,7 +221,7 @@ def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], traits: Model
         else theirs
         for ours, theirs in zip(eager, exact, strict=True)
     ]
-    return accuracy.rmse_per_output(alike, exact)
+    return accuracy.errors_of_eager(alike, exact)
 
 
 def probes_beside(reference: Path) -> Path:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from bakeoff.measuring.worker import tolerance
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -
 
     known = exact.double()[torch.isfinite(exact)]
     size = math.sqrt(known.square().mean().item()) if known.numel() else 0.0
+    if not precision.is_quantised:
+        return tolerance.rmse_limit(precision, eager_rmse, size)
     close = ABSOLUTE_TOLERANCE + precision.rtol * size
     near_eager = min(precision.max_times_eager_rmse * eager_rmse, precision.max_relative_rmse * size)
     return max(close, near_eager) if math.isfinite(near_eager) else close
