@@ -43,9 +43,16 @@ def pages() -> list[Any]:
 
 
 def measures(command: Command) -> bool:
-    """Return whether this is the runner's default command, which measures."""
-    words = command.text.split()
-    return "runner.py" in words[:3] and (len(words) == 2 or words[words.index("runner.py") + 1].startswith("--"))
+    """Return whether this is the default command of Bakeoff, which measures."""
+    words = arguments(command)
+    return words is not None and (not words or words[0].startswith("--"))
+
+
+def arguments(command: Command) -> list[str] | None:
+    """Return what Bakeoff is given, or None for another program. What follows `>` is the shell's."""
+    typed = [*itertools.takewhile(lambda word: word != ">", shlex.split(command.text))]
+    program = next((place for place, word in enumerate(typed[:3]) if word in ("runner.py", "bakeoff")), None)
+    return None if program is None else typed[program + 1 :]
 
 
 @pytest.mark.parametrize("page", pages())
@@ -107,9 +114,8 @@ def test_what_measures_can_be_planned(
         raise Planned
 
     monkeypatch.setattr("bakeoff.commands.run.run", stop)
-    words = [*itertools.takewhile(lambda word: word != ">", shlex.split(command.text))]
     with pytest.raises(Planned):
-        cli.main(words[words.index("runner.py") + 1 :])
+        cli.main(arguments(command) or [])
     (request,) = given
     if any(word in command.text for word in ("exported", "gated", "hf:", "zoo")):
         return  # a backend or model of the page's own, or that is not installed here: reading the request is enough

@@ -45,8 +45,8 @@ def test_the_page_of_backends_names_every_backend_mode_and_alias() -> None:
 
 
 def test_the_readme_fits_on_a_screen() -> None:
-    """A large one: 90 lines, of which the report that it shows are a third."""
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 90
+    """A long one of 120 lines. What is longer belongs into a page of docs/."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def test_links_in_the_documents_lead_to_a_file_and_a_heading() -> None:
