@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from bakeoff.judging.doubts import RequirementMissed
 from bakeoff.judging.intervals import calls_needed
+from bakeoff.judging.parts import Part
 from bakeoff.records.errors import UsageError, unknown
-from bakeoff.records.schema import Record
+from bakeoff.records.schema import Accuracy, Energy, Latency, Memory, Process, Record, Throughput
 
 PERCENTILES = {"p90_ms": 0.90, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
 
@@ -72,31 +73,34 @@ class Quantity:
     is_bytes: bool = False
 
 
-def _field(part: str, name: str, is_bytes: bool = False) -> Quantity:
-    return Quantity(lambda record: getattr(getattr(record, part), name, None), is_bytes)
-
+_LATENCY = Part[Record, Latency](lambda record: record.latency)
+_THROUGHPUT = Part[Record, Throughput](lambda record: record.throughput)
+_WARM_START = Part[Record, Process](lambda record: record.warm_start)
+_MEMORY = Part[Record, Memory](lambda record: record.memory)
+_ACCURACY = Part[Record, Accuracy](lambda record: record.accuracy)
+_ENERGY = Part[Record, Energy](lambda record: record.energy)
 
 QUANTITIES = {
-    "median_ms": _field("latency", "median_ms"),
-    "mean_ms": _field("latency", "mean_ms"),
-    "min_ms": _field("latency", "min_ms"),
-    "p90_ms": _field("latency", "p90_ms"),
-    "p95_ms": _field("latency", "p95_ms"),
-    "p99_ms": _field("latency", "p99_ms"),
-    "p999_ms": _field("latency", "p999_ms"),
-    "calls_per_s": _field("throughput", "calls_per_s"),
+    "median_ms": Quantity(_LATENCY(lambda it: it.median_ms)),
+    "mean_ms": Quantity(_LATENCY(lambda it: it.mean_ms)),
+    "min_ms": Quantity(_LATENCY(lambda it: it.min_ms)),
+    "p90_ms": Quantity(_LATENCY(lambda it: it.p90_ms)),
+    "p95_ms": Quantity(_LATENCY(lambda it: it.p95_ms)),
+    "p99_ms": Quantity(_LATENCY(lambda it: it.p99_ms)),
+    "p999_ms": Quantity(_LATENCY(lambda it: it.p999_ms)),
+    "calls_per_s": Quantity(_THROUGHPUT(lambda it: it.calls_per_s)),
     "build_s": Quantity(lambda record: record.build_s if record.phases else None),
     "first_call_s": Quantity(lambda record: record.first_call_s),
     "first_answer_s": Quantity(lambda record: record.first_call_s and record.build_s + record.first_call_s),
-    "warm_build_s": _field("warm_start", "build_s"),
-    "warm_first_answer_s": _field("warm_start", "first_answer_s"),
-    "peak_device_bytes": _field("memory", "peak_device_bytes", is_bytes=True),
-    "peak_resident_bytes": _field("memory", "peak_resident_bytes", is_bytes=True),
-    "artifact_bytes": _field("memory", "artifact_bytes", is_bytes=True),
-    "rmse": _field("accuracy", "rmse"),
-    "relative_rmse": _field("accuracy", "relative_rmse"),
-    "max_abs_error": _field("accuracy", "max_abs_error"),
-    "joules_per_call": _field("energy", "joules_per_call"),
+    "warm_build_s": Quantity(_WARM_START(lambda it: it.build_s)),
+    "warm_first_answer_s": Quantity(_WARM_START(lambda it: it.first_answer_s)),
+    "peak_device_bytes": Quantity(_MEMORY(lambda it: it.peak_device_bytes), is_bytes=True),
+    "peak_resident_bytes": Quantity(_MEMORY(lambda it: it.peak_resident_bytes), is_bytes=True),
+    "artifact_bytes": Quantity(_MEMORY(lambda it: it.artifact_bytes), is_bytes=True),
+    "rmse": Quantity(_ACCURACY(lambda it: it.rmse)),
+    "relative_rmse": Quantity(_ACCURACY(lambda it: it.relative_rmse)),
+    "max_abs_error": Quantity(_ACCURACY(lambda it: it.max_abs_error)),
+    "joules_per_call": Quantity(_ENERGY(lambda it: it.joules_per_call)),
 }
 """By name, which is that of the report's field if there is one."""
 

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.costs import BreakEven
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement
+from bakeoff.judging.parts import Part
 from bakeoff.judging.ranking import BASELINE
-from bakeoff.records.schema import Cell, Extent, Phase, Placement, Record
+from bakeoff.records.schema import (
+    Accuracy,
+    Cell,
+    DeviceTime,
+    Energy,
+    Extent,
+    KernelTimes,
+    Latency,
+    Memory,
+    Phase,
+    Placement,
+    Process,
+    Record,
+    Roofline,
+    Throughput,
+    WarmUp,
+)
 from bakeoff.records.text import one_line, visible
 from bakeoff.reports import floor, format, sentences
 from bakeoff.reports.column import Column, Ends, Output
@@ -24,6 +40,19 @@ NAME_LIMIT = 60
 """Longest name of an operator or engine in a table, in characters."""
 
 
+_LATENCY = Part[CellJudgement, Latency](lambda row: row.record.latency)
+_THROUGHPUT = Part[CellJudgement, Throughput](lambda row: row.record.throughput)
+_ROOFLINE = Part[CellJudgement, Roofline](lambda row: row.record.roofline)
+_DEVICE_TIME = Part[CellJudgement, DeviceTime](lambda row: row.record.device_time)
+_KERNEL_TIMES = Part[CellJudgement, KernelTimes](lambda row: row.record.kernel_times)
+_ENERGY = Part[CellJudgement, Energy](lambda row: row.record.energy)
+_WARM_UP = Part[CellJudgement, WarmUp](lambda row: row.record.warm_up)
+_WARM_START = Part[CellJudgement, Process](lambda row: row.record.warm_start)
+_MEMORY = Part[CellJudgement, Memory](lambda row: row.record.memory)
+_ACCURACY = Part[CellJudgement, Accuracy](lambda row: row.record.accuracy)
+_PLACEMENT = Part[CellJudgement, Placement](lambda row: row.record.placement)
+
+
 def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
     """Return every column of the cells of these contests, in the order of reading."""
     records = [row.record for contest in contests for row in contest.cells]
@@ -31,14 +60,14 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
     return [
         Column("rank", lambda row: row.rank, outputs=Output.ALL, terminal_heading="#", csv="rank"),
         BACKEND,
-        Column("model", _known("cell.model"), csv="model"),
+        Column("model", lambda row: row.cell.model, csv="model"),
         *(_dimension(name) for name in dimensions),
-        Column("task", _known("cell.task"), csv="task"),
-        Column("device", _known("cell.device"), csv="device"),
-        Column("precision", _known("cell.precision"), csv="precision"),
-        Column("seed", _known("cell.seed"), csv="seed"),
-        Column("backend", _known("cell.backend"), csv="backend"),
-        Column("mode", _known("cell.mode"), csv="mode"),
+        Column("task", lambda row: row.cell.task, csv="task"),
+        Column("device", lambda row: row.cell.device, csv="device"),
+        Column("precision", lambda row: row.cell.precision, csv="precision"),
+        Column("seed", lambda row: row.cell.seed, csv="seed"),
+        Column("backend", lambda row: row.cell.backend, csv="backend"),
+        Column("mode", lambda row: row.cell.mode, csv="mode"),
         Column("dynamic", lambda row: _span(row.cell), csv="dynamic"),
         *_latency(),
         *_throughput(),
@@ -52,13 +81,13 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
         *_accuracy(),
         *_placement(),
         STATUS,
-        Column("died in", _known("died_in"), csv="died_in"),
-        Column("signal", _known("signal"), csv="signal"),
+        Column("died in", lambda row: row.record.died_in, csv="died_in"),
+        Column("signal", lambda row: row.record.signal, csv="signal"),
         Column("reason", lambda row: visible(row.record.reason), csv="reason"),
         Column("doubts", lambda row: "; ".join(one_line(doubt_of_record(each)) for each in row.record.doubts),
                csv="doubts"),
-        Column("contest", _known("cell.contest_id"), csv="contest_id"),
-        Column("cell", _known("cell.id"), csv="cell_id"),
+        Column("contest", lambda row: row.cell.contest_id, csv="contest_id"),
+        Column("cell", lambda row: row.cell.id, csv="cell_id"),
     ]  # fmt: skip
 
 
@@ -110,33 +139,40 @@ def _dimension(name: str) -> Column[CellJudgement]:
 def _latency() -> list[Column[CellJudgement]]:
     group = "Latency"
 
-    def percentile(heading: str, name: str, outputs: Output = Output.NONE) -> Column[CellJudgement]:
-        value = _known(f"latency.{name}")
+    def percentile(
+        heading: str, csv: str, read: Callable[[Latency], float | None], outputs: Output = Output.NONE
+    ) -> Column[CellJudgement]:
+        value = _LATENCY(read)
 
         def text(row: CellJudgement) -> str:
             missing = "n/a" if row.record.latency else NONE  # a sample can be too small to hold a percentile
-            return missing if value(row) is None else format.milliseconds(value(row))
+            return missing if (percentile_ms := value(row)) is None else format.milliseconds(percentile_ms)
 
-        return Column(heading, value, "ms", text=text, outputs=outputs, details=group, csv=name)
+        return Column(heading, value, "ms", text=text, outputs=outputs, details=group, csv=csv)
+
+    def median_ends(row: CellJudgement) -> Ends | None:
+        interval = row.latency.median_ci95_ms if row.latency else None
+        return (interval.low, interval.high) if interval else None
 
     return [
-        Column("median latency", _known("latency.median_ms"), "ms", format.milliseconds,
-               interval=_ends("latency.median_ci95_ms"), outputs=Output.ALL, terminal_heading="median\u00a0ms",
+        Column("median latency", _LATENCY(lambda it: it.median_ms), "ms", format.milliseconds,
+               interval=median_ends, outputs=Output.ALL, terminal_heading="median\u00a0ms",
                details=group, csv="median_ms", csv_interval=("median_ci95_low_ms", "median_ci95_high_ms")),
-        Column("mean", _known("latency.mean_ms"), "ms", format.milliseconds, details=group, csv="mean_ms"),
-        Column("standard deviation", _known("latency.std_ms"), "ms", format.milliseconds, details=group, csv="std_ms"),
-        Column("least", _known("latency.min_ms"), "ms", format.milliseconds, details=group, csv="min_ms"),
-        percentile("p90", "p90_ms"),
-        percentile("p95", "p95_ms"),
-        percentile("p99", "p99_ms", Output.MARKDOWN | Output.PAGE),
-        percentile("p99.9", "p999_ms"),
-        Column("calls", _known("latency.calls"), write=format.count, details=group, csv="calls"),
+        Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", format.milliseconds, details=group, csv="mean_ms"),
+        Column("standard deviation", _LATENCY(lambda it: it.std_ms), "ms", format.milliseconds,
+               details=group, csv="std_ms"),
+        Column("least", _LATENCY(lambda it: it.min_ms), "ms", format.milliseconds, details=group, csv="min_ms"),
+        percentile("p90", "p90_ms", lambda latency: latency.p90_ms),
+        percentile("p95", "p95_ms", lambda latency: latency.p95_ms),
+        percentile("p99", "p99_ms", lambda latency: latency.p99_ms, Output.MARKDOWN | Output.PAGE),
+        percentile("p99.9", "p999_ms", lambda latency: latency.p999_ms),
+        Column("calls", _LATENCY(lambda it: it.calls), write=format.count, details=group, csv="calls"),
     ]  # fmt: skip
 
 
 def _throughput() -> list[Column[CellJudgement]]:
     group = "Beside the latency"
-    calls_per_s = _known("throughput.calls_per_s")
+    calls_per_s = _THROUGHPUT(lambda it: it.calls_per_s)
 
     def samples_per_s(row: CellJudgement) -> float | None:
         """Return the rate of samples where a call takes a batch of several."""
@@ -152,15 +188,15 @@ def _throughput() -> list[Column[CellJudgement]]:
 
 
 def _floor() -> list[Column[CellJudgement]]:
-    share = _known("roofline.share")
+    share = _ROOFLINE(lambda it: it.share)
     return [
         Column("of floor", share, "%", format.percent, outputs=Output.ALL, terminal_width=116, csv="floor_share"),
         Column("achieved", share, text=lambda row: format.achieved_rate(row.record), outputs=Output.ALL,
                terminal_heading="rate", terminal_width=130),
-        Column("floor", _known("roofline.floor_ms"), "ms", csv="floor_ms"),
-        Column("bound by", _known("roofline.bound"), csv="bound"),
-        Column("operations", _known("roofline.flops"), "FLOP", csv="flops"),
-        Column("moved", _known("roofline.bytes_moved"), "B", csv="bytes_moved"),
+        Column("floor", _ROOFLINE(lambda it: it.floor_ms), "ms", csv="floor_ms"),
+        Column("bound by", _ROOFLINE(lambda it: it.bound), csv="bound"),
+        Column("operations", _ROOFLINE(lambda it: it.flops), "FLOP", csv="flops"),
+        Column("moved", _ROOFLINE(lambda it: it.bytes_moved), "B", csv="bytes_moved"),
     ]  # fmt: skip
 
 
@@ -221,14 +257,15 @@ def _energy(row: CellJudgement) -> str:
 def _beside() -> list[Column[CellJudgement]]:
     group = "Beside the latency"
     return [
-        Column("device time", _known("device_time.median_ms"), "ms", format.milliseconds, details=group,
+        Column("device time", _DEVICE_TIME(lambda it: it.median_ms), "ms", format.milliseconds, details=group,
                csv="device_median_ms"),
-        Column("GPU works", _known("kernel_times.busy_ms"), "ms", format.milliseconds, note=_kernels, details=group,
+        Column("GPU works", _KERNEL_TIMES(lambda it: it.busy_ms), "ms", format.milliseconds, note=_kernels,
+               details=group,
                csv="gpu_busy_ms"),
-        Column("energy per call", _known("energy.joules_per_call"), "mJ", lambda joules: f"{1e3 * joules:.3g}",
+        Column("energy per call", _ENERGY(lambda it: it.joules_per_call), "mJ", lambda joules: f"{1e3 * joules:.3g}",
                note=_energy, outputs=Output.STARTS,
                details=group, csv="joules_per_call"),
-        Column("warm-up", _known("warm_up.calls"), "calls", format.count, note=_warm_up, details=group),
+        Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", format.count, note=_warm_up, details=group),
         Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", format.seconds, details=group),
     ]  # fmt: skip
 
@@ -259,13 +296,14 @@ def _build() -> list[Column[CellJudgement]]:
     return [
         *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load")),
         Column("build", build_s, "s", format.seconds, note=_phases, outputs=Output.ALL, csv="build_s"),
-        Column("first call", _known("first_call_s"), "s", format.seconds, outputs=Output.MARKDOWN | Output.TERMINAL,
-               csv="first_call_s"),
+        Column("first call", lambda row: row.record.first_call_s, "s", format.seconds,
+               outputs=Output.MARKDOWN | Output.TERMINAL, csv="first_call_s"),
         Column("build, cold", build_s, "s", format.seconds, outputs=Output.STARTS),
         Column("first answer, cold", first_answer_s, "s", format.seconds, outputs=Output.STARTS),
-        Column("build, warm", _known("warm_start.build_s"), "s", format.seconds, outputs=Output.STARTS,
+        Column("build, warm", _WARM_START(lambda it: it.build_s), "s", format.seconds, outputs=Output.STARTS,
                csv="warm_build_s"),
-        Column("first answer, warm", _known("warm_start.first_answer_s"), "s", format.seconds, outputs=Output.STARTS,
+        Column("first answer, warm", _WARM_START(lambda it: it.first_answer_s), "s", format.seconds,
+               outputs=Output.STARTS,
                csv="warm_first_answer_s"),
     ]  # fmt: skip
 
@@ -286,7 +324,11 @@ def _phases(row: CellJudgement) -> str:
 
 def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
     kinds = {kind for record in records if (kind := format.peak_memory(record)[1])}
-    group, resident, device = "Memory", _known("memory.peak_resident_bytes"), _known("memory.peak_device_bytes")
+    group, resident, device = (
+        "Memory",
+        _MEMORY(lambda it: it.peak_resident_bytes),
+        _MEMORY(lambda it: it.peak_device_bytes),
+    )
     return [
         Column("peak memory", lambda row: format.peak_memory(row.record)[0],
                f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB", format.mebibytes,
@@ -294,14 +336,14 @@ def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
                terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
         Column("peak resident", resident, "MiB", format.mebibytes, details=group, csv="peak_resident_bytes"),
         Column("peak on the device", device, "MiB", format.mebibytes, details=group, csv="peak_device_bytes"),
-        Column("artefact", _known("memory.artifact_bytes"), "MiB", format.mebibytes,
+        Column("artefact", _MEMORY(lambda it: it.artifact_bytes), "MiB", format.mebibytes,
                outputs=Output.MARKDOWN | Output.STARTS, details=group, csv="artifact_bytes"),
-        Column("device memory read from", _known("memory.device_bytes_source"), details=group),
+        Column("device memory read from", _MEMORY(lambda it: it.device_bytes_source), details=group),
     ]  # fmt: skip
 
 
 def _accuracy() -> list[Column[CellJudgement]]:
-    group, of = "Accuracy", "accuracy"
+    group = "Accuracy"
 
     def is_bad(row: CellJudgement) -> bool:
         return row.record.accuracy is not None and not row.record.accuracy.passed
@@ -315,14 +357,17 @@ def _accuracy() -> list[Column[CellJudgement]]:
         return f"relative {found.rtol:g}, absolute {found.atol:g}" if found else None
 
     return [
-        Column("relative RMSE", _known(f"{of}.relative_rmse"), write=format.error, note=rule, is_bad=is_bad,
+        Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), write=format.error, note=rule, is_bad=is_bad,
                outputs=Output.ALL, terminal_heading="relat. error", details=group, csv="relative_rmse"),
-        Column("outputs", _known(f"{of}.rule"), text=lambda row: "wrong" if is_bad(row) else "right", details=group,
+        Column("outputs", _ACCURACY(lambda it: it.rule), text=lambda row: "wrong" if is_bad(row) else "right",
+               details=group,
                csv="accuracy_rule"),
-        Column("RMSE", _known(f"{of}.rmse"), write=format.error, details=group, csv="rmse"),
-        Column("eager's RMSE", _known(f"{of}.eager_rmse"), write=format.error, details=group, csv="eager_rmse"),
-        Column("RMSE after the last burst", _known(f"{of}.rmse_after"), write=format.error, details=group),
-        Column("largest error", _known(f"{of}.max_abs_error"), write=format.error, details=group, csv="max_abs_error"),
+        Column("RMSE", _ACCURACY(lambda it: it.rmse), write=format.error, details=group, csv="rmse"),
+        Column("eager's RMSE", _ACCURACY(lambda it: it.eager_rmse), write=format.error,
+               details=group, csv="eager_rmse"),
+        Column("RMSE after the last burst", _ACCURACY(lambda it: it.rmse_after), write=format.error, details=group),
+        Column("largest error", _ACCURACY(lambda it: it.max_abs_error), write=format.error,
+               details=group, csv="max_abs_error"),
         Column("tolerances", tolerances, details=group),
     ]  # fmt: skip
 
@@ -349,7 +394,7 @@ def _placement() -> list[Column[CellJudgement]]:
         return "; ".join(part for part in (elsewhere, shares) if part)
 
     return [
-        Column("placement", _known("placement.extent.value"), note=note,
+        Column("placement", _PLACEMENT(lambda it: it.extent.value), note=note,
                is_bad=is_bad, is_text=True, outputs=Output.MARKDOWN | Output.PAGE, details=group, csv="placement"),
         Column("engines", as_json(lambda found: found.engines), csv="engines", details=group,
                text=listed(lambda found: [f"{name} {count}" for name, count in found.engines.items()])),
@@ -362,21 +407,3 @@ def _placement() -> list[Column[CellJudgement]]:
 
 def _json(values: Mapping[str, float]) -> str | None:
     return json.dumps({one_line(name): value for name, value in values.items()}) if values else None
-
-
-def _known(path: str) -> Callable[[CellJudgement], Any]:
-    """Return a reader of `latency.p99_ms` in a record; it returns None where a part of the path is None."""
-    names = path.split(".")
-
-    def read(row: CellJudgement) -> Any:
-        found: Any = row.record
-        for name in names:
-            found = None if found is None else getattr(found, name)
-        return found
-
-    return read
-
-
-def _ends(path: str) -> Callable[[CellJudgement], Ends | None]:
-    read = _known(path)
-    return lambda row: (found.low, found.high) if (found := read(row)) else None

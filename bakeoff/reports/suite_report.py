@@ -7,12 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.multiple_tests import FAMILY_ERROR
-from bakeoff.judging.suites import MIN_PASSED_SHARE, TAUS, Failures, Suite, SuiteRow, passed
+from bakeoff.judging.parts import Part
+from bakeoff.judging.suites import MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
 from bakeoff.records.text import one_line
 from bakeoff.reports import doubt_sentences, format, sentences, words
 from bakeoff.reports.column import Column, Output, Raw
@@ -124,8 +124,7 @@ def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
     over = f"x {one_line(suite.baseline or '', 20)}"
     unbroken, near = over.replace(" ", NBSP), f"{format.percent(NEAR - 1)} %"
 
-    def mean(name: str) -> Callable[[SuiteRow], Any]:
-        return lambda row: getattr(row.means, name) if row.means else None
+    means = Part[SuiteRow, Means](lambda row: row.means)
 
     def reach(row: SuiteRow) -> str:
         if row.is_baseline or not row.means or row.means.lowest is None or row.means.highest is None:
@@ -145,16 +144,17 @@ def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
         Column("cannot run here", lambda row: row.cannot_run, csv="cannot_run"),
         Column("not reached", lambda row: row.not_reached, csv="not_reached"),
         Column("pass rate", lambda row: row.passed / row.asked if row.asked else None, csv="pass_rate"),
-        Column("mean speed-up", mean("speedup"), over, format.ratio, note=reach, outputs=Output.ALL,
+        Column("mean speed-up", means(lambda it: it.speedup), over, format.ratio, note=reach, outputs=Output.ALL,
                terminal_heading=f"mean {unbroken}",
                csv="geometric_mean_speedup"),
-        Column("least speed-up", mean("lowest"), csv="lowest_speedup"),
-        Column("most speed-up", mean("highest"), csv="highest_speedup"),
+        Column("least speed-up", means(lambda it: it.lowest), csv="lowest_speedup"),
+        Column("most speed-up", means(lambda it: it.highest), csv="highest_speedup"),
         Column("wins", lambda row: row.wins, outputs=Output.ALL, csv="wins"),
         Column(f"within {near} of the best", _share(NEAR), write=lambda share: f"{100 * share:.0f} %",
                outputs=Output.ALL, terminal_heading=f"within {near.replace(' ', NBSP)} of{NBSP}best"),
-        Column("median build", mean("build_s"), "s", format.seconds, outputs=Output.ALL, csv="median_build_s"),
-        Column("peak memory", mean("memory"), over, format.ratio, outputs=Output.ALL,
+        Column("median build", means(lambda it: it.build_s), "s", format.seconds, outputs=Output.ALL,
+               csv="median_build_s"),
+        Column("peak memory", means(lambda it: it.memory), over, format.ratio, outputs=Output.ALL,
                terminal_heading=f"memory {unbroken}", csv="geometric_mean_memory"),
         *(Column(f"within {tau:g}x", _share(tau), csv=f"profile_{tau:g}") for tau in TAUS),
     ]  # fmt: skip
