@@ -34,6 +34,7 @@ from bakeoff.backends.inductor import (
 )
 from bakeoff.backends.linking import LINKED, linker_options
 from bakeoff.backends.ranges import exported
+from bakeoff.backends.standalone import COMPILED_HERE, Runtime, ScriptPart, template
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell, Extent, Placement
@@ -108,6 +109,25 @@ class AOTInductor(AheadOfTime):
             torch._inductor.aoti_compile_and_package(
                 program, package_path=f"{folder}/{PACKAGE}", inductor_configs=linker_options()
             )
+
+    def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
+        options = self.mode(cell.mode).options
+        configs = inductor_configs(options)
+        linked = settings.get(LINKED)  # by the process that compiled
+        return ScriptPart(
+            template("aotinductor"),
+            ("from tempfile import TemporaryDirectory", "import torch._inductor"),
+            flat=True,
+            takes_list=True,
+            facts={
+                "options": {name: value for name, value in options.items() if name not in configs},
+                "configs": {**configs, **({LINKED: [linked]} if linked else {})},
+                "linked": linked,
+            },
+        )
+
+    def runtime(self, device: Device) -> Runtime:
+        return Runtime((PACKAGE,), ("torch", "numpy"), ("import torch._inductor",), COMPILED_HERE)
 
     def package(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> None:
         import torch

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from bakeoff.backends.ranges import OpenAxis
+from bakeoff.backends.standalone import Runtime, ScriptPart
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported, unknown
 from bakeoff.records.load import ServingSettings
@@ -95,6 +96,8 @@ class Mode:
     """True if the mode is for precisions that round weights alone."""
     redundant: bool = False
     """True if the mode does what `default` does on one kind of device or model. `NAME/all` leaves it out."""
+    no_script: str = ""
+    """Why no script of a page does what this mode does although its backend has a script, or empty."""
     caveat: str = ""
     """What a reader must know about every number of this mode. It takes the place of the backend's."""
 
@@ -385,6 +388,18 @@ class Backend(ABC):
         if cell.task != INFERENCE or cell.precision.is_quantised:
             return "one build for a range of sizes is for inference, in a precision that casting gives"
         return ""
+
+    def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart | None:
+        """Return how a script does what this backend does for `cell`, or None if no script does.
+
+        `settings` is what the cell's record says was in force. Scripts are of inference.
+        """
+        return None
+
+    def runtime(self, device: Device) -> Runtime | None:
+        """Return how the artefact is loaded elsewhere, or None if no script loads it. A backend with a runtime has a
+        script."""
+        return None
 
     @abstractmethod
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:

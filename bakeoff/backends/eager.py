@@ -20,12 +20,13 @@ from bakeoff.backends.base import (
     Settings,
     Suits,
 )
+from bakeoff.backends.standalone import ScriptPart, template
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
 from bakeoff.records.schema import TASKS, Cell, Extent, Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import torch
 
@@ -61,6 +62,9 @@ class Eager(Backend):
 
     def times_kernels(self, cell: Cell) -> bool:
         return False
+
+    def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
+        return ScriptPart(template("eager"))
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         if self.mode(context.cell.mode).channels_last_of:

@@ -29,6 +29,7 @@ from bakeoff.backends.base import (
 from bakeoff.backends.buckets import Buckets
 from bakeoff.backends.eager import Callables, Steps, torch_available
 from bakeoff.backends.ranges import mark, refusing_guards
+from bakeoff.backends.standalone import Runtime, ScriptPart, template
 from bakeoff.models.base import of_each_shape
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported
@@ -74,6 +75,12 @@ ATTENTION = "aten._scaled_dot_product"
 """Inductor leaves fused attention to PyTorch by design. It is counted, and is not a fallback."""
 
 
+COMPILES_AT_START = (
+    "`load.py` compiles the program at its first start, and finds the compiled code in `cache/` after that."
+)
+
+OF_PARTS = "which parts or paddings are compiled takes more than a page"
+
 PLAIN = Mode(worth_trying=ANYWHERE)
 REDUCE_OVERHEAD = Mode("reduce-overhead", {"mode": "reduce-overhead"}, Suits("cuda"))
 GRAPH = Mode(CUDA_GRAPH, worth_trying=Suits("cuda"), captures=True)
@@ -110,10 +117,20 @@ class Inductor(Backend):
             captures=True,
         ),
         Mode(OPTIMIZER_INSIDE),
-        Mode(SURGICAL, one_size="parts that are compiled alone have no inputs of the model, which a range is of"),
+        Mode(
+            SURGICAL,
+            one_size="parts that are compiled alone have no inputs of the model, which a range is of",
+            no_script=OF_PARTS,
+        ),
         Mode("static", {"dynamic": False}, one_size="this mode builds for one size", redundant=True),
         Mode("dynamic", {"dynamic": True}, redundant=True),
-        Mode(BUCKETS, {"dynamic": False}, one_size="this mode builds for each power of two", redundant=True),
+        Mode(
+            BUCKETS,
+            {"dynamic": False},
+            one_size="this mode builds for each power of two",
+            redundant=True,
+            no_script=OF_PARTS,
+        ),
         PLAIN.in_channels_last(Suits("cpu", convolutions=True)),
         REDUCE_OVERHEAD.in_channels_last(),
         GRAPH.in_channels_last(),
@@ -163,6 +180,17 @@ class Inductor(Backend):
                 f"{SURGICAL} compilation is of inference, in a precision that casting gives: use inductor"
             )
         return AVAILABLE
+
+    def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
+        return ScriptPart(
+            template("inductor"),
+            is_lazy=True,
+            variables={"TORCHINDUCTOR_FREEZING": "1"} if cell.mode in FROZEN else {},
+            facts={"options": self.mode(cell.mode).options},
+        )
+
+    def runtime(self, device: Device) -> Runtime:
+        return Runtime(("model.pt2",), ("torch", "numpy"), note=COMPILES_AT_START, exports_anew=True)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch

@@ -29,6 +29,7 @@ from bakeoff.backends.base import (
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.exporting import OnnxModel, export_onnx, exported_before, use_exportable_experts
 from bakeoff.backends.ranges import highest, lowest
+from bakeoff.backends.standalone import Runtime, ScriptPart, template
 from bakeoff.models.generation import caches_in_place
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
@@ -60,6 +61,10 @@ ONE_FOR_ALL = "one for all"
 Shapes = tuple[tuple[int, ...], ...]
 
 
+ARTIFACTS = ("int8.onnx", "model.onnx")
+
+OTHER_PROVIDER = "the script sets up the CPU's and CUDA's providers only"
+
 NEVER_RAN_TENSORRT = (
     "ONNX Runtime's TensorRT provider was never run by us: its libraries are out of our machines' reach"
 )
@@ -85,14 +90,17 @@ class Onnx(Backend):
         ),
         Mode("opset-23", {"opset": 23}),
         int8_products({"accuracy_level": 4}),
-        Mode("tensorrt-ep", {"provider": "tensorrt"}, device="cuda", caveat=NEVER_RAN_TENSORRT),
+        Mode(
+            "tensorrt-ep", {"provider": "tensorrt"}, device="cuda", no_script=OTHER_PROVIDER, caveat=NEVER_RAN_TENSORRT
+        ),
         Mode(
             onnx_tensorrt_rtx.MODE,
             {"provider": onnx_tensorrt_rtx.MODE},
             device="cuda",
+            no_script=OTHER_PROVIDER,
             caveat=onnx_tensorrt_rtx.NEVER_RUN,
         ),
-        Mode("openvino-ep", {"provider": "openvino"}, device="cpu"),
+        Mode("openvino-ep", {"provider": "openvino"}, device="cpu", no_script=OTHER_PROVIDER),
     )
     serving: ClassVar[ServingKnobs] = ServingKnobs(
         instance="session", options={"sessions": ("one each", ONE_FOR_ALL), "spinning": ("on", "off")}
@@ -133,6 +141,27 @@ class Onnx(Backend):
         if cell.precision is Precision.FP8:
             return Availability("ONNX Runtime has no static fp8 quantisation for this model")
         return AVAILABLE
+
+    def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
+        options = self.mode(cell.mode).options
+        return ScriptPart(
+            template("onnx"),
+            ("from tempfile import TemporaryDirectory", "import onnxruntime", "from onnx import TensorProto"),
+            flat=True,
+            binds_outputs=True,
+            facts={
+                "options": options.get("options", {}),
+                "opset": options.get("opset"),
+                "provider": PROVIDERS[_provider(cell)],
+                "onnx_type": cell.precision.input_type.upper().replace("FLOAT32", "FLOAT"),
+            },
+        )
+
+    def runtime(self, device: Device) -> Runtime:
+        if not device.is_cuda:
+            return Runtime(ARTIFACTS, ("onnxruntime", "numpy"), ("import onnxruntime",), holds_quantised=True)
+        imports = ("import onnxruntime", "from onnx import TensorProto")
+        return Runtime(ARTIFACTS, ("onnxruntime-gpu", "torch", "onnx", "numpy"), imports, holds_quantised=True)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         cell = context.cell

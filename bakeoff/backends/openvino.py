@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import onnx_quantising, weight_only
@@ -20,6 +21,7 @@ from bakeoff.backends.base import (
 )
 from bakeoff.backends.exporting import use_exportable_experts
 from bakeoff.backends.ranges import OpenAxes, exported, highest, lowest
+from bakeoff.backends.standalone import Runtime, ScriptPart, template
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.precision import Precision
@@ -77,6 +79,23 @@ class OpenVINO(Backend):
         if cell.precision.products not in PRECISION_HINTS:
             return Availability(f"OpenVINO does not compute in {cell.precision} on the CPU")
         return AVAILABLE
+
+    def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
+        unrounded = {INPUTS_PER_SCALE: "0"} if cell.precision.is_weight_only else {}
+        return ScriptPart(
+            template("openvino"),
+            ("import openvino",),
+            flat=True,
+            binds_outputs=True,
+            facts={
+                "options": {**unrounded, **self.mode(cell.mode).options},
+                "hint": PRECISION_HINTS[cell.precision.products],
+            },
+        )
+
+    def runtime(self, device: Device) -> Runtime:
+        files = ("int8.onnx", "model.xml", "model.onnx")
+        return Runtime(files, ("openvino", "numpy"), ("import openvino",), holds_quantised=True)
 
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import openvino

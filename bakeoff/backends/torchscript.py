@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bakeoff.backends import cuda_graph, memory_format
@@ -17,6 +18,7 @@ from bakeoff.backends.base import (
     Suits,
 )
 from bakeoff.backends.eager import torch_available
+from bakeoff.backends.standalone import Runtime, ScriptPart, template
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell, Extent, Placement
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     import torch
 
     from bakeoff.models.base import Inputs
+
+ARTIFACT = "model.pt"
 
 SPECIALISING_CALLS = 3
 """The profiling executor records the first call, compiles in the second, and is final by the third."""
@@ -57,6 +61,12 @@ class TorchScript(Backend):
             return Availability(f"torch.jit.trace cannot record what torchao makes of a model for {cell.precision}")
         return AVAILABLE
 
+    def script(self, cell: Cell, settings: Mapping[str, object]) -> ScriptPart:
+        return ScriptPart(template("torchscript"), flat=True, is_lazy=True)
+
+    def runtime(self, device: Device) -> Runtime:
+        return Runtime((ARTIFACT,), ("torch", "numpy"))
+
     def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
         import torch
 
@@ -69,7 +79,7 @@ class TorchScript(Backend):
             traced: Any = torch.jit.trace(FlatModule(module, inputs), tensors, check_trace=False)
         with context.phase("compile"):
             frozen: Any = torch.jit.freeze(traced.eval())
-            torch.jit.save(frozen, str(context.workspace / "model.pt"))
+            torch.jit.save(frozen, str(context.workspace / ARTIFACT))
             for _ in range(SPECIALISING_CALLS):
                 frozen(*tensors)
             compiled: Compiled = Traced(frozen)

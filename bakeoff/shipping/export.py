@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
 from bakeoff import backends
+from bakeoff.backends.standalone import Runtime
 from bakeoff.judging.judgement import contests_of
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.judging.stored_report import report_at
@@ -29,36 +29,6 @@ from bakeoff.records.schema import INFERENCE, Frozen, Record, Report, Status
 from bakeoff.records.store import Store
 from bakeoff.records.text import one_line
 from bakeoff.shipping import script_models, script_parts
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """What it takes to load the artefact of a backend."""
-
-    files: Sequence[str]
-    """The names that the artefact may have. The first one that is there is loaded, and the others are left out."""
-    libraries: Mapping[str, Sequence[str]]  # what to install, by kind of device
-    imports: Sequence[str] = ()
-
-    def uses_torch(self, device_kind: str) -> bool:
-        return "torch" in self.libraries[device_kind]
-
-
-TORCH = {"cpu": ("torch", "numpy"), "cuda": ("torch", "numpy")}
-PROGRAM = "model.pt2"
-
-RUNTIMES = {
-    "torchscript": Runtime(("model.pt",), TORCH),
-    "inductor": Runtime((PROGRAM,), TORCH),
-    "aotinductor": Runtime((PROGRAM,), TORCH, ("import torch._inductor",)),
-    "onnx": Runtime(
-        ("int8.onnx", "model.onnx"),
-        {"cpu": ("onnxruntime", "numpy"), "cuda": ("onnxruntime-gpu", "torch", "onnx", "numpy")},
-        ("import onnxruntime",),
-    ),
-    "openvino": Runtime(("int8.onnx", "model.xml", "model.onnx"), {"cpu": ("openvino", "numpy")}, ("import openvino",)),
-}
-"""The backends with a script that loads what they have built."""
 
 WIDTH = 120
 
@@ -148,7 +118,7 @@ def export(path: Path, name: str | None, out: Path) -> tuple[Record, Path]:
         write_atomically(folder / "load.py", script_for(report, record, runtime, sample, artifact))
         versions = requirements(report, record, runtime)
         write_atomically(folder / "requirements.txt", "".join(f"{line}\n" for line in versions))
-        write_atomically(folder / "README.md", readme(report, record, artifact))
+        write_atomically(folder / "README.md", readme(report, record, runtime, artifact))
         if out.exists():
             out.rmdir()
         folder.rename(out)
@@ -158,45 +128,47 @@ def export(path: Path, name: str | None, out: Path) -> tuple[Record, Path]:
 def _runtime_of(record: Record) -> Runtime:
     """Return what loads the record's artefact. Raises UsageError, with a remedy, where no script covers that."""
     cell = record.cell
+    backend = backends.create(cell.backend)
     kept = f"what it built is in {record.artifact}" if record.artifact else "nothing of it was kept"
+    runtime = backend.runtime(cell.device)
     reason = ""
     if record.status is not Status.OK:
         reason = f"it is {record.status}: {one_line(record.reason)}"
     elif cell.backend == BASELINE:
         reason = "eager compiles nothing: ship the model as it is, or see bakeoff reproduce"
-    elif cell.backend not in RUNTIMES:
-        reason = f"no script loads what {cell.backend} builds, only that of {', '.join(RUNTIMES)}; {kept}"
-    elif cell.mode not in backends.create(cell.backend).mode_names():
+    elif runtime is None:
+        having = script_parts.backends_with_runtime(cell.device)
+        reason = f"no script loads what {cell.backend} builds, only that of {having}; {kept}"
+    elif cell.mode not in backend.mode_names():
         reason = f"this version does not have its mode; {kept}"
-    elif cell.backend == "onnx" and script_parts.provider_of(cell) not in script_parts.ONNX_PROVIDERS:
-        reason = f"the script sets up the CPU's and CUDA's providers only; {kept}"
+    elif no_script := backend.mode(cell.mode).no_script:
+        reason = f"{no_script}; {kept}"
     elif cell.task != INFERENCE:
         reason = f"only {INFERENCE} is exported, and this is {cell.task}"
     elif cell.dynamic:
         reason = f"no script loads a build for a range of sizes; {kept}"
-    elif cell.precision.is_quantised and cell.backend not in ("onnx", "openvino"):
+    elif cell.precision.is_quantised and not runtime.holds_quantised:
         reason = f"only the ONNX of a quantised model is exported; {kept}"
-    elif cell.backend == "inductor" and cell.mode in ("buckets", "surgical"):
-        reason = "only a model that is compiled as a whole is exported"
-    elif cell.backend == "inductor" and cell.environment:
+    elif runtime.exports_anew and cell.environment:
         reason = f"it is exported anew by the torch beside Bakeoff, and it ran in {cell.environment}"
-    elif cell.backend != "inductor" and not record.artifact:
+    elif not runtime.exports_anew and not record.artifact:
         reason = "its artefact was not kept: measure it again without --no-artifacts, or with a higher --artifact-limit"
-    if reason:
+    if reason or runtime is None:
         raise UsageError(f"{cell.id} cannot be exported: {reason}")
-    return RUNTIMES[cell.backend]
+    return runtime
 
 
 def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
     """Put the artefact into `folder`, and return the name of the file to load."""
-    if record.cell.backend == "inductor":
+    if runtime.exports_anew:
+        program = runtime.files[0]
         with Launchers("spawn") as launchers:
-            job = ExportProgram(cell=record.cell, program=(folder / PROGRAM).resolve())
+            job = ExportProgram(cell=record.cell, program=(folder / program).resolve())
             try:
                 probes.ask(launchers.first, job, Packaged)
             except BakeoffError as error:
                 raise UsageError(f"{record.cell.id} cannot be exported: {error}") from None
-        return PROGRAM
+        return program
     kept = run / record.artifact
     name = next((name for name in runtime.files if (kept / name).exists()), None)
     if name is None:
@@ -210,18 +182,15 @@ def _bring(record: Record, runtime: Runtime, run: Path, folder: Path) -> str:
 
 def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample, artifact: str) -> str:
     """Return the script that loads the artefact, checks it on the sample, and measures it."""
-    settings = script_parts.common_settings(report, record)
-    kind = record.cell.device.kind
-    uses_torch = runtime.uses_torch(kind)
+    part = script_parts.part_of(record)
+    settings = script_parts.common_settings(report, record, part)
+    uses_torch = runtime.uses_torch
     imports = [*COMMON_IMPORTS, *runtime.imports]
     if settings["channels_last"]:
         imports.append(script_models.PYTREE)
-    if uses_torch and "import torch._inductor" not in runtime.imports:  # which imports torch, too
+    if uses_torch and not any(line.startswith("import torch.") for line in imports):  # which imports torch, too
         imports.append("import torch")
-    if "onnx" in runtime.libraries[kind]:
-        imports.append("from onnx import TensorProto")
-    is_bound = record.cell.backend in ("onnx", "openvino")
-    if is_bound or not settings["graph"]:
+    if part.binds_outputs or not settings["graph"]:
         imports.append("from functools import partial")
     has_words = settings["bfloat16"] and not uses_torch
     on_numpy = '(output.astype("uint32") << 16).view("float32")' if has_words else "output"
@@ -243,7 +212,7 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
             "flat": True,
             "inputs": len(sample.inputs),
             "buffers": _list("outputs", buffers),
-            "outputs_are_bound": is_bound or settings["graph"],
+            "outputs_are_bound": part.binds_outputs or settings["graph"],
             "found": "output.double().cpu().numpy()" if uses_torch else on_numpy,
             "allowed_errors": _list("allowed_errors", [repr(float(f"{one.allowed:.3g}")) for one in sample.outputs]),
             "compares_all": sample.compares_all and not has_words,
@@ -264,7 +233,7 @@ def requirements(report: Report, record: Record, runtime: Runtime) -> list[str]:
     """
     known = {**report.environment.versions, **record.versions}
     lines = []
-    for library in runtime.libraries[record.cell.device.kind]:
+    for library in runtime.libraries:
         version = known.get(library, "")
         public, _, local = version.partition("+")
         if local:
@@ -273,22 +242,14 @@ def requirements(report: Report, record: Record, runtime: Runtime) -> list[str]:
     return lines
 
 
-COMPILED_HERE = "It is compiled for the processor below: build it again for another kind."
-PORTABLE = "It also loads on other machines. The latency is the one of the machine below."
-COMPILES_AT_START = (
-    "`load.py` compiles the program at its first start, and finds the compiled code in `cache/` after that."
-)
-PORTABILITY = {"aotinductor": COMPILED_HERE, "inductor": COMPILES_AT_START}
-
-
-def readme(report: Report, record: Record, artifact: str) -> str:
+def readme(report: Report, record: Record, runtime: Runtime, artifact: str) -> str:
     """Return the text that says what was exported, and where its numbers come from."""
     return script_parts.render(
         "README.md.jinja",
         {
-            **script_parts.common_settings(report, record),
+            **script_parts.common_settings(report, record, script_parts.part_of(record)),
             "artifact": artifact,
-            "portability": PORTABILITY.get(record.cell.backend, PORTABLE),
+            "portability": runtime.note,
             "facts": {
                 "Cell": one_line(f"{record.cell.label}: {record.cell.title}"),
                 "Error": _error(record),

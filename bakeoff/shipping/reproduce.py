@@ -1,6 +1,6 @@
 """Write one cell of a report as a script of one page that needs torch and the cell's library, and nothing of ours.
 
-A script can be written on a machine that cannot run it. tests/harness/test_reproduce.py and benchmarks/reproduces.py
+A script can be written on a machine that cannot run it. tests/shipping/test_reproduce.py and benchmarks/reproduces.py
 compare scripts with the backends.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 import json
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from bakeoff import backends, models
@@ -38,19 +36,18 @@ def script_for(report: Report, record: Record) -> str:
     except UsageError as error:
         raise UsageError(f"{error}; reproduce it from the folder that it was measured from") from None
     model = script_models.model_part(cell, family, dimensions)
-    backend = BACKENDS[cell.backend]
-    settings = script_parts.common_settings(report, record)
+    backend = script_parts.part_of(record)
+    settings = script_parts.common_settings(report, record, backend)
     imports = [*COMMON_IMPORTS, *model.imports, *backend.imports]
     if settings["variables"] or settings["cuda"] or settings["placed_on_cores"]:
         imports.append("import os")
-    if not settings["graph"] or cell.backend == "onnx":
+    if not settings["graph"] or backend.binds_outputs:
         imports.append("from functools import partial")
     dtype = f"torch.{cell.precision.input_type}" if cell.precision.input_type != "float32" else ""
     device_and_type = ", ".join(filter(None, [json.dumps(cell.device) if cell.device.is_cuda else "", dtype]))
     uses_tree = backend.flat or device_and_type or settings["graph"]
     if (model.structured and uses_tree) or settings["channels_last"]:
         imports.append(script_models.PYTREE)
-    linked = record.settings.get(LINKED_LIBRARY)
     return script_parts.render(
         "script.py.jinja",
         {
@@ -68,8 +65,6 @@ def script_for(report: Report, record: Record) -> str:
             "seed": cell.seed,
             **model.facts,
             "flat": backend.flat,
-            "configs": {**settings.get("configs", {}), **({LINKED_LIBRARY: [linked]} if linked else {})},
-            "linked": linked,
         },
     )
 
@@ -84,32 +79,7 @@ def write(script: str, path: Path) -> None:
     write_atomically(path, script)
 
 
-@dataclass(frozen=True)
-class BackendPart:
-    """The part of a script for a backend. The graphs of a `flat` one take only tensors, by position."""
-
-    imports: Sequence[str]
-    flat: bool
-
-
 COMMON_IMPORTS = ("import gc", "import statistics", "from time import perf_counter_ns", "import torch")
-
-BACKENDS = {
-    "eager": BackendPart((), flat=False),
-    "torchscript": BackendPart((), flat=True),
-    "inductor": BackendPart((), flat=False),
-    "aotinductor": BackendPart(("from tempfile import TemporaryDirectory", "import torch._inductor"), flat=True),
-    "onnx": BackendPart(
-        ("from tempfile import TemporaryDirectory", "import onnxruntime", "from onnx import TensorProto"), flat=True
-    ),
-    "openvino": BackendPart(("import openvino",), flat=True),
-}
-"""The backends with a template in harness/scripts/backends."""
-
-UNCOVERED_MODES = ("buckets", "surgical")
-
-LINKED_LIBRARY = "aot_inductor.custom_op_libs"
-"""The setting in which the AOTInductor backend records the library that it had to link."""
 
 
 def _check_covered(record: Record) -> None:
@@ -117,15 +87,14 @@ def _check_covered(record: Record) -> None:
     cell = record.cell
     if record.status.is_absence:
         raise UsageError(f"{cell.id} has nothing to reproduce: it was {record.status}: {one_line(record.reason)}")
+    backend = backends.create(cell.backend)
     reason = ""
-    if cell.backend not in BACKENDS:
-        reason = f"backend {cell.backend}: there is one for each of {', '.join(BACKENDS)}"
-    elif cell.mode not in backends.create(cell.backend).mode_names():
+    if cell.mode not in backend.mode_names():
         reason = f"mode {cell.label}, which this version does not have"
-    elif cell.backend == "onnx" and script_parts.provider_of(cell) not in script_parts.ONNX_PROVIDERS:
-        reason = f"mode {cell.label}: of ONNX Runtime's providers there is one for the CPU's and CUDA's"
-    elif cell.mode in UNCOVERED_MODES:
-        reason = f"mode {cell.label}: which parts or paddings are compiled takes more than a page"
+    elif backend.script(cell, record.settings) is None:
+        reason = f"backend {cell.backend}: there is one for each of {script_parts.backends_with_script()}"
+    elif no_script := backend.mode(cell.mode).no_script:
+        reason = f"mode {cell.label}: {no_script}"
     elif not script_models.is_covered(cell.model):
         reason = f"model {cell.model}: there is one for each of {script_models.COVERED}"
     elif cell.task != INFERENCE:

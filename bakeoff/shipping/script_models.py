@@ -37,7 +37,7 @@ PYTREE = "from torch.utils import _pytree as pytree"
 USER_IMPORTS = ("import importlib.util", "import sys", "from collections.abc import Mapping", PYTREE)
 
 TEMPLATES = ("mlp", "conv", "transformer")
-"""Our models with a template of their own in harness/scripts/models."""
+"""Our models with a template of their own in scripts/models."""
 
 COVERED = f"{', '.join(TEMPLATES)}, for your own, and for those of hf:, timm:, torchvision:, diffusers: and pt2:"
 

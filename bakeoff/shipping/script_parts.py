@@ -1,36 +1,32 @@
 """What the scripts of `reproduce` and of `export` have in common: the cell they are of, their templates and settings.
 
-The templates lie in harness/scripts. They contain what a user of the library would write, so they repeat the set-up of
-each backend. Neither torch nor a compiler is imported here.
+The templates lie in `scripts` beside this file, and those of a backend with the backend. They contain what a user of
+the library would write, so they repeat the set-up of each backend. Neither torch nor a compiler is imported here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from bakeoff import backends, models
-from bakeoff.backends.aotinductor import inductor_configs
-from bakeoff.backends.inductor import FROZEN
-from bakeoff.backends.openvino import INPUTS_PER_SCALE
+from bakeoff.backends.base import Backend
+from bakeoff.backends.standalone import ScriptPart
 from bakeoff.measuring.isolation import READ_AT_START
 from bakeoff.models.base import INPUT_SETS
-from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.device import Device
+from bakeoff.records.errors import BakeoffError, UsageError, unknown
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Record, Report
 from bakeoff.records.text import one_line, spell_ms
 
 MAX_CELLS_NAMED = 6
-
-ONNX_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-"""ONNX Runtime's providers that the template sets up."""
-
-OPENVINO_HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16", Precision.INT8: "f32"}
 
 
 def find_record(report: Report, name: str) -> Record:
@@ -61,17 +57,35 @@ def some(names: Iterable[str]) -> str:
     return ", ".join(known[:MAX_CELLS_NAMED]) + more
 
 
-def options_of(cell: Cell) -> Mapping[str, object]:
-    """Return what the backend sets for the cell's mode."""
-    return backends.create(cell.backend).mode(cell.mode).options
+def backends_with_script() -> str:
+    """Return the names of the backends that have a script, for a message."""
+    return _backends_that(lambda backend: backend.script(Cell(model="", backend=backend.name), {}))
 
 
-def provider_of(cell: Cell) -> str:
-    """Return the name of ONNX Runtime's provider. The default mode takes the device's own."""
-    return str(options_of(cell).get("provider", cell.device.kind))
+def backends_with_runtime(device: Device) -> str:
+    """Return the names of the backends whose artefact a script loads on this device, for a message."""
+    return _backends_that(lambda backend: backend.runtime(device))
 
 
-def common_settings(report: Report, record: Record) -> dict[str, Any]:
+def _backends_that(has: Callable[[Backend], object]) -> str:
+    found = []
+    for name in backends.names():
+        with contextlib.suppress(BakeoffError):  # one of a third party may not load
+            if has(backends.create(name)):
+                found.append(name)
+    return ", ".join(found)
+
+
+def part_of(record: Record) -> ScriptPart:
+    """Return the backend's part of a script for the record. Raise UsageError if the backend has none."""
+    cell = record.cell
+    part = backends.create(cell.backend).script(cell, record.settings)
+    if part is None:
+        raise UsageError(f"no script does what {cell.backend} does, only what {backends_with_script()} do")
+    return part
+
+
+def common_settings(report: Report, record: Record, part: ScriptPart) -> dict[str, Any]:
     """Return what both kinds of scripts set, under the names in the templates."""
     cell = record.cell
     mode = backends.create(cell.backend).mode(cell.mode)
@@ -82,7 +96,7 @@ def common_settings(report: Report, record: Record) -> dict[str, Any]:
                 for name, value in report.environment.variables.items()
                 if not name.startswith(READ_AT_START)
             },
-            **({"TORCHINDUCTOR_FREEZING": "1"} if cell.backend == "inductor" and cell.mode in FROZEN else {}),
+            **part.variables,
         },
         "threads": _threads(report, record),
         "cuda": cell.device.is_cuda,
@@ -93,13 +107,13 @@ def common_settings(report: Report, record: Record) -> dict[str, Any]:
         "fast_path": mode.fast_path or cell.model in models.TABLE,  # ours have no layers with one
         "tf32": cell.precision.allows_tf32,
         "input_sets": INPUT_SETS,
-        "backend": f"backends/{cell.backend}.py.jinja",
-        "as_list": cell.backend == "aotinductor",
-        "lazy": cell.backend in ("torchscript", "inductor"),
+        "backend": ENVIRONMENT.from_string(part.template),
+        "as_list": part.takes_list,
+        "lazy": part.is_lazy,
         "graph": mode.captures,
         "channels_last": bool(mode.channels_last_of),
         "bfloat16": cell.precision is Precision.BF16,
-        **_options(cell),
+        **part.facts,
         "reported": spell_ms(record.latency.median_ms) if record.latency else "",
     }
 
@@ -131,38 +145,8 @@ def import_lines(lines: Iterable[str], standard: bool) -> str:
 
 
 def render(template: str, facts: Mapping[str, Any]) -> str:
-    """Return the template of harness/scripts with these facts. One that it needs and lacks is an error."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).with_name("scripts")),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters["literal"] = _literal
-    return environment.get_template(template).render(facts)
-
-
-def _options(cell: Cell) -> dict[str, Any]:
-    """Return what the backend's mode sets, under the names in its template."""
-    mode = options_of(cell)
-    if cell.backend == "inductor":
-        return {"options": mode}
-    if cell.backend == "aotinductor":
-        configs = inductor_configs(mode)
-        return {"options": {name: value for name, value in mode.items() if name not in configs}, "configs": configs}
-    if cell.backend == "openvino":
-        unrounded = {INPUTS_PER_SCALE: "0"} if cell.precision.is_weight_only else {}
-        return {"options": {**unrounded, **mode}, "hint": OPENVINO_HINTS[cell.precision.products]}
-    if cell.backend == "onnx":
-        return {
-            "options": mode.get("options", {}),
-            "opset": mode.get("opset"),
-            "provider": ONNX_PROVIDERS[provider_of(cell)],
-            "onnx_type": cell.precision.input_type.upper().replace("FLOAT32", "FLOAT"),
-        }
-    return {}
+    """Return the template of `scripts` with these facts. One that it needs and lacks is an error."""
+    return ENVIRONMENT.get_template(template).render(facts)
 
 
 def _threads(report: Report, record: Record) -> int:
@@ -202,3 +186,14 @@ def _literal(value: object) -> str:
 
 def _begins(cell: Cell, name: str) -> bool:
     return cell.id.startswith(name) or cell.label.startswith(name)
+
+
+ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).with_name("scripts")),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,
+)
+ENVIRONMENT.filters["literal"] = _literal

@@ -13,8 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bakeoff import backends
+from bakeoff.backends.aotinductor import AOTInductor
+from bakeoff.backends.onnx import Onnx
 from bakeoff.records import report_file
 from bakeoff.records.artifacts import Artifacts, Full
+from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Record, Report, Status
 from bakeoff.shipping import export
@@ -269,7 +273,8 @@ UNUSUAL = Sample(
 
 
 def script_of(record: Record, sample: Sample = PLAIN, **environment: object) -> str:
-    runtime = export.RUNTIMES[record.cell.backend]
+    runtime = backends.create(record.cell.backend).runtime(record.cell.device)
+    assert runtime is not None
     return export.script_for(report_on(record, **environment), record, runtime, sample, runtime.files[0])
 
 
@@ -300,7 +305,7 @@ def test_a_script_for_the_cpu_has_less_than_60_lines(label: str) -> None:
 def test_requirements_are_exact_and_a_local_version_is_a_comment() -> None:
     record = record_of("aotinductor")
     report = report_on(record, versions={"numpy": "2.4.6"})
-    assert export.requirements(report, record, export.RUNTIMES["aotinductor"]) == [
+    assert export.requirements(report, record, AOTInductor().runtime(CPU)) == [
         "# torch was 2.13.0+cpu; see https://download.pytorch.org/whl/cpu for that build",
         "torch==2.13.0",
         "numpy==2.4.6",
@@ -309,7 +314,7 @@ def test_requirements_are_exact_and_a_local_version_is_a_comment() -> None:
 
 def test_the_readme_tells_machine_precision_error_and_latency() -> None:
     record = record_of("onnx", precision_in_force={"use_tf32": "0"})
-    text = export.readme(report_on(record), record, "model.onnx")
+    text = export.readme(report_on(record), record, Onnx().runtime(CPU), "model.onnx")
     for said in ("EPYC", "fp32", "use_tf32 0", "RMSE", "median latency 0.10", "torch 2.13.0+cpu", "2 threads"):
         assert said in text, said
 

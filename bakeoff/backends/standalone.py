@@ -1,0 +1,67 @@
+"""What a backend says about running without Bakeoff: how a script does what it does, and how its artefact is loaded.
+
+`bakeoff reproduce` and `bakeoff export` write such scripts around the template of the backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PORTABLE = "It also loads on other machines. The latency is the one of the machine below."
+COMPILED_HERE = "It is compiled for the processor below: build it again for another kind."
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What it takes to load a backend's artefact on one kind of device."""
+
+    files: tuple[str, ...]
+    """The names that the artefact may have. The first one that is there is loaded, and the others are left out."""
+    libraries: tuple[str, ...]
+    """The distributions to install."""
+    imports: tuple[str, ...] = ()
+    """The lines of Python that import what the script needs besides torch."""
+    note: str = PORTABLE
+    """Where it loads, in a sentence for the reader."""
+    holds_quantised: bool = False
+    """True if the artefact of a quantised model runs as it is."""
+    exports_anew: bool = False
+    """True if no artefact can be loaded elsewhere. The model is then exported as a program of torch.export, into the
+    first of `files`, and the script compiles it."""
+
+    @property
+    def uses_torch(self) -> bool:
+        return "torch" in self.libraries
+
+
+@dataclass(frozen=True)
+class ScriptPart:
+    """The part of a script that does what a backend does for one cell."""
+
+    template: str
+    """Source of a Jinja template, which defines `bind(index)`: it returns the call with that input set.
+
+    It builds from `model` and `input_sets`, or loads the file `artifact_path` if `artifact` is set. If it defines
+    `compiled` instead, a line `{% include "bind.py.jinja" %}` makes `bind` of that.
+    """
+    imports: tuple[str, ...] = ()
+    """The lines of Python that import what building needs besides torch."""
+    flat: bool = False
+    """True if what is built takes flat tensors, whatever arguments the model takes."""
+    takes_list: bool = False
+    """True if it takes these tensors in one list."""
+    is_lazy: bool = False
+    """True if it compiles in its first calls."""
+    binds_outputs: bool = False
+    """True if calls write into tensors that the script has made, and `bind` uses functools.partial."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables to set before anything is imported."""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """What only this template reads, by name."""
+
+
+def template(name: str) -> str:
+    """Return the source of one of our templates."""
+    return (Path(__file__).with_name("templates") / f"{name}.py.jinja").read_text(encoding="utf-8")
