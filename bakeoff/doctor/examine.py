@@ -133,7 +133,7 @@ def _try_all(contest: Contest, launcher: Launcher, store: Store, say: Say) -> li
     device = contest.cells[0].cell.device
     say(f"computing the reference on {device}")
     try:
-        reference = groundwork.reference(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
+        reference, _ = groundwork.reference(contest, launcher, store, Silent(), TRIAL_LIMIT_S)
     except groundwork.NoReference as error:
         return [_without_reference(planned.cell, error, launcher) for planned in contest.cells]
     sampling = SamplingPlan.lasting(TRIAL_S, processes=1)
@@ -157,8 +157,9 @@ def _try(planned: PlannedCell, setup: ContestSetup, launcher: Launcher) -> Trial
     cell_run = CellRun(planned, setup)
     try:
         cell_run.launch(launcher, epoch=0)
+        cell_run.await_step()
         cell_run.begin_build()
-        cell_run.await_built()
+        cell_run.await_step()
         accuracy = cell_run.warm_up().accuracy
     except CellEnded as ended:
         record = ended.record

@@ -311,6 +311,7 @@ class ReferenceComputed(Frozen):
     work: Work | None
     uncounted: str  # why there is no `work`
     traits: ModelTraits = NO_TRAITS
+    memory: Memory | None = None  # the peak of the process
 
 
 class AxesFound(Frozen):

@@ -161,6 +161,21 @@ def test_what_builds_has_the_compiler_imported_and_what_loads_a_package_has_not(
     assert all(compiler in imports for label, _, imports in run.jobs if label == "inductor")
 
 
+def test_builds_come_in_no_waves(tmp_path: Path) -> None:
+    """The longest build begins first, and a quick one makes room for the next at once."""
+    quick = ("torchscript", "torchscript/cuda-graph", "eager/cuda-graph", "inductor", "inductor/reduce-overhead")
+    seconds = {"eager": 1.0, "aotinductor": 9.0} | dict.fromkeys(quick, 2.0)
+    scripts = {label: Script(seconds_per_start=each) for label, each in seconds.items()}
+    run = run_contest(tmp_path, scripts, plan_of(1), cores=8, device=GPU)
+    assert {record.status for record in run.records.values()} == {Status.OK}
+    steps = [(what, label) for _, what, label in run.steps if what in ("builds", "built", "warms up")]
+    assert steps[:4] == [("builds", "eager"), ("built", "eager"), ("warms up", "eager"), ("builds", "aotinductor")]
+    warm_ups = [place for place, (what, _) in enumerate(steps) if what == "warms up"]
+    assert {what for what, _ in steps[3 : warm_ups[1]]} == {"builds", "built"}, "nothing else comes between builds"
+    bursts_s = 12 * len(scripts) * 0.01
+    assert run.ended_s == pytest.approx(1.0 + 2 * 9.0 + bursts_s), "packaged and loaded, with all others beside that"
+
+
 def test_what_tries_out_kernels_is_built_alone(tmp_path: Path) -> None:
     run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(1), cores=16, device=GPU)
     steps = [(what, label) for _, what, label in run.steps]
@@ -168,8 +183,10 @@ def test_what_tries_out_kernels_is_built_alone(tmp_path: Path) -> None:
     assert not [label for what, label in steps[begun + 1 : ended] if what in ("builds", "built")]
 
 
-def test_builds_that_include_headers_begin_last_of_those_side_by_side(tmp_path: Path) -> None:
-    run = run_contest(tmp_path, {label: Script() for label in COMPILERS}, plan_of(1), cores=16, device=GPU)
+def test_other_builds_do_not_wait_for_the_headers_that_one_of_them_includes(tmp_path: Path) -> None:
+    scripts = {label: Script() for label in COMPILERS}
+    run = run_contest(tmp_path, scripts, plan_of(1), cores=16, device=GPU, headers_s=1.5)
+    assert run.most("builds", "built")[0] == 3
     order = [label for _, what, label in run.steps if what == "builds"]
     assert order.index("aotinductor") > max(order.index("inductor"), order.index("torchscript"))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
+from bakeoff import backends
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.measurement import Measurement
@@ -121,6 +122,16 @@ class ScriptedMachine(Machine):
         self.usable_cores = lambda: [0, 1]
         self.available_bytes = lambda: 10**12
         self.device_free_bytes = lambda device: None
+        self.wait = self._wait
+
+    def _wait(self, workers: Sequence[ScriptedWorker], seconds: float) -> list[ScriptedWorker]:
+        """Let time pass until the first of these says something, or until so many seconds have passed."""
+        first = min(workers, key=lambda worker: worker.speaks_s)
+        if first.speaks_s > self.time_s + seconds:
+            self.time_s += seconds
+            return []
+        self.time_s = max(self.time_s, first.speaks_s)
+        return [first]
 
 
 class ScriptedWorker:
@@ -134,11 +145,19 @@ class ScriptedWorker:
         self._random = random.Random(f"{job.cell.label} {number}")
         self._bursts = self._windows = 0
         self._events: deque[object] = deque()
-        self._passing_s = 0.0
+        self._due_s = 0.0
         if script.built_bytes:
             (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
             (job.shared_folder / "artifact" / "model").write_bytes(bytes(script.built_bytes))
         self._say("start", PhaseBegun(name="model"), Loaded())
+
+    @property
+    def speaks_s(self) -> float:
+        """When it says what comes next."""
+        return math.inf if self._events[0] == HANG else self._due_s
+
+    def _passing(self, seconds: float) -> None:
+        self._due_s = self._machine.time_s + seconds
 
     def _build(self) -> None:
         if isinstance(self._job, PackageCell):
@@ -179,7 +198,7 @@ class ScriptedWorker:
 
     def send(self, command: object) -> None:
         if isinstance(command, Build):
-            self._passing_s = self._script.seconds_per_start
+            self._passing(self._script.seconds_per_start)
             self._on_step("builds")
             self._build()
         elif isinstance(command, BeginWarmUp):
@@ -187,7 +206,7 @@ class ScriptedWorker:
             self._warm_up()
         elif isinstance(command, TakeBurst):
             self._on_step("burst")
-            self._passing_s = self._script.seconds_per_burst
+            self._passing(self._script.seconds_per_burst)
             factor = self._random.lognormvariate(0, self._script.spread)
             waited = 0.5 if self._bursts % 10 < self._script.disturbed_of_ten else 0.0
             taken = BurstTaken(
@@ -196,7 +215,7 @@ class ScriptedWorker:
             self._say(f"burst {self._bursts}", taken)
             self._bursts += 1
         elif isinstance(command, TakeLoad):
-            self._passing_s = command.seconds
+            self._passing(command.seconds)
             share = 0.95 if command.seconds > self._script.slower_after_s else 1.0
             window = window_of_load(command, share * 1e3 / self._script.level_ms)
             late = {"objective_ms": 1e3} if self._number in self._script.overloaded else {}
@@ -218,13 +237,10 @@ class ScriptedWorker:
 
     def receive(self, deadline_s: float) -> object:
         event = self._events[0]
-        left_s = deadline_s - self._machine.time_s
-        if event == HANG or self._passing_s > left_s:
-            self._passing_s -= left_s
-            self._machine.time_s = deadline_s
+        if self.speaks_s > deadline_s:
+            self._machine.time_s = max(self._machine.time_s, deadline_s)
             raise DeadlinePassed
-        self._machine.time_s += self._passing_s
-        self._passing_s = 0.0
+        self._machine.time_s = max(self._machine.time_s, self._due_s)
         self._events.popleft()
         if event == INTERRUPT:
             raise KeyboardInterrupt
@@ -326,10 +342,18 @@ class ScriptedLauncher:
 class ScriptedHeaders:
     """Stands for torch's headers, and notes who waited for them."""
 
-    def __init__(self, launcher: ScriptedLauncher) -> None:
-        self._launcher = launcher
+    def __init__(self, launcher: ScriptedLauncher, machine: ScriptedMachine, made_s: float) -> None:
+        self._launcher, self._machine, self._made_s = launcher, machine, made_s
+
+    def are_made_for(self, cell: Cell) -> bool:
+        includes_any = cell.device.kind in backends.create(cell.backend).precompiles
+        if includes_any and self._machine.time_s < self._made_s:
+            return False
+        self._launcher.steps.append((self._launcher.epoch, "has headers", cell.label))
+        return True
 
     def await_for(self, cell: Cell) -> None:
+        self._machine.time_s = max(self._machine.time_s, self._made_s)
         self._launcher.steps.append((self._launcher.epoch, "has headers", cell.label))
 
     def await_all(self) -> None:
@@ -397,6 +421,7 @@ def run_contest(
     interrupted_at: tuple[int, str] | None = None,
     load: LoadPlan | None = None,
     device: Device = CPU,
+    headers_s: float = 0.0,
 ) -> SimpleNamespace:
     """Run a contest of cells that follow `scripts`, by label, or go on with the interrupted one in the same folder.
 
@@ -418,7 +443,7 @@ def run_contest(
         time_plan=TimePlan(plan, budget_s, load),
         artifacts=Artifacts(store.root, artifact_limit),
         load=load,
-        headers=ScriptedHeaders(launcher),  # type: ignore[arg-type]
+        headers=ScriptedHeaders(launcher, machine, headers_s),  # type: ignore[arg-type]
     )
     pending = [planned for planned in contest.cells if not store.has(planned.cell.id)]
     with contextlib.suppress(KeyboardInterrupt), store.timed(machine.now_s):

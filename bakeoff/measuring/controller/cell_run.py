@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import math
 import shutil
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,6 +85,9 @@ LOAD_LIMIT_S = 180.0
 TRACE_LIMIT_S = 60.0
 """The trace of a few calls takes no longer than this, or is given up."""
 
+Steps = Generator[type[Event], Any, None]
+"""Steps of starting a cell. Each of them yields the kind of event that it waits for, and is sent that event."""
+
 Awaited = TypeVar("Awaited", Packaged, Loaded, Built, Ready, BurstTaken, LoadTaken, Finished)
 
 
@@ -92,6 +97,16 @@ class CellEnded(Exception):
     def __init__(self, record: Record) -> None:
         super().__init__(record.reason)
         self.record = record
+
+
+@dataclass
+class _Start:
+    """What a cell's process does before it can be warmed up, as far as it goes without another command."""
+
+    steps: Steps
+    awaits: type[Event]
+    deadline_s: float
+    seen_s: float  # the time up to which waiting is accounted for
 
 
 @dataclass(frozen=True)
@@ -107,11 +122,10 @@ class ContestSetup:
 
 
 class CellRun:
-    """One cell. In each epoch come `launch`, `await_loaded`, `begin_build`, `await_built`, `warm_up`, bursts, `finish`.
+    """One cell. In each epoch come `launch`, `begin_build`, `warm_up`, bursts and `finish`. At the end comes `record`.
 
-    At the end comes `record`.
-
-    Each of them raises CellEnded where the cell comes to its end instead.
+    `launch` and `begin_build` do not wait: `poll` says when the process has loaded, and when it has built. Each of them
+    raises CellEnded where the cell comes to its end instead.
     """
 
     def __init__(self, planned: PlannedCell, setup: ContestSetup, kept: UnfinishedCell | None = None) -> None:
@@ -130,6 +144,7 @@ class CellRun:
         self._is_ahead_of_time = isinstance(self._backend, AheadOfTime)
         self._so_far = kept.record if kept else None  # without the live process
         self._live: LiveProcess | None = None
+        self._starting: _Start | None = None
         self._burst_medians_ms = sorted(burst_medians_ms(self.bursts))
         self._budget_s = kept.time_left_s if kept else setup.time_limit_s
         self._last_process_s = kept.last_process_s if kept else 0.0
@@ -218,32 +233,70 @@ class CellRun:
             worker = self._start_worker(job, self._folder_of(build))
             first_build = None if self._so_far else self._first_build
             self._live = LiveProcess(epoch, build, is_warm, worker, first_build, bool(self.cell.dynamic))
-
-    def await_loaded(self) -> None:
-        """Wait until the process that was launched could build."""
-        live = self._alive()
-        if not live.is_loaded:
-            self._await(live, Loaded)
-            live.is_loaded = True
+        self._begin(self._loading())
 
     def begin_build(self) -> None:
-        """Have the cell built in its process as soon as it has loaded, and do not wait for it."""
+        """Have the cell built and checked in its process, which has loaded, and do not wait for it."""
         live = self._alive()
-        self.await_loaded()
         live.worker.send(Build())
+        self._begin(self._building(live))
 
-    def await_built(self) -> None:
-        """Wait until the cell is built and checked."""
-        live = self._alive()
+    @property
+    def worker(self) -> Worker:
+        """The process that is alive. A cell that is built ahead of time has two, one after the other."""
+        return self._alive().worker
+
+    def poll(self) -> bool:
+        """Take what the process has said, and do not wait. Return True once it has loaded, or built."""
+        live, start = self._alive(), self._starting
+        assert start is not None, "the cell is being started"
+        with self._ending_as_record(live, math.inf):
+            self._account(live, self._now_s() - start.seen_s)
+            start.seen_s = self._now_s()
+            try:
+                event = live.worker.receive(start.seen_s)
+            except DeadlinePassed:
+                if start.seen_s >= start.deadline_s:
+                    raise
+                return False
+            if self._is_awaited(live, event, start.awaits):
+                try:
+                    start.awaits = start.steps.send(event)
+                except StopIteration:
+                    self._starting = None
+        return self._starting is None
+
+    @property
+    def start_ends_s(self) -> float:
+        """When the process that is being started runs out of time."""
+        assert self._starting is not None, "the cell is being started"
+        return self._starting.deadline_s
+
+    def await_step(self) -> None:
+        """Wait until the process has loaded, or built."""
+        while not self.poll():
+            self._setup.machine.wait([self.worker], TICK_S)
+            self._setup.progress.tick()
+
+    def _begin(self, steps: Steps) -> None:
+        now_s = self._now_s()
+        self._starting = _Start(steps, next(steps), min(now_s + self._budget_s, self._ends_s), now_s)
+
+    def _loading(self) -> Steps:
+        yield Loaded
+
+    def _building(self, live: LiveProcess) -> Steps:
         if self._is_ahead_of_time and not live.is_warm:
-            live.built_s += self._await(live, Packaged).seconds
+            packaged = yield Packaged
+            live.built_s += packaged.seconds
             begun_s = self._now_s()
             live.worker.end()
             live.worker = self._start_worker(MeasurePackagedCell, self._folder_of(live.build))
-            self._await(live, Loaded)
+            yield Loaded
             live.built_s += self._now_s() - begun_s
             live.worker.send(Build())
-        live.built_s += self._await(live, Built).seconds
+        built = yield Built
+        live.built_s += built.seconds
 
     def warm_up(self) -> Ready:
         """Have the cell warmed up, which has been built. Return what its process tells of itself."""
@@ -488,18 +541,37 @@ class CellRun:
         begun_s = self._now_s()
         deadline_s = min(begun_s + min(limit_s, self._budget_s), self._ends_s)
         try:
-            while True:
-                event = self._receive(live.worker, deadline_s, may_tick=kind in (Packaged, Loaded, Built, Ready))
-                if isinstance(event, kind):
-                    return event
-                if isinstance(event, PhaseBegun):
-                    live.phase = event.name
-                    self._setup.progress.phase(self.cell, live.phase)
-                elif isinstance(event, PhaseEnded):
-                    live.phases.append(Phase(name=event.name, seconds=event.seconds))
-                elif isinstance(event, Failed):
-                    self._end_worker()
-                    raise CellEnded(self._record(event.status, event.told))
+            with self._ending_as_record(live, limit_s):
+                while True:
+                    event = self._receive(live.worker, deadline_s, may_tick=kind is Ready)
+                    if self._is_awaited(live, event, kind):
+                        assert isinstance(event, kind)
+                        return event
+        finally:
+            self._account(live, self._now_s() - begun_s)
+
+    def _is_awaited(self, live: LiveProcess, event: Event, kind: type[Event]) -> bool:
+        """Return True for the event that is waited for, and note any other. Raises CellEnded for a failure."""
+        if isinstance(event, PhaseBegun):
+            live.phase = event.name
+            self._setup.progress.phase(self.cell, live.phase)
+        elif isinstance(event, PhaseEnded):
+            live.phases.append(Phase(name=event.name, seconds=event.seconds))
+        elif isinstance(event, Failed):
+            self._end_worker()
+            raise CellEnded(self._record(event.status, event.told))
+        return isinstance(event, kind)
+
+    def _account(self, live: LiveProcess, seconds: float) -> None:
+        """Take seconds of waiting off the cell's time limit."""
+        self._budget_s -= seconds
+        live.waited_s += seconds
+
+    @contextlib.contextmanager
+    def _ending_as_record(self, live: LiveProcess, limit_s: float) -> Iterator[None]:
+        """Raise CellEnded where the process ends inside of the block, or does not answer in time."""
+        try:
+            yield
         except WorkerEnded as ended:
             self._end_worker()
             status, reason = cause_of_death(ended.status, live.phase, self._setup.store.kernel_killed())
@@ -508,10 +580,6 @@ class CellRun:
         except DeadlinePassed:
             self._end_worker()
             raise CellEnded(self._out_of_time(live, limit_s)) from None
-        finally:
-            spent_s = self._now_s() - begun_s
-            self._budget_s -= spent_s
-            live.waited_s += spent_s
 
     def _out_of_time(self, live: LiveProcess, limit_s: float) -> Record:
         if limit_s < self._budget_s:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from bakeoff.judging.estimate import burst_medians_ms, steadiest
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
-from bakeoff.measuring.controller.environment import SPARE_CORES
 from bakeoff.measuring.controller.load_rounds import LoadRounds
 from bakeoff.measuring.controller.measurement import Measurement, not_reached
 from bakeoff.measuring.controller.rounds import (
@@ -23,18 +21,13 @@ from bakeoff.measuring.controller.rounds import (
     racing,
     round_rules,
 )
+from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.time_plan import Step
 from bakeoff.records.artifacts import Full
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Burst, Conditions, Memory, Record, Status
 from bakeoff.records.store import UnfinishedContest
-
-MEMORY_RESERVE = 1.3
-"""A cell starts beside others only if memory is free for so many times what it and all that are starting need."""
-
-UNKNOWN_MEMORY = 3
-"""Where several cells of unknown size load at once, each counts as so many times the largest known one."""
 
 STAYS_UP_TO = 1.1
 """A cell stays for other groups instead of the baseline only if it takes at most so many times as much memory."""
@@ -49,35 +42,21 @@ MIN_ROUNDS = 4
 """Cells that have been built get so many rounds, even if that takes longer than the time budget."""
 
 
-@dataclass
-class Epoch:
-    """One epoch while it lasts: each cell of the contest in one process.
-
-    Where memory does not hold all cells at once, they come in groups. One cell stays alive for all groups: the
-    baseline, or the steadiest cell if the baseline's rounds differ much.
-    """
-
-    number: int
-    waiting: deque[CellRun]  # not started yet
-    staying: tuple[CellRun, ...] = ()  # the cell that stays for the next group; at most one
-    displaced: deque[CellRun] = field(default_factory=deque)  # ran out of memory beside others; each starts again alone
-    finished: list[CellRun] = field(default_factory=list)  # further epochs are for these
-    idle_w: float | None = None  # the machine's power while nothing ran, once a cell has measured it
-    is_full: bool = False  # memory holds no more cells beside those that are alive
-    holds_all: bool = True  # memory has held all cells at once so far
-
-    @property
-    def has_more_groups(self) -> bool:
-        return bool(self.waiting or self.displaced)
-
-
 class ContestRun:
     """The cells of one contest on their way to their records."""
 
     def __init__(
-        self, measurement: Measurement, cells: Sequence[CellRun], kept: UnfinishedContest | None = None
+        self,
+        measurement: Measurement,
+        cells: Sequence[CellRun],
+        kept: UnfinishedContest | None = None,
+        known_size: Memory | None = None,
     ) -> None:
-        """Begin with a contest, or go on with one of which an interrupted run has `kept` some epochs."""
+        """Begin with a contest, or go on with one of which an interrupted run has `kept` some epochs.
+
+        `known_size` is the memory that the contest's reference has taken, if it was computed now.
+        """
+        self._known_size = known_size
         self._run = measurement
         self._machine = measurement.machine
         self._launchers = measurement.launchers
@@ -90,8 +69,10 @@ class ContestRun:
         self._cells = sorted(cells, key=lambda cell_run: cell_run.cell.label != self._baseline)
         self._next_so_far_s = 0.0
         self._time_plan = measurement.time_plan
-        if self._time_plan.has_budget:  # what takes long to build waits for what does not
-            self._cells[1:] = sorted(self._cells[1:], key=lambda cell_run: self._seconds_of(Step.BUILD, [cell_run]))
+        # with a budget, what takes long to build waits for what does not; side by side, it begins first
+        if self._time_plan.has_budget or self._device.is_cuda:
+            sign = 1 if self._time_plan.has_budget else -1
+            self._cells[1:] = sorted(self._cells[1:], key=lambda each: sign * self._seconds_of(Step.BUILD, [each]))
 
     def run(self) -> None:
         """Run epochs until the verdict is decided, or limits allow no more. Then save the records.
@@ -226,114 +207,10 @@ class ContestRun:
         epoch.holds_all &= not epoch.displaced
 
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
-        """Start waiting cells until none is left, or memory holds no more beside those that are alive.
+        """Start waiting cells until none is left, or memory holds no more beside those that are alive."""
+        return GroupStart(self._run, epoch, self._known_size, self._ends_in_time, self._retries_alone).start()
 
-        No cell is started where the next one needs the memory of the one that stays. Cells load side by side, and
-        nothing loads beside a first build, which is timed. Cells build in turn, or side by side where a GPU's machine
-        has cores for that. Where no cell is alive whose size is known, the first one comes alone.
-        """
-        group: list[CellRun] = []
-        loading: deque[CellRun] = deque()  # launched, and not built
-        are_warm = all(cell_run.starts_warm for cell_run in epoch.waiting)
-        epoch.is_full, loading_s = False, 0.0
-        while loading or (epoch.waiting and not epoch.is_full):
-            if are_warm or not loading:
-                at_once = self._load_at_once() if are_warm or group or epoch.staying else 1
-                self._launch_waiting(epoch, group, loading, at_once)
-                if loading and not are_warm:
-                    begun_s, launched = self._machine.now_s(), len(loading)
-                    self._await_loaded(epoch, group, loading)
-                    loading_s = (self._machine.now_s() - begun_s) / launched
-            if loading:
-                alive = [*epoch.staying, *group]
-                built = self._build(epoch, self._next_to_build(loading, alive), alive, loading)
-                group += self._warm_up(epoch, built, [*alive, *loading], loading_s)
-        return group
-
-    def _next_to_build(self, loading: deque[CellRun], alive: Sequence[CellRun]) -> list[CellRun]:
-        """Take one cell out of those that have loaded, or all that may build side by side."""
-        first = loading.popleft()
-        beside = [cell_run for cell_run in (first, *loading) if self._builds_beside_others(cell_run, alive)]
-        if first not in beside:
-            return [first]
-        for cell_run in beside[1:]:
-            loading.remove(cell_run)
-        return beside
-
-    def _builds_beside_others(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
-        """Return True where the cell's build and others' hardly disturb each other."""
-        has_room = self._run.interleaved and len(self._machine.usable_cores()) >= SPARE_CORES
-        knows_own_memory = any(one.peak_memory and one.peak_memory.is_own_account for one in (cell_run, *alive))
-        return has_room and knows_own_memory and not cell_run.builds_alone
-
-    def _load_at_once(self) -> int:
-        cores = len(self._machine.usable_cores())
-        return max(1, min(cores, max(2, cores // 2))) if self._run.interleaved else 1
-
-    def _launch_waiting(self, epoch: Epoch, group: Sequence[CellRun], loading: deque[CellRun], at_once: int) -> None:
-        """Launch waiting cells until so many load at once, or memory holds no more."""
-        while epoch.waiting and not epoch.is_full and len(loading) < at_once:
-            alive = [*epoch.staying, *group, *loading]
-            if alive and not (self._run.interleaved and self._fits(alive, epoch.waiting[0], loading)):
-                epoch.is_full = not loading  # what is loading may turn out to leave room
-                return
-            cell_run = epoch.waiting.popleft()
-            if self._launch(epoch, cell_run, alive):
-                loading.append(cell_run)
-
-    def _await_loaded(self, epoch: Epoch, group: Sequence[CellRun], loading: deque[CellRun]) -> None:
-        """Wait until all of these have loaded. Those that do not are taken out."""
-        for cell_run in list(loading):
-            others = [*epoch.staying, *group, *(other for other in loading if other is not cell_run)]
-            if not self._goes_on(epoch, cell_run, cell_run.await_loaded, others):
-                loading.remove(cell_run)
-
-    def _build(
-        self, epoch: Epoch, cells: Sequence[CellRun], alive: Sequence[CellRun], loading: Sequence[CellRun]
-    ) -> list[CellRun]:
-        """Build these cells at the same time, beside those `alive`, while others have loaded.
-
-        Return those that are built. The others have ended or wait for memory.
-        """
-        building: list[CellRun] = []
-        for cell_run in sorted(cells, key=lambda one: one.includes_headers):  # others need not wait for the headers
-            others = [*alive, *loading, *(other for other in cells if other is not cell_run)]
-            if not self._is_in_time(cell_run, alive):
-                continue  # what was built before it has taken the time
-            if not cell_run.starts_warm:
-                self._run.headers.await_for(cell_run.cell)
-            if self._goes_on(epoch, cell_run, cell_run.begin_build, others):
-                building.append(cell_run)
-        built: list[CellRun] = []
-        for place, cell_run in enumerate(building):
-            others = [*alive, *loading, *built, *building[place + 1 :]]
-            if self._goes_on(epoch, cell_run, cell_run.await_built, others):
-                self._pause(cell_run)
-                built.append(cell_run)
-        side_by_side = [cell_run.cell.label for cell_run in built if not cell_run.starts_warm]
-        if len(side_by_side) > 1:
-            names = ", ".join(side_by_side)
-            self._note(f"{names} were built side by side: alone, each of them may build a little faster")
-        return built
-
-    def _warm_up(
-        self, epoch: Epoch, built: Sequence[CellRun], others: Sequence[CellRun], loading_s: float
-    ) -> list[CellRun]:
-        """Warm these cells up in turn, while no other cell builds. It took `loading_s` to load each.
-
-        Return those that are warm. The others have ended or wait for memory.
-        """
-        warm: list[CellRun] = []
-        for place, cell_run in enumerate(built):
-            begun_s = self._machine.now_s()
-            self._resume(cell_run)
-            if self._goes_on(epoch, cell_run, cell_run.warm_up, [*others, *warm, *built[place + 1 :]]):
-                self._pause(cell_run)
-                self._note_start(cell_run, loading_s + cell_run.built_s + self._machine.now_s() - begun_s)
-                warm.append(cell_run)
-        return warm
-
-    def _is_in_time(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
+    def _ends_in_time(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
         """Return True when the time budget of the run leaves time for the cell. Otherwise it has its record now."""
         label, labels = cell_run.cell.label, [other.cell.label for other in alive]
         if cell_run.was_measured or self._time_plan.leaves_room_for_build(label, labels, self._machine.now_s()):
@@ -341,56 +218,11 @@ class ContestRun:
         self._conclude(cell_run, not_reached(cell_run.planned))
         return False
 
-    def _launch(self, epoch: Epoch, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
-        """Begin to start the cell's process. Return False when the cell has ended or waits for memory instead."""
-        if not self._is_in_time(cell_run, alive):
-            return False
-        ends_s = self._time_plan.build_ends_s(cell_run.cell.label, [other.cell.label for other in alive])
-        launcher = self._launchers.of_environment(cell_run.cell.environment).of_epoch(epoch.number)
-        return self._goes_on(epoch, cell_run, lambda: cell_run.launch(launcher, epoch.number, ends_s), alive)
-
-    def _goes_on(self, epoch: Epoch, cell_run: CellRun, step: Callable[[], object], others: Sequence[CellRun]) -> bool:
-        """Take a step of starting the cell. Return False when the cell has ended or waits for memory instead."""
-        try:
-            step()
-        except CellEnded as ended:
-            if self._makes_room(cell_run, ended, others):
-                epoch.waiting.appendleft(cell_run)
-                epoch.is_full = True
-            return False
-        return True
-
-    def _note_start(self, cell_run: CellRun, seconds: float) -> None:
-        self._step_done(Step.START if cell_run.starts_warm else Step.BUILD, cell_run, seconds)
-        if not cell_run.starts_warm:
-            self._run.progress.built(cell_run.cell, seconds)
-
     def _step_done(self, step: Step, cell_run: CellRun, seconds: float) -> None:
         self._run.step_done(self._contest_id, step, cell_run.cell.label, seconds)
 
     def _seconds_of(self, step: Step, cells: Sequence[CellRun]) -> float:
         return self._time_plan.seconds_of(step, [cell_run.cell.label for cell_run in cells])
-
-    def _fits(self, alive: Sequence[CellRun], following: CellRun, starting: Sequence[CellRun]) -> bool:
-        """Return True when there is room for one more cell, and for those that are still starting.
-
-        Each is taken to be as large as it was itself, or as the largest one alive where it has not been ready yet.
-        """
-        known = [cell_run.peak_memory for cell_run in alive if cell_run.peak_memory]
-
-        def needed_bytes(kind: Callable[[Memory], int | None]) -> int:
-            coming = [cell_run.peak_memory for cell_run in (following, *starting)]
-            unknown_bytes = max((kind(peak) or 0 for peak in known), default=0)
-            if coming.count(None) > 1:
-                unknown_bytes *= UNKNOWN_MEMORY
-            return sum((kind(peak) or 0) if peak else unknown_bytes for peak in coming)
-
-        host_bytes = needed_bytes(lambda peak: peak.peak_resident_bytes)
-        device_bytes = needed_bytes(lambda peak: peak.peak_device_bytes)
-        free_bytes = self._machine.device_free_bytes(self._device)
-        return self._machine.available_bytes() > MEMORY_RESERVE * host_bytes and (
-            free_bytes is None or free_bytes > MEMORY_RESERVE * device_bytes
-        )
 
     def _run_rounds(self, epoch: Epoch, group: int, cells: Sequence[CellRun]) -> list[CellRun]:
         """Take bursts of all cells in changing order while every other one is stopped. Return the surviving cells."""
@@ -433,7 +265,7 @@ class ContestRun:
             self._pause(cell_run)
         except CellEnded as ended:
             alive.remove(cell_run)
-            if self._makes_room(cell_run, ended, alive):
+            if self._retries_alone(cell_run, ended, alive):
                 epoch.displaced.append(cell_run)
 
     def _rounds_so_far(
@@ -475,7 +307,7 @@ class ContestRun:
         try:
             epoch.idle_w = cell_run.finish(last_s <= self._time_plan.contest_ends_s, epoch.idle_w)
         except CellEnded as ended:
-            if self._makes_room(cell_run, ended, others):
+            if self._retries_alone(cell_run, ended, others):
                 epoch.displaced.append(cell_run)
             return
         if epoch.number == 0:
@@ -486,7 +318,7 @@ class ContestRun:
         else:
             self._conclude(cell_run, record)
 
-    def _makes_room(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
+    def _retries_alone(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
         """Return True when a cell is to be tried again alone, because `others` held the memory that it lacked.
 
         Otherwise it has its record now.

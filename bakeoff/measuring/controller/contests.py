@@ -34,7 +34,7 @@ def _measure_sensible(run: Measurement, contest: Contest, sensible: Sequence[Pla
     limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - begun_s)
     needed = (run.launchers.first, run.store, run.progress, limit_s)
     try:
-        reference = groundwork.reference(contest, *needed)
+        reference, known_size = groundwork.reference(contest, *needed)
     except groundwork.NoReference as error:
         _end_without_reference(run, sensible, error)
         return
@@ -51,7 +51,7 @@ def _measure_sensible(run: Measurement, contest: Contest, sensible: Sequence[Pla
         _note_resumption(run, kept, cell_runs)
     if before := [cell_run.cell.label for cell_run in cell_runs if cell_run.was_built_before]:
         run.store.note(f"interrupted and resumed: {contest.id} began anew, but with {', '.join(before)} built before")
-    ContestRun(run, cell_runs, kept).run()
+    ContestRun(run, cell_runs, kept, known_size).run()
     if told := run.launchers.first.branch_note:
         run.store.note(told)
     run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from bakeoff.measuring import isolation
+from bakeoff.measuring.controller.worker_process import Worker
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.measuring.nvml import Card, GpuWatch, cards, device_free_bytes, nvml
 from bakeoff.measuring.versions import versions_of
@@ -176,6 +177,7 @@ class Machine:
     calibrate_ms = staticmethod(calibrate_ms)
     usable_cores = staticmethod(usable_cores)
     available_bytes = staticmethod(available_bytes)
+    wait = staticmethod(Worker.wait)
 
     def __init__(self) -> None:
         self._gpus: dict[Device, GpuWatch] = {}

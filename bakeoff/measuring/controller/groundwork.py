@@ -14,14 +14,16 @@ from bakeoff.measuring.controller.worker_process import DeadlinePassed, Worker, 
 from bakeoff.measuring.messages import (
     CeilingsMeasured,
     ComputeReference,
+    Event,
     Failed,
     HeadersMade,
     MeasureCeilings,
+    PhaseBegun,
     PrecompileHeaders,
     ReferenceComputed,
 )
 from bakeoff.planning.plan import Contest
-from bakeoff.records.schema import Cell, Status
+from bakeoff.records.schema import Cell, Memory, Status
 from bakeoff.records.store import Store
 
 NOTEWORTHY_S = 5.0
@@ -49,11 +51,16 @@ class NoReference(Exception):
         self.what = what
 
 
-def reference(contest: Contest, launcher: Launcher, store: Store, progress: Progress, limit_s: float) -> Path:
-    """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference."""
+def reference(
+    contest: Contest, launcher: Launcher, store: Store, progress: Progress, limit_s: float
+) -> tuple[Path, Memory | None]:
+    """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference.
+
+    If it is computed now, the memory that this has taken comes with it.
+    """
     path = store.reference(contest.id)
     if path.exists():
-        return path
+        return path, None
     log = store.log(f"reference-{contest.id}")
     progress.note(f"computing the float64 reference of {contest.id}")
     cell = contest.cells[0].cell
@@ -81,7 +88,7 @@ def reference(contest: Contest, launcher: Launcher, store: Store, progress: Prog
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
     else:
         store.save_work(contest.id, event.work)
-    return path
+    return path, event.memory
 
 
 class Headers:
@@ -93,6 +100,7 @@ class Headers:
     def __init__(self, store: Store, progress: Progress, limit_s: float = HEADERS_LIMIT_S) -> None:
         self._store, self._progress, self._limit_s = store, progress, limit_s
         self._workers: dict[str, Worker] = {}
+        self._answers: dict[str, Event] = {}
 
     def begin(self, cells: Sequence[tuple[Cell, Launcher]], may_make: bool = True) -> None:
         """Have the headers precompiled that the builds of `cells` include, and do not wait.
@@ -119,6 +127,20 @@ class Headers:
         """Wait for what the builds of this cell include."""
         self._await([name for name in self._workers if name == _builds_of(cell)])
 
+    def are_made_for(self, cell: Cell) -> bool:
+        """Return True when what the builds of this cell include is there, or has failed. This does not wait."""
+        worker = self._workers.get(name := _builds_of(cell))
+        while worker is not None and name not in self._answers:
+            try:
+                event = worker.receive(time.monotonic())
+            except DeadlinePassed:
+                return False
+            except WorkerEnded as error:
+                event = Failed(status=Status.ERROR, reason=str(error))
+            if not isinstance(event, PhaseBegun):
+                self._answers[name] = event
+        return True
+
     def _await(self, names: Sequence[str]) -> None:
         begun_s, phases = time.monotonic(), list[str]()
 
@@ -128,10 +150,13 @@ class Headers:
             phases.append(name)
 
         for name in names:
+            worker, known = self._workers.pop(name), self._answers.get(name)
             try:
-                event = self._workers.pop(name).answer(self._limit_s, on_phase)
+                event = known or worker.answer(self._limit_s, on_phase)
             except (WorkerEnded, DeadlinePassed) as error:
                 event = Failed(status=Status.ERROR, reason=str(error))
+            if known:
+                worker.end()
             if isinstance(event, Failed) and not event.status.is_absence:
                 told = f"torch's C++ headers for {name} were not precompiled, so its first build does it"
                 self._store.note(f"{told}: {event.reason}")

@@ -21,7 +21,6 @@ class LiveProcess:
     worker: Worker
     first_build: FirstBuild | None = None  # that it starts from, if nothing was measured of the process that made it
     is_shared: bool = False  # the build is dynamic, and may be another cell's
-    is_loaded: bool = False  # it waits for its turn to build
     built_s: float = 0.0  # it took so long to build and check
     phase: str = "start"
     phases: list[Phase] = field(default_factory=list)

@@ -7,8 +7,9 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for_connections
 
 from bakeoff.measuring import isolation, messages
 from bakeoff.measuring.messages import Assignment, Command, Event, PhaseBegun
@@ -91,6 +92,13 @@ class Worker:
             return event
         finally:
             self.end()
+
+    @staticmethod
+    def wait(workers: Sequence[Worker], seconds: float) -> list[Worker]:
+        """Wait until some of these have said something or have ended, for so many seconds at most. Return which."""
+        by_connection = {worker._connection: worker for worker in workers}
+        ready = wait_for_connections(list(by_connection), max(0.0, seconds))
+        return [worker for connection, worker in by_connection.items() if connection in ready]
 
     def pause(self) -> None:
         """Stop the worker's whole process group, with all its threads."""

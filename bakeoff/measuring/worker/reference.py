@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
-from bakeoff.measuring.worker import accuracy, global_settings, precision, simulation
+from bakeoff.measuring.worker import accuracy, global_settings, memory, precision, simulation
 from bakeoff.measuring.worker.bench import explain
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.generating import Greedy, generate
@@ -29,7 +29,7 @@ from bakeoff.measuring.worker.understanding import (
 from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Status, Work
+from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Memory, Status, Work
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def compute(
     """Write a contest's outputs in float64 and the error of eager in the contest's precision to a file."""
     cell = job.cell
     precision.apply(cell.precision)
+    device_memory = memory.DeviceMemory(cell.device.cuda_index)
     clock = Clock(cell.device)
     known = Known(cell, cwd, workspace, announce, job.weights_at)
     with clock.on_stream(), gradients(cell.task):
@@ -107,7 +108,13 @@ def compute(
     if as_is.probes:
         save_inputs(as_is.probes, probes_beside(job.reference))
     made.save(job.reference)
-    return ReferenceComputed(work=as_is.work, uncounted=as_is.uncounted, traits=traits)
+    device_memory.sample()
+    size = Memory(
+        peak_resident_bytes=memory.peak_resident_bytes(),
+        peak_device_bytes=device_memory.peak_bytes,
+        device_bytes_source=device_memory.source or None,
+    )
+    return ReferenceComputed(work=as_is.work, uncounted=as_is.uncounted, traits=traits, memory=size)
 
 
 RANDOM = "the model is random, and draws other numbers in another type"

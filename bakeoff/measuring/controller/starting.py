@@ -1,0 +1,268 @@
+"""Starting cells: each of them loads, builds and warms up as soon as cores, memory and quiet are there for it.
+
+- A process that loads or builds takes a core. Memory must hold what starts beside what is alive.
+- On a GPU's machine with cores to spare, builds go on side by side. Builds that try out kernels need the machine to
+  themselves, and so does every build on a CPU. Their times would mean nothing otherwise.
+- Nothing builds while a cell warms up, because a warm-up goes on until latencies are steady.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bakeoff.measuring.controller.cell_run import TICK_S, CellEnded, CellRun
+from bakeoff.measuring.controller.environment import SPARE_CORES
+from bakeoff.measuring.controller.measurement import Measurement
+from bakeoff.planning.time_plan import Step
+from bakeoff.records.schema import Memory
+
+MEMORY_RESERVE = 1.3
+"""A cell starts beside others only if memory is free for so many times what it and all that are starting need."""
+
+UNKNOWN_MEMORY = 3
+"""Where several cells of unknown size load at once, each counts as so many times the largest known one."""
+
+
+@dataclass
+class Epoch:
+    """One epoch while it lasts: each cell of the contest in one process.
+
+    Where memory does not hold all cells at once, they come in groups. One cell stays alive for all groups: the
+    baseline, or the steadiest cell if the baseline's rounds differ much.
+    """
+
+    number: int
+    waiting: deque[CellRun]  # not started yet
+    staying: tuple[CellRun, ...] = ()  # the cell that stays for the next group; at most one
+    displaced: deque[CellRun] = field(default_factory=deque)  # ran out of memory beside others; each starts again alone
+    finished: list[CellRun] = field(default_factory=list)  # further epochs are for these
+    idle_w: float | None = None  # the machine's power while nothing ran, once a cell has measured it
+    is_full: bool = False  # memory holds no more cells beside those that are alive
+    holds_all: bool = True  # memory has held all cells at once so far
+
+    @property
+    def has_more_groups(self) -> bool:
+        return bool(self.waiting or self.displaced)
+
+
+class Stage(Enum):
+    LOADING = "loading"
+    LOADED = "loaded"  # waits until it may build
+    BUILDING = "building"
+    BUILT = "built"  # stopped, and waits until it may warm up
+
+
+@dataclass
+class Starting:
+    """A cell on its way from its launch until it is warm."""
+
+    cell_run: CellRun
+    launched_s: float
+    stage: Stage = Stage.LOADING
+    loading_s: float = 0.0
+
+
+class GroupStart:
+    """Starts waiting cells of an epoch until none is left, or memory holds no more beside those that are alive."""
+
+    def __init__(
+        self,
+        run: Measurement,
+        epoch: Epoch,
+        known_size: Memory | None,
+        ends_in_time: Callable[[CellRun, Sequence[CellRun]], bool],
+        retries_alone: Callable[[CellRun, CellEnded, Sequence[CellRun]], bool],
+    ) -> None:
+        """`known_size` is what the reference has taken, as a first guess for cells of unknown size.
+
+        `ends_in_time` and `retries_alone` are asked about a cell, with the others that are alive. A cell for which one
+        of them says no has its record then.
+        """
+        self._run, self._epoch = run, epoch
+        self._machine = run.machine
+        self._known_size = known_size
+        self._ends_in_time, self._retries_alone = ends_in_time, retries_alone
+        self._are_warm = all(cell_run.starts_warm for cell_run in epoch.waiting)
+        self._starting: list[Starting] = []
+        self._group: list[CellRun] = []
+        self._side_by_side: set[str] = set()
+
+    def start(self) -> list[CellRun]:
+        """Return the cells that are warm. The others have ended, or wait for memory."""
+        self._epoch.is_full = False
+        while self._starting or (self._epoch.waiting and not self._epoch.is_full):
+            self._launch_waiting()
+            self._begin_builds()
+            if self._at(Stage.BUILDING):
+                self._await_event()
+            elif self._at(Stage.BUILT) and (self._are_warm or not self._at(Stage.LOADING)):
+                self._warm_up(self._at(Stage.BUILT))
+            elif self._at(Stage.LOADING):
+                self._await_event()
+            elif waiting := self._at(Stage.LOADED):  # for nothing but torch's headers
+                self._run.headers.await_for(waiting[0].cell_run.cell)
+        built = [each.cell.label for each in self._group if each.cell.label in self._side_by_side]
+        if len(built) > 1:
+            self._run.store.note(
+                f"{', '.join(built)} were built side by side: alone, each of them may build a little faster"
+            )
+        return self._group
+
+    def _at(self, *stages: Stage) -> list[Starting]:
+        return [each for each in self._starting if each.stage in stages]
+
+    def _alive(self, besides: CellRun | None = None) -> list[CellRun]:
+        alive = [*self._epoch.staying, *self._group, *(each.cell_run for each in self._starting)]
+        return [cell_run for cell_run in alive if cell_run is not besides]
+
+    # --- loading
+
+    def _launch_waiting(self) -> None:
+        """Launch waiting cells while a core and memory are there for them.
+
+        Where cells build alone, as many load together as may, and then nothing loads beside a build that is timed.
+        """
+        goes_on_beside = self._are_warm or (self._shares_cores and not self._builds_alone_now)
+        if self._starting and not goes_on_beside:
+            return
+        while self._epoch.waiting and not self._epoch.is_full and self._has_core():
+            alive, following = self._alive(), self._epoch.waiting[0]
+            if alive and not (self._run.interleaved and self._fits(alive, following)):
+                self._epoch.is_full = not self._starting  # what is starting may turn out to leave room
+                return
+            self._epoch.waiting.popleft()
+            if not self._ends_in_time(following, alive):
+                continue
+            labels = [other.cell.label for other in alive]
+            ends_s = self._run.time_plan.build_ends_s(following.cell.label, labels)
+            launcher = self._run.launchers.of_environment(following.cell.environment).of_epoch(self._epoch.number)
+            starting = Starting(following, self._machine.now_s())
+            self._starting.append(starting)
+            self._try(starting, lambda: following.launch(launcher, self._epoch.number, ends_s))  # noqa: B023 - at once
+
+    def _has_core(self) -> bool:
+        """Return True where one more process may load. Without a known size, the first cell comes alone."""
+        busy = [Stage.LOADING, Stage.LOADED, Stage.BUILDING, *(() if self._shares_cores else (Stage.BUILT,))]
+        knows_size = self._are_warm or self._group or self._epoch.staying or self._known_size
+        cores = len(self._machine.usable_cores())
+        at_once = max(1, min(cores, max(2, cores // 2))) if self._run.interleaved and knows_size else 1
+        return len(self._at(*busy)) < at_once
+
+    def _fits(self, alive: Sequence[CellRun], following: CellRun) -> bool:
+        """Return True when there is room for one more cell, and for those that are still starting.
+
+        Each is taken to be as large as it was itself, or as the largest one known where it has not been ready yet.
+        """
+        known = [cell_run.peak_memory for cell_run in alive if cell_run.peak_memory]
+        known += [self._known_size] if self._known_size else []
+
+        def needed_bytes(kind: Callable[[Memory], int | None]) -> int:
+            coming = [following.peak_memory, *(each.cell_run.peak_memory for each in self._starting)]
+            unknown_bytes = max((kind(peak) or 0 for peak in known), default=0)
+            if coming.count(None) > 1:
+                unknown_bytes *= UNKNOWN_MEMORY
+            return sum((kind(peak) or 0) if peak else unknown_bytes for peak in coming)
+
+        host_bytes = needed_bytes(lambda peak: peak.peak_resident_bytes)
+        device_bytes = needed_bytes(lambda peak: peak.peak_device_bytes)
+        free_bytes = self._machine.device_free_bytes(following.cell.device)
+        return self._machine.available_bytes() > MEMORY_RESERVE * host_bytes and (
+            free_bytes is None or free_bytes > MEMORY_RESERVE * device_bytes
+        )
+
+    # --- building
+
+    @property
+    def _shares_cores(self) -> bool:
+        """Return True where builds and others' hardly disturb each other, and the driver tells their memory apart."""
+        sizes = [self._known_size, *(each.peak_memory for each in (*self._alive(), *self._epoch.waiting))]
+        has_room = self._run.interleaved and len(self._machine.usable_cores()) >= SPARE_CORES
+        return has_room and any(size.is_own_account for size in sizes if size)
+
+    @property
+    def _builds_alone_now(self) -> bool:
+        return any(each.cell_run.builds_alone for each in self._at(Stage.BUILDING))
+
+    def _may_build(self, cell_run: CellRun) -> bool:
+        building = self._at(Stage.BUILDING)
+        if self._shares_cores and not cell_run.builds_alone:
+            return not self._builds_alone_now and len(building) < len(self._machine.usable_cores())
+        is_quiet = not (building or self._at(Stage.BUILT))
+        return is_quiet and (cell_run.starts_warm or not self._at(Stage.LOADING))
+
+    def _begin_builds(self) -> None:
+        for starting in self._at(Stage.LOADED):
+            cell_run = starting.cell_run
+            if not self._may_build(cell_run):
+                continue
+            if not (cell_run.starts_warm or self._run.headers.are_made_for(cell_run.cell)):
+                continue  # other builds need not wait for the headers
+            if not self._ends_in_time(cell_run, self._alive(besides=cell_run)):
+                self._starting.remove(starting)  # what was built before it has taken the time
+            elif self._try(starting, cell_run.begin_build):
+                starting.stage = Stage.BUILDING
+                if not cell_run.starts_warm and len(building := self._at(Stage.BUILDING)) > 1:
+                    self._side_by_side |= {each.cell_run.cell.label for each in building}
+
+    def _await_event(self) -> None:
+        """Wait until a process that loads or builds says something, or a moment has passed."""
+        going_on = self._at(Stage.LOADING, Stage.BUILDING)
+        left_s = min(each.cell_run.start_ends_s for each in going_on) - self._machine.now_s()
+        spoke = self._machine.wait([each.cell_run.worker for each in going_on], max(0.0, min(TICK_S, left_s)))
+        for starting in going_on:
+            # where nobody spoke, a process may have ended without a word, or has run out of time
+            if not spoke or starting.cell_run.worker in spoke:
+                self._try(starting, lambda: self._poll(starting))  # noqa: B023 - at once
+        self._run.progress.tick()
+
+    def _poll(self, starting: Starting) -> None:
+        if not starting.cell_run.poll():
+            return
+        if starting.stage is Stage.LOADING:
+            starting.stage = Stage.LOADED
+            starting.loading_s = self._machine.now_s() - starting.launched_s
+        else:
+            starting.stage = Stage.BUILT
+            self._pause(starting.cell_run)
+
+    # --- warming up
+
+    def _warm_up(self, built: Sequence[Starting]) -> None:
+        """Warm these cells up in turn, while no other cell builds."""
+        for starting in built:
+            cell_run, begun_s = starting.cell_run, self._machine.now_s()
+            if self._run.interleaved:
+                cell_run.resume()
+            if self._try(starting, cell_run.warm_up):
+                self._pause(cell_run)
+                self._starting.remove(starting)
+                self._group.append(cell_run)
+                self._note_start(cell_run, starting.loading_s + cell_run.built_s + self._machine.now_s() - begun_s)
+
+    def _note_start(self, cell_run: CellRun, seconds: float) -> None:
+        step = Step.START if cell_run.starts_warm else Step.BUILD
+        self._run.step_done(cell_run.cell.contest_id, step, cell_run.cell.label, seconds)
+        if not cell_run.starts_warm:
+            self._run.progress.built(cell_run.cell, seconds)
+
+    # --- ends
+
+    def _try(self, starting: Starting, step: Callable[[], object]) -> bool:
+        """Take a step of starting a cell. Return False when the cell has ended, or waits for memory instead."""
+        try:
+            step()
+        except CellEnded as ended:
+            cell_run = starting.cell_run
+            self._starting.remove(starting)
+            if self._retries_alone(cell_run, ended, self._alive(besides=cell_run)):
+                self._epoch.waiting.appendleft(cell_run)
+                self._epoch.is_full = True
+            return False
+        return True
+
+    def _pause(self, cell_run: CellRun) -> None:
+        if self._run.interleaved:
+            cell_run.pause()
