@@ -122,7 +122,7 @@ def test_a_cell_that_cannot_be_ranked_is_measured_in_one_process_only(tmp_path: 
 
 
 def test_cells_load_side_by_side_and_build_one_after_the_other(tmp_path: Path) -> None:
-    labels = ("eager", *(f"null/{name}" for name in ("again", "double", "partial", "slow", "none", "third")))
+    labels = ("eager", *(f"null/{name}" for name in ("again", "double", "partial", "slow", "fallback", "wrong")))
     run = run_contest(tmp_path, {label: Script() for label in labels}, plan_of(3), cores=8)
     assert run.most("launched", "ready") == {0: 4, 1: 4, 2: 4}
     assert run.most("launched", "loaded", at="builds") == {0: 0, 1: 3, 2: 3}, "first builds are timed"
