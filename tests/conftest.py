@@ -65,6 +65,14 @@ def command_line(
     return call
 
 
+@pytest.fixture(autouse=True)
+def restored_path() -> Iterator[None]:
+    """A user's model that is loaded in the tests' own process puts its folder on the search path."""
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
+
+
 @pytest.fixture(scope="session", autouse=True)
 def known_ceilings() -> Iterator[Callable[..., None]]:
     """A run measures for a second what the machine can do, and the tests make many: these take it for known."""

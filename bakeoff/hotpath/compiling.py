@@ -115,8 +115,6 @@ class Compilation:
         self._folder = folder
         self._outcome: Outcome | None = None
         self._owner = os.getpid()
-        # in the order of this process, so that a user's own module named as one of ours stays the user's
-        paths = [*(path or os.getcwd() for path in sys.path), str(ROOT)]
         with (making / LOG).open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "bakeoff.hotpath.child", str(making)],
@@ -124,7 +122,7 @@ class Compilation:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
+                env=child_environment(),
                 start_new_session=True,
             )
         self._stop = weakref.finalize(self, _stop, self._process, making, self._owner)
@@ -166,6 +164,15 @@ class Compilation:
         except OSError as error:  # somebody has removed the folder
             return f"{error.strerror}: {LOG}"
         return lines[-1][:MAX_REASON_CHARACTERS] if lines else "it said nothing"
+
+
+def child_environment() -> dict[str, str]:
+    """Return the variables of the compiling process, which finds all modules that this process finds.
+
+    The order is that of this process, so that a user's own module named as one of ours stays the user's.
+    """
+    paths = [*(path or os.getcwd() for path in sys.path), str(ROOT)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 def _stop(process: subprocess.Popen[bytes], making: Path, owner: int) -> None:

@@ -57,9 +57,10 @@ SOURCES = {
 
 
 def find(name: str) -> Family:
-    """Return the family for a row of the table, for `path/to/file.py:factory`, or for a source such as `hf:FOLDER`.
+    """Return the family for a row of the table, for a function of the user's, or for a source such as `hf:FOLDER`.
 
-    Raise UsageError for an unknown name, or a missing file, factory or folder.
+    The user's functions are `path/to/file.py:factory` and `package.module:factory`. Raise UsageError for an unknown
+    name, or a missing file, module, factory or folder.
     """
     if name in TABLE:
         return _class(TABLE[name])()
@@ -73,9 +74,13 @@ def find(name: str) -> Family:
         return UserModel(_in_presets(path), factory)
     if name.endswith(".py"):
         raise UsageError(f"model '{name}' names a file but no factory: write {option_for(name)}")
-    raise unknown(
-        "model", name, TABLE, f"or path/to/file.py:factory, {', '.join(form for form, _ in SOURCES.values())}"
-    )
+    if factory.isidentifier() and path and all(part.isidentifier() for part in path.split(".")):
+        from bakeoff.models.user import UserModel, can_import
+
+        if "." in path or can_import(path):
+            return UserModel(path, factory)
+    forms = ", ".join(["path/to/file.py:factory", "package.module:factory", *(form for form, _ in SOURCES.values())])
+    raise unknown("model", name, TABLE, f"or {forms}")
 
 
 def find_for(name: str, task: str) -> Family:

@@ -1,4 +1,4 @@
-"""A user's own model: `path/to/file.py:factory`.
+"""A user's own model: `path/to/file.py:factory`, or `package.module:factory` for what Python can import.
 
 The factory is a top-level function of the file that returns `(module, example_inputs)`:
 
@@ -7,50 +7,66 @@ The factory is a top-level function of the file that returns `(module, example_i
 
 - Its parameters are the model's named dimensions. Each needs a default that is written as a whole number or a string. A
   parameter named `seed` is not a dimension: it receives the cell's seed and needs no default.
-- Torch's generator for the CPU is seeded before the file is imported. A factory that only draws from it can ignore
-seeds. - The module is put into eval mode, on the CPU. Floating-point weights and inputs become float32. - If the module
-has an attribute `surgical_targets`, it is a list of patterns of its parts' names. Inductor's mode
+- A file is imported as `python file.py` would do it: its folder comes first on the search path, and stays there. A
+  module is imported as `python -m package.module` would do it, from the folder that the user stands in.
+- The file is imported anew for each load, so that a module which it keeps is a fresh one. Torch's generator for the CPU
+  is seeded before that. A factory that only draws from it can ignore seeds.
+- The module is put into eval mode, on the CPU. Floating-point weights and inputs become float32.
+- If the module has an attribute `surgical_targets`, it is a list of patterns of its parts' names. Inductor's mode
   `surgical` compiles these parts.
 - The example inputs are a tensor, a tuple or list of positional arguments, or a dict of keyword arguments. Nested
-tuples,
-  lists and dicts may hold tensors. Numbers, booleans, strings and None are constants of the call.
+  tuples, lists and dicts may hold tensors. Numbers, booleans, strings and None are constants of the call.
 - For the other sets of inputs, the rows of every batched tensor are rolled by 1, 2, and so on. A tensor is batched if
-its
-  first dimension is as long as that of the first tensor that has one. Unbatched tensors keep their values, and so does
-  a batch of one. Every set has its own memory.
+  its first dimension is as long as that of the first tensor that has one. Unbatched tensors keep their values, and so
+  does a batch of one. Every set has its own memory.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
 from bakeoff.models.seeding import seeded
 from bakeoff.models.unwrapping import require_weights
 from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.package import checkout
 
 if TYPE_CHECKING:
     import torch
 
-OWN_PACKAGES = ("backends", "doctor", "harness", "hotpath", "judging", "models", "records", "reports", "runner")
-"""Bakeoff's own names. A user's file cannot import siblings with these names."""
+_names: dict[Path, str] = {}
+"""The names under which this process has imported files."""
+
+_loaded: dict[str, UserModel] = {}
+"""The models that this process has begun to load, by their names."""
 
 
 class UserModel(Family):
     """A model made by a function in a user's file. The file is only parsed at first, and runs in `load`."""
 
-    def __init__(self, path: str, factory: str) -> None:
-        """Parse the file. Raise UsageError if the file or the function is missing, or cannot be a factory."""
-        self.name = f"{path}:{factory}"
-        self.path = Path(path).expanduser()
+    def __init__(self, source: str, factory: str) -> None:
+        """Parse the file `source`, or that of the module `source`.
+
+        Raise UsageError if the file, the module or the function is missing, or cannot be a factory.
+        """
+        self.name = f"{source}:{factory}"
+        self.module = "" if source.endswith(".py") else source
+        self.path = _file_of_module(source) if self.module else Path(source).expanduser()
+        self.file = self.path.resolve()  # the process may change its folder
+        self.folder = Path.cwd() if self.module else self.file.parent
         self.factory = factory
-        function = _find_function(self.path, factory)
+        tree = _parse(self.path)
+        function = _find_function(self.path, tree, factory)
+        if not self.module:
+            _refuse_relative_imports(source, factory, tree)
         docstring = ast.get_docstring(function) or "a model of your own"
         self.description = docstring.splitlines()[0]
         self.dimensions = _dimensions(self.name, function)
@@ -59,52 +75,134 @@ class UserModel(Family):
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Run the factory. Raise UsageError if it does not return a model; its own exceptions pass through."""
         arguments: dict[str, int | str] = {**dimensions, **({"seed": seed} if self.takes_seed else {})}
-        # the factory runs with its folder importable, too, since it may import siblings only when called
-        with seeded(seed), _importable(self.path.parent):
+        with seeded(seed):
             returned = getattr(self._import(), self.factory)(**arguments)
         module, example = _unpack(self.name, returned)
         require_weights(module)
         sets = input_sets(_inputs(self.name, example))
         return LoadedModel(module.to("cpu").float().eval(), sets, surgical_targets=_targets(self.name, module))
 
-    def _import(self) -> Any:
-        module_name = f"bakeoff_user_{self.path.stem}"
-        spec = importlib.util.spec_from_file_location(module_name, self.path)
-        assert spec is not None and spec.loader is not None  # the path ends in .py and was read before
-        module = importlib.util.module_from_spec(spec)
-        # as an import does, because dataclasses and pickle look up a class's module by name
-        sys.modules[module_name] = module
-        try:
-            spec.loader.exec_module(module)
-        except ImportError as error:
-            taken = (error.name or "").partition(".")[0]
-            if taken not in OWN_PACKAGES:
-                raise
-            raise UsageError(f"{self.path}: '{taken}' is a package of Bakeoff: give yours another name") from error
-        return module
+    @property
+    def root(self) -> Path:
+        """The folder of the user's code: that of the file, or the one that holds the module's outermost package."""
+        levels = self.module.count(".") + (self.path.name == "__init__.py" and bool(self.module))
+        return self.file.parents[levels]
+
+    def make_importable(self) -> None:
+        """Put the model's folder first on the search path of this process. It stays there, for imports at any time."""
+        entry = str(self.folder)
+        sys.path[:] = [entry, *(path for path in sys.path if path != entry)]
+
+    def _import(self) -> ModuleType:
+        self.make_importable()
+        _loaded[self.name] = self
+        if not self.module:
+            return _import_file(self.file)
+        imported = importlib.import_module(self.module)
+        if not imported.__file__ or not self.file.samefile(imported.__file__):
+            raise UsageError(
+                f"{self.name} is in {self.path}, but Python imports {imported.__file__} as '{self.module}': "
+                "give one of them another name"
+            )
+        is_first = self.file not in _names
+        _names[self.file] = self.module
+        return imported if is_first else importlib.reload(imported)
+
+
+def loaded(name: str) -> UserModel | None:
+    """Return the user's model of this name that this process has begun to load, if there is one."""
+    return _loaded.get(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file under its own name, so that other processes with its folder on their path can read its pickles.
+
+    A name that another module has already is left to that one.
+    """
+    is_free = path.stem.isidentifier() and path.stem not in sys.modules
+    name = _names.setdefault(path, path.stem if is_free else f"bakeoff_user_{path.stem}")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # the path ends in .py and was read before
+    module = importlib.util.module_from_spec(spec)
+    # as an import does, because dataclasses and pickle look up a class's module by name
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def can_import(module: str) -> bool:
+    """Return True if Python finds a module of this name from the current folder. Nothing is imported."""
+    return _spec_of(module) is not None
+
+
+def _file_of_module(module: str) -> Path:
+    spec = _spec_of(module)
+    if spec is None:
+        raise UsageError(
+            f"no module '{module}' can be imported from this folder or this environment: "
+            "write package.module:FACTORY, or path/to/file.py:FACTORY"
+        )
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        raise UsageError(f"module '{module}' is not a Python file: name the module that holds the factory")
+    return Path(spec.origin)
+
+
+def _spec_of(module: str) -> ModuleSpec | None:
+    """Find a module as a worker would that imports it. A package on the way to it is not imported."""
+    spec: ModuleSpec | None = None
+    # the folder of `python runner.py` is on the controller's path and not on a worker's
+    places = [os.getcwd(), *(path for path in sys.path if Path(path) != checkout())]
+    for part in module.split("."):
+        is_top = spec is None
+        spec = PathFinder.find_spec(part, places)
+        if spec is None and is_top:
+            spec = _spec_by_other_finders(part)
+        if spec is None:
+            return None
+        places = list(spec.submodule_search_locations or ())
+    return spec
+
+
+def _spec_by_other_finders(name: str) -> ModuleSpec | None:
+    """Ask the finders that editable installs add, too."""
+    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path if finder is not PathFinder)
+    specs = (find(name, None) for find in finders if find)
+    return next((spec for spec in specs if spec is not None), None)
+
+
+def _refuse_relative_imports(source: str, factory: str, tree: ast.Module) -> None:
+    """Raise UsageError if the file imports from the package that it lies in, which a file alone cannot do."""
+    parts = Path(source).with_suffix("").parts
+    module = ".".join(parts) if all(part.isidentifier() for part in parts) else f"package.{parts[-1]}"
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            raise UsageError(
+                f"{source}, line {node.lineno}, imports from its own package: stand in the folder that holds the "
+                f"package, and write {module}:{factory}"
+            )
 
 
 def likely_factory(path: Path) -> str:
     """Return the name of the function in the file that most likely is the factory, or `factory` if there is none."""
     try:
-        names = [name for name in _functions(path) if not name.startswith("_")]
+        names = [name for name in _functions(_parse(path)) if not name.startswith("_")]
     except UsageError:
         names = []
     return "factory" if "factory" in names or not names else names[-1]
 
 
-def _find_function(path: Path, name: str) -> ast.FunctionDef:
+def _find_function(path: Path, tree: ast.Module, name: str) -> ast.FunctionDef:
     """Return the top-level function `name` of the file."""
-    functions = _functions(path)
+    functions = _functions(tree)
     if name not in functions:
         raise unknown(f"top-level function of {path}", name, functions)
     return functions[name]
 
 
-def _functions(path: Path) -> dict[str, ast.FunctionDef]:
-    """Parse the file without running it, and return its top-level functions by name."""
+def _parse(path: Path) -> ast.Module:
+    """Parse the file without running it."""
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        return ast.parse(path.read_bytes(), filename=str(path))
     except FileNotFoundError:
         raise UsageError(f"no file {path}: a model of your own is path/to/file.py:FACTORY") from None
     except OSError as error:
@@ -112,6 +210,9 @@ def _functions(path: Path) -> dict[str, ast.FunctionDef]:
     except (SyntaxError, ValueError) as error:  # before Python 3.12 a null byte raises ValueError
         line = getattr(error, "lineno", None)
         raise UsageError(f"{path}{f', line {line}' if line else ''}: {getattr(error, 'msg', error)}") from None
+
+
+def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
@@ -149,16 +250,6 @@ def _dimension(model: str, parameter: str, default: ast.expr | None) -> Dimensio
     # a count such as that of extra layers may be 0; a parameter whose default is no count may be anything
     minimum = 0 if isinstance(value, str) or value >= 1 else -sys.maxsize
     return Dimension(value, "parameter of the factory", minimum)
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    entry = str(folder.resolve())
-    sys.path.insert(0, entry)
-    try:
-        yield
-    finally:
-        sys.path.remove(entry)
 
 
 def _unpack(model: str, returned: object) -> tuple[torch.nn.Module, object]:

@@ -34,7 +34,7 @@ class ModelPart:
 
 TRANSFORMER_IMPORTS = ("from torch import Tensor, nn", "from torch.nn import functional")
 PYTREE = "from torch.utils import _pytree as pytree"
-USER_IMPORTS = ("import importlib.util", "import sys", "from collections.abc import Mapping", PYTREE)
+USER_IMPORTS = ("import sys", "from collections.abc import Mapping", PYTREE)
 
 TEMPLATES = ("mlp", "conv", "transformer")
 """Our models with a template of their own in scripts/models."""
@@ -52,12 +52,14 @@ def model_part(cell: Cell, family: Family, dimensions: Sizes) -> ModelPart:
     match family:
         case UserModel():
             facts: dict[str, Any] = {
-                "folder": str(family.path.parent.resolve()),
-                "path": str(family.path.resolve()),
+                "folder": str(family.folder),
+                "path": str(family.file),
+                "module": family.module,
                 "factory": family.factory,
                 "arguments": {**dimensions, **({"seed": cell.seed} if family.takes_seed else {})},
             }
-            return ModelPart("user", USER_IMPORTS, structured=True, facts=facts)
+            importing = "import importlib" if family.module else "import importlib.util"
+            return ModelPart("user", (importing, *USER_IMPORTS), structured=True, facts=facts)
         case HuggingFace():
             return _of_hugging_face(family, dimensions)
         case Diffusers():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -184,23 +186,134 @@ def test_seeds(write: Write) -> None:
     assert (first.inputs[0].args[1], other.inputs[0].args[1]) == (1, 2)
 
 
-def test_siblings_import_while_the_factory_runs_and_not_after(write: Write, tmp_path: Path) -> None:
+def test_siblings_import_at_any_time(write: Write, tmp_path: Path) -> None:
     (tmp_path / "sibling_of_net.py").write_text("WIDTH = 3")
     (tmp_path / "lazy_sibling_of_net.py").write_text("WIDTH = 4")
+    (tmp_path / "sibling_of_a_call.py").write_text("SCALE = 0.5")
     name = write(
-        "import sibling_of_net\ndef factory():\n    import lazy_sibling_of_net as lazy\n"
-        "    return nn.Linear(sibling_of_net.WIDTH, lazy.WIDTH), torch.ones(2, 3)"
+        "import sibling_of_net\n"
+        "class Net(nn.Linear):\n"
+        "    def forward(self, x):\n        from sibling_of_a_call import SCALE\n        return SCALE * x\n"
+        "def factory():\n    import lazy_sibling_of_net as lazy\n"
+        "    return Net(sibling_of_net.WIDTH, lazy.WIDTH), torch.ones(2, 3)"
     )
-    before = list(sys.path)
     loaded = load(name)
     assert loaded.module.weight.shape == (4, 3)
-    assert sys.path == before
+    assert loaded.module(torch.ones(3)).tolist() == [0.5] * 3
+    assert sys.path[0] == str(tmp_path)
+    load(name)
+    assert sys.path.count(str(tmp_path)) == 1
 
 
-def test_a_sibling_with_a_name_of_bakeoff_is_named(write: Write, tmp_path: Path) -> None:
-    (tmp_path / "models.py").write_text("Net = None")
-    with pytest.raises(UsageError, match="'models' is a package of Bakeoff"):
-        load(write("from bakeoff.models import Net\ndef factory(): ..."))
+KEEPS_ITS_MODULE = "import torch\nclass Net(torch.nn.Linear): ...\nkept = Net(3, 3)\n"
+
+
+def test_a_file_is_imported_anew_under_its_own_name(tmp_path: Path) -> None:
+    path = tmp_path / "imported_anew.py"
+    path.write_text(KEEPS_ITS_MODULE + returning("kept, torch.ones(batch, 3)"))
+    first, second = (load(f"{path}:factory", batch=batch).module for batch in (2, 3))
+    assert first is not second and torch.equal(first.weight, second.weight)
+    assert type(second).__module__ == "imported_anew"
+    assert type(pickle.loads(pickle.dumps(second))) is type(second)
+
+
+def test_a_file_with_the_name_of_a_library_replaces_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "torch.py"
+    path.write_text(f"import sys\ntorch = sys.modules['torch']\n{returning('torch.nn.Identity(), torch.ones(3)')}")
+    assert load(f"{path}:factory").module(3) == 3
+    assert sys.modules["torch"] is torch
+
+
+PACKAGE = {
+    "detector/__init__.py": "",
+    "detector/nets/__init__.py": "raise SystemExit('the package was imported')",
+    "detector/nets/small.py": "from ..layers import made\n\ndef factory(batch: int = 2):\n    return made(batch)\n",
+    "detector/layers.py": (
+        "import torch\n\ndef made(batch):\n    return torch.nn.Linear(3, 4), torch.randn(batch, 3)\n"
+    ),
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Stand in a folder that holds a package, and return the folder."""
+    for name, text in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "detector"]:
+        del sys.modules[name]
+
+
+def test_planning_finds_a_module_without_importing_its_packages(package: Path) -> None:
+    family = models.find("detector.nets.small:factory")
+    assert family.resolve({"batch": "5"}) == {"batch": 5}
+    assert "detector" not in sys.modules
+
+
+def test_a_module_may_import_from_its_package(package: Path) -> None:
+    (package / "detector/nets/__init__.py").write_text("")
+    loaded = load("detector.nets.small:factory", batch=5)
+    assert type(loaded.module) is torch.nn.Linear and loaded.inputs[0].args[0].shape == (5, 3)
+    assert sys.modules["detector.nets.small"].__file__ == str(package / "detector/nets/small.py")
+
+
+def test_a_module_is_imported_anew(package: Path) -> None:
+    (package / "detector/kept.py").write_text(KEEPS_ITS_MODULE + returning("kept, torch.ones(batch, 3)"))
+    first, second = (load("detector.kept:factory", batch=batch).module for batch in (2, 3))
+    assert first is not second and torch.equal(first.weight, second.weight)
+    assert type(pickle.loads(pickle.dumps(second))) is type(second)
+
+
+def test_a_folder_without_init_is_a_package_too(package: Path) -> None:
+    for name in ("detector/__init__.py", "detector/nets/__init__.py"):
+        (package / name).unlink()
+    assert load("detector.nets.small:factory").inputs[0].args[0].shape == (2, 3)
+
+
+def test_an_installed_module_is_found(package: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (package / "detector/nets/__init__.py").write_text("")
+    path, elsewhere = sys.path, tmp_path_factory.mktemp("elsewhere")
+    os.chdir(elsewhere)
+    with pytest.raises(UsageError, match=r"no module 'detector\.nets\.small' can be imported from this folder or this"):
+        models.find("detector.nets.small:factory")
+    path.append(str(package))
+    assert load("detector.nets.small:factory", batch=4).inputs[0].args[0].shape == (4, 3)
+
+
+def test_a_module_of_one_word(package: Path) -> None:
+    (package / "single_module.py").write_text(f"import torch\n{returning('torch.nn.Identity(), torch.ones(batch)')}")
+    assert load("single_module:factory", batch=7).inputs[0].args[0].shape == (7,)
+    with pytest.raises(UsageError, match=r"unknown model 'single_modul:factory'.*package\.module:factory"):
+        models.find("single_modul:factory")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("detector.nets.large:factory", "no module 'detector.nets.large' can be imported from this folder"),
+        ("detector.nets.small:factry", "unknown top-level function of .*small.py 'factry': did you mean 'factory'"),
+        ("_heapq:factory", "module '_heapq' is not a Python file"),
+        (
+            "detector/nets/small.py:factory",
+            "small.py, line 1, imports from its own package: stand in the folder that holds the package, and write "
+            "detector.nets.small:factory",
+        ),
+    ],
+)
+def test_modules_that_hold_no_factory(name: str, message: str, package: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        models.find(name)
+
+
+def test_a_name_that_is_imported_already_is_refused(package: Path) -> None:
+    (package / "calendar.py").write_text(returning("None"))
+    import calendar
+
+    assert calendar.__file__ != str(package / "calendar.py")
+    with pytest.raises(UsageError, match=r"is in .*calendar\.py, but Python imports .* give one of them another name"):
+        load("calendar:factory")
 
 
 def test_the_users_own_errors_pass_through(write: Write) -> None:

@@ -214,15 +214,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_WORDS)
 
 
-def last_frame_beside(file: Path, error: BaseException) -> str:
-    """Return the last frame of the traceback in `file` or in what lies beside and below it, or nothing.
+def last_frame_below(folder: Path, error: BaseException, file: Path) -> str:
+    """Return the last frame of the traceback in `file` or in other files below `folder`, or nothing.
 
     What is installed there, or belongs to Bakeoff, does not count.
     """
-    file = file.resolve()
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        code = Path(frame.f_code.co_filename)
+        code = Path(frame.f_code.co_filename).resolve()
         is_other = "site-packages" in code.parts or code.is_relative_to(PACKAGE)
-        if code == file or (code.is_relative_to(file.parent) and not is_other):
-            return f"{code.relative_to(file.parent)}, line {line}, in {frame.f_code.co_name}"
+        if code == file or (code.is_relative_to(folder) and not is_other):
+            return f"{code.relative_to(folder)}, line {line}, in {frame.f_code.co_name}"
     return ""

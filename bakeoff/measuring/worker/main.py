@@ -13,9 +13,8 @@ import tempfile
 import time
 import traceback
 from multiprocessing.connection import Connection
-from pathlib import Path
 
-from bakeoff import backends
+from bakeoff import backends, models
 from bakeoff.backends import fast_path
 from bakeoff.backends.base import AheadOfTime
 from bakeoff.backends.vector_instructions import try_vector_instructions
@@ -29,6 +28,7 @@ from bakeoff.measuring.messages import (
     Failed,
     FindOpenAxes,
     HeadersMade,
+    Job,
     MeasureCeilings,
     MeasureCell,
     MeasurePackagedCell,
@@ -44,10 +44,11 @@ from bakeoff.measuring.messages import (
 )
 from bakeoff.measuring.versions import versions_of
 from bakeoff.measuring.worker import ceilings, open_axes, precision, program, reference
-from bakeoff.measuring.worker.bench import Bench, explain, last_frame_beside
+from bakeoff.measuring.worker.bench import Bench, explain, last_frame_below
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import save_inputs, saved_inputs
 from bakeoff.measuring.worker.serving import serve
+from bakeoff.models.user import UserModel, loaded
 from bakeoff.records.errors import Unavailable, first_line
 
 
@@ -64,7 +65,7 @@ def main(connection: Connection, assignment: Assignment) -> None:
         traceback.print_exc()
         status_name, reason = explain(error)
         with contextlib.suppress(OSError):
-            messages.send(connection, Failed(status=status_name, reason=reason, place=place_of(error, assignment)))
+            messages.send(connection, Failed(status=status_name, reason=reason, place=place_of(error, assignment.job)))
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -73,11 +74,10 @@ def main(connection: Connection, assignment: Assignment) -> None:
         os._exit(status)
 
 
-def place_of(error: BaseException, assignment: Assignment) -> str:
+def place_of(error: BaseException, job: Job) -> str:
     """Return `mine.py, line 12, in forward`, or nothing where no code of the user's own model is in the traceback."""
-    job = assignment.job
-    path = job.cell.model.rpartition(":")[0] if isinstance(job, CellJob | ComputeReference | FindOpenAxes) else ""
-    return last_frame_beside(assignment.cwd / Path(path).expanduser(), error) if path.endswith(".py") else ""
+    model = loaded(job.cell.model) if isinstance(job, CellJob | ComputeReference | FindOpenAxes) else None
+    return last_frame_below(model.root, error, model.file) if model is not None else ""
 
 
 def spawned() -> None:
@@ -157,6 +157,9 @@ def measure_packaged(bench: Bench) -> None:
     """Load what `package` has left, and go on as `measure` does. This worker never sees the model."""
     assert isinstance(bench.backend, AheadOfTime)
     with bench.phases.announced("inputs"):
+        family = models.find(bench.cell.model)
+        if isinstance(family, UserModel):  # whose classes may be among the inputs
+            family.make_importable()
         os.chdir(bench.workspace)
         sets = saved_inputs(bench.job.inputs or bench.handover, bench.cell.device)
     bench.await_turn()
