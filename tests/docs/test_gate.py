@@ -30,7 +30,7 @@ def test_every_step_is_an_action_or_a_script_that_bash_can_read(steps: list[dict
 
 def test_the_options_of_compare_and_history_on_the_page_exist() -> None:
     commands: dict[str, Any] = get_command(cli.app).commands  # type: ignore[attr-defined]
-    used = re.findall(r"runner\.py (compare|history)((?: [^\n|#]+)?)", PAGE)
+    used = re.findall(r"\bbakeoff (compare|history)((?: [^\n|#]+)?)", PAGE)
     assert {name for name, _ in used} == {"compare", "history"}
     for name, arguments in used:
         known = {option for parameter in commands[name].params for option in parameter.opts}
