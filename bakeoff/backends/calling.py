@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import lru_cache
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,17 +18,202 @@ if TYPE_CHECKING:
     from bakeoff.models.base import Inputs
 
 
+class Returned(tuple[torch.Tensor, ...]):
+    """What a call of a model returned, as a flat tuple of its tensors and numbers that knows where each one stood.
+
+    A number is a tensor without dimensions here. `places` are spelled as Python would reach them, such as
+    `[1].boxes` or `['logits']`. `numbers` are the places of those that were numbers, and `constants` holds by their
+    place what is neither, such as None and texts.
+    """
+
+    places: tuple[str, ...]
+    numbers: frozenset[str]
+    constants: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        tensors: Iterable[torch.Tensor],
+        places: Iterable[str],
+        numbers: Iterable[str] = (),
+        constants: Mapping[str, str] | None = None,
+    ) -> Returned:
+        found = cls(tensors)
+        found.places, found.numbers, found.constants = tuple(places), frozenset(numbers), dict(constants or {})
+        assert len(found) == len(found.places)
+        return found
+
+    def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Returned:
+        """Return the same with `function` applied to every tensor."""
+        return Returned.of(map(function, self), self.places, self.numbers, self.constants)
+
+
 def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
-    """Return the tensors in `outputs`, which may nest tuples, lists, dicts and Hugging Face outputs, in order.
+    """Return the tensors in `outputs` in order, whatever holds them (`_leaves`), without numbers.
 
     Raise TypeError if there is none.
     """
     if isinstance(outputs, torch.Tensor):
         return (outputs,)
-    tensors = tuple(leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor))
+    if isinstance(outputs, tuple | list) and outputs and all(isinstance(each, torch.Tensor) for each in outputs):
+        return tuple(outputs)
+    tensors = tuple(leaf for _, leaf in _leaves(outputs) if isinstance(leaf, torch.Tensor))
     if not tensors:
         raise TypeError(f"the model returned {type(outputs).__name__} with no tensor in it")
     return tensors
+
+
+def returned_by_call(outputs: object) -> Returned:
+    """Return everything in `outputs` that can be compared. Raise TypeError if there is neither tensor nor number."""
+    tensors, numbers, constants = {}, [], {}
+    for place, leaf in _leaves(outputs):
+        if isinstance(leaf, torch.Tensor):
+            tensors[place] = leaf
+        elif isinstance(leaf, NUMBERS):
+            tensors[place] = torch.tensor(leaf, dtype=_type_of(leaf))
+            numbers.append(place)
+        elif isinstance(leaf, CONSTANTS):
+            constants[place] = repr(leaf)
+    if not tensors:
+        raise TypeError(f"the model returned {type(outputs).__name__} with no tensor in it")
+    return Returned.of(tensors.values(), tensors, numbers, constants)
+
+
+def comparable(outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Return the outputs as dense tensors without gradients. A nested tensor becomes its values and their shapes."""
+    if not any(one.requires_grad or one.is_nested or one.is_quantized or is_sparse(one) for one in outputs):
+        return outputs
+    if not any(one.is_nested for one in outputs):
+        return outputs.map(_dense) if isinstance(outputs, Returned) else tuple(map(_dense, outputs))
+    places = outputs.places if isinstance(outputs, Returned) else tuple(f"[{n}]" for n in range(len(outputs)))
+    found: dict[str, torch.Tensor] = {}
+    for place, one in zip(places, outputs, strict=True):
+        if one.is_nested:
+            parts = one.detach().unbind()
+            found[f"{place}.values()"] = torch.cat([part.reshape(-1) for part in parts])
+            found[f"{place}.shapes"] = torch.tensor([list(part.shape) for part in parts])
+        else:
+            found[place] = _dense(one)
+    if isinstance(outputs, Returned):
+        return Returned.of(found.values(), found, outputs.numbers, outputs.constants)
+    return tuple(found.values())
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    """Return True for a tensor that keeps its values in another way than by strides, such as COO or CSR."""
+    return tensor.layout is not torch.strided and not tensor.is_nested
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    if is_sparse(tensor):
+        return tensor.to_dense()
+    return tensor.dequantize() if tensor.is_quantized else tensor
+
+
+NUMBERS = (bool, int, float, complex)
+TRACED_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+"""Numbers of an exported graph that are computed from its inputs."""
+
+CONSTANTS = (type(None), str, bytes, Enum, torch.dtype, torch.device, range, slice)
+"""What is compared by its text."""
+
+LEAVES = (torch.Tensor, *NUMBERS, *TRACED_NUMBERS, *CONSTANTS)
+
+NOT_OPENED = (type, ModuleType, FunctionType, MethodType, torch.nn.Module, torch.Generator)
+"""Objects whose attributes are no outputs."""
+
+
+_TRACED_TYPES = {torch.SymInt: torch.int64, torch.SymFloat: torch.float32, torch.SymBool: torch.bool}
+
+
+def _tensor_of(number: Any) -> torch.Tensor:
+    return torch.scalar_tensor(number, dtype=_TRACED_TYPES[type(number)])
+
+
+def _type_of(number: complex) -> torch.dtype:
+    if isinstance(number, bool):
+        return torch.bool
+    if isinstance(number, int):
+        return torch.int64 if abs(number) < 2**63 else torch.float64
+    return torch.float64 if isinstance(number, float) else torch.complex128
+
+
+def _leaves(outputs: object) -> list[tuple[str, Any]]:
+    """Return tensors, numbers and constants in `outputs`, each with its place, in order.
+
+    They may be nested in tuples, lists, mappings, dataclasses, and in the attributes of any object, unless that holds
+    no tensor. An object that is met again is left out. Raise TypeError for what has no order.
+    """
+    found: list[tuple[str, Any]] = []
+    _collect(outputs, "", found, set())
+    return found
+
+
+def _collect(value: object, place: str, found: list[tuple[str, Any]], opened: set[int]) -> None:
+    if isinstance(value, LEAVES):
+        found.append((place, value))
+        return
+    if (tensor := _from_numpy(value)) is not None:
+        found.append((place, tensor))
+        return
+    if isinstance(value, NOT_OPENED):
+        return
+    if isinstance(value, Iterator):
+        raise TypeError(f"the model returned a {type(value).__name__}, which can be read once only: return a list")
+    if isinstance(value, set | frozenset):
+        if any(isinstance(each, torch.Tensor) for each in value):
+            raise TypeError("the model returned a set of tensors, which has no order: return a list or a dict")
+        value = sorted(value, key=repr)
+    if id(value) in opened:
+        return
+    opened.add(id(value))
+    if isinstance(value, Mapping):
+        fields: list[str] = [each.name for each in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+        for key, each in value.items():
+            _collect(each, f"{place}.{key}" if key in fields else f"{place}[{key!r}]", found, opened)
+    elif isinstance(value, tuple) and (names := _field_names(value)):
+        for name, each in zip(names, value, strict=True):
+            _collect(each, f"{place}.{name}", found, opened)
+    elif isinstance(value, Sequence):
+        for index, each in enumerate(value):
+            _collect(each, f"{place}[{index}]", found, opened)
+    else:
+        inner: list[tuple[str, Any]] = []
+        for name, each in _attributes(value):
+            _collect(each, f"{place}.{name}", inner, opened)
+        if dataclasses.is_dataclass(value) or any(isinstance(leaf, torch.Tensor) for _, leaf in inner):
+            found += inner
+    if isinstance(value, Mapping | Sequence):
+        opened.discard(id(value))  # a list that is returned twice counts twice, as a tensor does
+
+
+def _field_names(value: tuple[object, ...]) -> tuple[str, ...]:
+    """Return the names of a named tuple's fields, and of such results as those of torch.topk."""
+    names = getattr(value, "_fields", ()) or getattr(type(value), "__match_args__", ())
+    return tuple(names) if len(names) == len(value) else ()
+
+
+def _attributes(value: object) -> list[tuple[str, object]]:
+    """Return the attributes that an object holds itself, by name: those of a dataclass in the order of its fields."""
+    names: dict[str, None] = {}
+    if dataclasses.is_dataclass(value):
+        names.update((field.name, None) for field in dataclasses.fields(value))
+    names.update(dict.fromkeys(getattr(value, "__dict__", {})))
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        names.update(dict.fromkeys((slots,) if isinstance(slots, str) else slots))
+    missing = object()
+    held = [(name, getattr(value, name, missing)) for name in names if name not in ("__dict__", "__weakref__")]
+    return [(name, each) for name, each in held if each is not missing and not isinstance(each, Iterator)]
+
+
+def _from_numpy(value: object) -> torch.Tensor | None:
+    """Return an array or a number of NumPy as a tensor, if torch has its type."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.ndarray | numpy.generic) or value.dtype.kind not in "biufc":
+        return None
+    return torch.as_tensor(value)
 
 
 def sampled(tensor: torch.Tensor, at_most: int) -> torch.Tensor:
@@ -42,7 +232,10 @@ def sampled_places(elements: int, at_most: int) -> torch.Tensor:
 
 
 class FlatModule(torch.nn.Module):
-    """Wraps `module` to take tensors and return a tuple of tensors. Its other arguments become constants."""
+    """Wraps `module` to take tensors and return a tuple of tensors. Its other arguments become constants.
+
+    Of the numbers that the module returns, those that an exported graph computes from its inputs are outputs, too.
+    """
 
     def __init__(self, module: torch.nn.Module, example: Inputs) -> None:
         super().__init__()
@@ -59,7 +252,15 @@ class FlatModule(torch.nn.Module):
             for is_tensor, constant in zip(self._is_tensor, self._constants, strict=True)
         ]
         args, kwargs = pytree.tree_unflatten(leaves, self._structure)
-        return flatten_outputs(self.module(*args, **kwargs))
+        outputs = self.module(*args, **kwargs)
+        if isinstance(outputs, torch.Tensor):
+            return (outputs,)
+        tensors = tuple(
+            leaf if isinstance(leaf, torch.Tensor) else _tensor_of(leaf)
+            for _, leaf in _leaves(outputs)
+            if isinstance(leaf, (torch.Tensor, *TRACED_NUMBERS))
+        )
+        return tensors or flatten_outputs(outputs)
 
 
 def tensor_names(module: torch.nn.Module, example: Inputs) -> list[str]:

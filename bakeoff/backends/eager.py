@@ -111,9 +111,9 @@ class Callables(Compiled):
         self._outputs = self._call()
 
     def outputs(self) -> tuple[torch.Tensor, ...]:
-        from bakeoff.backends.calling import flatten_outputs
+        from bakeoff.backends.calling import returned_by_call
 
-        return tuple(tensor.clone() for tensor in flatten_outputs(self._outputs))
+        return returned_by_call(self._outputs).map(lambda tensor: tensor.detach().clone())
 
     def instance(self) -> Compiled:
         return Callables(self._function)

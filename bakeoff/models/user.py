@@ -298,6 +298,8 @@ def _to_float32_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
     tensor = tensor.detach().to("cpu")
+    if tensor.is_complex():
+        return tensor.to(torch.complex64)
     return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
 
 

@@ -170,7 +170,9 @@ def test_a_value_that_is_not_finite_fails_however_bad_eager_is(value: float) -> 
 def test_a_finite_value_where_the_reference_has_none_fails() -> None:
     reference = EXACT.clone()
     reference[3] = math.nan
-    assert not checked(EXACT, reference=(reference,), eager=(10.0,)).passed
+    accuracy = checked(EXACT, reference=(reference,), eager=(10.0,))
+    assert not accuracy.passed and accuracy.rmse == math.inf
+    assert accuracy.rule == "1 value(s) finite where the reference's are infinite or NaN"
 
 
 def test_infinity_of_the_other_sign_fails() -> None:
@@ -192,9 +194,9 @@ def test_an_eager_that_is_not_finite_excuses_nothing() -> None:
 
 
 def test_a_missing_or_surplus_output_fails() -> None:
-    assert checked().rule == "0 output(s) where the model has 1"
+    assert checked().rule == "0 output(s) where the model has 1: output 0 is missing"
     surplus = checked(EXACT, EXACT)
-    assert not surplus.passed and surplus.rule == "2 output(s) where the model has 1"
+    assert not surplus.passed and surplus.rule == "2 output(s) where the model has 1: output 1 is not the model's"
     assert math.isnan(surplus.rmse)
 
 
@@ -235,8 +237,11 @@ def test_outputs_of_whole_numbers_are_compared() -> None:
     assert not wrong.passed and wrong.max_abs_error == 1.0
 
 
-def test_an_empty_output_passes() -> None:
-    assert checked(torch.empty(0, 3), reference=(torch.empty(0, 3, dtype=torch.float64),)).passed
+def test_an_empty_output_passes_beside_another_one() -> None:
+    empty = torch.empty(0, 3, dtype=torch.float64)
+    assert checked(empty.float(), EXACT, reference=(empty, EXACT), eager=(0.0, 0.0)).passed
+    alone = checked(empty.float(), reference=(empty,))
+    assert not alone.passed and alone.rule == "no value could be compared: the reference has no element"
 
 
 def test_the_error_of_eager_is_taken_per_output() -> None:

@@ -4,6 +4,10 @@ A cell passes when the error of every output is no more than rounding (`worker.t
 times that of eager in the same precision on the same device. That holds over all values, in each channel and row, and
 for the worst value. A compiler may round differently. It may not be much worse than what it compiles.
 
+Complex numbers are compared as pairs. Whole numbers and booleans are right or wrong: a cell may have as many wrong ones
+as eager's own rounding explains, and usually that is none. What a build returns is first matched with what the model
+returns (`worker.matching`).
+
 Quantised precisions and training have one limit for all values of an output. It passes when every value is close by
 torch.testing's tolerances, or when its RMSE is within a multiple of eager's.
 
@@ -29,6 +33,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.generating import Greedy
+from bakeoff.measuring.worker.matching import Matched, labels, match, structure_of, with_structure
+from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.records.schema import Accuracy
 from bakeoff.records.traits import NO_TRAITS, ModelTraits
@@ -94,14 +100,22 @@ class Reference:
 
         tensors = {
             # copied, because two outputs may share a tensor, which safetensors refuses
-            f"{index}.{number}": tensor.to("cpu", copy=True).contiguous()
+            f"{index}.{number}": _as_pairs(tensor).to("cpu", copy=True).contiguous()
             for index, outputs in enumerate(self.outputs)
             for number, tensor in enumerate(outputs)
         }
         for number, spread in enumerate(self.eager_spread):
             tensors |= {f"slices.{number}.{dimension}": rows for dimension, rows in spread.slices.items()}
+        complex_ones = [
+            f"{index}.{number}"
+            for index, outputs in enumerate(self.outputs)
+            for number, tensor in enumerate(outputs)
+            if tensor.is_complex()
+        ]
         partial = path.with_suffix(".partial")
         known = {
+            "complex": json.dumps(complex_ones),
+            "structures": json.dumps([structure_of(outputs) for outputs in self.outputs]),
             "eager_rmse": json.dumps(self.eager_rmse),
             "eager_largest": json.dumps([spread.largest for spread in self.eager_spread]),
             "computed_in": self.computed_in,
@@ -116,19 +130,22 @@ class Reference:
 
     @classmethod
     def load(cls, path: Path) -> Reference:
+        import torch
         from safetensors import safe_open
 
         sets: dict[int, dict[int, torch.Tensor]] = {}
         slices: dict[int, dict[int, torch.Tensor]] = {}
         with safe_open(path, framework="pt") as file:
+            known = file.metadata()
             for key in file.keys():  # noqa: SIM118 - not a mapping
                 *kind, index, number = key.split(".")
                 (slices if kind else sets).setdefault(int(index), {})[int(number)] = file.get_tensor(key)
-            known = file.metadata()
-        largest = json.loads(known["eager_largest"])
-        outputs = tuple(tuple(sets[index][number] for number in sorted(sets[index])) for index in sorted(sets))
+        for index, number in (map(int, key.split(".")) for key in json.loads(known["complex"])):
+            sets[index][number] = torch.view_as_complex(sets[index][number])
+        largest, structures = json.loads(known["eager_largest"]), json.loads(known["structures"])
+        outputs = [tuple(sets[index][number] for number in sorted(sets[index])) for index in sorted(sets)]
         return cls(
-            outputs,
+            tuple(with_structure(each, structure) for each, structure in zip(outputs, structures, strict=True)),
             tuple(json.loads(known["eager_rmse"])),
             tuple(ErrorSpread(error, slices.get(number, {})) for number, error in enumerate(largest)),
             known.get("computed_in", "float64"),
@@ -161,41 +178,46 @@ def check(
     piece_elements: int | None = None,
 ) -> Accuracy:
     """Compare the outputs of every input set with the reference's. `training_outputs` describe a training task's."""
-    eager_rmse = _worst(reference.eager_rmse)
-    if problem := _shape_problem(outputs, reference):
+    matched, problem = match(outputs, reference.outputs)
+    if problem:
         return Accuracy(
             rmse=math.nan,
             relative_rmse=math.nan,
             max_abs_error=math.nan,
-            eager_rmse=eager_rmse,
+            eager_rmse=_worst(reference.eager_rmse),
             allclose=False,
             rtol=precision.rtol,
             atol=ABSOLUTE_TOLERANCE,
             passed=False,
             rule=problem,
         )
-    checked = _checked_outputs(
-        _errors(outputs, reference.outputs, precision.rtol, piece_elements), reference, precision, training_outputs
-    )
+    errors = _errors(matched, reference.outputs, precision.rtol, piece_elements)
+    checked = _checked_outputs(errors, reference, precision, training_outputs)
     wrong = [one for one in checked if one.is_wrong]
-    not_finite = sum(one.errors.not_finite for one in checked)
+    not_finite = _not_finite(errors)
     allclose = all(one.is_close for one in checked)
-    if not_finite:
-        rule = f"{not_finite} value(s) not finite where the reference's are"
-    elif wrong:
-        worst = max(wrong, key=lambda one: one.excess)
-        rule = f"{worst.reason}; {_worst_value(outputs, reference.outputs, worst.number)}"
+    # errors of whole numbers have no size, so they are shown only where there is nothing else
+    shown = [one for one in checked if not one.errors.is_whole] or checked
+    passed = any(one.values for one in errors) and not not_finite and not wrong
+    if passed:
+        rule = shown[0].why_close if allclose else f"at most {precision.max_times_eager_rmse:g}x eager's error"
+    elif not any(one.values for one in errors):
+        has_elements = any(tensor.numel() for one in reference.outputs for tensor in one)
+        rule = f"no value could be compared: the reference has no {'finite value' if has_elements else 'element'}"
+    elif not_finite:
+        rule = not_finite
     else:
-        rule = checked[0].why_close if allclose else f"at most {precision.max_times_eager_rmse:g}x eager's error"
+        worst = max(wrong, key=lambda one: one.excess)
+        rule = f"{worst.reason}; {_worst_value(matched, reference.outputs, worst.errors.label)}"
     return Accuracy(
-        rmse=_worst([one.errors.rmse for one in checked]),
-        relative_rmse=max(one.relative_rmse for one in checked if one.is_wrong or not one.is_unheld),
-        max_abs_error=max(one.errors.max_abs_error for one in checked),
-        eager_rmse=eager_rmse,
+        rmse=_worst([one.errors.rmse for one in shown]),
+        relative_rmse=max(one.relative_rmse for one in shown if one.is_wrong or not one.is_unheld),
+        max_abs_error=max(one.errors.max_abs_error for one in shown),
+        eager_rmse=_worst([one.eager_rmse for one in shown]),
         allclose=allclose,
-        rtol=checked[0].rtol,
-        atol=max(one.tolerance for one in checked),
-        passed=not not_finite and not wrong,
+        rtol=shown[0].rtol,
+        atol=max(one.tolerance for one in shown),
+        passed=passed,
         rule=rule,
         changes=sum(one.kind == "change" for one in training_outputs),
         changes_unheld=sum(one.is_unheld for one in checked),
@@ -210,18 +232,22 @@ class EagerErrors(NamedTuple):
 
 
 def errors_of_eager(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> EagerErrors:
-    """Compare eager's outputs of every input set with the reference's."""
+    """Compare eager's outputs of every input set with the reference's. Raise BakeoffError if they are not the same."""
     import torch
 
-    found = _errors(outputs, reference, 0.0)
+    matched, problem = match(outputs, reference)
+    if problem:
+        raise BakeoffError(f"eager does not return the same in two types: {problem}")
+    found = _errors(matched, reference, 0.0)
+    sizes = {errors.label: _SliceSums() for errors in found}
+    for exact in reference:
+        for label, one in zip(labels(exact), exact, strict=True):
+            known = _as_pairs(one).detach().to(torch.float64)
+            sizes[label].add(torch.where(torch.isfinite(known), known, 0.0).square())
     spreads = []
-    for number, errors in enumerate(found):
-        sizes = _SliceSums()
-        for exact in reference:
-            known = exact[number].detach().to(torch.float64)
-            sizes.add(torch.where(torch.isfinite(known), known, 0.0).square())
+    for errors in found:
         slices = {
-            dimension: torch.stack((rmse, sizes.root_mean_squares[dimension])).cpu()
+            dimension: torch.stack((rmse, sizes[errors.label].root_mean_squares[dimension])).cpu()
             for dimension, rmse in errors.slices.root_mean_squares.items()
         }
         spreads.append(ErrorSpread(errors.max_abs_error, slices))
@@ -263,24 +289,35 @@ def _added(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class _Errors:
-    """The errors of one output over all input sets, in float64. Values that are not finite are counted apart."""
+    """The errors of one output over all input sets, in float64. Values that are not finite are counted apart.
 
+    Complex numbers count as pairs. The error of a wrong whole number is 1, and so is the size of each.
+    """
+
+    label: str
     rtol: float
+    is_whole: bool
     values: int = 0
     squares: float = 0.0
     largest: float = 0.0
     largest_beyond_rtol: float = 0.0  # the largest excess of an error over what rtol allows: allclose bounds it
     reference_values: int = 0
     reference_squares: float = 0.0
-    not_finite: int = 0  # NaN or infinite where the reference is not, or not in the same way
+    not_finite: int = 0  # infinite or NaN where the reference is finite
+    not_finite_in_reference: int = 0  # finite where the reference is not
+    not_finite_differently: int = 0  # neither is finite, and they differ
     slices: _SliceSums = field(default_factory=_SliceSums)
 
     def add(self, ours: torch.Tensor, reference: torch.Tensor, piece_elements: int | None) -> None:
         """Compare on the device of `ours`, a piece at a time: outputs may fill most of it, and a host is slow."""
         import torch
 
+        ours, reference = _as_pairs(ours).detach(), _as_pairs(reference).detach()
+        if self.is_whole:
+            self._add_whole(ours, reference)
+            return
         shape = ours.shape
-        ours, reference = ours.detach().reshape(-1), reference.detach().reshape(-1)
+        ours, reference = ours.reshape(-1), reference.reshape(-1)
         squares = torch.empty(ours.shape, dtype=torch.float64, device=ours.device)
         size = piece_elements or (PIECE_ELEMENTS_ON_GPU if ours.is_cuda else PIECE_ELEMENTS)
         for start in range(0, ours.numel(), size):
@@ -294,8 +331,8 @@ class _Errors:
 
         reference = reference.to(ours.device, torch.float64)
         ours = ours.to(torch.float64)
-        is_known = torch.isfinite(reference)
-        is_compared = is_known & torch.isfinite(ours)
+        is_known, is_finite = torch.isfinite(reference), torch.isfinite(ours)
+        is_compared = is_known & is_finite
         error = torch.where(is_compared, ours - reference, 0.0).abs_()
         known = torch.where(is_known, reference, 0.0).abs_()
         is_same = is_compared | (ours == reference) | (torch.isnan(ours) & torch.isnan(reference))
@@ -307,24 +344,45 @@ class _Errors:
             (error - self.rtol * known).max(),
             is_known.sum(),
             known.square().sum(),
+            (is_known & ~is_finite).sum(),
+            (is_finite & ~is_known).sum(),
             (~is_same).sum(),
         )
         # all in one transfer, because each transfer synchronises the device
-        values, squares, largest, beyond, reference_values, reference_squares, not_finite = torch.stack(
-            [value.double() for value in found]
-        ).tolist()
+        values, squares, largest, beyond, reference_values, reference_squares, ours_only, theirs_only, differing = (
+            torch.stack([value.double() for value in found]).tolist()
+        )
         self.values += int(values)
         self.squares += squares
         self.largest = max(self.largest, largest)
         self.largest_beyond_rtol = max(self.largest_beyond_rtol, beyond)
         self.reference_values += int(reference_values)
         self.reference_squares += reference_squares
-        self.not_finite += int(not_finite)
+        self.not_finite += int(ours_only)
+        self.not_finite_in_reference += int(theirs_only)
+        self.not_finite_differently += int(differing - ours_only - theirs_only)
         return squared
+
+    def _add_whole(self, ours: torch.Tensor, reference: torch.Tensor) -> None:
+        import torch
+
+        exact = torch.float64 if ours.is_floating_point() else torch.int64
+        wrong = int((ours.to(exact) != reference.to(ours.device, exact)).sum())
+        self.values += ours.numel()
+        self.reference_values += ours.numel()
+        self.reference_squares += ours.numel()
+        self.squares += wrong
+        if wrong:
+            self.largest, self.largest_beyond_rtol = 1.0, math.inf
+
+    @property
+    def is_finite_alike(self) -> bool:
+        """True if what is not finite is the same in the output and in the reference."""
+        return not (self.not_finite or self.not_finite_in_reference or self.not_finite_differently)
 
     @property
     def rmse(self) -> float:
-        if self.not_finite:
+        if not self.is_finite_alike:
             return math.inf
         return math.sqrt(self.squares / self.values) if self.values else 0.0
 
@@ -335,29 +393,50 @@ class _Errors:
 
     @property
     def max_abs_error(self) -> float:
-        return math.inf if self.not_finite else self.largest
+        return self.largest if self.is_finite_alike else math.inf
 
     def are_close(self, atol: float) -> bool:
         """Return what torch.allclose says of all values."""
-        return not self.not_finite and self.largest_beyond_rtol <= atol
+        return self.is_finite_alike and self.largest_beyond_rtol <= atol
 
 
 def _errors(
-    outputs: Sequence[Outputs], reference: Sequence[Outputs], rtol: float, piece_elements: int | None = None
+    outputs: Sequence[Matched], reference: Sequence[Outputs], rtol: float, piece_elements: int | None = None
 ) -> list[_Errors]:
-    found = [_Errors(rtol) for _ in reference[0]]
+    """Return the errors of each output. Input sets for which the model returns other outputs add their own."""
+    found: dict[str, _Errors] = {}
     for ours, theirs in zip(outputs, reference, strict=True):
-        for errors, one, other in zip(found, ours, theirs, strict=True):
-            errors.add(one, other, piece_elements)
-    return found
+        for label, one, other in zip(labels(theirs), ours, theirs, strict=True):
+            is_whole = not (other.is_floating_point() or other.is_complex())
+            errors = found.setdefault(label, _Errors(label, rtol, is_whole))
+            if one is not None:
+                errors.add(one, other, piece_elements)
+    return list(found.values())
+
+
+def _as_pairs(tensor: torch.Tensor) -> torch.Tensor:
+    """Return complex numbers as pairs of real ones, and other tensors as they are."""
+    import torch
+
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _not_finite(errors: Sequence[_Errors]) -> str:
+    """Say how many values are not finite on one side only, or not in the same way, and on which side."""
+    counts = {
+        "value(s) not finite where the reference's are": sum(one.not_finite for one in errors),
+        "value(s) finite where the reference's are infinite or NaN": sum(one.not_finite_in_reference for one in errors),
+        "value(s) infinite or NaN, but not as the reference's": sum(one.not_finite_differently for one in errors),
+    }
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
 @dataclass(frozen=True)
 class _CheckedOutput:
     """One output with what it is measured by."""
 
-    number: int
     errors: _Errors
+    eager_rmse: float
     yardstick: float  # the error is told relative to this
     excess: float  # how many times as large as its limit the error is; the largest such share if there are several
     reason: str  # why it is wrong, if it is
@@ -386,13 +465,30 @@ def _checked_outputs(
         return _checked_by_tolerances(errors, reference, precision, training_outputs)
     spreads = reference.eager_spread or [None] * len(errors)
     return [
-        _checked_by_rounding(number, *known, precision)
-        for number, known in enumerate(zip(errors, reference.eager_rmse, spreads, strict=True))
+        _checked_exactly(one, rmse, precision) if one.is_whole else _checked_by_rounding(one, rmse, spread, precision)
+        for one, rmse, spread in zip(errors, reference.eager_rmse, spreads, strict=True)
     ]
 
 
+def _checked_exactly(errors: _Errors, eager_rmse: float, precision: Precision) -> _CheckedOutput:
+    """Check an output of whole numbers: as many may be wrong as of eager's, or some times as many."""
+    # the square of whose RMSE is the share of wrong ones
+    limit = min(math.sqrt(precision.max_times_eager_rmse) * eager_rmse, precision.max_relative_rmse)
+    return _CheckedOutput(
+        errors=errors,
+        eager_rmse=eager_rmse,
+        yardstick=1.0,
+        excess=_share(errors.rmse, limit),
+        reason=f"{errors.label}: {errors.squares:.0f} of {errors.values} whole numbers are wrong",
+        is_close=not errors.squares,
+        why_close="equal whole numbers",
+        rtol=0.0,
+        tolerance=0.0,
+    )
+
+
 def _checked_by_rounding(
-    number: int, errors: _Errors, eager_rmse: float, spread: ErrorSpread | None, precision: Precision
+    errors: _Errors, eager_rmse: float, spread: ErrorSpread | None, precision: Precision
 ) -> _CheckedOutput:
     """Check an output by the limits of `worker.tolerance`: over all values, in each slice, and of the worst value."""
     size = errors.reference_rms
@@ -416,11 +512,11 @@ def _checked_by_rounding(
         found.append((largest, f"a value is off by {errors.largest:.2g}, eager's at most by {spread.largest:.2g}"))
     excess, reason = next((one for one in found if one[0] > 1), found[0])
     return _CheckedOutput(
-        number=number,
         errors=errors,
+        eager_rmse=eager_rmse,
         yardstick=size,
         excess=excess,
-        reason=f"output {number}: {reason}",
+        reason=f"{errors.label}: {reason}",
         is_close=errors.rmse <= floor,
         why_close="no more than rounding",
         rtol=tolerance.ROUNDING_UNITS[precision] * precision.epsilon,
@@ -444,7 +540,10 @@ def _checked_by_tolerances(
     size_of_kind = _sizes_of_kinds(errors, training_outputs)
     checked = []
     for number, (one, eager_rmse) in enumerate(zip(errors, reference.eager_rmse, strict=True)):
-        label, yardstick, absolute = f"output {number}", one.reference_rms, ABSOLUTE_TOLERANCE
+        if one.is_whole:
+            checked.append(_checked_exactly(one, eager_rmse, precision))
+            continue
+        label, yardstick, absolute = one.label, one.reference_rms, ABSOLUTE_TOLERANCE
         # an eager that overflows excuses nothing
         limit = precision.max_times_eager_rmse * eager_rmse if math.isfinite(eager_rmse) else 0.0
         if one.reference_rms:  # zeros are no signal to compare noise with
@@ -468,8 +567,8 @@ def _checked_by_tolerances(
         is_close = one.are_close(absolute)
         checked.append(
             _CheckedOutput(
-                number=number,
                 errors=one,
+                eager_rmse=eager_rmse,
                 yardstick=yardstick,
                 excess=0.0 if is_close else _share(one.rmse, limit),
                 reason=reason,
@@ -483,19 +582,24 @@ def _checked_by_tolerances(
     return checked
 
 
-def _worst_value(outputs: Sequence[Outputs], reference: Sequence[Outputs], number: int) -> str:
-    """Say where output `number` is farthest from the reference, what came there and what was expected."""
+def _worst_value(outputs: Sequence[Matched], reference: Sequence[Outputs], label: str) -> str:
+    """Say where the output of this label is farthest from the reference, what came there and what was expected."""
     import torch
 
     worst: tuple[float, str] = (-1.0, "")
     for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
-        one, other = ours[number].detach().double().cpu(), theirs[number].detach().double().cpu()
-        if not one.numel():
+        found = {name: pair for name, *pair in zip(labels(theirs), ours, theirs, strict=True)}
+        one, other = found.get(label, (None, None))
+        if one is None or other is None or not one.numel():
             continue
-        error = (one - other).abs().nan_to_num(0.0, 0.0)
+        one, other = _as_pairs(one).detach().cpu(), _as_pairs(other).detach().cpu()
+        error = (one.double() - other.double()).abs().nan_to_num(0.0, 0.0)
         place = torch.unravel_index(error.argmax(), error.shape)
         at = ", ".join(str(int(each)) for each in place)
-        told = f"worst at [{at}] of input set {index}: {one[place].item():.6g}, expected {other[place].item():.6g}"
+        came, expected = (
+            f"{each:.6g}" if isinstance(each, float) else each for each in (one[place].item(), other[place].item())
+        )
+        told = f"worst at [{at}] of input set {index}: {came}, expected {expected}"
         worst = max(worst, (float(error[place]), told), key=lambda found: found[0])
     return worst[1]
 
@@ -506,16 +610,6 @@ def _sizes_of_kinds(errors: Sequence[_Errors], training_outputs: Sequence[Traini
     for one, output in zip(errors, training_outputs, strict=False):
         squares.setdefault(output.kind, []).append(one.reference_rms**2)
     return {kind: math.sqrt(statistics.fmean(each)) for kind, each in squares.items()}
-
-
-def _shape_problem(outputs: Sequence[Outputs], reference: Reference) -> str:
-    for index, (ours, theirs) in enumerate(zip(outputs, reference.outputs, strict=True)):
-        if len(ours) != len(theirs):
-            return f"{len(ours)} output(s) where the model has {len(theirs)}"
-        for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            if one.shape != other.shape:
-                return f"output {number} of input set {index} has shape {tuple(one.shape)}, not {tuple(other.shape)}"
-    return ""
 
 
 def _worst(rmses: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ some operators have no float64, such as the grouped products of a mixture of exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,17 +54,22 @@ class KeepFloat64(TorchDispatchMode):
     def _call_in_float32(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: Exception
     ) -> Any:
-        narrow_args, narrow_kwargs = _cast((args, kwargs), torch.float64, torch.float32)
+        narrow_args, narrow_kwargs = _cast((args, kwargs), NARROWER)
         try:
             found = func(*narrow_args, **narrow_kwargs)
         except (RuntimeError, NotImplementedError):
             raise first from None
-        return _cast(found, torch.float32, torch.float64)
+        return _cast(found, WIDER)
+
+
+WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+NARROWER = {wide: narrow for narrow, wide in WIDER.items()}
 
 
 def _widened(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype is torch.float32 else dtype
+    return WIDER.get(dtype, dtype)
 
 
-def _cast(values: Any, given: torch.dtype, wanted: torch.dtype) -> Any:
-    return pytree.tree_map_only(torch.Tensor, lambda each: each.to(wanted) if each.dtype is given else each, values)
+def _cast(values: Any, types: Mapping[torch.dtype, torch.dtype]) -> Any:
+    """Return `values` with tensors of a type among `types` in the other type."""
+    return pytree.tree_map_only(torch.Tensor, lambda each: each.to(types.get(each.dtype, each.dtype)), values)

@@ -18,6 +18,8 @@ from bakeoff.records.device import Device
 from bakeoff.records.schema import GENERATION, TRAINED, Cell
 
 if TYPE_CHECKING:
+    import torch
+
     from bakeoff.backends.training import Training
 
 
@@ -71,13 +73,26 @@ def place(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple
 
     def moved(given: Any) -> Any:
         if (tensor := known.get(id(given))) is None:
-            tensor = given.detach().to(cell.device, wanted if is_cast(given) else given.dtype)
+            tensor = given.detach().to(cell.device, type_in(given, wanted))
             tensor = tensor.requires_grad_(trained and model.input_gradients and tensor.is_floating_point())
             if not trained:
                 known[id(given)] = tensor
         return tensor
 
-    return model.module.to(cell.device, wanted).train(trained), tuple(one.map(moved) for one in model.inputs)
+    return _cast_module(model.module, cell.device, wanted).train(trained), tuple(one.map(moved) for one in model.inputs)
+
+
+def _cast_module(module: torch.nn.Module, device: Device, dtype: torch.dtype) -> torch.nn.Module:
+    """Put the module on `device` in `dtype`. torch's own `Module.to` would cut off imaginary parts."""
+    if not any(tensor.is_complex() for tensor in (*module.parameters(), *module.buffers())):
+        return module.to(device, dtype)
+    import torch
+
+    def cast(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(torch.device(device), dtype if tensor.is_floating_point() else type_in(tensor, dtype))
+
+    moved: torch.nn.Module = module._apply(cast)  # type: ignore[no-untyped-call]
+    return moved
 
 
 def save_inputs(sets: Sequence[Inputs], path: Path) -> None:
@@ -98,6 +113,18 @@ def saved_inputs(path: Path, device: Device) -> tuple[Inputs, ...]:
 def is_cast(tensor: Any) -> bool:
     """Return True for a tensor that is cast to the cell's precision: float8 is a model's own choice and stays."""
     return bool(tensor.is_floating_point() and tensor.element_size() > 1)
+
+
+def type_in(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Return the type of `tensor` where floating-point ones have `dtype`.
+
+    Complex numbers are as wide as their parts, but at least complex64: torch computes with hardly any narrower ones.
+    """
+    import torch
+
+    if tensor.is_complex():
+        return torch.complex128 if dtype is torch.float64 else torch.complex64
+    return dtype if is_cast(tensor) else tensor.dtype
 
 
 def training_of(model: LoadedModel, cell: Cell) -> Training | None:

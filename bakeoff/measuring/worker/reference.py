@@ -16,7 +16,8 @@ from bakeoff.measuring.worker import accuracy, global_settings, memory, precisio
 from bakeoff.measuring.worker.bench import explain
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.generating import Greedy, generate
-from bakeoff.measuring.worker.loading import gradients, is_cast, load, place, save_inputs, training_of
+from bakeoff.measuring.worker.loading import gradients, is_cast, load, place, save_inputs, training_of, type_in
+from bakeoff.measuring.worker.matching import structure_of, with_structure
 from bakeoff.measuring.worker.sample import Sample
 from bakeoff.measuring.worker.understanding import (
     AlikeCalls,
@@ -220,9 +221,12 @@ def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], traits: Model
     if not traits.depends_on_rounding:
         return accuracy.errors_of_eager(eager, exact)
     alike = [
-        tuple(
-            one if one.shape == other.shape and other.is_floating_point() else other
-            for one, other in zip(ours, theirs, strict=True)
+        with_structure(
+            tuple(
+                one if one.shape == other.shape and other.is_floating_point() else other
+                for one, other in zip(ours, theirs, strict=True)
+            ),
+            structure_of(theirs),
         )
         if len(ours) == len(theirs)
         else theirs
@@ -319,16 +323,21 @@ def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...
     import torch
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_complex():
+            return torch.view_as_complex(moved(torch.view_as_real(tensor).contiguous()))
         generator = torch.Generator(tensor.device).manual_seed(tensor.numel())
         by = torch.empty_like(tensor).uniform_(-1, 1, generator=generator)
         return tensor + tensor * by * torch.finfo(tensor.dtype).eps
 
     def moved_input(tensor: torch.Tensor) -> torch.Tensor:
-        return moved(tensor.detach()).requires_grad_(tensor.requires_grad) if is_cast(tensor) else tensor
+        return moved(tensor.detach()).requires_grad_(tensor.requires_grad) if is_rounded(tensor) else tensor
+
+    def is_rounded(tensor: torch.Tensor) -> bool:
+        return is_cast(tensor) or tensor.is_complex()
 
     with torch.no_grad():
         for weight in module.parameters():
-            if is_cast(weight):
+            if is_rounded(weight):
                 weight.copy_(moved(weight))
         return tuple(one.map(moved_input) for one in sets)
 
@@ -367,14 +376,16 @@ def run_eager(
 
 
 def thinned(outputs: Outputs) -> Outputs:
-    """Return what is compared of a call's outputs: `MAX_COMPARED_ELEMENTS` of each one that is larger. No later call
-    overwrites it."""
-    from bakeoff.backends.calling import sampled
+    """Return what is compared of a call's outputs: dense tensors, and `MAX_COMPARED_ELEMENTS` of a larger one. No later
+    call overwrites it."""
+    from bakeoff.backends.calling import Returned, comparable, sampled
 
-    return tuple(
-        sampled(tensor, MAX_COMPARED_ELEMENTS) if tensor.numel() > MAX_COMPARED_ELEMENTS else tensor.detach().clone()
-        for tensor in outputs
-    )
+    def thin(tensor: torch.Tensor) -> torch.Tensor:
+        is_large = tensor.numel() > MAX_COMPARED_ELEMENTS
+        return sampled(tensor, MAX_COMPARED_ELEMENTS) if is_large else tensor.detach().clone()
+
+    outputs = comparable(outputs)
+    return outputs.map(thin) if isinstance(outputs, Returned) else tuple(map(thin, outputs))
 
 
 @contextlib.contextmanager
@@ -408,4 +419,4 @@ def _own(part: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.to(dtype) if is_cast(tensor) else tensor
+    return tensor.to(type_in(tensor, dtype))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bakeoff.measuring.worker import tolerance
+from bakeoff.measuring.worker.matching import Outputs, places_of_tensors, without_numbers
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 
 if TYPE_CHECKING:
@@ -32,9 +33,11 @@ class Sample:
     shapes: tuple[tuple[int, ...], ...]  # of the outputs
 
     @classmethod
-    def of(cls, inputs: Inputs, found: Sequence[torch.Tensor]) -> Self:
-        """Return the sample of a call that has answered `found`."""
-        given = inputs.tensors()
+    def of(cls, inputs: Inputs, found: Outputs) -> Self:
+        """Return the sample of a call that has answered `found`. Numbers are left out, since graphs return tensors."""
+        from bakeoff.backends.calling import comparable
+
+        given, found = inputs.tensors(), without_numbers(comparable(found))
         return cls(
             inputs=tuple(map(_words, given)),
             input_types=tuple(map(_type, given)),
@@ -42,9 +45,7 @@ class Sample:
             shapes=tuple(tuple(tensor.shape) for tensor in found),
         )
 
-    def save(
-        self, path: Path, exact: Sequence[torch.Tensor], eager_rmse: Sequence[float], precision: Precision
-    ) -> None:
+    def save(self, path: Path, exact: Outputs, eager_rmse: Sequence[float], precision: Precision) -> None:
         """Write the sample with its `exact` outputs. The file appears at `path` whole or not at all.
 
         Of a large output `exact` has some elements only. Then their places are kept, too.
@@ -53,9 +54,11 @@ class Sample:
 
         from bakeoff.backends.calling import sampled_places
 
+        eager_rmse = [eager_rmse[number] for number in places_of_tensors(exact)]
+        exact = without_numbers(exact)
         arrays = {f"input_{number}": array for number, array in enumerate(self.inputs)}
         for number, (shape, wanted) in enumerate(zip(self.shapes, exact, strict=True)):
-            arrays[f"output_{number}"] = wanted.detach().double().cpu().numpy()
+            arrays[f"output_{number}"] = _in_float64(wanted).cpu().numpy()
             if wanted.numel() < math.prod(shape):
                 arrays[f"places_{number}"] = sampled_places(math.prod(shape), wanted.numel()).numpy()
         outputs = [
@@ -73,7 +76,8 @@ def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -
     """Return the largest RMSE that passes for right: the one that `worker.accuracy` lets pass by any rule."""
     import torch
 
-    known = exact.double()[torch.isfinite(exact)]
+    known = _in_float64(exact)
+    known = known[torch.isfinite(known)]
     size = math.sqrt(known.square().mean().item()) if known.numel() else 0.0
     if not precision.is_quantised:
         return tolerance.rmse_limit(precision, eager_rmse, size)
@@ -82,10 +86,19 @@ def allowed_rmse(exact: torch.Tensor, eager_rmse: float, precision: Precision) -
     return max(close, near_eager) if math.isfinite(near_eager) else close
 
 
+def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return (torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()).double()
+
+
 def _words(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
     import torch
 
-    tensor = tensor.detach().cpu().contiguous()
+    tensor = tensor.detach().cpu()
+    if tensor.is_nested:
+        tensor = torch.nested.to_padded_tensor(tensor, 0.0)
+    tensor = tensor.to_dense() if tensor.layout is not torch.strided else tensor.resolve_conj().contiguous()
     words = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
     return tensor.view(words.get(tensor.dtype, tensor.dtype)).numpy()
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bakeoff.backends.calling import flatten_outputs
+from bakeoff.backends.calling import Returned, returned_by_call
 from bakeoff.measuring.worker.module_state import GENERATOR, LENGTH, ModuleState
 from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.models.base import Inputs
@@ -288,7 +288,8 @@ def _relative_error(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def call(module: nn.Module, inputs: Inputs) -> Outputs:
-    return flatten_outputs(module(*inputs.args, **inputs.kwargs))
+    """Return everything that eager returns, with numbers as tensors."""
+    return returned_by_call(module(*inputs.args, **inputs.kwargs))
 
 
 def copied(inputs: Inputs) -> Inputs:
@@ -305,6 +306,8 @@ def copied(inputs: Inputs) -> Inputs:
 
 def owned(outputs: Outputs) -> Outputs:
     """Return outputs that no later call overwrites."""
+    if isinstance(outputs, Returned):
+        return outputs.map(lambda tensor: tensor.detach().clone())
     return tuple(tensor.detach().clone() for tensor in outputs)
 
 

@@ -1,0 +1,182 @@
+"""Finds for each output of the model the one that a build returned, or says which is missing or too many.
+
+A build that calls the module itself returns what eager returns, and outputs are matched by their places. A graph
+returns a flat tuple of tensors in the same order. It may leave out numbers that are the same for every input set, as
+they are constants of the graph, but no other output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.backends.calling import Returned
+
+Outputs = tuple["torch.Tensor", ...]
+Matched = tuple["torch.Tensor | None", ...]
+"""The tensor of a build for each output of the model. None stands for a constant number that a graph leaves out."""
+
+
+def match(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> tuple[list[Matched], str]:
+    """Return the matched outputs of every input set, and what is wrong with their structure, if anything is."""
+    constant = _constant_numbers(reference)
+    found: list[Matched] = []
+    for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
+        matched, problem = _match_call(ours, theirs, constant)
+        problem = problem or _other_constants(ours, theirs, reference) or _shape_problem(matched, theirs, index)
+        if problem:
+            return [], problem
+        found.append(matched)
+    return found, ""
+
+
+def labels(outputs: Outputs) -> list[str]:
+    """Return how each output is called in sentences: `output[1].boxes`, or `output 1` if its place is not known."""
+    if (structure := _structure(outputs)) is not None:
+        return [f"output{place}" for place in structure.places]
+    return [f"output {number}" for number in range(len(outputs))]
+
+
+def structure_of(outputs: Outputs) -> dict[str, Any] | None:
+    """Return places, numbers and constants in a form that JSON can hold, or None if they are not known."""
+    if (structure := _structure(outputs)) is None:
+        return None
+    return {
+        "places": list(structure.places),
+        "numbers": sorted(structure.numbers),
+        "constants": dict(structure.constants),
+    }
+
+
+def with_structure(outputs: Outputs, structure: Mapping[str, Any] | None) -> Outputs:
+    """Return the outputs with what `structure_of` has returned for them."""
+    from bakeoff.backends.calling import Returned
+
+    if structure is None:
+        return outputs
+    return Returned.of(outputs, structure["places"], structure["numbers"], structure["constants"])
+
+
+def without_numbers(outputs: Outputs) -> Outputs:
+    """Return the outputs that a graph surely has."""
+    return tuple(outputs[number] for number in places_of_tensors(outputs))
+
+
+def places_of_tensors(outputs: Outputs) -> list[int]:
+    """Return at which places in the flat tuple there are tensors, and no numbers."""
+    structure = _structure(outputs)
+    places = structure.places if structure is not None else ("",) * len(outputs)
+    numbers = structure.numbers if structure is not None else ()
+    return [index for index, place in enumerate(places) if place not in numbers]
+
+
+def _structure(outputs: Outputs) -> Returned | None:
+    from bakeoff.backends.calling import Returned
+
+    return outputs if isinstance(outputs, Returned) else None
+
+
+def _constant_numbers(reference: Sequence[Outputs]) -> set[str]:
+    """Return the places of numbers that are the same in every input set."""
+    import torch
+
+    structures = [structure for one in reference if (structure := _structure(one)) is not None]
+    if not structures or len(structures) < len(reference):
+        return set()
+    values = [dict(zip(each.places, each, strict=True)) for each in structures]
+    first = values[0]
+    return {
+        place
+        for place in structures[0].numbers
+        if all(place in each and torch.equal(each[place], first[place]) for each in values)
+    }
+
+
+def _match_call(ours: Outputs, theirs: Outputs, constant: set[str]) -> tuple[Matched, str]:
+    structure, expected = _structure(ours), _structure(theirs)
+    if structure is not None and expected is not None and set(structure.places) & set(expected.places):
+        known = dict(zip(structure.places, structure, strict=True))
+        missing = [place for place in expected.places if place not in known]
+        extra = [place for place in structure.places if place not in expected.places]
+        if missing or extra:
+            return (), _difference(missing, extra)
+        return tuple(known[place] for place in expected.places), ""
+    if len(ours) == len(theirs):
+        return ours, ""
+    places = expected.places if expected is not None else tuple(f" {number}" for number in range(len(theirs)))
+    pairs = _aligned(ours, theirs, {number for number, place in enumerate(places) if place in constant})
+    matched = tuple(None if pairs[number] is None else ours[pairs[number] or 0] for number in range(len(theirs)))
+    missing = [place for place, one in zip(places, matched, strict=True) if one is None and place not in constant]
+    unused = len(ours) - sum(one is not None for one in matched)
+    if not missing and not unused:
+        return matched, ""
+    told = _difference(missing, [f" {number}" for number in range(len(ours)) if number not in pairs.values()])
+    return (), f"{len(ours)} output(s) where the model has {len(theirs)}: {told}"
+
+
+def _aligned(ours: Outputs, theirs: Outputs, optional: set[int]) -> dict[int, int | None]:
+    """Return the number of our output for each of the model's, in order, so that most required ones have a partner.
+
+    Partners have the same shape. `optional` ones count less than required ones.
+    """
+    best: list[list[tuple[float, dict[int, int | None]]]] = [
+        [(0.0, {}) for _ in range(len(ours) + 1)] for _ in range(len(theirs) + 1)
+    ]
+    for place in range(len(theirs) - 1, -1, -1):
+        best[place][len(ours)] = (0.0, {**best[place + 1][len(ours)][1], place: None})
+        for number in range(len(ours) - 1, -1, -1):
+            score, pairs = best[place + 1][number]
+            options = [best[place][number + 1], (score, {**pairs, place: None})]
+            if _same_shape(ours[number], theirs[place]):
+                score, pairs = best[place + 1][number + 1]
+                options.insert(0, (score + (0.5 if place in optional else 1.0), {**pairs, place: number}))
+            best[place][number] = max(options, key=lambda option: option[0])
+    return best[0][0][1]
+
+
+def _difference(missing: Iterable[str], extra: Iterable[str]) -> str:
+    told = [f"output{place} is missing" for place in missing] + [f"output{place} is not the model's" for place in extra]
+    return ", ".join(told)
+
+
+def _other_constants(ours: Outputs, theirs: Outputs, reference: Sequence[Outputs]) -> str:
+    """Say which None or text differs. A graph has none, and can be right only if the model's are always the same."""
+    expected = _structure(theirs)
+    if expected is None:
+        return ""
+    structure = _structure(ours)
+    if structure is not None and set(structure.places) == set(expected.places):
+        for place in sorted({*expected.constants, *structure.constants}):
+            wanted, got = expected.constants.get(place), structure.constants.get(place)
+            if wanted != got:
+                return f"output{place} is {got or 'missing'}, and the model's is {wanted or 'missing'}"
+        return ""
+    for other in reference:
+        if (known := _structure(other)) is not None and known.constants != expected.constants:
+            changing = {*known.constants.items()} ^ {*expected.constants.items()}
+            place = min(place for place, _ in changing)
+            return f"output{place} is no tensor and depends on the inputs, and the build returns tensors only"
+    return ""
+
+
+def _shape_problem(matched: Matched, theirs: Outputs, index: int) -> str:
+    for label, one, other in zip(labels(theirs), matched, theirs, strict=True):
+        if one is not None and not _same_shape(one, other):
+            return f"{label} of input set {index} has shape {_shape(one)}, not {_shape(other)}"
+        if one is not None and one.is_complex() and not other.is_complex():
+            return f"{label} has complex numbers, and the model's are real"
+    return ""
+
+
+def _same_shape(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return True for equal shapes. Engines without complex numbers return these as pairs of real ones."""
+    if other.is_complex() and not one.is_complex():
+        return one.shape == (*other.shape, 2)
+    return one.shape == other.shape
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)}{' of complex numbers' if tensor.is_complex() else ''}"

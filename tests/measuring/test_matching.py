@@ -1,0 +1,230 @@
+"""Everything that a model returns is found and matched with what a build returned."""
+
+import math
+import warnings
+from collections import OrderedDict, deque, namedtuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from bakeoff.backends.calling import FlatModule, Returned, comparable, flatten_outputs, returned_by_call
+from bakeoff.measuring.worker.accuracy import Outputs, Reference, check, errors_of_eager
+from bakeoff.measuring.worker.reference import thinned
+from bakeoff.models.base import Inputs
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Accuracy
+
+A, B, C = torch.ones(2), torch.zeros(3), torch.full((4,), 2.0)
+Pair = namedtuple("Pair", "boxes scores")
+
+
+@dataclass
+class Detections:
+    boxes: Any
+    scores: Any = None
+    name: str = "cat"
+
+
+@dataclass
+class Named(OrderedDict):  # as transformers' outputs are
+    logits: Any = None
+    hidden: Any = None
+
+    def __post_init__(self) -> None:
+        self.update({"logits": self.logits, "hidden": self.hidden})
+
+
+class Slotted:
+    __slots__ = ("inner", "unset")
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+
+class Holding:
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+@dataclass
+class Cyclic:
+    tensor: torch.Tensor
+    itself: list[Any] = field(default_factory=list)
+
+
+def cyclic() -> Cyclic:
+    found = Cyclic(A)
+    found.itself.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("outputs", "places"),
+    [
+        (A, [""]),
+        ((A, [B, {"c": C, 3: A}]), ["[0]", "[1][0]", "[1][1]['c']", "[1][1][3]"]),
+        (Pair(A, (B, C)), [".boxes", ".scores[0]", ".scores[1]"]),
+        (torch.topk(torch.rand(5), 2), [".values", ".indices"]),
+        ((A, Detections(B, C)), ["[0]", "[1].boxes", "[1].scores"]),
+        (Named(A, B), [".logits", ".hidden"]),
+        (Slotted(Slotted(A)), [".inner.inner"]),
+        (Holding(x=A, model=nn.Linear(2, 2), settings=Holding(width=3), f=print), [".x"]),
+        (deque([A, B]), ["[0]", "[1]"]),
+        (cyclic(), [".tensor"]),
+        ((A, A), ["[0]", "[1]"]),
+        ([A, numpy.ones(3), numpy.float32(2.0)], ["[0]", "[1]", "[2]"]),
+    ],
+)
+def test_tensors_are_found_whatever_holds_them(outputs: object, places: list[str]) -> None:
+    found = returned_by_call(outputs)
+    assert list(found.places) == places and not found.numbers
+    assert [one.shape for one in found] == [one.shape for one in flatten_outputs(outputs)]
+
+
+def test_numbers_texts_and_none_are_found_too() -> None:
+    found = returned_by_call({"n": 3, "loss": 0.5, "ok": True, "z": 1j, "none": None, "of": "cat", "t": A})
+    assert [one.item() for one in found[:4]] == [3, 0.5, True, 1j] and len(found) == 5
+    assert found.numbers == {"['n']", "['loss']", "['ok']", "['z']"}
+    assert found.constants == {"['none']": "None", "['of']": "'cat'"}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "reason"),
+    [
+        ({A}, "a set of tensors, which has no order"),
+        (iter([A]), "can be read once only"),
+        (None, "NoneType with no tensor in it"),
+        (Holding(width=3), "Holding with no tensor in it"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(outputs: object, reason: str) -> None:
+    with pytest.raises(TypeError, match=reason):
+        returned_by_call(outputs)
+
+
+def test_sparse_nested_and_quantised_outputs_become_dense() -> None:
+    dense = torch.eye(3)
+    nested = torch.nested.nested_tensor([torch.ones(2, 2), torch.zeros(3, 2)], layout=torch.jagged)
+    with warnings.catch_warnings(action="ignore"):  # some of these are young, and one is to go
+        quantised = torch.quantize_per_tensor(dense, 0.5, 0, torch.qint8)
+        found = comparable(returned_by_call((dense.to_sparse(), dense.to_sparse_csr(), nested, quantised)))
+    assert isinstance(found, Returned)
+    assert found.places == ("[0]", "[1]", "[2].values()", "[2].shapes", "[3]")
+    assert torch.equal(found[0], dense) and torch.equal(found[1], dense) and torch.equal(found[4], dense)
+    assert found[2].tolist() == [1.0] * 4 + [0.0] * 6 and found[3].tolist() == [[2, 2], [3, 2]]
+    assert not thinned((nn.Parameter(A),))[0].requires_grad
+
+
+class Detector(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x + 1, Detections(x * 2, [x.sum().item(), self.scale])
+
+
+def test_a_graph_has_all_tensors_and_the_numbers_that_it_computes() -> None:
+    x, other = torch.ones(3), torch.arange(3.0)
+    flat = FlatModule(Detector(), Inputs((x,)))
+    with torch.no_grad():
+        program = torch.export.export(flat, (x,)).module()
+        with pytest.warns(torch.jit.TracerWarning):
+            traced = torch.jit.trace(flat, (x,), check_trace=False)
+        assert [one.tolist() for one in program(other)] == [[1.0, 2.0, 3.0], [0.0, 2.0, 4.0], 3.0, 2.0]
+        assert [one.tolist() for one in traced(other)] == [[1.0, 2.0, 3.0], [0.0, 2.0, 4.0], 2.0]
+
+
+def compared(ours: list[Any], theirs: list[Any]) -> Accuracy:
+    """The check of what a build returned for each input set. Tuples stand for those of a graph."""
+    reference = tuple(returned_by_call(each) for each in theirs)
+    outputs: list[Outputs] = [each if isinstance(each, tuple) else returned_by_call(each[0]) for each in ours]
+    return check(outputs, Reference(reference, *errors_of_eager(reference, reference)), Precision.FP32)
+
+
+def test_a_build_that_returns_fewer_or_other_outputs_is_wrong() -> None:
+    whole = (A, Detections(B, C))
+    assert compared([(A, B, C)], [whole]).passed and compared([[whole]], [whole]).passed
+    fewer = compared([(A, C)], [whole])
+    assert not fewer.passed and fewer.rule == "2 output(s) where the model has 3: output[1].boxes is missing"
+    other = compared([[(A, {"boxes": B, "extra": C})]], [(A, {"boxes": B})])
+    assert not other.passed and other.rule == "output[1]['extra'] is not the model's"
+    assert not compared([(A, B + 1, C)], [whole]).passed
+    assert compared([(A, B + 1, C)], [whole]).rule.startswith("output[1].boxes: ")
+
+
+def test_a_number_may_be_left_out_only_if_it_is_constant() -> None:
+    assert compared([(A,), (A,)], [(A, 3), (A, 3)]).passed
+    assert compared([(A, torch.tensor(3)), (A, torch.tensor(3))], [(A, 3), (A, 3)]).passed
+    frozen = compared([(A,), (A,)], [(A, 3), (A, 4)])
+    assert not frozen.passed and frozen.rule == "1 output(s) where the model has 2: output[1] is missing"
+    wrong = compared([[(A, 3)], [(A, 3)]], [(A, 3), (A, 4)])
+    assert (
+        not wrong.passed
+        and wrong.rule == "output[1]: 1 of 2 whole numbers are wrong; worst at [] of input set 1: 3, expected 4"
+    )
+
+
+def test_texts_and_none_are_compared() -> None:
+    assert compared([(A,), [(A, "cat")]], [(A, "cat"), (A, "cat")]).passed
+    wrong = compared([[(A, "dog")]], [(A, "cat")])
+    assert not wrong.passed and wrong.rule == "output[1] is 'dog', and the model's is 'cat'"
+    frozen = compared([(A,), (A,)], [(A, "cat"), (A, "dog")])
+    assert not frozen.passed and frozen.rule.startswith("output[1] is no tensor and depends on the inputs")
+    assert not compared([[(A, B)]], [(A, None)]).passed
+
+
+def test_a_model_may_return_other_outputs_for_other_inputs() -> None:
+    sets: list[Any] = [{"a": A, "b": B}, {"a": A, "c": C}]
+    assert compared([(A, B), (A, C)], sets).passed
+    assert not compared([(A, B), (A, B)], sets).passed
+
+
+def test_complex_numbers_are_compared_as_pairs() -> None:
+    exact = torch.complex(torch.rand(8, 64, dtype=torch.float64), torch.rand(8, 64, dtype=torch.float64))
+    assert compared([(exact.to(torch.complex64),)], [exact]).passed
+    as_pairs = torch.view_as_real(exact).float()
+    assert compared([(as_pairs,)], [exact]).passed
+    lost = compared([(exact.conj().to(torch.complex64),)], [exact])
+    assert not lost.passed and lost.rmse > 0.5
+    real = compared([(exact.real.float(),)], [exact])
+    assert not real.passed and "not (8, 64) of complex numbers" in real.rule
+
+
+def test_whole_numbers_are_exact_and_spoil_no_error() -> None:
+    exact = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)
+    tokens = torch.arange(30_000, 30_064)
+    right = compared([(exact.float(), tokens.int())], [(exact, tokens)])
+    assert right.passed and right.allclose and right.rmse < 1e-6
+    near = tokens.clone()
+    near[5] += 1
+    wrong = compared([(exact.float(), near)], [(exact, tokens)])
+    assert not wrong.passed and wrong.rmse < 1e-6
+    assert (
+        wrong.rule == "output[1]: 1 of 64 whole numbers are wrong; worst at [5] of input set 0: 30006, expected 30005"
+    )
+    large = torch.tensor([2**60])
+    assert not compared([(large + 1,)], [(large,)]).passed
+    assert not compared([(exact > 2,)], [(exact > 1,)]).passed
+
+
+def test_nothing_is_right_where_no_value_could_be_compared() -> None:
+    nothing = torch.full((4,), math.inf)
+    same, finite = compared([(nothing,)], [nothing]), compared([(torch.ones(4),)], [nothing])
+    assert not same.passed and same.rule == "no value could be compared: the reference has no finite value"
+    assert not finite.passed and finite.rule == same.rule
+    assert not compared([(torch.ones(0),)], [torch.ones(0)]).passed
+
+
+def test_a_saved_reference_keeps_its_structure(tmp_path: Path) -> None:
+    returned = returned_by_call({"z": torch.ones(3, dtype=torch.complex128), "n": 2, "of": "cat", "i": torch.arange(3)})
+    Reference((returned, (A,)), (0.0,) * 4).save(tmp_path / "reference")
+    loaded, plain = Reference.load(tmp_path / "reference").outputs
+    assert isinstance(loaded, Returned) and not isinstance(plain, Returned)
+    assert (loaded.places, loaded.numbers, loaded.constants) == (returned.places, returned.numbers, returned.constants)
+    assert all(torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(loaded, returned, strict=True))
