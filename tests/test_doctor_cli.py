@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bakeoff import cli
-from bakeoff.doctor.diagnosis import Diagnosis, Facts, Outcome, Trial
+from bakeoff.backends.traps import Facts
+from bakeoff.doctor.diagnosis import Diagnosis, Outcome, Trial
 from bakeoff.records.schema import Status
 
 

@@ -61,6 +61,7 @@ class AOTInductor(AheadOfTime):
     description = "torch.export, compiled ahead of time by Inductor into a package, loaded in a fresh process"
     usual_build_s = 24.0
     colour = "#d55e00"
+    writes_cxx = True
     quantises = True
     writes_caches = True
     takes_ranges = True

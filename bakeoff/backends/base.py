@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.standalone import Runtime, ScriptPart
+from bakeoff.backends.traps import Trap
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported, unknown
 from bakeoff.records.load import ServingSettings
@@ -320,6 +321,10 @@ class Backend(ABC):
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that `build` needs and that take seconds to import. No phase is timed with them. Those of torch are
     imported once for all cells, in processes that cells are forked from: they must not start threads."""
+    writes_cxx: ClassVar[bool] = False
+    """True if `build` compiles C++, for which the machine needs a compiler."""
+    traps: ClassVar[tuple[Trap, ...]] = ()
+    """The known traps that concern this backend alone. `bakeoff doctor` looks for them."""
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
     """A small model, with its dimensions, that `bakeoff doctor` builds to try the backend."""
     serving: ClassVar[ServingKnobs] = ServingKnobs()

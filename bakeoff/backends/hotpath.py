@@ -27,6 +27,7 @@ class HotPath(Backend):
     name = "hotpath"
     description = "starts eager, compiles what is hot in another process, switches when that is ready and faster"
     colour = "#882255"
+    writes_cxx = True
     modes = (Mode(options={"hot_threshold": 10}, worth_trying=ANYWHERE),)
     tasks = TASKS
 

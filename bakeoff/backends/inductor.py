@@ -93,6 +93,7 @@ class Inductor(Backend):
     description = "torch.compile(backend='inductor')"
     usual_build_s = 16.0
     colour = "#e69f00"
+    writes_cxx = True
     quantises = True
     writes_caches = True
     modes = (

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bakeoff.backends import onnx_quantising, onnx_tensorrt_rtx, weight_only
+from bakeoff.backends import onnx_quantising, onnx_tensorrt_rtx, onnx_traps, weight_only
 from bakeoff.backends.base import (
     ANYWHERE,
     AVAILABLE,
@@ -75,6 +75,7 @@ class Onnx(Backend):
     description = "ONNX Runtime from the torch.export-based ONNX exporter, with IO binding"
     usual_build_s = 5.0
     colour = "#0072b2"
+    traps = onnx_traps.TRAPS
     quantises = True
     takes_onnx = True
     takes_ranges = True

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields
 from importlib import metadata
@@ -33,13 +33,12 @@ from bakeoff.backends.base import (
 from bakeoff.backends.eager import torch_available
 from bakeoff.backends.ranges import exported, mark, refusing_guards
 from bakeoff.backends.tensorrt import layer_types
+from bakeoff.backends.traps import Facts, Finding, Weight, minor_version
 from bakeoff.records.device import Device
 from bakeoff.records.errors import first_line
 from bakeoff.records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
 
     from bakeoff.models.base import Inputs
@@ -54,12 +53,29 @@ TRIGGERING_CALLS = 3
 """torch.compile compiles in the first call. A CUDA graph is recorded there too, after a warm-up of its own."""
 
 
+def torch_tensorrt_of_another_minor(facts: Facts) -> Iterator[Finding]:
+    """Torch-TensorRT is compiled against one minor version of torch."""
+    ours, theirs = facts.version("torch"), facts.version("torch-tensorrt")
+    if ours and theirs and minor_version(ours) != minor_version(theirs):
+        yield Finding(
+            weight=Weight.PROBLEM,
+            text=(
+                f"torch-tensorrt {theirs} is compiled against torch {minor_version(theirs)}, "
+                f"and torch {ours} is installed"
+            ),
+            remedy=f"pip install 'torch-tensorrt=={minor_version(ours)}.*'",
+            backends=["torch-tensorrt"],
+            devices=["cuda"],
+        )
+
+
 class TorchTensorRT(Backend):
     name = "torch-tensorrt"
     description = "Torch-TensorRT through torch.export"
     devices = ("cuda",)
     usual_build_s = 60.0
     colour = "#cc79a7"
+    traps = (torch_tensorrt_of_another_minor,)
     quantises = True
     takes_ranges = True
     modes = (

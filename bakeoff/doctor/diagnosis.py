@@ -1,4 +1,4 @@
-"""What the doctor says of a machine: facts, the trial of each backend, and the known traps that were found.
+"""What the doctor says of a machine: its facts, the trial of each backend, and the known traps that were found.
 
 The format has a semantic version, `SCHEMA_VERSION`.
 """
@@ -9,22 +9,11 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from bakeoff.backends.traps import Facts, Finding, Library
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Frozen, Seconds, Status
 
 SCHEMA_VERSION = "1.1.0"
-
-
-class Library(Frozen):
-    """A package that a backend needs, as its own metadata describes it."""
-
-    name: str
-    version: str | None = None  # None: not installed
-    needed: str = ""  # the versions that Bakeoff needs, such as ">=2.8,<2.14"; empty: any version
-    requires: list[str] = Field(default_factory=list)  # what it needs of other such packages: "torch<2.14,>=2.13"
-    backends: list[str] = Field(default_factory=list)  # the backends that need it
-    imports: bool | None = None  # whether it imports in a process of its own; None: not tried
-    import_error: str = ""
 
 
 class OtherEnvironment(Frozen):
@@ -34,67 +23,6 @@ class OtherEnvironment(Frozen):
     python: str  # its interpreter
     differs: dict[str, tuple[str, str | None]]  # by package: the version there, and here
     libraries: list[Library]  # that were imported there, with the versions there
-
-
-class GpuState(Frozen):
-    """A GPU before anything of ours runs on it. Values that NVML does not tell are None."""
-
-    index: int
-    name: str
-    persistence_mode: bool | None = None
-    application_sm_clock_mhz: int | None = None  # the clock that is set for programs
-    default_sm_clock_mhz: int | None = None  # the clock that is set by default
-    held_down_by: list[str] = Field(default_factory=list)  # NVML's reasons why its clock is low
-    processes: int | None = None  # the number of processes that compute on it
-
-
-class Facts(Frozen):
-    """What was read of the machine and its software. The traps look at nothing else. Unreadable values are None."""
-
-    python: str
-    libraries: dict[str, Library] = Field(default_factory=dict)
-    torch: str | None = None  # with the local version: 2.13.0+cpu
-    torch_cuda: str | None = None  # the CUDA that torch was built for; None: a build without CUDA
-    cuda_devices: int = 0  # the devices that torch sees
-    # the major versions of CUDA and TensorRT that ONNX Runtime's providers are linked against
-    linked: dict[str, int] = Field(default_factory=dict)
-    nvidia_cards: int = 0  # cards on the PCI bus, with a driver or without
-    has_nvml: bool = False
-    driver_cuda: str | None = None  # the newest CUDA that the driver runs
-    gpus: list[GpuState] = Field(default_factory=list)
-    cxx: str | None = None  # path of the C++ compiler
-    shared_memory_bytes: int | None = None  # size of /dev/shm
-    governor: str | None = None
-    cores: int | None = None  # cores of the machine
-    affinity_cores: int | None = None  # cores that this process may run on
-    quota_cores: float | None = None  # cores' worth of time that its control group may use
-    container: str | None = None
-    variables: dict[str, str] = Field(default_factory=dict)  # variables that overrule precision
-
-    def libraries_of(self, backend: str) -> list[Library]:
-        return [library for library in self.libraries.values() if backend in library.backends]
-
-    def version(self, name: str) -> str | None:
-        """Return the version of the package `name`, or None where it is not installed."""
-        library = self.libraries.get(name)
-        return library.version if library else None
-
-
-class Weight(StrEnum):
-    PROBLEM = "problem"  # something will not work
-    WARNING = "warning"  # numbers will be worse than a deployment's, or differ from them
-    NOTE = "note"
-
-
-class Finding(Frozen):
-    """A known trap that was found on this machine."""
-
-    trap: str = ""  # the name of the function in doctor.traps that found it, with dashes
-    weight: Weight
-    text: str
-    remedy: str
-    backends: list[str] = Field(default_factory=list)  # backends that do not work because of it
-    devices: list[str] = Field(default_factory=list)  # kinds of device on which they do not work; empty: all
 
 
 class Outcome(StrEnum):

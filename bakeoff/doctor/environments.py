@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from packaging.utils import canonicalize_name
 
+from bakeoff.backends.traps import Library
 from bakeoff.commands import environments
 from bakeoff.doctor import facts
-from bakeoff.doctor.diagnosis import Library, OtherEnvironment
+from bakeoff.doctor.diagnosis import OtherEnvironment
 from bakeoff.measuring.controller.launcher import launcher
 from bakeoff.planning.plan import StartMethod
 

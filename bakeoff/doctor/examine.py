@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 
 from bakeoff import backends, models
 from bakeoff.backends.base import Backend
+from bakeoff.backends.traps import Finding, Weight
 from bakeoff.commands.environments import names as names_of_environments
 from bakeoff.doctor import environments, facts, traps
-from bakeoff.doctor.diagnosis import Diagnosis, Finding, Outcome, Trial, Weight
+from bakeoff.doctor.diagnosis import Diagnosis, Outcome, Trial
 from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun, ContestSetup
 from bakeoff.measuring.controller.launcher import Launcher, Launchers

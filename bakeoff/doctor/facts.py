@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bakeoff import backends
-from bakeoff.doctor.diagnosis import Facts, GpuState, Library
+from bakeoff.backends.traps import Facts, GpuState, Library
 from bakeoff.doctor.traps import OVERRIDES
 from bakeoff.measuring.controller import environment
 from bakeoff.measuring.controller.launcher import Launcher
@@ -31,14 +31,6 @@ from bakeoff.measuring.nvml import cards, nvml
 from bakeoff.measuring.probes import ask
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.package import checkout
-
-MODULES = {
-    "onnxruntime-gpu": "onnxruntime",
-    "onnxruntime-openvino": "onnxruntime",
-    "onnxruntime-ep-nv-tensorrt-rtx-cu13": "onnxruntime_ep_nv_tensorrt_rtx",
-    "torch-tensorrt": "torch_tensorrt",
-}
-"""The module of a package, where it has another name than the package."""
 
 PROVIDERS = {
     "CUDA": ("libonnxruntime_providers_cuda.so", "libcudart.so"),
@@ -115,8 +107,18 @@ def tried(library: Library, launcher: Launcher) -> Library:
     """Return the library with the result of importing it."""
     if library.version is None:
         return library
-    reason = import_error(MODULES.get(library.name, library.name.replace("-", "_")), launcher)
+    reason = import_error(module_of(library.name), launcher)
     return library.model_copy(update={"imports": not reason, "import_error": reason})
+
+
+def module_of(library: str) -> str:
+    """Return the module of an installed package: the one with its name, or else the first that it installs."""
+    own = library.replace("-", "_")
+    distribution = metadata.distribution(library)
+    listed = (distribution.read_text("top_level.txt") or "").split()
+    first_parts = [path.parts[0].removesuffix(".py") for path in distribution.files or () if path.suffix == ".py"]
+    modules = [name for name in listed or first_parts if name.isidentifier() and not name.startswith("_")]
+    return own if own in modules or not modules else modules[0]
 
 
 def installed(library: str) -> str | None:

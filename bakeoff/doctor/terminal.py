@@ -10,7 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.doctor.diagnosis import Diagnosis, Facts, Finding, OtherEnvironment, Outcome, Trial, Weight
+from bakeoff.backends.traps import Facts, Finding, Weight
+from bakeoff.doctor.diagnosis import Diagnosis, OtherEnvironment, Outcome, Trial
 from bakeoff.records.text import one_line
 
 STYLES = {

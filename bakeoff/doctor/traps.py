@@ -1,28 +1,25 @@
-"""Known traps: each is a pure function from the facts of a machine to findings.
-
-`TRAPS` is the order in which they are printed. docs/troubleshooting.md has a section for each, under its name.
-"""
+"""Known traps of a machine and of its libraries. Those of one backend alone stand with the backend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Iterator
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from bakeoff.doctor.diagnosis import Facts, Finding, Library, Weight
+from bakeoff import backends
+from bakeoff.backends.base import Backend
+from bakeoff.backends.traps import Facts, Finding, Library, Trap, Weight, major_version
 from bakeoff.models.libraries import torchvision_remedy
+from bakeoff.records.errors import BakeoffError
 
 MIN_SHARED_MEMORY_BYTES = 2**30
 MIN_QUOTA_SHARE = 0.99
 """A quota of 31.9 of 32 cores limits nobody."""
 
-NEEDS_DRIVER = ("tensorrt", "torch-tensorrt")
-"""Packages that do not import without a GPU."""
-
-WRITE_CXX = ["inductor", "aotinductor", "hotpath"]
 OVERRIDES = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "torch multiplies float32 matrices in TF32",
     "NVIDIA_TF32_OVERRIDE": "every CUDA library uses TF32, or does not, whatever a program asks for",
@@ -30,40 +27,20 @@ OVERRIDES = {
 
 
 def find_all(facts: Facts) -> list[Finding]:
-    """Return what every trap finds on this machine."""
-    return [finding.model_copy(update={"trap": name_of(trap)}) for trap in TRAPS for finding in trap(facts)]
+    """Return what every trap finds on this machine, those of backends last."""
+    return [finding.model_copy(update={"trap": name_of(trap)}) for trap in all_traps() for finding in trap(facts)]
 
 
-def name_of(trap: Callable[[Facts], Iterator[Finding]]) -> str:
+def all_traps() -> list[Trap]:
+    return list(dict.fromkeys([*TRAPS, *(trap for backend in _all_backends() for trap in backend.traps)]))
+
+
+def name_of(trap: Trap) -> str:
     return trap.__name__.replace("_", "-")
 
 
-def several_onnxruntimes(facts: Facts) -> Iterator[Finding]:
-    """The builds of ONNX Runtime are packages with different names that install the same folder."""
-    installed = _onnxruntimes(facts)
-    if len(installed) > 1:
-        wanted = "onnxruntime-gpu" if "onnxruntime-gpu" in installed and _has_gpu(facts) else installed[0]
-        yield Finding(
-            weight=Weight.PROBLEM,
-            text=f"{' and '.join(installed)} are installed over one another, and chance decides which files are left",
-            remedy=f"pip uninstall -y {' '.join(installed)} && pip install {wanted}",
-            backends=["onnx"],
-        )
-
-
-def onnxruntime_without_cuda(facts: Facts) -> Iterator[Finding]:
-    if _has_gpu(facts) and _onnxruntimes(facts) == ["onnxruntime"]:
-        yield Finding(
-            weight=Weight.PROBLEM,
-            text=f"onnxruntime {facts.version('onnxruntime')} is the build for the CPU, and this machine has a GPU",
-            remedy="pip uninstall -y onnxruntime && pip install onnxruntime-gpu",
-            backends=["onnx"],
-            devices=["cuda"],
-        )
-
-
 def torch_without_cuda(facts: Facts) -> Iterator[Finding]:
-    if _has_gpu(facts) and facts.torch and facts.torch_cuda is None:
+    if facts.has_gpu and facts.torch and facts.torch_cuda is None:
         yield Finding(
             weight=Weight.PROBLEM,
             text=f"torch {facts.torch} is a build without CUDA, and this machine has a GPU",
@@ -94,24 +71,11 @@ def nvml_not_installed(facts: Facts) -> Iterator[Finding]:
 
 def driver_too_old(facts: Facts) -> Iterator[Finding]:
     """A driver runs builds for newer minor versions of its CUDA, but not for a newer major version."""
-    if facts.torch_cuda and facts.driver_cuda and _major(facts.torch_cuda) > _major(facts.driver_cuda):
+    if facts.torch_cuda and facts.driver_cuda and major_version(facts.torch_cuda) > major_version(facts.driver_cuda):
         yield Finding(
             weight=Weight.PROBLEM,
             text=f"torch {facts.torch} is built for CUDA {facts.torch_cuda}, and the driver runs {facts.driver_cuda}",
-            remedy=f"update the driver, or install torch for CUDA {_major(facts.driver_cuda)}",
-            devices=["cuda"],
-        )
-
-
-def torch_tensorrt_of_another_minor(facts: Facts) -> Iterator[Finding]:
-    """Torch-TensorRT is compiled against one minor version of torch."""
-    ours, theirs = facts.version("torch"), facts.version("torch-tensorrt")
-    if ours and theirs and _minor(ours) != _minor(theirs):
-        yield Finding(
-            weight=Weight.PROBLEM,
-            text=f"torch-tensorrt {theirs} is compiled against torch {_minor(theirs)}, and torch {ours} is installed",
-            remedy=f"pip install 'torch-tensorrt=={_minor(ours)}.*'",
-            backends=["torch-tensorrt"],
+            remedy=f"update the driver, or install torch for CUDA {major_version(facts.driver_cuda)}",
             devices=["cuda"],
         )
 
@@ -119,8 +83,8 @@ def torch_tensorrt_of_another_minor(facts: Facts) -> Iterator[Finding]:
 def library_does_not_import(facts: Facts) -> Iterator[Finding]:
     """Mostly such a library was compiled against other versions of the libraries beside it."""
     for library in facts.libraries.values():
-        on_gpu = library.name in NEEDS_DRIVER
-        if library.imports is False and not _lacks_operators(library) and (_has_gpu(facts) or not on_gpu):
+        on_gpu = _needs_gpu(library)
+        if library.imports is False and not _lacks_operators(library) and (facts.has_gpu or not on_gpu):
             yield Finding(
                 weight=Weight.PROBLEM,
                 text=f"{library.name} {library.version} is installed and does not import: {library.import_error}",
@@ -160,43 +124,14 @@ def requirement_not_met(facts: Facts) -> Iterator[Finding]:
                 yield _unmet(asking, wanted.name, str(wanted.specifier), found, alone)
 
 
-def onnxruntime_of_another_cuda(facts: Facts) -> Iterator[Finding]:
-    """The CUDA provider is linked against one major version of CUDA and finds its libraries in torch's wheels."""
-    linked, version = facts.linked.get("CUDA"), facts.version("onnxruntime-gpu")
-    if linked and version and facts.torch_cuda and linked != _major(facts.torch_cuda):
-        yield Finding(
-            weight=Weight.PROBLEM,
-            text=f"onnxruntime-gpu {version} wants CUDA {linked}, found {facts.torch_cuda} (torch {facts.torch})",
-            remedy=f"pip install a torch for CUDA {linked}, or an onnxruntime-gpu for CUDA {_major(facts.torch_cuda)}",
-            backends=["onnx"],
-            devices=["cuda"],
-        )
-
-
-def onnxruntime_of_another_tensorrt(facts: Facts) -> Iterator[Finding]:
-    """The TensorRT provider is linked against one major version of TensorRT. `onnx` works without that provider."""
-    linked, installed = facts.linked.get("TensorRT"), facts.version("tensorrt")
-    if linked and installed and linked != Version(installed).major:
-        yield Finding(
-            weight=Weight.WARNING,
-            text=(
-                f"onnxruntime-gpu {facts.version('onnxruntime-gpu')} links TensorRT {linked} (libnvinfer.so.{linked}), "
-                f"and TensorRT {installed} is installed: onnx/tensorrt-ep cannot start"
-            ),
-            remedy=(
-                f"bakeoff env add trt{linked} 'tensorrt=={linked}.*', "
-                f"and name onnx/tensorrt-ep@trt{linked} among the backends"
-            ),
-        )
-
-
 def no_cxx_compiler(facts: Facts) -> Iterator[Finding]:
     if facts.cxx is None:
+        names = [backend.name for backend in _all_backends() if backend.writes_cxx]
         yield Finding(
             weight=Weight.PROBLEM,
             text="no C++ compiler: Inductor on the CPU and AOTInductor write C++",
             remedy="apt-get install g++, or set CXX to the compiler's path",
-            backends=WRITE_CXX,
+            backends=names,
         )
 
 
@@ -285,15 +220,10 @@ def fewer_cores_than_the_machine(facts: Facts) -> Iterator[Finding]:
         )
 
 
-TRAPS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+TRAPS: tuple[Trap, ...] = (
     torch_without_cuda,
     no_driver,
     driver_too_old,
-    several_onnxruntimes,
-    onnxruntime_without_cuda,
-    onnxruntime_of_another_cuda,
-    onnxruntime_of_another_tensorrt,
-    torch_tensorrt_of_another_minor,
     library_does_not_import,
     torchvision_of_another_torch,
     requirement_not_met,
@@ -318,18 +248,20 @@ def _unmet(asking: str, name: str, specifier: str, found: str, backends: list[st
     )
 
 
-def _onnxruntimes(facts: Facts) -> list[str]:
-    beside = ("onnxruntime-genai", "onnxruntime-ep-")  # these are no builds of it
-    names = [name for name in facts.libraries if name.startswith("onnxruntime") and not name.startswith(beside)]
-    return [name for name in names if facts.libraries[name].version]
+def _all_backends() -> Iterator[Backend]:
+    for name in backends.names():
+        with contextlib.suppress(BakeoffError):  # its trial says why it does not load
+            yield backends.create(name)
+
+
+def _needs_gpu(library: Library) -> bool:
+    """Return True if only backends for GPUs need the library. It may then not import without one."""
+    users = [backend for backend in _all_backends() if backend.name in library.backends]
+    return bool(users) and all(backend.devices == ("cuda",) for backend in users)
 
 
 def _lacks_operators(library: Library) -> bool:
     return library.name == "torchvision" and "operator torchvision::" in library.import_error
-
-
-def _has_gpu(facts: Facts) -> bool:
-    return bool(facts.gpus or facts.nvidia_cards)
 
 
 def _satisfies(version: str, specifier: str) -> bool:
@@ -338,11 +270,3 @@ def _satisfies(version: str, specifier: str) -> bool:
         return SpecifierSet(specifier).contains(Version(version).base_version, prereleases=True)
     except InvalidVersion:
         return True  # such a build cannot be judged by its number
-
-
-def _minor(version: str) -> str:
-    return ".".join(str(part) for part in Version(version).release[:2])
-
-
-def _major(version: str) -> int:
-    return Version(version).major

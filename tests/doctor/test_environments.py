@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bakeoff.backends.traps import Library
 from bakeoff.commands import environments as made
 from bakeoff.doctor import environments
-from bakeoff.doctor.diagnosis import Library
 from tests.support.wheels import wheel
 
 KNOWN = {

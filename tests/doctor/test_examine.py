@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bakeoff import backends, models
+from bakeoff.backends.traps import Finding, Weight
 from bakeoff.doctor import examine
-from bakeoff.doctor.diagnosis import Diagnosis, Finding, Outcome, Trial, Weight
+from bakeoff.doctor.diagnosis import Diagnosis, Outcome, Trial
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Status

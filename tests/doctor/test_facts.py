@@ -40,6 +40,25 @@ def test_whether_a_library_imports_is_tried_in_a_child(
     assert said in reason and bool(said) == bool(reason)
 
 
+@pytest.mark.parametrize(("library", "module"), [("torch", "torch"), ("pytest", "pytest"), ("pyyaml", "yaml")])
+def test_the_module_of_a_package_may_have_another_name(library: str, module: str) -> None:
+    assert facts.module_of(library) == module
+
+
+@pytest.mark.parametrize(
+    ("installs", "module"),
+    [("onnxruntime/__init__.py,,\nonnxruntime_gpu-1.0.dist-info/METADATA,,\n", "onnxruntime"), ("", "onnxruntime_gpu")],
+)
+def test_a_build_of_a_library_installs_the_librarys_module(
+    installs: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "onnxruntime_gpu-1.0.dist-info").mkdir()
+    (tmp_path / "onnxruntime_gpu-1.0.dist-info" / "METADATA").write_text("Name: onnxruntime-gpu\nVersion: 1.0\n")
+    (tmp_path / "onnxruntime_gpu-1.0.dist-info" / "RECORD").write_text(installs)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert facts.module_of("onnxruntime-gpu") == module
+
+
 def test_the_compiler_is_the_one_that_cxx_names(tmp_path: Path) -> None:
     assert facts.compiler({"PATH": str(tmp_path)}) is None
     for name in ("g++", "my-c++"):

@@ -5,17 +5,8 @@ from io import StringIO
 
 from rich.console import Console
 
-from bakeoff.doctor.diagnosis import (
-    Diagnosis,
-    Facts,
-    Finding,
-    GpuState,
-    Library,
-    OtherEnvironment,
-    Outcome,
-    Trial,
-    Weight,
-)
+from bakeoff.backends.traps import Facts, Finding, GpuState, Library, Weight
+from bakeoff.doctor.diagnosis import Diagnosis, OtherEnvironment, Outcome, Trial
 from bakeoff.doctor.terminal import print_diagnosis
 from bakeoff.records.schema import Status
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from bakeoff.backends.traps import Facts, Finding, GpuState, Library, Weight
 from bakeoff.doctor import traps
-from bakeoff.doctor.diagnosis import Facts, Finding, GpuState, Library, Weight
 from tests.support.checkout import ROOT
 
 H200 = GpuState(
@@ -137,7 +137,10 @@ def test_a_library_that_does_not_import() -> None:
 
 
 def test_tensorrt_need_not_import_where_there_is_no_gpu() -> None:
-    dead = {"tensorrt": Library(name="tensorrt", version="10.13.2", imports=False, import_error="no libcuda.so.1")}
+    library = Library(
+        name="tensorrt", version="10.13.2", backends=["tensorrt"], imports=False, import_error="no libcuda"
+    )
+    dead = {"tensorrt": library}
     assert findings(machine(libraries=dead)) == []
     assert only(machine(libraries=dead, gpu=H200), "library-does-not-import").devices == ["cuda"]
 
@@ -225,4 +228,4 @@ def test_fewer_cores_by_affinity_is_only_worth_a_note() -> None:
 def test_every_trap_has_its_section_in_the_manual() -> None:
     page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     sections = re.findall(r"^### `([a-z0-9-]+)`$", page, re.MULTILINE)
-    assert sorted(sections) == sorted(traps.name_of(trap) for trap in traps.TRAPS)
+    assert sorted(sections) == sorted(traps.name_of(trap) for trap in traps.all_traps())
