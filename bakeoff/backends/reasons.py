@@ -1,4 +1,4 @@
-"""Why a build failed, in one line that names the operator: libraries often say it in the middle of a long message."""
+"""Reads why a build failed from a library's message, which often names the operator in the middle of many lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from bakeoff.records.failure import Failure
 from bakeoff.records.text import visible
 
 _ONNX_SUMMARY = re.compile(r"## Exception summary\s+<class '[\w.]*?(\w+)'>: (.*)", re.DOTALL)
@@ -21,7 +22,7 @@ _FRAME_BELOW = re.compile(
     r"(?:The following call raised this error|from user code|Found from\s*):\s*"
     r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.+)'
 )
-_TORCHSCRIPT = re.compile(r"failed in the TorchScript interpreter\..*\n(?:builtins\.)?(\w+: .+)$", re.DOTALL)
+_TORCHSCRIPT = re.compile(r"failed in the TorchScript interpreter\..*\n(?:builtins\.)?(\w+): (.+)$", re.DOTALL)
 _COMPILER = re.compile(r"^.*\berror: .+$", re.MULTILINE)
 _LOWERED = re.compile(r"^\s*target: (\S+)$", re.MULTILINE)
 _SAYS_NOTHING = re.compile(
@@ -29,24 +30,33 @@ _SAYS_NOTHING = re.compile(
 )
 
 
-def reason_of(kind: str, message: str) -> str:
+_RAISED_IN_CPP = re.compile(r"(?:Exception from|Check '.*' failed at) (\S+):\d+:$", re.MULTILINE)
+
+
+def failure_of(kind: str, message: str) -> Failure:
     """Return why a build failed, by the name of its exception's type and its message."""
     text = visible(message).strip()
     if found := _ONNX_SUMMARY.search(text):
         kind, text = found[1], found[2].strip()
     for explain in (_of_operators, _of_a_branch, _of_torchscript, _of_a_compiler, _of_a_lowering):
-        if reason := explain(kind, text):
-            return reason
-    return ": ".join(filter(None, [kind, _first_that_says_something(text), _source_line(text)]))
+        if failure := explain(kind, text):
+            return failure
+    line, place = _source_line(text)
+    told = ": ".join(filter(None, [kind, _first_that_says_something(text), line]))
+    return Failure(kind=kind, place=place, raised_by=(_RAISED_IN_CPP.findall(text) or [""])[-1], text=told)
 
 
-def _of_operators(kind: str, text: str) -> str:
+def _of_operators(kind: str, text: str) -> Failure | None:
     if found := _NO_ONNX_FUNCTION.search(text):
-        return f"ONNX has no function for {_operator(f'{found[1]}.{found[2]}')}"
+        operator = _operator(f"{found[1]}.{found[2]}")
+        return Failure(kind="no ONNX function", operator=operator, text=f"ONNX has no function for {operator}")
     if names := [name for listed in _NOT_IN_OPENVINO.findall(text) for name in listed.split(", ")]:
-        return f"OpenVINO cannot convert {', '.join(dict.fromkeys(map(_operator, names)))}"
-    told = _TORCH_EXPORT.get(kind)
-    return f"torch.export: {told(_operator(_first_that_says_something(text)))}" if told else ""
+        operators = ", ".join(dict.fromkeys(map(_operator, names)))
+        return Failure(kind="not in OpenVINO", operator=operators, text=f"OpenVINO cannot convert {operators}")
+    if told := _TORCH_EXPORT.get(kind):
+        operator = _operator(_first_that_says_something(text))
+        return Failure(kind=kind, operator=operator, text=f"torch.export: {told(operator)}")
+    return None
 
 
 _TORCH_EXPORT: dict[str, Callable[[str], str]] = {
@@ -57,24 +67,29 @@ _TORCH_EXPORT: dict[str, Callable[[str], str]] = {
 """Exceptions of torch that have an operator as their only message."""
 
 
-def _of_a_branch(kind: str, text: str) -> str:
+def _of_a_branch(kind: str, text: str) -> Failure | None:
     if not (found := _GUARD.search(text)):
-        return ""
-    return f"torch.export cannot follow what depends on the values in a tensor: {_source_line(text) or found[1]}"
+        return None
+    line, place = _source_line(text)
+    told = f"torch.export cannot follow what depends on the values in a tensor: {line or found[1]}"
+    return Failure(kind="data-dependent branch", place=place, text=told)
 
 
-def _of_torchscript(kind: str, text: str) -> str:
-    return f"in TorchScript: {found[1]}" if (found := _TORCHSCRIPT.search(text)) else ""
+def _of_torchscript(kind: str, text: str) -> Failure | None:
+    found = _TORCHSCRIPT.search(text)
+    return Failure(kind=f"{found[1]} in TorchScript", text=f"in TorchScript: {found[1]}: {found[2]}") if found else None
 
 
-def _of_a_compiler(kind: str, text: str) -> str:
+def _of_a_compiler(kind: str, text: str) -> Failure | None:
     found = _COMPILER.search(text) if "compile error" in _first_that_says_something(text) else None
-    return f"the C++ compiler failed: {found[0].strip()}" if found else ""
+    return Failure(kind="C++ compiler", text=f"the C++ compiler failed: {found[0].strip()}") if found else None
 
 
-def _of_a_lowering(kind: str, text: str) -> str:
-    found = _LOWERED.search(text)
-    return f"{kind}: {_operator(found[1])}: {_first_that_says_something(text)}" if found else ""
+def _of_a_lowering(kind: str, text: str) -> Failure | None:
+    if not (found := _LOWERED.search(text)):
+        return None
+    operator = _operator(found[1])
+    return Failure(kind=kind, operator=operator, text=f"{kind}: {operator}: {_first_that_says_something(text)}")
 
 
 def _operator(name: str) -> str:
@@ -82,10 +97,10 @@ def _operator(name: str) -> str:
     return name.strip().removesuffix(".default")
 
 
-def _source_line(text: str) -> str:
-    """Return `if x.sum() > 0: (mine.py, line 26, in forward)` from a traceback in the message, or nothing."""
+def _source_line(text: str) -> tuple[str, str]:
+    """Return `if x.sum() > 0:` and `mine.py, line 26, in forward` from a traceback in the message, or nothing."""
     found = _FRAME_BELOW.search(text)
-    return f"{found[4].strip()} ({Path(found[1]).name}, line {found[2]}, in {found[3]})" if found else ""
+    return (found[4].strip(), f"{Path(found[1]).name}, line {found[2]}, in {found[3]}") if found else ("", "")
 
 
 def _first_that_says_something(text: str) -> str:

@@ -186,7 +186,7 @@ def _usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
         worker = launchers.first.start(job, folder / "log")
         while not isinstance(event := worker.receive(time.monotonic() + USUAL_LIMIT_S), BurstTaken):
             if isinstance(event, Failed):
-                raise BakeoffError(f"{cell.id}: {event.reason}")
+                raise BakeoffError(f"{cell.id}: {event.failure.sentence}")
             if isinstance(event, Loaded):
                 worker.send(Build())
             if isinstance(event, Built):

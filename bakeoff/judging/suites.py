@@ -7,7 +7,6 @@ every ranked backend passed, since each backend's own selection would flatter th
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.estimate import ratio_over_processes
 from bakeoff.judging.multiple_tests import chance_of_win, holm
 from bakeoff.records.schema import Ratio, Record, Status
-from bakeoff.records.text import one_line
 
 MIN_MODELS = 4
 """With fewer models, the table of winners says it all."""
@@ -78,7 +76,7 @@ class SuiteRow:
 
 @dataclass(frozen=True)
 class Failures:
-    """Cells that failed for the same kind of reason, on the same contests."""
+    """Cells that failed for a reason of the same sort, on the same contests."""
 
     labels: tuple[str, ...]
     cell: CellJudgement  # one of them
@@ -160,16 +158,6 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
 def passed(cell: CellJudgement) -> bool:
     """Return True for a cell with right outputs that may win. One that does not meet the requirements has failed."""
     return cell.rank is not None
-
-
-def kind_of_reason(reason: str, model: str = "") -> str:
-    """Return a reason without what differs from model to model: its name, numbers, addresses, paths, quoted names."""
-    line = one_line(reason)
-    for name in filter(None, (model, re.split(r"[/:]", model)[-1])):
-        line = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "…", line)
-    line = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", line)
-    line = re.sub(r"(?:\.{0,2}/)[\w.+@=-]+(?:/[\w.+@=-]+)*", "…", line)
-    return re.sub(r"(?:0x[0-9a-f]+|[-+]?\d[\d.,_]*(?:e[-+]?\d+)?)", "#", line, flags=re.IGNORECASE)
 
 
 @dataclass
@@ -276,19 +264,14 @@ def _wins(contests: Sequence[ContestJudgement]) -> Counter[str]:
 
 
 def _failures(contests: Sequence[ContestJudgement]) -> list[Failures]:
-    """Group what failed by kind of reason, and labels that failed alike on the same contests."""
+    """Group what failed by the sort of failure, and labels that failed alike on the same contests."""
     by_kind: dict[tuple[str, ...], dict[str, list[tuple[CellJudgement, ContestJudgement]]]] = {}
     for contest in contests:
         for cell in contest.cells:
             record = cell.record
             if not passed(cell) and record.status not in NOT_TRIED:
-                unmet = [missed.quantity for missed in cell.unmet]
-                kind = (
-                    record.status.value,
-                    record.died_in or "",
-                    kind_of_reason(record.reason, record.cell.model),
-                    *unmet,
-                )
+                why = record.failure.sort if record.failure else (record.reason,)
+                kind = (record.status.value, record.died_in or "", *why, *(missed.quantity for missed in cell.unmet))
                 by_kind.setdefault(kind, {}).setdefault(cell.label, []).append((cell, contest))
     alike: dict[tuple[object, ...], list[tuple[str, list[tuple[CellJudgement, ContestJudgement]]]]] = {}
     for kind, by_label in by_kind.items():

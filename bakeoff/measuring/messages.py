@@ -16,6 +16,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.device import Device
+from bakeoff.records.failure import Failure
 from bakeoff.records.load import LoadWindow, ServingSettings
 from bakeoff.records.precision import Precision
 from bakeoff.records.scenarios import Scenario
@@ -353,13 +354,7 @@ class Failed(Frozen):
 
     kind: Literal["failed"] = "failed"
     status: Status
-    reason: str
-    place: str = ""  # where in the user's code it failed, as `mine.py, line 12, in forward`
-
-    @property
-    def told(self) -> str:
-        """Return the reason with its place, unless that is in it already."""
-        return f"{self.reason} ({self.place})" if self.place and self.place not in self.reason else self.reason
+    failure: Failure
 
 
 Event = Annotated[

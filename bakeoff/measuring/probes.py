@@ -43,6 +43,6 @@ def ask(launcher: Launcher, job: Job, answer: type[Answer]) -> Answer:
         said = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
         raise BakeoffError(f"asking this machine ({job.kind}) failed: {error} {' '.join(said)}".strip()) from None
     if isinstance(event, Failed):
-        raise BakeoffError(f"asking this machine ({job.kind}) failed: {event.reason}")
+        raise BakeoffError(f"asking this machine ({job.kind}) failed: {event.failure.sentence}")
     assert isinstance(event, answer)
     return event

@@ -19,6 +19,7 @@ from pydantic import Field, JsonValue
 from bakeoff.records.conditions import Conditions as Conditions
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.doubts import RecordDoubt
+from bakeoff.records.failure import Failure
 from bakeoff.records.frozen import Frozen as Frozen
 from bakeoff.records.load import Load
 from bakeoff.records.precision import Precision
@@ -411,7 +412,8 @@ class Record(Frozen):
 
     cell: Cell
     status: Status
-    reason: str = ""
+    reason: str = ""  # in one sentence
+    failure: Failure | None = None  # the same in parts; None for an absence, and in reports before schema 3
     asked_by_name: bool = False  # its backend was named on the command line, so its absence is a failure
     died_in: str | None = None  # the phase that was under way when it ended
     signal: int | None = None

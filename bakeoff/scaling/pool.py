@@ -17,7 +17,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Self
 
-from bakeoff.measuring.controller.cell_record import common_fields
+from bakeoff.measuring.controller.cell_record import common_fields, told_of
 from bakeoff.measuring.controller.environment import differences, usable_cores
 from bakeoff.measuring.controller.launcher import command_of
 from bakeoff.measuring.controller.progress import Progress
@@ -26,6 +26,7 @@ from bakeoff.planning.places import Place
 from bakeoff.planning.plan import Contest, Request
 from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.errors import BakeoffError, UsageError
+from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Environment, Record, Status
 from bakeoff.records.store import Store
 from bakeoff.scaling.place_process import Begin, Begun, Measure, Message, Told
@@ -232,7 +233,8 @@ class Pool:
 def end_all(contest: Contest, reason: str, store: Store, progress: Progress) -> None:
     """End the cells of a contest that have no record, all for this reason."""
     for planned in pending(contest, store):
-        record = Record(cell=planned.cell, status=Status.CRASH, reason=reason, **common_fields(planned))
+        failure = Failure(kind="no controller", text=reason)
+        record = Record(cell=planned.cell, status=Status.CRASH, **told_of(failure), **common_fields(planned))
         store.save(record)
         progress.ended(record)
     store.forget(contest.id, [])

@@ -11,7 +11,7 @@ from torch import nn
 
 from bakeoff.backends.calling import FlatModule
 from bakeoff.backends.exporting import export_onnx
-from bakeoff.backends.reasons import reason_of
+from bakeoff.backends.reasons import failure_of
 from bakeoff.models.base import Inputs
 
 ONNX_DISPATCH = """Failed to convert the exported program to an ONNX model. \x1b[96mThis is step 3/3\x1b[0m of \
@@ -153,7 +153,13 @@ BRANCH = "torch.export cannot follow what depends on the values in a tensor: "
     ],
 )
 def test_a_reason_is_one_line_and_names_the_operator(kind: str, text: str, reason: str) -> None:
-    assert reason_of(kind, text) == reason
+    assert failure_of(kind, text).sentence == reason
+
+
+def test_a_failure_has_its_parts() -> None:
+    assert failure_of("ConversionError", ONNX_DISPATCH).sort == ("no ONNX function", "aten._linalg_eigh", "")
+    assert failure_of("GuardOnDataDependentSymNode", GUARD_WITH_SOURCE).place == "mine.py, line 26, in forward"
+    assert failure_of("RuntimeError", OPENVINO_RUNTIME).raised_by == "src/plugins/intel_cpu/src/config.cpp"
 
 
 class Bessel(nn.Module):
@@ -190,5 +196,5 @@ def test_what_the_installed_exporters_say_is_understood(
 ) -> None:
     with pytest.raises(Exception) as raised:  # noqa: PT011 - each library has its own type
         export(module, Inputs((torch.ones(4),)), tmp_path)
-    reason = reason_of(type(raised.value).__name__, str(raised.value))
+    reason = failure_of(type(raised.value).__name__, str(raised.value)).sentence
     assert said in reason and "step" not in reason and ".cpp" not in reason

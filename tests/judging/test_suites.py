@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from bakeoff.judging.judgement import judge
 from bakeoff.judging.multiple_tests import chance_of_win, holm
-from bakeoff.judging.suites import MIN_MODELS, TAUS, Profile, Suite, kind_of_reason
+from bakeoff.judging.suites import MIN_MODELS, TAUS, Profile, Suite
+from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Record, Status
 from tests.reports.samples import MIB, cell, constant, failed, judged, ok, report, steady, suite
 
@@ -132,20 +133,26 @@ def test_memory_is_over_the_baselines_and_build_time_is_the_median() -> None:
     assert row(built, "onnx").means.build_s == pytest.approx(7.0)
 
 
-def test_failures_for_the_same_kind_of_reason_are_one_group_over_models_and_backends() -> None:
+def test_failures_of_one_sort_are_one_group_over_models_and_backends() -> None:
+    def ended(label: str, number: int, operator: str, text: str) -> Record:
+        failure = Failure(kind="ValueError", operator=operator, place=f"net{number}.py, line {number}", text=text)
+        lost = failed(cell(label, model=f"net{number}"), Status.ERROR, failure.sentence)
+        return lost.model_copy(update={"failure": failure})
+
     alike = [
-        failed(
-            cell(label, model=f"net{n}"),
-            Status.ERROR,
-            f"shape [{n}, 3] of 'x{n}' at 0x7f{n}a in /tmp/{n}/a.py of net{n}",
-        )
-        for n in range(4)
-        for label in ("onnx", "openvino")
+        ended(label, n, "aten.mm", f"shape [{n}, 3] of 'x{n}'") for n in range(4) for label in ("onnx", "openvino")
     ]
     sound = records_of([{"eager": 1.0}] * 4)
-    other = failed(cell("inductor", model="net0"), Status.ERROR, "something else")
+    other = ended("inductor", 0, "aten.sort", "shape [0, 3] of 'x0'")
     found = judge(report([*sound, *alike, other])).suites[0].failures
     assert [(each.labels, len(each.contests)) for each in found] == [(("onnx", "openvino"), 4), (("inductor",), 1)]
+    assert [each.differ for each in found] == [True, False]
+
+
+def test_failures_of_reports_before_schema_3_are_one_group_where_their_reasons_are_equal() -> None:
+    lost = [failed(cell("onnx", model=f"net{n}"), Status.ERROR, "no memory" if n else "no disk") for n in range(4)]
+    found = judge(report([*records_of([{"eager": 1.0}] * 4), *lost])).suites[0].failures
+    assert [len(each.contests) for each in found] == [3, 1]
 
 
 def test_wins_need_a_winner_that_is_sure_over_all_contests_together() -> None:
@@ -222,11 +229,6 @@ def test_holm_is_as_strict_as_each_test_alone_and_less_strict_than_bonferroni(
 def test_holm_by_hand() -> None:
     """0.005 is within 0.05 / 4, and 0.01 within 0.05 / 3, but 0.03 not within 0.05 / 2: it ends there."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == [True, False, False, True]
-
-
-@given(st.text("ax01.,-/'`\" ", max_size=40))
-def test_a_kind_of_reason_is_its_own_kind(reason: str) -> None:
-    assert kind_of_reason(kind_of_reason(reason)) == kind_of_reason(reason)
 
 
 def test_a_win_that_a_verdict_calls_is_unlikely_by_chance_and_a_tie_is_not() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, shortfall
+from bakeoff.measuring.controller.cell_record import cause_of_death, doubt_of, shortfall, wrong_outputs
 from bakeoff.records.device import Device
 from bakeoff.records.doubts import Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
+from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Extent, Placement, Status, WarmUp
+from tests.reports.samples import accuracy
 from tests.support.scripted import HANG, KERNELS, SEGFAULT, WRONG, Ending, Script, plan_of, run_contest
 
 
@@ -136,10 +139,29 @@ def test_a_warm_up_that_was_not_steady_is_a_doubt(steady: bool, trendless: bool,
     ],
 )
 def test_strict_asks_for_a_full_placement(placement: Placement | None, reason: str) -> None:
-    assert shortfall(placement, "onnx") == reason
+    missing = shortfall(placement, "onnx")
+    assert (missing.sentence if missing else "") == reason
 
 
 def test_a_cause_of_death_is_told_by_the_exit_status() -> None:
-    assert cause_of_death(-11, "load", False) == (Status.CRASH, "died of signal 11 (SIGSEGV) in load")
-    assert cause_of_death(3, "load", False) == (Status.CRASH, "left with exit status 3 in load")
-    assert cause_of_death(-9, "load", True) == (Status.OOM, "killed in load by the kernel, which had no memory left")
+    for exit_status, kernel_killed, status, kind, told in (
+        (-11, False, Status.CRASH, "SIGSEGV", "died of signal 11 (SIGSEGV) in load"),
+        (3, False, Status.CRASH, "exit status 3", "left with exit status 3 in load"),
+        (-9, True, Status.OOM, "killed by the kernel", "killed in load by the kernel, which had no memory left"),
+    ):
+        assert cause_of_death(exit_status, "load", kernel_killed) == (status, Failure(kind=kind, text=told))
+
+
+@pytest.mark.parametrize(
+    ("rmse", "kind"),
+    [
+        (math.nan, "outputs of another shape"),
+        (math.inf, "outputs not finite"),
+        (0.1, "outputs too far off"),
+    ],
+)
+def test_wrong_outputs_have_a_kind_and_tell_when_they_became_wrong(rmse: float, kind: str) -> None:
+    check = accuracy(rmse, passed=False, rule="as it was")
+    assert wrong_outputs(check) == Failure(kind=kind, text="as it was")
+    assert wrong_outputs(check, "wrong in its process 2").sentence == "wrong in its process 2: as it was"
+    assert wrong_outputs(check, "wrong in its process 2").sort == wrong_outputs(check, "wrong in its process 3").sort

@@ -30,6 +30,7 @@ from bakeoff.measuring.messages import (
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.planning.plan import Request
 from bakeoff.records.device import CPU, Device
+from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Cell, Status
 from bakeoff.records.store import Store
 from tests.support.measuring import Silent, measure
@@ -43,6 +44,10 @@ def launcher(tmp_path: Path) -> ScriptedLauncher:
     return ScriptedLauncher(tmp_path, {}, ScriptedMachine())
 
 
+def failed(text: str, status: Status = Status.ERROR, place: str = "") -> Failed:
+    return Failed(status=status, failure=Failure(kind="RuntimeError", text=text, place=place))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store.create(tmp_path / "run", Request(), [], "test")
@@ -52,12 +57,15 @@ def store(tmp_path: Path) -> Store:
     ("answer", "status", "reason"),
     [
         (
-            Failed(status=Status.ERROR, reason="ValueError: no weights"),
+            failed("ValueError: no weights"),
             Status.ERROR,
             "the reference could not be computed: ValueError: no weights (",
         ),
         (
-            Failed(status=Status.ERROR, reason="KeyError: 'x'", place="mine.py, line 3, in forward"),
+            Failed(
+                status=Status.ERROR,
+                failure=Failure(kind="KeyError", text="KeyError: 'x'", place="mine.py, line 3, in forward"),
+            ),
             Status.ERROR,
             "the reference could not be computed: KeyError: 'x' (mine.py, line 3, in forward) (",
         ),
@@ -107,7 +115,12 @@ def test_a_model_whose_work_cannot_be_counted_is_noted(launcher: ScriptedLaunche
 
 
 @pytest.mark.parametrize(
-    "answer", [Failed(status=Status.ERROR, reason="no such device"), WorkerEnded(3), DeadlinePassed()]
+    "answer",
+    [
+        failed("no such device"),
+        WorkerEnded(3),
+        DeadlinePassed(),
+    ],
 )
 def test_a_machine_whose_ceilings_cannot_be_measured_is_used_without_a_floor(
     launcher: ScriptedLauncher, store: Store, answer: object, measured_ceilings: None
@@ -137,12 +150,12 @@ def test_ceilings_are_measured_once(launcher: ScriptedLauncher, store: Store, me
         (HeadersMade(checks_s=22.1), 60.0, "which took 22 s here: builds for eager on cpu were given the answers"),
         (HeadersMade(checks_s=1.0), 0.0, "0 s went into precompiling torch's C++ headers"),
         (
-            Failed(status=Status.ERROR, reason="no g++"),
+            failed("no g++"),
             60.0,
             "were not precompiled, so its first build does it: no g++",
         ),
         (WorkerEnded(-11), 60.0, "were not precompiled, so its first build does it: "),
-        (Failed(status=Status.UNAVAILABLE, reason="no compiler"), 60.0, ""),
+        (failed("no compiler", status=Status.UNAVAILABLE), 60.0, ""),
     ],
     ids=["was there", "checks take long", "made", "failed", "died", "nothing to build with"],
 )

@@ -13,11 +13,11 @@ from torch import nn
 
 from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import accuracy, loading, reference
-from bakeoff.measuring.worker.bench import last_frame_below
+from bakeoff.measuring.worker.bench import explain, last_frame_below
 from bakeoff.measuring.worker.reference import MAX_COMPARED_ELEMENTS, Known, Outputs, OutputsIn
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell
+from bakeoff.records.schema import Cell, Status
 from tests.support.checkout import ROOT
 
 pytestmark = pytest.mark.usefixtures("restored_switches")
@@ -142,6 +142,8 @@ def test_a_model_that_fails_raises_its_own_error_before_anything_exact_is_comput
     assert phases == ["model", "reference", "call"]
     assert last_frame_below(folder.resolve(), raised.value, folder / "broken.py") == "helpers.py, line 2, in multiplied"
     assert last_frame_below(Path("/elsewhere"), raised.value, Path("/elsewhere/broken.py")) == ""
+    status, failure = explain(raised.value)
+    assert (status, failure.kind, failure.raised_by) == (Status.ERROR, "RuntimeError", "helpers.multiplied")
 
 
 def test_the_reference_says_what_it_was_computed_in(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from bakeoff.judging.fit import summarise
 from bakeoff.judging.judgement import Judgement, judge
 from bakeoff.measuring.controller.cell_record import colour_of
 from bakeoff.records.doubts import Noted
+from bakeoff.records.failure import Failure
 from bakeoff.records.schema import (
     Accuracy,
     Burst,
@@ -370,13 +371,14 @@ def suite(models: int = 6, **more: Any) -> list[Record]:
             return ok(cell(name, **share), steady(levels_ms), build_s=build_s)
 
         shape = f"RuntimeError: expected a tensor of {3 + number} dimensions, got '{number}'"
+        ending = {"died_in": "compile", "failure": Failure(kind="RuntimeError", text=shape)}
         found += [
             made("eager", 1.0, 0.0),
             made("inductor", 1.0, 20.0),
             failed(cell("onnx", **share), Status.ERROR, "no operator aten::nms", died_in="export")
             if number == 1
             else made("onnx", 2.0, 5.0 + number),
-            failed(cell("openvino", **share), Status.CRASH, shape, died_in="compile")
+            failed(cell("openvino", **share), Status.CRASH, shape, **ending)
             if number in (2, 3)
             else made("openvino", 1.6, 4.0),
             failed(cell("tensorrt", **share), Status.UNAVAILABLE, "no CUDA device on this machine"),

@@ -48,6 +48,7 @@ from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.artifacts import Artifacts
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.errors import BakeoffError
+from bakeoff.records.failure import Failure
 from bakeoff.records.load import LoadWindow
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import (
@@ -193,7 +194,9 @@ class ScriptedWorker:
         ending = self._script.endings.get((self._number, stage))
         if ending is not None:
             told = [event for event in events if isinstance(event, PhaseBegun)]
-            events = (*told, Failed(status=ending, reason="scripted") if isinstance(ending, Status) else ending)
+            if isinstance(ending, Status):
+                ending = Failed(status=ending, failure=Failure(kind="Scripted", text="scripted"))
+            events = (*told, ending)
         self._events.extend(events)
 
     def send(self, command: object) -> None:

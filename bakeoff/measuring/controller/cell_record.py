@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from bakeoff.measuring.messages import Finished, Ready
 from bakeoff.planning.plan import PlannedCell, command_for
 from bakeoff.records.doubts import Caveat, NarrowReference, Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
 from bakeoff.records.errors import BakeoffError
+from bakeoff.records.failure import Failure
 from bakeoff.records.precision import Precision
-from bakeoff.records.schema import Cell, Extent, Memory, Placement, Status, WarmUp
+from bakeoff.records.schema import Accuracy, Cell, Extent, Memory, Placement, Status, WarmUp
 from bakeoff.records.store import FirstBuild
 
 LOG_TAIL_LINES = 30
@@ -42,17 +44,34 @@ def products_of(cell: Cell) -> Precision:
     return models.find(cell.model).products or cell.precision.products
 
 
-def shortfall(placement: Placement | None, backend: str) -> str:
-    """Return why a cell fails under --strict, or an empty string if it ran wholly where it was asked to."""
+def shortfall(placement: Placement | None, backend: str) -> Failure | None:
+    """Return why a cell fails under --strict, or None if it ran wholly where it was asked to."""
     if placement is None:
-        return f"{backend} does not tell where it ran, and --strict asks for full"
+        told = f"{backend} does not tell where it ran, and --strict asks for full"
+        return Failure(kind="placement unknown", text=told)
     if placement.extent is Extent.FULL:
-        return ""
-    reason = f"placement is {placement.extent}, and --strict asks for full"
+        return None
+    kind, told = f"{placement.extent} placement", f"placement is {placement.extent}, and --strict asks for full"
     if not placement.fallbacks:
-        return reason
+        return Failure(kind=kind, text=told)
     named, unnamed = placement.fallbacks[:NAMED_FALLBACKS], placement.fallbacks[NAMED_FALLBACKS:]
-    return f"{reason}: {', '.join(named)}{f' and {len(unnamed)} more' if unnamed else ''}"
+    operators = f"{', '.join(named)}{f' and {len(unnamed)} more' if unnamed else ''}"
+    return Failure(kind=kind, operator=", ".join(placement.fallbacks), text=f"{told}: {operators}")
+
+
+def wrong_outputs(check: Accuracy, when: str = "") -> Failure:
+    """Return how outputs failed their check. `when` tells that others of the cell passed it."""
+    if math.isnan(check.rmse):
+        kind = "outputs of another shape"
+    else:
+        kind = "outputs not finite" if math.isinf(check.rmse) else "outputs too far off"
+    failure = Failure(kind=f"{kind}, later" if when else kind, text=check.rule)
+    return failure.within(when) if when else failure
+
+
+def told_of(failure: Failure | None) -> dict[str, Any]:
+    """Return the fields of a record that tell why its cell failed, if it did."""
+    return {"reason": failure.sentence if failure else "", "failure": failure}
 
 
 def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
@@ -94,21 +113,18 @@ def doubt_of(warm_up: WarmUp) -> WarmUpTrend | WarmUpNoise | None:
     return WarmUpNoise() if warm_up.trendless else WarmUpTrend(seconds=warm_up.seconds)
 
 
-def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, str]:
+def cause_of_death(status: int, phase: str, kernel_killed: bool) -> tuple[Status, Failure]:
     """Return what the exit status of a worker that died in `phase` means."""
     if -status == signal.SIGKILL and kernel_killed:
-        return Status.OOM, f"killed in {phase} by the kernel, which had no memory left"
-    return Status.CRASH, f"{_how_it_died(status)} in {phase}"
-
-
-def _how_it_died(status: int) -> str:
+        told = f"killed in {phase} by the kernel, which had no memory left"
+        return Status.OOM, Failure(kind="killed by the kernel", text=told)
     if status >= 0:
-        return f"left with exit status {status}"
+        return Status.CRASH, Failure(kind=f"exit status {status}", text=f"left with exit status {status} in {phase}")
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = "unknown"
-    return f"died of signal {-status} ({name})"
+    return Status.CRASH, Failure(kind=name, text=f"died of signal {-status} ({name}) in {phase}")
 
 
 def tail_of(log: Path) -> str:

@@ -25,7 +25,9 @@ from bakeoff.measuring.controller.cell_record import (
     products_of,
     shortfall,
     tail_of,
+    told_of,
     with_peaks_of,
+    wrong_outputs,
 )
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.launcher import Launcher
@@ -59,6 +61,7 @@ from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.doubts import ProcessLost
+from bakeoff.records.failure import Failure
 from bakeoff.records.schema import (
     Accuracy,
     Burst,
@@ -416,8 +419,9 @@ class CellRun:
             return self.record() if known else None
         checked = live.ready.accuracy
         if known is None:
-            status, reason = (Status.OK, "") if checked.passed else (Status.INCORRECT, checked.rule)
-            record = self._record(status, reason, doubts=doubts_of_ready(live.ready))
+            failure = None if checked.passed else wrong_outputs(checked)
+            status = Status.INCORRECT if failure else Status.OK
+            record = self._record(status, failure, doubts=doubts_of_ready(live.ready))
         else:
             changed = {"processes": [*known.processes, live.summary()], "bursts": self.bursts}
             record = known.model_copy(update=changed | self._failed_check(known, checked))
@@ -469,16 +473,16 @@ class CellRun:
     def _first_process(self, ready: Ready, finished: Finished) -> Record:
         """Return the record after the first process, which tells most of what is known of the cell."""
         before, after = ready.accuracy, finished.accuracy_after
-        status, reason = Status.OK, ""
+        status, failure = Status.INCORRECT, None
         if not before.passed:
-            status, reason = Status.INCORRECT, before.rule
+            failure = wrong_outputs(before)
         elif not after.passed:
-            status, reason = Status.INCORRECT, f"right at first, wrong after measuring: {after.rule}"
-        elif self.planned.strict and (missing := shortfall(finished.placement, self.cell.backend)):
-            status, reason = Status.FALLBACK, missing
+            failure = wrong_outputs(after, "right at first, wrong after measuring")
+        elif self.planned.strict:
+            status, failure = Status.FALLBACK, shortfall(finished.placement, self.cell.backend)
         return self._record(
-            status,
-            reason,
+            status if failure else Status.OK,
+            failure,
             accuracy=before.model_copy(update={"rmse_after": after.rmse}),
             doubts=[*doubts_of_ready(ready), *doubts_of_finished(finished)],
             memory=with_peaks_of(finished.memory, self._first_build),
@@ -510,8 +514,8 @@ class CellRun:
         failed = next((check for check in checks if not check.passed), None)
         if failed is None:
             return {}
-        reason = f"wrong in its process {len(so_far.processes) + 1}: {failed.rule}"
-        return {"status": Status.INCORRECT, "reason": reason, "accuracy": failed, "log_tail": tail_of(self._log)}
+        told = told_of(wrong_outputs(failed, f"wrong in its process {len(so_far.processes) + 1}"))
+        return {"status": Status.INCORRECT, **told, "accuracy": failed, "log_tail": tail_of(self._log)}
 
     def _start_worker(
         self, kind: type[MeasureCell | PackageCell | MeasurePackagedCell], workspace: Path | None
@@ -559,7 +563,7 @@ class CellRun:
             live.phases.append(Phase(name=event.name, seconds=event.seconds))
         elif isinstance(event, Failed):
             self._end_worker()
-            raise CellEnded(self._record(event.status, event.told))
+            raise CellEnded(self._record(event.status, event.failure))
         return isinstance(event, kind)
 
     def _account(self, live: LiveProcess, seconds: float) -> None:
@@ -574,25 +578,27 @@ class CellRun:
             yield
         except WorkerEnded as ended:
             self._end_worker()
-            status, reason = cause_of_death(ended.status, live.phase, self._setup.store.kernel_killed())
+            status, failure = cause_of_death(ended.status, live.phase, self._setup.store.kernel_killed())
             number = -ended.status if ended.status < 0 else None
-            raise CellEnded(self._record(status, reason, died_in=live.phase, signal=number)) from None
+            raise CellEnded(self._record(status, failure, died_in=live.phase, signal=number)) from None
         except DeadlinePassed:
             self._end_worker()
             raise CellEnded(self._out_of_time(live, limit_s)) from None
 
     def _out_of_time(self, live: LiveProcess, limit_s: float) -> Record:
         if limit_s < self._budget_s:
-            reason = f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
+            kind, told = "request timed out", f"a request was not answered within {limit_s:.0f} s, {UNDER_LOAD}"
         elif self._now_s() >= self._ends_s:
-            reason = f"not done when the time that --budget left it was over, in {live.phase}"
+            kind = "time budget"
+            told = f"not done when the time that --budget left it was over, in {live.phase}"
         else:
-            reason = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
+            kind = "time limit"
+            told = f"not done within {self._setup.time_limit_s:g} s, in {live.phase}: raise --time-limit"
         if self._so_far is None:
-            return self._record(Status.TIMEOUT, reason, died_in=live.phase)
+            return self._record(Status.TIMEOUT, Failure(kind=kind, text=told), died_in=live.phase)
         # what has been measured stays valid where there was no time for a further process
         self._forget_live()
-        lost = ProcessLost(reason=reason)
+        lost = ProcessLost(reason=told)
         wrong = self._failed_check(self._so_far, live.ready.accuracy) if live.ready else {}
         self._so_far = self._so_far.model_copy(update={"doubts": [*self._so_far.doubts, lost], **wrong})
         return self.record()
@@ -608,7 +614,7 @@ class CellRun:
                 self._setup.progress.tick()
         return worker.receive(deadline_s)
 
-    def _record(self, status: Status, reason: str, **fields: Any) -> Record:
+    def _record(self, status: Status, failure: Failure | None, **fields: Any) -> Record:
         """Return a record with what the cell has come to, its live process included."""
         live, so_far = self._live, self._so_far
         processes = list(self._processes)
@@ -616,7 +622,7 @@ class CellRun:
             processes.append(live.summary())
         known: dict[str, Any] = {}
         if first := so_far or (live.ready if live else None):
-            told = (
+            names = (
                 "accuracy",
                 "generated",
                 "warm_up",
@@ -626,12 +632,12 @@ class CellRun:
                 "settings",
                 "versions",
             )
-            known = {name: getattr(first, name) for name in told}
+            known = {name: getattr(first, name) for name in names}
         unfinished = live.phases if live else []
         return Record(
             cell=self.cell,
             status=status,
-            reason=reason,
+            **told_of(failure),
             phases=processes[0].phases if processes else unfinished,
             processes=processes,
             bursts=self.bursts,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller import groundwork
-from bakeoff.measuring.controller.cell_record import common_fields
+from bakeoff.measuring.controller.cell_record import common_fields, told_of
 from bakeoff.measuring.controller.cell_run import CellRun, ContestSetup
 from bakeoff.measuring.controller.contest_run import ContestRun
 from bakeoff.measuring.controller.measurement import Measurement, not_reached
@@ -65,9 +65,10 @@ def _end_without_reference(run: Measurement, cells: Sequence[PlannedCell], error
         for planned in cells:
             run.end(not_reached(planned))
         return
-    reasons = [(first, str(error)), *((planned, f"{error.what}: see {first.cell.label}") for planned in others)]
-    for planned, reason in reasons:
-        run.end(Record(cell=planned.cell, status=error.status, reason=reason, **common_fields(planned)))
+    told = {"text": f"{error.what}: see {first.cell.label}", "place": "", "log": ""}
+    elsewhere = error.failure.model_copy(update=told)
+    for planned, failure in [(first, error.failure), *((planned, elsewhere) for planned in others)]:
+        run.end(Record(cell=planned.cell, status=error.status, **told_of(failure), **common_fields(planned)))
 
 
 def _note_resumption(run: Measurement, kept: UnfinishedContest, cell_runs: Sequence[CellRun]) -> None:

@@ -23,6 +23,7 @@ from bakeoff.measuring.messages import (
     ReferenceComputed,
 )
 from bakeoff.planning.plan import Contest
+from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Cell, Memory, Status
 from bakeoff.records.store import Store
 
@@ -42,11 +43,12 @@ def what_failed(phase: str, cell: Cell) -> str:
 class NoReference(Exception):
     """There is nothing to check a contest's cells against. They end as its computation did.
 
-    `what` says in short what failed, and the exception's text also how.
+    `what` says in short what failed, and the failure also how.
     """
 
-    def __init__(self, status: Status, what: str, how: str) -> None:
-        super().__init__(f"{what}: {how}")
+    def __init__(self, status: Status, what: str, failure: Failure) -> None:
+        self.failure = failure.within(what)
+        super().__init__(self.failure.sentence)
         self.status = status
         self.what = what
 
@@ -75,13 +77,15 @@ def reference(
     try:
         event = launcher.ask(job, log, limit_s, phases.append)
     except WorkerEnded as ended:
-        status, reason = cause_of_death(ended.status, phases[-1], store.kernel_killed())
-        raise NoReference(status, what_failed(phases[-1], cell), f"its process {reason} ({log})") from None
+        status, failure = cause_of_death(ended.status, phases[-1], store.kernel_killed())
+        told = {"text": f"its process {failure.text}", "log": str(log)}
+        raise NoReference(status, what_failed(phases[-1], cell), failure.model_copy(update=told)) from None
     except DeadlinePassed:
         what = f"the reference was not computed within {limit_s:g} s"
-        raise NoReference(Status.TIMEOUT, what, "raise --time-limit") from None
+        raise NoReference(Status.TIMEOUT, what, Failure(kind="time limit", text="raise --time-limit")) from None
     if isinstance(event, Failed):
-        raise NoReference(event.status, what_failed(phases[-1], cell), f"{event.told} ({log})")
+        failure = event.failure.model_copy(update={"log": str(log)})
+        raise NoReference(event.status, what_failed(phases[-1], cell), failure)
     assert isinstance(event, ReferenceComputed)
     store.save_traits(contest.id, event.traits)
     if event.work is None:
@@ -136,7 +140,7 @@ class Headers:
             except DeadlinePassed:
                 return False
             except WorkerEnded as error:
-                event = Failed(status=Status.ERROR, reason=str(error))
+                event = Failed(status=Status.ERROR, failure=Failure(kind=type(error).__name__, text=str(error)))
             if not isinstance(event, PhaseBegun):
                 self._answers[name] = event
         return True
@@ -154,12 +158,12 @@ class Headers:
             try:
                 event = known or worker.answer(self._limit_s, on_phase)
             except (WorkerEnded, DeadlinePassed) as error:
-                event = Failed(status=Status.ERROR, reason=str(error))
+                event = Failed(status=Status.ERROR, failure=Failure(kind=type(error).__name__, text=str(error)))
             if known:
                 worker.end()
             if isinstance(event, Failed) and not event.status.is_absence:
                 told = f"torch's C++ headers for {name} were not precompiled, so its first build does it"
-                self._store.note(f"{told}: {event.reason}")
+                self._store.note(f"{told}: {event.failure.sentence}")
             elif isinstance(event, HeadersMade) and event.checks_s > NOTEWORTHY_CHECKS_S:
                 self._store.note(
                     f"torch checks the C++ compiler in every process that builds, which took {event.checks_s:.0f} s "
@@ -188,7 +192,7 @@ def measure_ceilings(cell: Cell, launcher: Launcher, store: Store, progress: Pro
         store.note(f"no roofline {where}: measuring the machine's ceilings failed: {error} ({log})")
         return
     if isinstance(event, Failed):
-        store.note(f"no roofline {where}: measuring the machine's ceilings failed: {event.reason}")
+        store.note(f"no roofline {where}: measuring the machine's ceilings failed: {event.failure.sentence}")
         return
     assert isinstance(event, CeilingsMeasured)
     store.save_ceilings(cell.device, precision, event.ceilings)

@@ -49,7 +49,7 @@ def _asked(cell: Cell, launcher: Launcher) -> AxesFound:
     except (WorkerEnded, DeadlinePassed) as error:
         raise UsageError(f"{_option(cell)}: {cell.model} was not loaded at these sizes: {error}") from None
     if isinstance(event, Failed):
-        raise UsageError(f"{_option(cell)}: {event.told}")
+        raise UsageError(f"{_option(cell)}: {event.failure.sentence}")
     assert isinstance(event, AxesFound)
     return event
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bakeoff import backends
 from bakeoff.backends import fast_path
 from bakeoff.backends.base import AheadOfTime, Backend, BuildContext, Settings
-from bakeoff.backends.reasons import reason_of
+from bakeoff.backends.reasons import failure_of
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring import messages
 from bakeoff.measuring.messages import Built, CellJob, Loaded, MeasurePackagedCell, PhaseBegun, PhaseEnded
@@ -27,6 +27,7 @@ from bakeoff.measuring.worker.loading import gradients, load, place, saved_input
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.models.generation import writes_in_place
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, first_line
+from bakeoff.records.failure import Failure
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.schema import DECODE, Cell, Memory, Status
 
@@ -196,16 +197,27 @@ OUT_OF_MEMORY_WORDS = ("out of memory", "failed to allocate memory", "bad_alloc"
 """Every library words it in its own way, and not all have an exception type for it."""
 
 
-def explain(error: BaseException) -> tuple[Status, str]:
-    """Return the status of a cell that raised `error`, and the reason in one line."""
-    if isinstance(error, Unsupported):
-        return Status.UNSUPPORTED, first_line(error)
-    if isinstance(error, Unavailable):
-        return Status.UNAVAILABLE, first_line(error)
+MAX_REASON_CHARACTERS = 400
+
+
+def explain(error: BaseException) -> tuple[Status, Failure]:
+    """Return the status of a cell that raised `error`, and why it failed."""
     if isinstance(error, BakeoffError):
-        return Status.ERROR, first_line(error)
-    reason = reason_of(type(error).__name__, str(error))
-    return (Status.OOM if is_out_of_memory(error) else Status.ERROR), reason[:400]
+        failure = Failure(kind=type(error).__name__, raised_by=raised_by(error), text=first_line(error))
+        if isinstance(error, Unsupported):
+            return Status.UNSUPPORTED, failure
+        return (Status.UNAVAILABLE if isinstance(error, Unavailable) else Status.ERROR), failure
+    failure = failure_of(type(error).__name__, str(error))
+    known = {"text": failure.text[:MAX_REASON_CHARACTERS], "raised_by": failure.raised_by or raised_by(error)}
+    return (Status.OOM if is_out_of_memory(error) else Status.ERROR), failure.model_copy(update=known)
+
+
+def raised_by(error: BaseException) -> str:
+    """Return the function that raised the first cause of an error, such as `torch.export.export`, or nothing."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return f"{frames[-1].f_globals.get('__name__', '')}.{frames[-1].f_code.co_qualname}" if frames else ""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -67,7 +67,7 @@ class LoadServer:
             return LoadTaken(window=self._window(generator, self._serving(order), order))
         except Exception as error:  # settings that fail are one more result of the search
             self.close()
-            return LoadTaken(window=None, reason=explain(error)[1])
+            return LoadTaken(window=None, reason=explain(error)[1].sentence)
 
     def close(self) -> None:
         self._keep([])

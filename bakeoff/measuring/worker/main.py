@@ -63,9 +63,11 @@ def main(connection: Connection, assignment: Assignment) -> None:
         pass  # the controller is gone, and nobody is left to tell
     except BaseException as error:
         traceback.print_exc()
-        status_name, reason = explain(error)
+        ending, failure = explain(error)
+        if not failure.place:
+            failure = failure.model_copy(update={"place": place_of(error, assignment.job)})
         with contextlib.suppress(OSError):
-            messages.send(connection, Failed(status=status_name, reason=reason, place=place_of(error, assignment.job)))
+            messages.send(connection, Failed(status=ending, failure=failure))
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -217,7 +219,7 @@ def import_error(module: str) -> str:
         importlib.import_module(module)
     except Exception as error:  # a library may raise anything to say that another one is missing
         traceback.print_exc()
-        return explain(error)[1]
+        return explain(error)[1].sentence
     return ""
 
 

@@ -270,13 +270,13 @@ def exact_outputs(known: Known, outputs_in: OutputsIn = outputs_in) -> Exact:
             continue
         try:
             if found := attempt(name, has_plain_experts):
-                return found if name == "float64" else found._replace(why_narrower=explain(errors[0])[1])
+                return found if name == "float64" else found._replace(why_narrower=explain(errors[0])[1].sentence)
         except Exception as error:
             traceback.print_exc()
             errors.append(error.with_traceback(None))  # its frames would keep the model, and so fill the device
     if cell.task == TRAIN_STEP:
         raise errors[0]
-    return Exact(None, cell.precision, why_narrower=explain(errors[0])[1])
+    return Exact(None, cell.precision, why_narrower=explain(errors[0])[1].sentence)
 
 
 def use_plain_experts(module: torch.nn.Module) -> bool:
@@ -311,7 +311,7 @@ def count_work(
         return work.model_copy(update={"bytes_moved": work.bytes_moved - model.spared_bytes}), ""
     except Exception as error:
         traceback.print_exc()
-        return None, explain(error)[1]
+        return None, explain(error)[1].sentence
 
 
 def jolt(module: torch.nn.Module, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:

@@ -1,0 +1,32 @@
+"""Why a cell failed, in parts: who reads it need not take a sentence apart."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from bakeoff.records.frozen import Frozen
+
+
+class Failure(Frozen):
+    """Why a cell failed. Failures of several models are of one sort when kind, operator and `raised_by` are equal."""
+
+    kind: str  # the type of the exception, or a few words of ours such as "no ONNX function"
+    operator: str = ""  # that the library names, or several: "aten.sort, aten.topk"
+    place: str = ""  # in the user's code: "mine.py, line 26, in forward"
+    raised_by: str = ""  # the function or the source file of a library that raised it: "torch.export.export"
+    log: str = ""  # the file that has everything that was printed, where no record has its end
+    text: str  # one line that tells it whole, but for the place and the log
+
+    @property
+    def sentence(self) -> str:
+        """Return the text with the place and the log."""
+        return " ".join([self.text, *(f"({where})" for where in (self.place, self.log) if where)])
+
+    @property
+    def sort(self) -> tuple[str, str, str]:
+        """Return what is equal for failures of one sort, whatever the model, its numbers and its names."""
+        return self.kind, self.operator, self.raised_by
+
+    def within(self, text: str) -> Self:
+        """Return it with `text` before its own: what it made impossible."""
+        return self.model_copy(update={"text": f"{text}: {self.text}"})
