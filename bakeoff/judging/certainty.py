@@ -21,7 +21,7 @@ from bakeoff.judging.doubts import (
     cells_of,
 )
 from bakeoff.judging.ranking import Ranking
-from bakeoff.records.doubts import NarrowReference, WarmUpNoise
+from bakeoff.records.doubts import DecidedByRounding, FrozenChoices, NarrowReference, Unchecked, WarmUpNoise
 from bakeoff.records.schema import Status
 
 
@@ -67,7 +67,7 @@ def effect_of(doubt: Doubt, ranking: Ranking) -> Effect:
     match doubt:
         case SettledLate() | NotRanked() | CoresTaken() | CoresStolen():
             return Effect.NONE
-        case OfRecords(doubt=NarrowReference() | WarmUpNoise()):
+        case OfRecords(doubt=NarrowReference() | DecidedByRounding() | WarmUpNoise()):
             return Effect.NONE
     shown = {record.cell.label for record in (*ranking.sharing_first_place(), ranking.baseline) if record}
     about = cells_of(doubt)
@@ -86,6 +86,8 @@ def _could_change_the_winner(doubt: Doubt, ranking: Ranking) -> bool:
             return True
         case NotRanked():
             return doubt.status is Status.NOT_REACHED
+        case OfRecords(doubt=Unchecked() | FrozenChoices()):
+            return bool(set(doubt.labels) & {record.cell.label for record in ranking.sharing_first_place()})
         case CoresTaken() | CoresStolen():
             return doubt.is_counted
         case GpuShared():

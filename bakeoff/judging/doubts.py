@@ -11,11 +11,14 @@ from dataclasses import dataclass
 
 from bakeoff.records.doubts import (
     Caveat,
+    DecidedByRounding,
+    FrozenChoices,
     NarrowReference,
     Noted,
     ProcessLost,
     Recompiled,
     RecordDoubt,
+    Unchecked,
     WarmUpNoise,
     WarmUpTrend,
 )
@@ -215,6 +218,8 @@ Doubt = (
 )
 
 _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
+    Unchecked,
+    FrozenChoices,
     Undecided,
     NotToldApart,
     NarrowLead,
@@ -223,6 +228,7 @@ _IN_ORDER_OF_WEIGHT: tuple[type, ...] = (
     RequirementMissed,
     Caveat,
     Noted,
+    DecidedByRounding,
     NarrowReference,
     CoarseCheck,
     Recompiled,

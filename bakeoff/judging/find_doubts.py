@@ -69,6 +69,8 @@ def doubt_of_placement(record: Record) -> PartlyElsewhere | None:
     placement = record.placement
     if placement is None or placement.extent is Extent.FULL:
         return None
+    if placement.frozen_choices and not placement.fallbacks:
+        return None  # all of it ran where it was asked to, and `FrozenChoices` says what it lacks
     return PartlyElsewhere(record.cell.label, placement.extent, tuple(placement.fallbacks[:FALLBACKS_NAMED]))
 
 

@@ -62,7 +62,38 @@ class ProcessLost(Frozen):
     reason: str
 
 
+class Unchecked(Frozen):
+    """The outputs of the cell could not be compared."""
+
+    kind: Literal["unchecked"] = "unchecked"
+    why: str
+
+
+class FrozenChoices(Frozen):
+    """A trace made constants of what the model decides by the values of its inputs."""
+
+    kind: Literal["frozen choices"] = "frozen choices"
+    places: tuple[str, ...]  # such as `mine.py, line 20`
+
+
+class DecidedByRounding(Frozen):
+    """The model's answer in float64 is another one, so that eager in the cell's own type is the reference."""
+
+    kind: Literal["decided by rounding"] = "decided by rounding"
+    how: str  # the answers differ
+    computed_in: str
+
+
 RecordDoubt = Annotated[
-    Caveat | Noted | NarrowReference | Recompiled | WarmUpTrend | WarmUpNoise | ProcessLost,
+    Caveat
+    | Noted
+    | Unchecked
+    | FrozenChoices
+    | DecidedByRounding
+    | NarrowReference
+    | Recompiled
+    | WarmUpTrend
+    | WarmUpNoise
+    | ProcessLost,
     Field(discriminator="kind"),
 ]

@@ -301,6 +301,7 @@ class Accuracy(Frozen):
     atol: float
     passed: bool
     rule: str  # what decided: "no more than rounding", "at most 2x eager's error", "allclose", or what failed
+    unchecked: str = ""  # why outputs could not be compared; then there are no errors
     rmse_after: float | None = None  # checked once more after the last burst
     changes: int = 0  # parameters whose change by a training step was checked
     changes_unheld: int = 0  # of these: the precision is too coarse to hold the change, even eager's
@@ -348,6 +349,7 @@ class Placement(Frozen):
     fallbacks: list[str] = Field(default_factory=list)  # operators that ran elsewhere, or what broke the graph
     time_share: dict[str, float] = Field(default_factory=dict)  # engine -> share of a profiled call's time, 0 to 1
     evidence: list[str] = Field(default_factory=list)  # what this was read from
+    frozen_choices: list[str] = Field(default_factory=list)  # lines where a trace made a constant of what was decided
 
 
 class TensorCores(Frozen):

@@ -39,6 +39,7 @@ class ModelTraits(Frozen):
     is_random: bool = False  # two calls with the same inputs differ, from the same state
     repeats_with_seed: bool = True  # False for a random model whose answers change though torch's seed is set
     state: tuple[str, ...] = ()  # buffers and attributes that calls change, and on which the next answer depends
+    settles_after: int = 0  # of a model with state: so many equal calls have different answers or states, at most
     grows: tuple[str, ...] = ()  # attributes that are longer after each call
     written_inputs: tuple[str, ...] = ()  # inputs whose values a call changes
     decisions: tuple[Decision, ...] = ()  # where it decides by the values of its inputs
@@ -48,6 +49,11 @@ class ModelTraits(Frozen):
     unwrapped: tuple[str, ...] = ()  # wrappers that were taken off, such as `torch.compile`
     forms: tuple[str, ...] = ()  # what else the module is, such as `a ScriptModule`
     unexamined: str = ""  # why some of this could not be found out
+
+    @property
+    def has_other_ways(self) -> bool:
+        """Return True if inputs were found that make the model decide otherwise."""
+        return any(decision.goes_both_ways for decision in self.decisions)
 
     @property
     def begins_alike(self) -> bool:

@@ -35,11 +35,14 @@ from bakeoff.judging.doubts import (
 )
 from bakeoff.records.doubts import (
     Caveat,
+    DecidedByRounding,
+    FrozenChoices,
     NarrowReference,
     Noted,
     ProcessLost,
     Recompiled,
     RecordDoubt,
+    Unchecked,
     WarmUpNoise,
     WarmUpTrend,
 )
@@ -170,6 +173,18 @@ def doubt_of_record(doubt: RecordDoubt) -> str:
     match doubt:
         case Caveat() | Noted():
             return doubt.text
+        case Unchecked():
+            return f"its outputs could not be compared: {doubt.why}. Compare them yourself before you rely on it"
+        case FrozenChoices():
+            return (
+                f"the trace froze what the model decides by the values of its inputs ({'; '.join(doubt.places)}): for "
+                "other inputs this build may answer wrongly, and it does less work than the model"
+            )
+        case DecidedByRounding():
+            return (
+                f"checked against eager in {doubt.computed_in}, since what the model decides depends on rounding "
+                f"({doubt.how})"
+            )
         case NarrowReference(computed_in="float64"):
             operators = ", ".join(doubt.in_float32)
             return f"checked against float64, but without float64 ran in float32: {operators}"
@@ -214,6 +229,10 @@ def brief(doubt: Doubt) -> str:
             return "the GPU was shared"
         case BuildSpread():
             return "other builds may differ"
+        case OfRecords(doubt=Unchecked()):
+            return "its outputs could not be compared"
+        case OfRecords(doubt=FrozenChoices()):
+            return "a choice of the model is frozen in it"
     raise ValueError(f"{type(doubt).__name__} does not make a winner doubtful")
 
 

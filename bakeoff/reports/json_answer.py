@@ -11,7 +11,7 @@ from bakeoff.judging.load import LoadJudgement
 from bakeoff.judging.suites import TAUS, Suite, SuiteRow
 from bakeoff.records.load import ServingSettings
 from bakeoff.records.schema import Frozen, Interval, Ratio
-from bakeoff.reports import doubt_sentences, load, suite_report
+from bakeoff.reports import doubt_sentences, load, suite_report, traits
 
 FILES = ("report.json", "report.md", "report.html", "cells.csv")
 
@@ -81,6 +81,7 @@ class Answer(Frozen):
     complete: bool
     contests: list[ContestAnswer]
     suites: list[SuiteAnswer]
+    about_models: list[str]  # what the models do beside computing outputs from their inputs
     paths: dict[str, str]  # "folder", and the files in it by their names
 
 
@@ -91,6 +92,7 @@ def answer_of(judgement: Judgement, folder: Path) -> Answer:
         complete=judgement.report.complete,
         contests=[_answer(contest) for contest in judgement.contests],
         suites=[_suite_answer(suite) for suite in judgement.suites],
+        about_models=traits.about_models(judgement.contests),
         paths={"folder": str(folder), **{name: str(folder / name) for name in FILES}},
     )
 

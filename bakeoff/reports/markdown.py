@@ -27,6 +27,7 @@ from bakeoff.reports import (
     machine,
     sentences,
     suite_report,
+    traits,
 )
 from bakeoff.reports.column import Column, Output, T, shown_in
 from bakeoff.reports.columns import answers_of, columns_of
@@ -99,6 +100,7 @@ def _head(judgement: Judgement) -> str:
         f"**{incomplete}**" if incomplete else "",
         *map(_suite, judgement.suites),
         _answers(contests) if contests else "No cell has ended yet.",
+        "\n".join(f"- {escape(sentence)}" for sentence in traits.about_models(contests)),
         f"<sub>{escape(absent)}</sub>" if absent else "",
     ]
     return "\n\n".join(part for part in parts if part)

@@ -37,6 +37,7 @@ from bakeoff.reports import (
     machine,
     sentences,
     suite_report,
+    traits,
 )
 from bakeoff.reports.charts import Chart, Palette
 from bakeoff.reports.column import Column, Output, shown_in
@@ -69,6 +70,7 @@ def to_page(judgement: Judgement) -> str:
         summary=machine.summary(report),
         answers=shown_in(Output.PAGE, answers_of(contests), contests),
         absent=sentences.cannot_run_here(judgement),
+        about_models=traits.about_models(contests),
         incomplete=machine.what_is_missing(report),
         sections=sections,
         suites=[

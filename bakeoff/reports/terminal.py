@@ -34,6 +34,7 @@ from bakeoff.reports import (
     sentences,
     suite_report,
     tables,
+    traits,
 )
 from bakeoff.reports.column import Column, Output, shown_in
 from bakeoff.reports.columns import BACKEND, WIDE, answers_of, columns_of
@@ -232,6 +233,8 @@ def print_report(judgement: Judgement, console: Console) -> None:
     if not judgement.suites or len(judgement.contests) <= MOST_SECTIONS:
         for contest in judgement.contests:
             _print_contest(contest, console)
+    for sentence in traits.about_models(judgement.contests):
+        print_wrapped(console, "* ", sentence)
     for suite in judgement.suites:
         print_suite(suite, console)
     for found in judgement.dynamic_ranges:

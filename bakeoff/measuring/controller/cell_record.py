@@ -10,12 +10,23 @@ from typing import Any
 from bakeoff import backends, models
 from bakeoff.measuring.messages import Finished, Ready
 from bakeoff.planning.plan import PlannedCell, command_for
-from bakeoff.records.doubts import Caveat, NarrowReference, Recompiled, RecordDoubt, WarmUpNoise, WarmUpTrend
+from bakeoff.records.doubts import (
+    Caveat,
+    DecidedByRounding,
+    FrozenChoices,
+    NarrowReference,
+    Recompiled,
+    RecordDoubt,
+    Unchecked,
+    WarmUpNoise,
+    WarmUpTrend,
+)
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.failure import Failure
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Accuracy, Cell, Extent, Memory, Placement, Status, WarmUp
 from bakeoff.records.store import FirstBuild
+from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 LOG_TAIL_LINES = 30
 LOG_TAIL_CHARACTERS = 4000
@@ -52,11 +63,12 @@ def shortfall(placement: Placement | None, backend: str) -> Failure | None:
     if placement.extent is Extent.FULL:
         return None
     kind, told = f"{placement.extent} placement", f"placement is {placement.extent}, and --strict asks for full"
-    if not placement.fallbacks:
+    elsewhere = [*placement.fallbacks, *(f"a choice is frozen at {place}" for place in placement.frozen_choices)]
+    if not elsewhere:
         return Failure(kind=kind, text=told)
-    named, unnamed = placement.fallbacks[:NAMED_FALLBACKS], placement.fallbacks[NAMED_FALLBACKS:]
+    named, unnamed = elsewhere[:NAMED_FALLBACKS], elsewhere[NAMED_FALLBACKS:]
     operators = f"{', '.join(named)}{f' and {len(unnamed)} more' if unnamed else ''}"
-    return Failure(kind=kind, operator=", ".join(placement.fallbacks), text=f"{told}: {operators}")
+    return Failure(kind=kind, operator=", ".join(elsewhere), text=f"{told}: {operators}")
 
 
 def wrong_outputs(check: Accuracy, when: str = "") -> Failure:
@@ -85,12 +97,18 @@ def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
     return memory.model_copy(update=peaks)
 
 
-def doubts_of_ready(ready: Ready) -> list[RecordDoubt]:
+def doubts_of_ready(ready: Ready, traits: ModelTraits = NO_TRAITS) -> list[RecordDoubt]:
     """Return what there is to doubt of a cell that is ready to be measured."""
     found: list[RecordDoubt] = []
     if ready.caveat:
         found.append(Caveat(text=ready.caveat))
-    if ready.reference_type != "float64" or ready.reference_in_float32:
+    if ready.accuracy.unchecked:
+        found.append(Unchecked(why=ready.accuracy.unchecked))
+    if ready.placement and ready.placement.frozen_choices:
+        found.append(FrozenChoices(places=tuple(ready.placement.frozen_choices)))
+    if traits.depends_on_rounding and ready.reference_type != "float64":
+        found.append(DecidedByRounding(how=traits.depends_on_rounding, computed_in=ready.reference_type))
+    elif ready.reference_type != "float64" or ready.reference_in_float32:
         found.append(
             NarrowReference(
                 computed_in=ready.reference_type,

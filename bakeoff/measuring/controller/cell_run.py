@@ -76,6 +76,7 @@ from bakeoff.records.schema import (
     Status,
 )
 from bakeoff.records.store import FirstBuild, Store, UnfinishedCell
+from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 TICK_S = 0.5
 
@@ -484,7 +485,7 @@ class CellRun:
             status if failure else Status.OK,
             failure,
             accuracy=before.model_copy(update={"rmse_after": after.rmse}),
-            doubts=[*doubts_of_ready(ready), *doubts_of_finished(finished)],
+            doubts=[*doubts_of_ready(ready, self._traits or NO_TRAITS), *doubts_of_finished(finished)],
             memory=with_peaks_of(finished.memory, self._first_build),
             placement=finished.placement,
             throughput=finished.throughput,
@@ -642,7 +643,7 @@ class CellRun:
             processes=processes,
             bursts=self.bursts,
             load=self.load,
-            traits=self._setup.store.traits(self.cell.contest_id),
+            traits=self._traits,
             log_tail=tail_of(self._log) if status.is_failure else "",
             started_at=self._started_at,
             elapsed_s=self._elapsed_s,
@@ -656,6 +657,10 @@ class CellRun:
                 },
             },
         )
+
+    @property
+    def _traits(self) -> ModelTraits | None:
+        return self._setup.store.traits(self.cell.contest_id)
 
     @property
     def _elapsed_s(self) -> float:

@@ -21,6 +21,7 @@ from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring import messages
 from bakeoff.measuring.messages import Built, CellJob, Loaded, MeasurePackagedCell, PhaseBegun, PhaseEnded
 from bakeoff.measuring.worker import memory, precision
+from bakeoff.measuring.worker.accuracy import traits_in
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import gradients, load, place, saved_inputs, training_of
@@ -30,9 +31,11 @@ from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, first
 from bakeoff.records.failure import Failure
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.schema import DECODE, Cell, Memory, Status
+from bakeoff.records.traits import Decision, ModelTraits
 
 if TYPE_CHECKING:
     from bakeoff.backends.training import Training
+    from bakeoff.measuring.worker.understanding import AlikeCalls
 
 
 @dataclass
@@ -48,7 +51,10 @@ class Bench:
     clock: Clock
     device_memory: memory.DeviceMemory
     threads: int
+    traits: ModelTraits
+    calls: AlikeCalls
     training: Training | None = None
+    frozen_choices: tuple[Decision, ...] = ()  # that a trace made while the cell was built
     targets: tuple[str, ...] = ()
     parameters: int | None = None  # None in a process that never sees the module
     layers_fast_path: Settings = field(default_factory=dict)  # whether it is on, if the module can take it
@@ -61,7 +67,8 @@ class Bench:
 
         Raises Unavailable where this machine lacks the backend, and Unsupported where the precision is overruled.
         """
-        import torch
+        from bakeoff.measuring.worker.global_settings import put_in_force
+        from bakeoff.measuring.worker.understanding import AlikeCalls
 
         cell = job.cell
         (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
@@ -83,21 +90,31 @@ class Bench:
         fast_path.apply(backend, cell)
         device_memory = memory.DeviceMemory(cell.device.cuda_index)
         phases.clock = Clock(cell.device)
-        threads = torch.get_num_threads()
-        return cls(connection, job, workspace, cell, backend, phases, phases.clock, device_memory, threads)
+        traits = traits_in(job.reference)
+        threads = put_in_force(traits)
+        calls = AlikeCalls(None, traits)
+        return cls(
+            connection, job, workspace, cell, backend, phases, phases.clock, device_memory, threads, traits, calls
+        )
 
     def model(self) -> tuple[Any, tuple[Inputs, ...]]:
         """Load the module and the input sets, and make the workspace the current folder."""
+        from bakeoff.measuring.worker.global_settings import put_in_force
+        from bakeoff.measuring.worker.understanding import AlikeCalls
+
         with self.phases.announced("model"):
             model = load(self.cell.as_built, weights_at=self.job.weights_at)
             if len(of_each_shape(model.inputs)) > 1 and not self.backend.takes_streams:
                 raise Unsupported(f"{self.backend.name} builds for one shape, and these inputs have several")
             self.targets = self.job.surgical or tuple(model.surgical_targets)
             os.chdir(self.workspace)
+            # the model's file may have changed both, and what counts is the cell's precision and the contest's threads
+            precision.apply(self.cell.precision)
+            self.threads = put_in_force(self.traits)
             module, sets = place(model, self.cell)
             # where activations are rounded too, a library may overwrite inputs, so they are copies (`Prepared.sparing`)
-            precision = self.cell.precision
-            can_write = precision.is_weight_only or not precision.is_quantised
+            rounds = self.cell.precision
+            can_write = rounds.is_weight_only or not rounds.is_quantised
             if self.cell.task == DECODE and self.backend.writes_caches and can_write:
                 module = writes_in_place(module) or module
             self.layers_fast_path = fast_path.in_force(module)
@@ -105,7 +122,14 @@ class Bench:
             with self.clock.on_stream():
                 self.training = training_of(model, self.cell)
             memory.return_unused(self.cell.device)
+            self.calls = AlikeCalls(module, self.traits)
             return module, sets
+
+    def to_build_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
+        """Return the input sets to build with: copies, if the model writes into them."""
+        from bakeoff.measuring.worker.understanding import copied
+
+        return tuple(map(copied, sets)) if self.traits.written_inputs else sets
 
     def measured_with(self, sets: tuple[Inputs, ...]) -> tuple[Inputs, ...]:
         """Return the input sets to measure: the model's own, or for a dynamic build those of the cell's own size."""

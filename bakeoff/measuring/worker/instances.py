@@ -202,7 +202,8 @@ def started(
         raise BakeoffError("an instance did not start") from None
     finally:
         torch.set_num_threads(before)
-    for found in outputs:
+    # instances of a model that is random or keeps state answer as their earlier calls make them
+    for found in outputs if bench.traits.begins_alike else ():
         right = accuracy.check(found, reference, bench.cell.precision)
         if not right.passed:
             instances.close()

@@ -136,10 +136,16 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
 
 def measure(bench: Bench) -> None:
     """Build one cell, check it, warm it up, and take bursts on command."""
+    from bakeoff.measuring.worker.value_reads import noting_frozen_choices
+
     module, sets = bench.model()
     measured = bench.measured_with(sets)  # made like those of the build, which compilers tell from inference tensors
     bench.await_turn()
-    with bench.running(), bench.backend.build(module, sets[0], bench.context(sets)) as compiled:
+    given = bench.to_build_with(sets)
+    with bench.running(), contextlib.ExitStack() as held:
+        with noting_frozen_choices() as frozen:
+            compiled = held.enter_context(bench.backend.build(module, given[0], bench.context(given)))
+        bench.frozen_choices = frozen.among(bench.traits.decisions)
         serve(bench, compiled, measured)
 
 
@@ -148,8 +154,9 @@ def package(bench: Bench) -> None:
     assert isinstance(bench.backend, AheadOfTime)
     module, sets = bench.model()
     bench.await_turn()
+    given = bench.to_build_with(sets)
     with bench.running():
-        bench.backend.package(module, sets[0], bench.context(sets))
+        bench.backend.package(module, given[0], bench.context(given))
         bench.clock.synchronise()
     if bench.job.inputs is None:
         save_inputs(sets, bench.handover)

@@ -12,22 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
-from bakeoff.measuring.worker import accuracy, global_settings, memory, precision, simulation
+from bakeoff.measuring.worker import accuracy, memory, precision, simulation
 from bakeoff.measuring.worker.bench import explain
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.generating import Greedy, generate
 from bakeoff.measuring.worker.loading import gradients, is_cast, load, place, save_inputs, training_of, type_in
 from bakeoff.measuring.worker.matching import structure_of, with_structure
+from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.sample import Sample
-from bakeoff.measuring.worker.understanding import (
-    AlikeCalls,
-    call,
-    copied,
-    decisions_of,
-    dependence_on_rounding,
-    understand,
-)
-from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Memory, Status, Work
@@ -37,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from bakeoff.backends.training import Training
+    from bakeoff.measuring.worker.understanding import AlikeCalls
 
 Outputs = tuple["torch.Tensor", ...]
 
@@ -80,19 +73,23 @@ def compute(
     announce: Announce = lambda phase: None,
 ) -> ReferenceComputed:
     """Write a contest's outputs in float64 and the error of eager in the contest's precision to a file."""
+    from bakeoff.measuring.worker.understanding import dependence_on_rounding
+
     cell = job.cell
     precision.apply(cell.precision)
     device_memory = memory.DeviceMemory(cell.device.cuda_index)
     clock = Clock(cell.device)
     known = Known(cell, cwd, workspace, announce, job.weights_at)
     with clock.on_stream(), gradients(cell.task):
-        as_is = as_it_is(known, job.inputs)
+        as_is = as_it_is(known, job.inputs, ReferenceFiles(job.reference).probes)
         traits, eager = as_is.traits, as_is.outputs
         found = (
             Exact(None, cell.precision, why_narrower=RANDOM) if traits.is_random else exact_outputs(known, outputs_in)
         )
         if found.outputs is not None and cell.task == INFERENCE:
-            told, is_no_reference = dependence_on_rounding(eager, found.outputs, cell.precision)
+            told, is_no_reference = dependence_on_rounding(
+                eager[: as_is.sets], found.outputs[: as_is.sets], cell.precision
+            )
             traits = traits.model_copy(update={"depends_on_rounding": told})
             if is_no_reference:
                 found = Exact(None, cell.precision, why_narrower=f"what the model decides depends on rounding: {told}")
@@ -100,15 +97,15 @@ def compute(
         if exact is None:
             exact, eager = eager, jolted(known)
         clock.synchronise()
-    errors = yardsticks(eager, exact, traits)
-    if job.sample is not None and as_is.sample is not None:
-        as_is.sample.save(job.sample, exact[0], errors.rmse, cell.precision)
-    made = accuracy.Reference(
-        exact, *errors, found.computed_in, found.in_float32, as_is.greedy, found.why_narrower, traits
-    )
-    if as_is.probes:
-        save_inputs(as_is.probes, probes_beside(job.reference))
-    made.save(job.reference)
+    parts = ReferenceFiles(job.reference).parts(len(exact), as_is.sets, traits)
+    for path, places in parts.items():
+        ours, theirs = [eager[place] for place in places], tuple(exact[place] for place in places)
+        errors = yardsticks(ours, theirs, traits)
+        if path == job.reference and job.sample is not None and as_is.sample is not None:
+            as_is.sample.save(job.sample, theirs[0], errors.rmse, cell.precision)
+        accuracy.Reference(
+            theirs, *errors, found.computed_in, found.in_float32, as_is.greedy, found.why_narrower, traits
+        ).save(path)
     device_memory.sample()
     size = Memory(
         peak_resident_bytes=memory.peak_resident_bytes(),
@@ -143,6 +140,7 @@ class Known:
         self.announce("model")
         model = load(self.cell, self.cwd, self.weights_at)
         os.chdir(self.workspace)
+        precision.apply(self.cell.precision)  # the model's file may have changed it
         self.announce("reference")
         return replace(model, traits=self.traits, inputs=(*model.inputs, *self.probes))
 
@@ -152,21 +150,24 @@ class AsItIs:
     """What eager tells in the cell's precision."""
 
     traits: ModelTraits
-    outputs: tuple[Outputs, ...]
-    probes: tuple[Inputs, ...]
+    outputs: tuple[Outputs, ...]  # of the model's own sets, and then of further calls
+    sets: int  # of the model's own
     work: Work | None
     uncounted: str  # why there is no work
     sample: Sample | None  # if this is inference
     greedy: Greedy | None  # if this generates tokens
 
 
-def as_it_is(known: Known, inputs: Path | None = None) -> AsItIs:
+def as_it_is(known: Known, inputs: Path | None = None, probes: Path | None = None) -> AsItIs:
     """Return what eager tells in the cell's precision, with the model's traits, which `known` keeps for later steps.
 
-    The input sets are kept in the file `inputs`. This comes first: what fails here is the model itself, whatever it is
-    compiled with.
+    The input sets are kept in the file `inputs`, and those that make the model go another way in the file `probes`.
+    This comes first: what fails here is the model itself, whatever it is compiled with.
     """
     from bakeoff.backends.calling import flatten_outputs
+    from bakeoff.measuring.worker import global_settings
+    from bakeoff.measuring.worker.understanding import AlikeCalls, call, copied, decisions_of, understand
+    from bakeoff.measuring.worker.value_reads import ReadingWatch
 
     cell = known.cell
     before = global_settings.read()
@@ -176,7 +177,6 @@ def as_it_is(known: Known, inputs: Path | None = None) -> AsItIs:
         save_inputs(sets, inputs)
     training = training_of(model, cell)
     known.announce("call")
-    probes: tuple[Inputs, ...] = ()
     sample = None
     with simulation.rounded(cell.precision, module, map(copied, sets)):
         if cell.task == INFERENCE:
@@ -188,9 +188,10 @@ def as_it_is(known: Known, inputs: Path | None = None) -> AsItIs:
                 if model.work is not None or counted[0] is None:
                     call(module, calls.given(sets[0]))
             deciding = decisions_of(watch, module, sets, calls)
-            probes = deciding.probes
+            if not traits.state:
+                known.probes = deciding.probes
             traits = traits.model_copy(update={"decisions": deciding.decisions})
-            eager = run_eager(module, (*sets, *probes), calls=calls, known=understood.answer)
+            eager = run_eager(module, (*sets, *known.probes), calls=calls, known=understood.answer)
         else:
             traits, eager = NO_TRAITS, run_eager(module, sets, training)
         greedy = generate(lambda one: flatten_outputs(module(*one.args, **one.kwargs)), sets, cell)
@@ -200,8 +201,9 @@ def as_it_is(known: Known, inputs: Path | None = None) -> AsItIs:
     known.traits = traits.model_copy(
         update={"settings": changed, "threads": threads, "unwrapped": model.unwrapped, "forms": model.forms}
     )
-    known.probes = probes
-    return AsItIs(known.traits, eager, probes, *counted, sample, greedy)
+    if probes is not None and known.probes:
+        save_inputs(known.probes, probes)
+    return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy)
 
 
 def jolted(known: Known) -> tuple[Outputs, ...]:
@@ -233,11 +235,6 @@ def yardsticks(eager: Sequence[Outputs], exact: Sequence[Outputs], traits: Model
         for ours, theirs in zip(eager, exact, strict=True)
     ]
     return accuracy.errors_of_eager(alike, exact)
-
-
-def probes_beside(reference: Path) -> Path:
-    """Return the file with inputs that make the model go another way, which are checked like its own ones."""
-    return reference.with_suffix(".probes.pt")
 
 
 def exact_outputs(known: Known, outputs_in: OutputsIn = outputs_in) -> Exact:
@@ -352,18 +349,26 @@ def run_eager(
 ) -> tuple[Outputs, ...]:
     """Return the outputs that are compared for every input set. Each set of a training task begins anew.
 
-    The calls of a model that keeps state are one sequence. `known` is the answer to the first set, where that cannot
-    have changed.
+    The calls of a model that keeps state are one sequence. It comes again after so many calls with the first set as a
+    build may have made, and then each set is called from the first state (`ReferenceFiles`). `known` is the answer to
+    the first set, where that cannot have changed.
     """
     from bakeoff.backends.eager import Steps
+    from bakeoff.measuring.worker.understanding import AlikeCalls, call
 
     found: list[Outputs] = []
     if training is None:
         calls = calls or AlikeCalls(module, traits)
-        calls.begin()
-        for one in sets:
-            is_known = known and not found and calls.traits.begins_alike
-            found.append(thinned(known if is_known else call(module, calls.given(one))))
+        for calls_before in range(1 + calls.traits.settles_after):
+            calls.begin()
+            for _ in range(calls_before):
+                call(module, calls.given(sets[0]))
+            for one in sets:
+                is_known = known and not found and calls.traits.begins_alike
+                found.append(thinned(known if is_known else call(module, calls.given(one))))
+        for one in sets if calls.traits.state else ():
+            calls.begin()
+            found.append(thinned(call(module, calls.given(one))))
         return tuple(found)
     with Steps(training) as steps:
         for one in sets:

@@ -10,10 +10,9 @@ from bakeoff.measuring.messages import BurstTaken, Finish, Finished, KernelsTrac
 from bakeoff.measuring.versions import versions_of
 from bakeoff.measuring.worker import accuracy, conditions, energy, kernels, memory, precision, sampling
 from bakeoff.measuring.worker.bench import Bench
-from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.checking import Checker, with_traits
 from bakeoff.measuring.worker.generating import WithCaches, compare, generate
 from bakeoff.measuring.worker.load import LoadServer
-from bakeoff.measuring.worker.reference import thinned
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.records.schema import DECODE, DeviceTime, Energy, Generated, Stage, Throughput
 
@@ -21,20 +20,21 @@ from bakeoff.records.schema import DECODE, DeviceTime, Energy, Generated, Stage,
 def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     """Call the cell, check it, warm it up, and then take bursts as the controller asks for them."""
     connection, phases, clock, device_memory = bench.connection, bench.phases, bench.clock, bench.device_memory
-    training_outputs = bench.training.describe_outputs(sets[0]) if bench.training else ()
-    reference = accuracy.Reference.load(bench.job.reference)
+    compiled = with_traits(compiled, sets, bench.traits, bench.frozen_choices)
     device_memory.sample()
     single, every = compiled, sets
     if len(of_each_shape(sets)) > 1:
         compiled, sets = Stream(compiled, sets), sets[:1]
     if bench.cell.task == DECODE:
         compiled = single = WithCaches(compiled, sets)
+    checker = Checker(bench, single, every)
+    reference = checker.reference
     compiled.bind(sets[0])
     with phases("first_call"):
         compiled.run()
     device_memory.sample()
     with phases.announced("check"):
-        right = accuracy.check(_outputs(single, every, clock), reference, bench.cell.precision, training_outputs)
+        right = checker.check()
         generated = _generated(compiled, sets, bench, reference) if bench.job.is_first else None
         memory.return_unused(bench.cell.device)  # the memory that checking took is not the cell's
     bench.await_warm_up()
@@ -94,7 +94,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
             used = energy.measure(compiled, sets, clock, counter, command.idle_w)
         device_memory.sample()
         # check again when everything is warm: that finds a graph that replays over freed memory
-        after = accuracy.check(_outputs(single, every, clock), reference, bench.cell.precision, training_outputs)
+        after = checker.check()
     # builds for load are none of the cell's own
     memory_now, placement = before_load or (bench.memory(), compiled.placement())
     finished = Finished(
@@ -132,19 +132,6 @@ class Stream(Wrapped):
 
     def settings(self) -> Settings:
         return {**super().settings(), "inputs of one call": len(self._sets)}
-
-
-def _outputs(compiled: Compiled, sets: tuple[Inputs, ...], clock: Clock) -> list[accuracy.Outputs]:
-    """Return the outputs for every input set, each taken before the next call. Training begins anew for each."""
-    found = []
-    for one in sets:
-        compiled.restore()
-        compiled.bind(one)
-        clock.synchronise()
-        compiled.run()
-        clock.synchronise()
-        found.append(thinned(compiled.outputs()))
-    return found
 
 
 def _generated(

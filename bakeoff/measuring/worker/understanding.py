@@ -38,6 +38,9 @@ ROUNDING_OF_32_BITS, ROUNDING_OF_16_BITS = 64, 8
 MAX_ROUNDING = 1e-2
 """An error of float32 relative to float64 that no rounding explains: 1e5 times that of one operation."""
 
+MAX_CALLS_BEFORE = 8
+"""A build may have called a model that keeps state so often with the first inputs before it is checked."""
+
 
 class AlikeCalls:
     """Calls that begin alike: from the state that the module has now, with the same random numbers and inputs."""
@@ -52,9 +55,13 @@ class AlikeCalls:
         """Return True if this holds the state of a module."""
         return self._state is not None
 
-    def begin(self) -> None:
-        """Begin a sequence of calls anew."""
-        self._number = 0
+    def give_up_restoring(self) -> None:
+        """Leave the module alone from now on: what was built from it has a state of its own."""
+        self._state = None
+
+    def begin(self, seeds_from: int = 0) -> None:
+        """Begin a sequence of calls anew. Other `seeds_from` give other random numbers."""
+        self._number = 1000 * seeds_from
         if self._state is not None:
             self._state.restore()
 
@@ -111,7 +118,26 @@ def _told_apart(
     has_generator = any(name.startswith(GENERATOR) for name in changed)
     is_random = has_generator or not repeats or not are_alike(first, again(OTHER_SEED))
     is_kept = has_generator or not repeats or _answer_depends(module, sets, state, first)
-    return {"is_random": is_random, "repeats_with_seed": repeats, "state": _named(changed) if is_kept else ()}
+    if not is_kept:
+        return {"is_random": is_random, "repeats_with_seed": repeats}
+    settles_after = _calls_until_settled(module, sets[0], state)
+    return {
+        "is_random": is_random,
+        "repeats_with_seed": repeats,
+        "state": _named(changed),
+        "settles_after": settles_after,
+    }
+
+
+def _calls_until_settled(module: nn.Module, inputs: Inputs, state: ModuleState) -> int:
+    """Return how many calls with the same inputs change the state, up to `MAX_CALLS_BEFORE`."""
+    state.restore()
+    for calls in range(MAX_CALLS_BEFORE):
+        before = ModuleState(module)
+        call(module, copied(inputs))
+        if not before.changed():
+            return calls
+    return MAX_CALLS_BEFORE
 
 
 def _answer_depends(module: nn.Module, sets: Sequence[Inputs], state: ModuleState, first: Outputs) -> bool:
@@ -210,19 +236,28 @@ def changed_inputs(inputs: Inputs) -> Iterator[Inputs]:
         (lambda real: real * 100, lambda whole: torch.full_like(whole, whole.max().item())),
         (torch.zeros_like, lambda whole: torch.full_like(whole, whole.min().item())),
         (lambda real: -real, lambda whole: whole.flip(tuple(range(whole.dim())))),
-        (lambda real: real.abs(), lambda whole: whole),
+        (lambda real: real / 100, lambda whole: 1 - whole.clamp(0, 1)),
+        (lambda real: real * 10_000, lambda whole: whole),
+        (torch.abs, lambda whole: whole),
         (lambda real: -real.abs(), lambda whole: whole),
-        (lambda real: real * 10, lambda whole: whole),
-        (lambda real: real / 100, lambda whole: whole),
         (lambda real: real + 1, lambda whole: whole),
+        (lambda real: real - 1, lambda whole: whole),
         (torch.ones_like, lambda whole: whole),
         (lambda real: real.flip(tuple(range(real.dim()))), lambda whole: whole),
+        (_with_one_peak, lambda whole: whole),
     )
     for of_real, of_whole in changes:
         yield inputs.map(partial(_changed, of_real, of_whole))
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _with_one_peak(real: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with one value that is a thousand times the largest one."""
+    flat = real.flatten().clone()
+    flat[0] = 1000 * flat.abs().max()
+    return flat.view(real.shape)
 
 
 def _changed(of_real: Change, of_whole: Change, tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,177 @@
+"""Checks a build's answers, each call beginning as its counterpart of the reference did.
+
+Most models compute their outputs from their inputs alone, and then their sets are called and compared. For others:
+
+- The calls of a model that keeps state are one sequence. It is compared with eager's from the first state, or, where
+  the state lies in an artefact and cannot be restored, with eager's after as many calls as the build has made.
+- A random model is called with eager's seeds. A build that draws numbers of its own is not compared, but it must not
+  answer twice alike.
+- Inputs with which the model decides otherwise are compared as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from bakeoff.backends.base import Compiled, Wrapped
+from bakeoff.measuring.worker import accuracy
+from bakeoff.measuring.worker.bench import Bench
+from bakeoff.measuring.worker.loading import saved_inputs
+from bakeoff.measuring.worker.matching import match
+from bakeoff.measuring.worker.reference import thinned
+from bakeoff.measuring.worker.reference_files import ReferenceFiles
+from bakeoff.models.base import Inputs
+from bakeoff.records.schema import Accuracy, Extent, Placement
+from bakeoff.records.traits import Decision, ModelTraits
+
+FORGETS = "it does not keep the state that the model keeps from call to call ({})"
+NOT_RANDOM = "the model is random, but this build answers the same inputs alike each time"
+OWN_NUMBERS = "the model is random, and this build draws other numbers than eager does from the same seed"
+NO_SEED = "the model's answers change from call to call, though the same seed is set"
+FROZEN = "the trace froze a choice by values at {}"
+
+
+class Checker:
+    """Checks one build, when it was built and again when everything is warm."""
+
+    def __init__(self, bench: Bench, compiled: Compiled, sets: Sequence[Inputs]) -> None:
+        """`sets` are all input sets, each for a call of its own."""
+        self.reference = accuracy.Reference.load(bench.job.reference)
+        self._bench = bench
+        self._compiled = compiled
+        self._sets = sets
+        self._traits = bench.traits
+        self._files = ReferenceFiles(bench.job.reference)
+        self._training_outputs = bench.training.describe_outputs(sets[0]) if bench.training else ()
+        self._first: Accuracy | None = None
+
+    def check(self) -> Accuracy:
+        """Compare the answers. A state that cannot be restored is known only once, after building."""
+        if self._first is not None and self._traits.state and not self._bench.calls.can_restore:
+            return self._first
+        right = self._check_sets()
+        if right.passed and not right.unchecked and self._traits.has_other_ways:
+            right = self._check_other_ways(right)
+        self._first = self._first or right
+        return right
+
+    def _check_sets(self) -> Accuracy:
+        traits = self._traits
+        found = self._answers(self._sets)
+        right = self._compared(found, self.reference)
+        if traits.is_random:
+            return self._of_random(right, found)
+        if right.passed or not traits.state:
+            return right
+        for path in self._files.all_after():
+            if (later := self._compared(found, accuracy.Reference.load(path))).passed:
+                self._bench.calls.give_up_restoring()
+                return later
+        return right.model_copy(update={"rule": self._why_state_is_wrong(found, right.rule)})
+
+    def _why_state_is_wrong(self, found: Sequence[accuracy.Outputs], rule: str) -> str:
+        forgets = FORGETS.format(", ".join(self._traits.state))
+        if self._compared(found, accuracy.Reference.load(self._files.forgetful)).passed:
+            return forgets
+        return f"{rule}; the model keeps state from call to call ({', '.join(self._traits.state)})"
+
+    def _of_random(self, right: Accuracy, found: Sequence[accuracy.Outputs]) -> Accuracy:
+        """Return what can be said of a build of a random model whose answers were `right` or not with eager's seed."""
+        from bakeoff.measuring.worker.understanding import are_alike
+
+        if self._traits.repeats_with_seed and right.passed:
+            return right
+        one, other = self._answers([self._sets[0]]), self._answers([self._sets[0]], seeds_from=1)
+        if are_alike(one[0], other[0]):
+            return right.model_copy(update={"passed": False, "rule": NOT_RANDOM})
+        if match(found, self.reference.outputs)[1] or not accuracy.are_finite_alike(found, self.reference):
+            return right.model_copy(update={"passed": False})
+        why = OWN_NUMBERS if self._traits.repeats_with_seed else NO_SEED
+        return right.model_copy(
+            update={
+                "passed": True,
+                "unchecked": why,
+                "rule": f"not compared: {why}",
+                **dict.fromkeys(("rmse", "relative_rmse", "max_abs_error"), math.nan),
+            }
+        )
+
+    def _check_other_ways(self, right: Accuracy) -> Accuracy:
+        """Check inputs with which the model decides otherwise. `right` is what is known of its own inputs."""
+        for number, probe in enumerate(saved_inputs(self._files.probes, self._bench.cell.device)):
+            reference = accuracy.Reference.load(self._files.of_probe(number))
+            answers = self._compared(self._answers([probe]), reference)
+            if not answers.passed:
+                way = "wrong for inputs with which the model decides otherwise"
+                choices = self._bench.frozen_choices
+                cause = f": {FROZEN.format(places_of(choices))}" if choices else ""
+                return answers.model_copy(update={"rule": f"{way}{cause} ({answers.rule})"})
+        return right
+
+    def _compared(self, found: Sequence[accuracy.Outputs], reference: accuracy.Reference) -> Accuracy:
+        return accuracy.check(found, reference, self._bench.cell.precision, self._training_outputs)
+
+    def _answers(self, sets: Sequence[Inputs], seeds_from: int = 0) -> list[accuracy.Outputs]:
+        """Return the outputs for each input set, each taken before the next call. Training begins anew for each."""
+        compiled, clock, calls = self._compiled, self._bench.clock, self._bench.calls
+        calls.begin(seeds_from)
+        found = []
+        for one in sets:
+            compiled.restore()
+            compiled.bind(calls.given(one))
+            clock.synchronise()
+            compiled.run()
+            clock.synchronise()
+            found.append(thinned(compiled.outputs()))
+        return found
+
+
+class WithFreshInputs(Wrapped):
+    """Calls a build of a model that writes into its inputs. Each binding gives it the values that the set had at first.
+
+    Binding is not timed. Calls that follow one another without it, as for throughput, go on with what was written.
+    """
+
+    def __init__(self, compiled: Compiled, sets: Sequence[Inputs]) -> None:
+        from bakeoff.measuring.worker.understanding import copied
+
+        super().__init__(compiled)
+        self._given = {id(one): (one, copied(one)) for one in sets}
+
+    def bind(self, inputs: Inputs) -> None:
+        known = self._given.get(id(inputs))
+        if known is None:
+            super().bind(inputs)
+            return
+        first, written = known
+        for tensor, kept in zip(written.tensors(), first.tensors(), strict=True):
+            tensor.copy_(kept)
+        super().bind(written)
+
+
+class WithFrozenChoices(Wrapped):
+    """Says of a build in which a trace froze choices that it is partial."""
+
+    def __init__(self, compiled: Compiled, choices: Sequence[Decision]) -> None:
+        super().__init__(compiled)
+        self._choices = choices
+
+    def placement(self) -> Placement | None:
+        placement = super().placement() or Placement(extent=Extent.FULL)
+        extent = Extent.PARTIAL if placement.extent is Extent.FULL else placement.extent
+        return placement.model_copy(update={"extent": extent, "frozen_choices": [one.place for one in self._choices]})
+
+
+def places_of(choices: Sequence[Decision]) -> str:
+    """Return where choices are made, such as `early_exit.py, line 20 (if x.max() > 0.9:)`."""
+    return "; ".join(f"{one.place} ({one.code})" if one.code else one.place for one in choices)
+
+
+def with_traits(
+    compiled: Compiled, sets: Sequence[Inputs], traits: ModelTraits, choices: Sequence[Decision]
+) -> Compiled:
+    """Return the build as it is measured for a model with these traits."""
+    if traits.written_inputs:
+        compiled = WithFreshInputs(compiled, sets)
+    return WithFrozenChoices(compiled, choices) if choices else compiled

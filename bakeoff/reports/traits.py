@@ -1,0 +1,75 @@
+"""What a model does beside computing outputs from its inputs, in a sentence for each trait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bakeoff.judging.judgement import ContestJudgement
+from bakeoff.records.schema import ModelTraits
+from bakeoff.records.traits import Decision
+from bakeoff.reports.words import first, listed
+
+SHOWN_DECISIONS = 3
+
+
+def about_models(contests: Sequence[ContestJudgement]) -> list[str]:
+    """Return each trait of each model once, with the name of the model before it where there are several models."""
+    told: dict[str, None] = {}
+    several = len({contest.cell.model for contest in contests}) > 1
+    for contest in contests:
+        traits = next((cell.record.traits for cell in contest.cells if cell.record.traits), None)
+        start = contest.cell.model if several else "the model"
+        told.update(dict.fromkeys(f"{start} {sentence}" for sentence in (sentences(traits) if traits else ())))
+    return [sentence[0].upper() + sentence[1:] if not several else sentence for sentence in told]
+
+
+def sentences(traits: ModelTraits) -> Iterator[str]:
+    """Yield what each trait is and what was done about it, to be read after the name of the model."""
+    if traits.unwrapped:
+        yield f"came wrapped in {listed(traits.unwrapped)}, which was taken off: eager is eager"
+    for form in traits.forms:
+        yield f"is {form}"
+    if traits.is_random and traits.repeats_with_seed:
+        yield (
+            "is random: two calls with the same inputs differ. Builds are called with eager's seeds. One that draws "
+            "other numbers cannot be compared, and one that is not random is incorrect"
+        )
+    elif traits.is_random:
+        yield (
+            "changes its answers from call to call, though the same seed is set: outputs cannot be compared, and no "
+            "winner is sure"
+        )
+    if traits.state:
+        yield (
+            f"keeps state from call to call ({listed(first(traits.state))}): compared calls begin from the same state, "
+            "and timed calls go on from what the calls before have left"
+        )
+    if traits.grows:
+        yield f"keeps more from call to call ({listed(first(traits.grows))} grows): its memory grows while it is called"
+    if traits.written_inputs:
+        yield (
+            f"writes into its inputs ({listed(first(traits.written_inputs))}): each compared and each timed call gets "
+            "fresh values. Calls for throughput go on with what was written"
+        )
+    for decision in traits.decisions[:SHOWN_DECISIONS]:
+        yield _of_decision(decision)
+    if (more := len(traits.decisions) - SHOWN_DECISIONS) > 0:
+        yield f"decides by the values of its inputs at {more} more line{'s' if more > 1 else ''}"
+    if traits.depends_on_rounding:
+        yield f"decides by rounding, or magnifies it: {traits.depends_on_rounding}"
+    if traits.settings:
+        changes = [f"{each.name} from {each.before} to {each.after}" for each in traits.settings]
+        threads = f", with {traits.threads} thread{'s' if traits.threads != 1 else ''} each" if traits.threads else ""
+        yield f"changes global settings: {listed(changes)}. All cells run with them{threads}"
+    if traits.unexamined:
+        yield f"could not be examined wholly: {traits.unexamined}"
+
+
+def _of_decision(decision: Decision) -> str:
+    code = f" ({decision.code})" if decision.code else ""
+    found = (
+        "inputs that take another way were found, and are checked too"
+        if decision.goes_both_ways
+        else "no inputs that take another way were found"
+    )
+    return f"decides by the values of its inputs at {decision.place}{code}: {found}"

@@ -1,0 +1,345 @@
+"""A model is understood with eager: what its answers depend on, what its calls change, and where it decides."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bakeoff.measuring.worker import global_settings
+from bakeoff.measuring.worker.module_state import ModuleState
+from bakeoff.measuring.worker.understanding import (
+    AlikeCalls,
+    Deciding,
+    call,
+    decisions_of,
+    dependence_on_rounding,
+    understand,
+)
+from bakeoff.measuring.worker.value_reads import ReadingWatch, noting_frozen_choices
+from bakeoff.models.base import Inputs
+from bakeoff.records.precision import Precision
+from bakeoff.records.traits import ModelTraits
+
+Forward = Callable[["Model", torch.Tensor], torch.Tensor]
+
+
+class Model(nn.Module):
+    """Calls a function as its forward, and counts its calls beside the module."""
+
+    calls = 0
+
+    def __init__(self, forward: Forward, **kept: Any) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        for name, value in kept.items():
+            setattr(self, name, value)
+        self._forward_of = forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Model.calls += 1
+        return self._forward_of(self, x)
+
+
+@pytest.fixture(autouse=True)
+def in_inference_mode() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        yield
+
+
+def inputs(count: int = 4) -> tuple[Inputs, ...]:
+    return tuple(Inputs((torch.randn(4, 8),)) for _ in range(count))
+
+
+def traits_of(forward: Forward, **kept: Any) -> ModelTraits:
+    return understand(Model(forward, **kept).eval(), inputs()).traits
+
+
+def test_a_model_that_computes_its_outputs_from_its_inputs_has_no_traits_and_is_called_twice() -> None:
+    Model.calls = 0
+    assert traits_of(lambda m, x: m.linear(x)) == ModelTraits()
+    assert Model.calls == 2
+
+
+OWN_GENERATOR = torch.Generator().manual_seed(1)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: F.dropout(m.linear(x), 0.5, training=True),
+        lambda m, x: m.linear(x) + torch.randn_like(x),
+        lambda m, x: m.linear(x) * random.random(),
+        lambda m, x: m.linear(x) * np.random.rand(),
+    ],
+)
+def test_a_random_model_repeats_with_the_seed(forward: Forward) -> None:
+    found = traits_of(forward)
+    assert (found.is_random, found.repeats_with_seed, found.state) == (True, True, ())
+
+
+def test_a_generator_of_the_models_own_is_restored_like_a_state() -> None:
+    found = traits_of(
+        lambda m, x: m.linear(x) + torch.randn(4, 8, generator=m.generator), generator=torch.Generator().manual_seed(1)
+    )
+    assert (found.is_random, found.repeats_with_seed) == (True, True)
+    assert found.state == ("random generator attribute generator",)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: m.linear(x) * (1 + os.urandom(1)[0]),
+        lambda m, x: m.linear(x) + torch.randn(4, 8, generator=OWN_GENERATOR),
+    ],
+)
+def test_what_no_seed_repeats_is_told(forward: Forward) -> None:
+    found = traits_of(forward)
+    assert (found.is_random, found.repeats_with_seed) == (True, False)
+
+
+def overwrites_a_buffer(m: Any, x: torch.Tensor) -> torch.Tensor:
+    joined = x + m.past
+    m.past.copy_(x)
+    return m.linear(joined)
+
+
+def replaces_an_attribute(m: Any, x: torch.Tensor) -> torch.Tensor:
+    joined = x if m.before is None else x + m.before
+    m.before = x.clone()
+    return m.linear(joined)
+
+
+def appends_to_a_cache(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.cache["keys"].append(x.clone())
+    return m.linear(torch.stack(m.cache["keys"]).mean(0))
+
+
+def counts(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    return m.linear(x) * m.step
+
+
+def keeps_the_largest(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.past = torch.maximum(m.past, x)
+    return m.linear(m.past)
+
+
+@pytest.mark.parametrize(
+    ("forward", "kept", "named"),
+    [
+        (overwrites_a_buffer, {"past": nn.Buffer(torch.zeros(4, 8))}, "buffer past"),
+        (replaces_an_attribute, {"before": None}, "attribute before"),
+        (appends_to_a_cache, {"cache": {"keys": []}}, "attribute cache['keys']"),
+        (counts, {"step": 0}, "attribute step"),
+        (keeps_the_largest, {"past": torch.full((4, 8), -9.0)}, "attribute past"),
+    ],
+)
+def test_state_is_named_and_the_model_is_left_as_it_was(forward: Forward, kept: dict[str, Any], named: str) -> None:
+    model = Model(forward, **kept).eval()
+    before = ModuleState(model)
+    found = understand(model, inputs()).traits
+    assert (found.state, found.is_random) == ((named,), False)
+    assert not before.changed()
+
+
+def fills_a_table(m: Any, x: torch.Tensor) -> torch.Tensor:
+    if m.table is None:
+        m.table = torch.arange(8.0)
+    return m.linear(x) + m.table
+
+
+def counts_its_calls(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.step += 1
+    return m.linear(x)
+
+
+@pytest.mark.parametrize(("forward", "kept"), [(fills_a_table, {"table": None}), (counts_its_calls, {"step": 0})])
+def test_what_no_answer_depends_on_is_no_state(forward: Forward, kept: dict[str, Any]) -> None:
+    assert traits_of(forward, **kept) == ModelTraits()
+
+
+def test_what_grows_from_call_to_call_is_named() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        m.history.append(x.mean().item())
+        return m.linear(x)
+
+    assert traits_of(forward, history=[]).grows == ("attribute history",)
+    assert traits_of(fills_a_table, table=None).grows == ()
+
+
+def test_restoring_keeps_the_identity_of_tensors_and_containers() -> None:
+    cache: dict[str, list[torch.Tensor]] = {"keys": [torch.zeros(2)]}
+    model = Model(appends_to_a_cache, cache=cache, past=nn.Buffer(torch.zeros(4, 8)))
+    state, past, keys = ModuleState(model), model.past, cache["keys"]
+    model.past.add_(1)
+    keys[0].add_(1)
+    keys.append(torch.ones(2))
+    model.new = torch.ones(1)
+    assert state.changed() == (
+        "buffer past",
+        "attribute cache['keys']'s length",
+        "attribute cache['keys'][0]",
+        "attribute cache['keys'][1]",
+        "attribute new",
+    )
+    state.restore()
+    assert not state.changed()
+    assert model.past is past and model.cache["keys"] is keys and not hasattr(model, "new")
+
+
+def test_an_object_that_holds_itself_is_followed_once() -> None:
+    class Config:
+        pass
+
+    config = Config()
+    config.parent = config  # type: ignore[attr-defined]
+    model = Model(lambda m, x: m.linear(x), config=config)
+    state = ModuleState(model)
+    state.restore()
+    assert not state.changed()
+
+
+@pytest.mark.parametrize("forward", [lambda m, x: m.linear(x.div_(255)), lambda m, x: m.linear(x[0].add_(1))])
+def test_inputs_that_are_written_are_named_and_the_given_ones_are_spared(forward: Forward) -> None:
+    sets = inputs()
+    kept = [one.tensors()[0].clone() for one in sets]
+    assert understand(Model(forward), sets).traits.written_inputs == ("input 0",)
+    assert all(torch.equal(one.tensors()[0], before) for one, before in zip(sets, kept, strict=True))
+
+
+# --- decisions
+
+
+def deciding(forward: Forward, sets: tuple[Inputs, ...] | None = None) -> Deciding:
+    model, sets = Model(forward).eval(), sets or inputs()
+    with ReadingWatch() as watch:
+        call(model, sets[0])
+    return decisions_of(watch, model, sets, AlikeCalls(model, ModelTraits()))
+
+
+def exits_early(m: Any, x: torch.Tensor) -> torch.Tensor:
+    logits = m.linear(x)
+    if logits.softmax(-1).max() > 0.99:
+        return logits
+    return m.linear(torch.relu(logits))
+
+
+def loops_by_a_value(m: Any, x: torch.Tensor) -> torch.Tensor:
+    for _ in range(int((x > 0).sum() > 20)):
+        x = m.linear(x)
+    return x
+
+
+def test_a_branch_by_values_is_found_with_its_line_and_inputs_that_go_the_other_way() -> None:
+    found = deciding(exits_early)
+    (decision,) = found.decisions
+    assert decision.code == "if logits.softmax(-1).max() > 0.99:"
+    assert decision.place == f"test_understanding.py, line {exits_early.__code__.co_firstlineno + 2}"
+    assert decision.goes_both_ways and found.probes
+    model = Model(exits_early)
+    assert any(model.linear(probe.args[0]).softmax(-1).max() > 0.99 for probe in found.probes)
+
+
+def test_a_number_of_rounds_by_a_value_is_a_decision() -> None:
+    (decision,) = deciding(loops_by_a_value).decisions
+    assert decision.goes_both_ways and decision.function == "loops_by_a_value"
+
+
+def test_sizes_and_constants_are_no_decisions() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(x) if x.shape[0] > 2 and x.dim() == 2 else x
+
+    assert deciding(forward) == Deciding()
+
+
+def test_inputs_that_the_model_refuses_are_no_probes() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        if x.abs().max() > 50 or not x.any():
+            raise ValueError("out of range")
+        return m.linear(x)
+
+    found = deciding(forward)
+    assert found.probes == ()
+    assert [decision.goes_both_ways for decision in found.decisions] == [False]
+
+
+def test_tokens_stay_in_the_range_that_was_given() -> None:
+    table = nn.Embedding(10, 8)
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(table(x)) if x.max() < 7 else table(x)
+
+    found = deciding(forward, (Inputs((torch.tensor([[3, 4, 6]]),)), Inputs((torch.tensor([[3, 3, 5]]),))))
+    assert [decision.goes_both_ways for decision in found.decisions] == [False]
+
+
+def test_a_trace_tells_what_it_froze_but_not_the_sizes_that_it_read() -> None:
+    model, sets = Model(exits_early).eval(), inputs()
+    with ReadingWatch() as watch:
+        call(model, sets[0])
+    with noting_frozen_choices() as frozen:
+        torch.jit.trace(model, sets[0].args, check_trace=False)
+    assert frozen.among(watch.decisions) == watch.decisions != ()
+
+    def by_size(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return m.linear(x) if x.shape[0] > 2 else x
+
+    with noting_frozen_choices() as frozen:
+        torch.jit.trace(Model(by_size), sets[0].args, check_trace=False)
+    assert frozen.among(deciding(by_size).decisions) == ()
+
+
+# --- rounding
+
+
+@pytest.mark.parametrize(
+    ("eager", "exact", "told", "is_no_reference"),
+    [
+        (torch.ones(3), torch.ones(3).double() * (1 + 1e-7), "", False),
+        (torch.zeros(5, 2), torch.zeros(4, 2), "output 0 has other shapes, (5, 2) and (4, 2),", True),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), "output 0 has 1 of 2 whole numbers different", True),
+        (torch.tensor([1.0, 3e7]), torch.tensor([1.0, torch.inf]).double(), "not finite at the same places", True),
+        (torch.ones(3), torch.ones(3).double() * 1.1, "is 0.091 off what float64 gives", False),
+    ],
+)
+def test_an_answer_that_depends_on_rounding_is_told(
+    eager: torch.Tensor, exact: torch.Tensor, told: str, is_no_reference: bool
+) -> None:
+    found, cannot_serve = dependence_on_rounding([(eager,)], [(exact,)], Precision.FP32)
+    assert told in found and bool(found) == bool(told)
+    assert cannot_serve is is_no_reference
+
+
+def test_16_bits_are_allowed_their_own_rounding() -> None:
+    ours, exact = torch.ones(3, dtype=torch.bfloat16), torch.ones(3).double() * 1.1
+    assert dependence_on_rounding([(ours,)], [(exact,)], Precision.BF16) == ("", False)
+
+
+# --- global settings
+
+
+def test_changed_settings_are_told_and_put_in_force_elsewhere(tmp_path: Path) -> None:
+    threads, before = torch.get_num_threads(), global_settings.read()
+    try:
+        torch.set_num_threads(threads + 1)
+        torch.set_flush_denormal(True)
+        changed, in_force = global_settings.changed_since(before)
+        assert [(one.name, one.after) for one in changed] == [("threads", str(threads + 1)), ("flush-denormal", "on")]
+        assert in_force == threads + 1
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(False)
+        assert global_settings.put_in_force(ModelTraits(settings=changed, threads=in_force)) == threads + 1
+        assert global_settings.read()["flush-denormal"] == "on"
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(False)
