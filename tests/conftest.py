@@ -104,7 +104,7 @@ def fast_path() -> Iterator[None]:
 @pytest.fixture
 def own_servers(shared_servers: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs start fork servers of their own, and end them."""
-    monkeypatch.setattr(launcher, "launcher", shared_servers)
+    monkeypatch.setattr(launcher, "create_launcher", shared_servers)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ class LentServer(ForkLauncher):
 def lent_servers() -> Iterator[Callable[..., Launcher]]:
     """Have every run borrow its fork servers. Yield the function that would have started them."""
     waiting: list[LentServer] = []
-    start_new = launcher.launcher
+    start_new = launcher.create_launcher
 
     def borrow(start_method: StartMethod) -> Launcher:
         if start_method == "spawn" or not launcher.CAN_FORK:
@@ -53,7 +53,7 @@ def lent_servers() -> Iterator[Callable[..., Launcher]]:
         return waiting.pop() if waiting else LentServer(waiting)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launcher, "launcher", borrow)
+        patch.setattr(launcher, "create_launcher", borrow)
         yield start_new
     for server in waiting:
         server.end()

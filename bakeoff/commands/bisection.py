@@ -24,7 +24,7 @@ from bakeoff.records.store import Store
 FILE = "bisection.json"
 
 
-class Kept(Frozen):
+class BisectionState(Frozen):
     """What the folder of a bisection holds beside the runs of its steps."""
 
     command: str
@@ -58,18 +58,18 @@ def begin(
     folder = folder or Path("results") / f"{datetime.now():%Y%m%d-%H%M%S}-bisect-{package}"
     Store.check(folder)
     bisection = Bisection(package=package, backend=contests[0].cells[0].cell.configuration, versions=whole)
-    _keep(Kept(command=command, request=request, bisection=bisection), folder)
+    _keep(BisectionState(command=command, request=request, bisection=bisection), folder)
     return folder
 
 
 def go_on(
-    folder: Path, take: Callable[[Kept, str, Path], Step | None], tell: Callable[[Bisection, Step], None]
+    folder: Path, take: Callable[[BisectionState, str, Path], Step | None], tell: Callable[[Bisection, Step], None]
 ) -> Bisection:
     """Take the steps that are left, and keep and tell each. `take` returns None where a step was interrupted.
 
     The next call goes on after an interruption. Raises what `take` raises.
     """
-    kept = Kept.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
+    kept = BisectionState.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
     with contextlib.suppress(KeyboardInterrupt):
         while version := kept.bisection.next_version:
             step = take(kept, version, folder / version)
@@ -83,7 +83,7 @@ def go_on(
 
 
 def measure_step(
-    kept: Kept, version: str, folder: Path, progress: Callable[[], AbstractContextManager[Progress]]
+    kept: BisectionState, version: str, folder: Path, progress: Callable[[], AbstractContextManager[Progress]]
 ) -> Step | None:
     """Measure and judge one version in `folder`, or go on with what is there. Returns None if it was interrupted.
 
@@ -123,5 +123,5 @@ def _environment(package: str, version: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "-", f"{package}-{version}")
 
 
-def _keep(kept: Kept, folder: Path) -> None:
+def _keep(kept: BisectionState, folder: Path) -> None:
     write_atomically(folder / FILE, kept.model_dump_json(indent=1))

@@ -33,7 +33,7 @@ from bakeoff.measuring.messages import (
     BurstTaken,
     ComputeReference,
     Failed,
-    Loaded,
+    ReadyToBuild,
     MeasureCell,
     Ready,
     TakeBurst,
@@ -187,7 +187,7 @@ def _usual_median_ns(cell: Cell, reference: Path, folder: Path) -> float:
         while not isinstance(event := worker.receive(time.monotonic() + USUAL_LIMIT_S), BurstTaken):
             if isinstance(event, Failed):
                 raise BakeoffError(f"{cell.id}: {event.failure.sentence}")
-            if isinstance(event, Loaded):
+            if isinstance(event, ReadyToBuild):
                 worker.send(Build())
             if isinstance(event, Built):
                 worker.send(BeginWarmUp())

@@ -10,7 +10,7 @@ from bakeoff.backends.traps import Library
 from bakeoff.commands import environments
 from bakeoff.doctor import facts
 from bakeoff.doctor.diagnosis import OtherEnvironment
-from bakeoff.measuring.controller.launcher import launcher
+from bakeoff.measuring.controller.launcher import create_launcher
 from bakeoff.planning.plan import StartMethod
 
 NEEDED = ("torch", "pydantic")
@@ -32,7 +32,7 @@ def look_at(
         library.model_copy(update={"version": contents.get(library.name) or facts.installed(library.name)})
         for library in (needed | wanted).values()
     ]
-    with launcher(start_method, python) as server:
+    with create_launcher(start_method, python) as server:
         tried = [facts.tried(library, server) for library in there if library.version]
     return OtherEnvironment(name=name, python=python, differs=differences(contents), libraries=tried)
 

@@ -45,7 +45,7 @@ from bakeoff.records.traits import NO_TRAITS, ModelTraits
 
 
 class CellJob(Frozen):
-    """What the three jobs on one cell have in common. Each tells that it is `Loaded`, and waits for `Build`."""
+    """What the three jobs on one cell have in common. Each tells that it is `ReadyToBuild`, and waits for `Build`."""
 
     cell: Cell
     reference: Path  # file with the outputs that the cell is checked against
@@ -191,7 +191,7 @@ class TakeBurst(Frozen):
 
 
 class TakeLoad(Frozen):
-    """Serve one window of load. It is answered by `LoadTaken`."""
+    """Serve one window of load. It is answered by `TrafficWindow`."""
 
     kind: Literal["take_load"] = "take_load"
     scenario: Scenario
@@ -241,7 +241,7 @@ class Packaged(Frozen):
     seconds: float = 0.0  # since it was told to build
 
 
-class Loaded(Frozen):
+class ReadyToBuild(Frozen):
     """Libraries and the model are in memory, and this worker waits for its turn to build."""
 
     kind: Literal["loaded"] = "loaded"
@@ -280,7 +280,7 @@ class BurstTaken(Frozen):
     conditions: Conditions
 
 
-class LoadTaken(Frozen):
+class TrafficWindow(Frozen):
     kind: Literal["load_taken"] = "load_taken"
     window: LoadWindow | None
     reason: str = ""  # why there is no window: the cell cannot serve with these settings
@@ -361,11 +361,11 @@ Event = Annotated[
     PhaseBegun
     | PhaseEnded
     | Packaged
-    | Loaded
+    | ReadyToBuild
     | Built
     | Ready
     | BurstTaken
-    | LoadTaken
+    | TrafficWindow
     | Finished
     | KernelsTraced
     | ReferenceComputed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bakeoff.judging.bisection import Bisection, Call, Step
 from bakeoff.judging.decision import Relation, relation
 from bakeoff.reports import sentences
-from bakeoff.reports.format import NONE
 from bakeoff.reports.markdown import escape, table
+from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import listed
 
 

@@ -1,4 +1,4 @@
-"""What one column of any table is: its value, how it is written, and in which outputs it stands."""
+"""What one column of any table is: its value, how it is written, and on which surfaces it stands."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, Generic, TypeVar
 
-from bakeoff.reports.format import NONE
+from bakeoff.reports.number_format import NONE
 
 T = TypeVar("T")
 Raw = str | int | float | bool | None
 Ends = tuple[float, float]
 
 
-class Output(Flag):
-    """The outputs in whose table a column can stand; the CSV has its own names."""
+class Surface(Flag):
+    """The outputs whose tables a column can stand in. The CSV file has its own names."""
 
     NONE = 0
     TERMINAL = auto()
@@ -38,7 +38,7 @@ class Column(Generic[T]):
     note: Callable[[T], str] | None = None  # stands beside the text; the terminal leaves it out
     is_bad: Callable[[T], bool] | None = None  # the text is emphasised
     is_text: bool = False  # set to the left
-    outputs: Output = Output.NONE
+    surfaces: Surface = Surface.NONE
     terminal_heading: str | None = None  # a shorter one, its unit included; its lines break at blanks
     terminal_width: int = 0  # the terminal needs so many characters to show this column
     details: str = ""  # the group that shows it in the details of a cell
@@ -76,8 +76,8 @@ class Column(Generic[T]):
         return found
 
 
-def shown_in(output: Output, columns: Sequence[Column[T]], rows: Sequence[T]) -> list[Column[T]]:
-    """Return the columns of that output that tell something of at least one row."""
+def shown_in(surface: Surface, columns: Sequence[Column[T]], rows: Sequence[T]) -> list[Column[T]]:
+    """Return the columns of that surface that have a value in at least one row."""
     return [
-        column for column in columns if column.outputs & output and any(column.text_of(row) != NONE for row in rows)
+        column for column in columns if column.surfaces & surface and any(column.text_of(row) != NONE for row in rows)
     ]

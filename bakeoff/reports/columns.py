@@ -28,10 +28,10 @@ from bakeoff.records.schema import (
     WarmUp,
 )
 from bakeoff.records.text import one_line, visible
-from bakeoff.reports import floor, format, sentences
-from bakeoff.reports.column import Column, Ends, Output
+from bakeoff.reports import floor, number_format, sentences
+from bakeoff.reports.column import Column, Ends, Surface
 from bakeoff.reports.doubt_sentences import doubt_of_record
-from bakeoff.reports.format import NONE
+from bakeoff.reports.number_format import NONE
 
 WIDE = 104
 """Width of the terminal, in characters, from which the numbers of a cell fit on one line."""
@@ -58,7 +58,7 @@ def columns_of(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgemen
     records = [row.record for contest in contests for row in contest.cells]
     dimensions = dict.fromkeys(name for record in records for name in record.cell.dimensions)
     return [
-        Column("rank", lambda row: row.rank, outputs=Output.ALL, terminal_heading="#", csv="rank"),
+        Column("rank", lambda row: row.rank, surfaces=Surface.ALL, terminal_heading="#", csv="rank"),
         BACKEND,
         Column("model", lambda row: row.cell.model, csv="model"),
         *(_dimension(name) for name in dimensions),
@@ -103,13 +103,14 @@ def answers_of(contests: Sequence[ContestJudgement]) -> list[Column[ContestJudge
         return best.speedup.value if best and best.speedup and not best.is_baseline else None
 
     return [
-        Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True, outputs=Output.ALL),
-        Column("fastest", sentences.candidates, write=one_line, is_text=True, outputs=Output.ALL),
-        Column("latency", latency_ms, write=lambda value_ms: f"{format.milliseconds(value_ms)} ms", outputs=Output.ALL),
-        Column("speed-up", speedup, outputs=Output.ALL,
+        Column("contest", lambda contest: name_of[id(contest)], write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("fastest", sentences.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("latency", latency_ms, write=lambda value_ms: f"{number_format.milliseconds(value_ms)} ms",
+               surfaces=Surface.ALL),
+        Column("speed-up", speedup, surfaces=Surface.ALL,
                text=lambda contest: NONE if (found := speedup(contest)) is None
-               else f"{format.ratio(found)}x {one_line(contest.baseline or '')}"),
-        Column("how sure", sentences.certainty, write=one_line, is_text=True, outputs=Output.ALL,
+               else f"{number_format.ratio(found)}x {one_line(contest.baseline or '')}"),
+        Column("how sure", sentences.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
                is_bad=lambda contest: contest.certainty in UNSURE),
     ]  # fmt: skip
 
@@ -118,16 +119,16 @@ UNSURE = (Certainty.DOUBTED, Certainty.OPEN, Certainty.NOTHING)
 
 
 BACKEND = Column[CellJudgement](
-    "backend", lambda row: row.label, write=one_line, is_text=True, outputs=Output.ALL | Output.STARTS
+    "backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL | Surface.STARTS
 )
 
 STATUS = Column[CellJudgement](
     "status",
     lambda row: row.record.status.value,
-    text=lambda row: format.ending(row.record),
+    text=lambda row: number_format.ending(row.record),
     note=lambda row: row.record.reason,
     is_text=True,
-    outputs=Output.MARKDOWN,  # the page tells it beside the name of the backend, the terminal below its table
+    surfaces=Surface.MARKDOWN,  # the page tells it beside the name of the backend, the terminal below its table
     csv="status",
 )
 
@@ -140,33 +141,33 @@ def _latency() -> list[Column[CellJudgement]]:
     group = "Latency"
 
     def percentile(
-        heading: str, csv: str, read: Callable[[Latency], float | None], outputs: Output = Output.NONE
+        heading: str, csv: str, read: Callable[[Latency], float | None], surfaces: Surface = Surface.NONE
     ) -> Column[CellJudgement]:
         value = _LATENCY(read)
 
         def text(row: CellJudgement) -> str:
             missing = "n/a" if row.record.latency else NONE  # a sample can be too small to hold a percentile
-            return missing if (percentile_ms := value(row)) is None else format.milliseconds(percentile_ms)
+            return missing if (percentile_ms := value(row)) is None else number_format.milliseconds(percentile_ms)
 
-        return Column(heading, value, "ms", text=text, outputs=outputs, details=group, csv=csv)
+        return Column(heading, value, "ms", text=text, surfaces=surfaces, details=group, csv=csv)
 
     def median_ends(row: CellJudgement) -> Ends | None:
         interval = row.latency.median_ci95_ms if row.latency else None
         return (interval.low, interval.high) if interval else None
 
     return [
-        Column("median latency", _LATENCY(lambda it: it.median_ms), "ms", format.milliseconds,
-               interval=median_ends, outputs=Output.ALL, terminal_heading="median\u00a0ms",
+        Column("median latency", _LATENCY(lambda it: it.median_ms), "ms", number_format.milliseconds,
+               interval=median_ends, surfaces=Surface.ALL, terminal_heading="median\u00a0ms",
                details=group, csv="median_ms", csv_interval=("median_ci95_low_ms", "median_ci95_high_ms")),
-        Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", format.milliseconds, details=group, csv="mean_ms"),
-        Column("standard deviation", _LATENCY(lambda it: it.std_ms), "ms", format.milliseconds,
+        Column("mean", _LATENCY(lambda it: it.mean_ms), "ms", number_format.milliseconds, details=group, csv="mean_ms"),
+        Column("standard deviation", _LATENCY(lambda it: it.std_ms), "ms", number_format.milliseconds,
                details=group, csv="std_ms"),
-        Column("least", _LATENCY(lambda it: it.min_ms), "ms", format.milliseconds, details=group, csv="min_ms"),
+        Column("least", _LATENCY(lambda it: it.min_ms), "ms", number_format.milliseconds, details=group, csv="min_ms"),
         percentile("p90", "p90_ms", lambda latency: latency.p90_ms),
         percentile("p95", "p95_ms", lambda latency: latency.p95_ms),
-        percentile("p99", "p99_ms", lambda latency: latency.p99_ms, Output.MARKDOWN | Output.PAGE),
+        percentile("p99", "p99_ms", lambda latency: latency.p99_ms, Surface.MARKDOWN | Surface.PAGE),
         percentile("p99.9", "p999_ms", lambda latency: latency.p999_ms),
-        Column("calls", _LATENCY(lambda it: it.calls), write=format.count, details=group, csv="calls"),
+        Column("calls", _LATENCY(lambda it: it.calls), write=number_format.count, details=group, csv="calls"),
     ]  # fmt: skip
 
 
@@ -180,9 +181,11 @@ def _throughput() -> list[Column[CellJudgement]]:
         return rate * batch if rate and isinstance(batch, int) and batch > 1 else None
 
     return [
-        Column("throughput", calls_per_s, "calls/s", format.rate, outputs=Output.ALL, terminal_heading="calls/s",
+        Column("throughput", calls_per_s, "calls/s", number_format.rate, surfaces=Surface.ALL,
+               terminal_heading="calls/s",
                terminal_width=WIDE, details=group, csv="throughput_calls_per_s"),
-        Column("throughput", samples_per_s, "samples/s", format.rate, outputs=Output.ALL, terminal_heading="samples/s",
+        Column("throughput", samples_per_s, "samples/s", number_format.rate, surfaces=Surface.ALL,
+               terminal_heading="samples/s",
                terminal_width=124, details=group, csv="throughput_samples_per_s"),
     ]  # fmt: skip
 
@@ -190,8 +193,9 @@ def _throughput() -> list[Column[CellJudgement]]:
 def _floor() -> list[Column[CellJudgement]]:
     share = _ROOFLINE(lambda it: it.share)
     return [
-        Column("of floor", share, "%", format.percent, outputs=Output.ALL, terminal_width=116, csv="floor_share"),
-        Column("achieved", share, text=lambda row: format.achieved_rate(row.record), outputs=Output.ALL,
+        Column("of floor", share, "%", number_format.percent, surfaces=Surface.ALL, terminal_width=116,
+               csv="floor_share"),
+        Column("achieved", share, text=lambda row: number_format.achieved_rate(row.record), surfaces=Surface.ALL,
                terminal_heading="rate", terminal_width=130),
         Column("floor", _ROOFLINE(lambda it: it.floor_ms), "ms", csv="floor_ms"),
         Column("bound by", _ROOFLINE(lambda it: it.bound), csv="bound"),
@@ -217,12 +221,13 @@ def _speed(contests: Sequence[ContestJudgement]) -> list[Column[CellJudgement]]:
 
     return [
         Column("speed-up", lambda row: row.speedup.value if row.speedup else None, f"x {one_line(baselines, 20)}",
-               format.ratio, interval=ends, outputs=Output.ALL, terminal_heading=f"x\u00a0{one_line(baselines, 20)}",
-               csv="speedup", csv_interval=("speedup_ci95_low", "speedup_ci95_high")),
+               number_format.ratio, interval=ends, surfaces=Surface.ALL,
+               terminal_heading=f"x\u00a0{one_line(baselines, 20)}", csv="speedup", csv_interval=("speedup_ci95_low",
+               "speedup_ci95_high")),
         Column("paired", lambda row: row.speedup.paired if row.speedup else None, csv="speedup_paired"),
-        Column("break-even", pays_from, "calls", format.count,
-               text=lambda row: format.break_even(pays(row)),
-               interval=lambda row: format.break_even_ends(pays(row)),
+        Column("break-even", pays_from, "calls", number_format.count,
+               text=lambda row: number_format.break_even(pays(row)),
+               interval=lambda row: number_format.break_even_ends(pays(row)),
                details="Costs", csv="break_even_calls"),
         Column("break-even established", is_established, csv="break_even_established"),
     ]  # fmt: skip
@@ -236,7 +241,8 @@ def _over_own_build() -> Column[CellJudgement]:
         interval = row.over_own_build.ci95 if row.over_own_build else None
         return (interval.low, interval.high) if interval else None
 
-    return Column("over its own build", value, "x", format.ratio, interval=ends, outputs=Output.MARKDOWN | Output.PAGE,
+    return Column("over its own build", value, "x", number_format.ratio, interval=ends,
+                  surfaces=Surface.MARKDOWN | Surface.PAGE,
                   csv="over_own_build",
                   csv_interval=("over_own_build_ci95_low", "over_own_build_ci95_high"))  # fmt: skip
 
@@ -257,16 +263,17 @@ def _energy(row: CellJudgement) -> str:
 def _beside() -> list[Column[CellJudgement]]:
     group = "Beside the latency"
     return [
-        Column("device time", _DEVICE_TIME(lambda it: it.median_ms), "ms", format.milliseconds, details=group,
+        Column("device time", _DEVICE_TIME(lambda it: it.median_ms), "ms", number_format.milliseconds, details=group,
                csv="device_median_ms"),
-        Column("GPU works", _KERNEL_TIMES(lambda it: it.busy_ms), "ms", format.milliseconds, note=_kernels,
+        Column("GPU works", _KERNEL_TIMES(lambda it: it.busy_ms), "ms", number_format.milliseconds, note=_kernels,
                details=group,
                csv="gpu_busy_ms"),
         Column("energy per call", _ENERGY(lambda it: it.joules_per_call), "mJ", lambda joules: f"{1e3 * joules:.3g}",
-               note=_energy, outputs=Output.STARTS,
+               note=_energy, surfaces=Surface.STARTS,
                details=group, csv="joules_per_call"),
-        Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", format.count, note=_warm_up, details=group),
-        Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", format.seconds, details=group),
+        Column("warm-up", _WARM_UP(lambda it: it.calls), "calls", number_format.count, note=_warm_up, details=group),
+        Column("the whole cell took", lambda row: row.record.elapsed_s or None, "s", number_format.seconds,
+               details=group),
     ]  # fmt: skip
 
 
@@ -280,7 +287,7 @@ def _warm_up(row: CellJudgement) -> str:
     if found is None:
         return ""
     state = "steady" if found.steady else "no trend" if found.trendless else "never steady"
-    return f"{format.seconds(found.seconds)} s, {state}"
+    return f"{number_format.seconds(found.seconds)} s, {state}"
 
 
 def _build() -> list[Column[CellJudgement]]:
@@ -295,15 +302,15 @@ def _build() -> list[Column[CellJudgement]]:
 
     return [
         *(Column(name, phase(name), "s", csv=f"{name}_s") for name in ("export", "compile", "load")),
-        Column("build", build_s, "s", format.seconds, note=_phases, outputs=Output.ALL, csv="build_s"),
-        Column("first call", lambda row: row.record.first_call_s, "s", format.seconds,
-               outputs=Output.MARKDOWN | Output.TERMINAL, csv="first_call_s"),
-        Column("build, cold", build_s, "s", format.seconds, outputs=Output.STARTS),
-        Column("first answer, cold", first_answer_s, "s", format.seconds, outputs=Output.STARTS),
-        Column("build, warm", _WARM_START(lambda it: it.build_s), "s", format.seconds, outputs=Output.STARTS,
+        Column("build", build_s, "s", number_format.seconds, note=_phases, surfaces=Surface.ALL, csv="build_s"),
+        Column("first call", lambda row: row.record.first_call_s, "s", number_format.seconds,
+               surfaces=Surface.MARKDOWN | Surface.TERMINAL, csv="first_call_s"),
+        Column("build, cold", build_s, "s", number_format.seconds, surfaces=Surface.STARTS),
+        Column("first answer, cold", first_answer_s, "s", number_format.seconds, surfaces=Surface.STARTS),
+        Column("build, warm", _WARM_START(lambda it: it.build_s), "s", number_format.seconds, surfaces=Surface.STARTS,
                csv="warm_build_s"),
-        Column("first answer, warm", _WARM_START(lambda it: it.first_answer_s), "s", format.seconds,
-               outputs=Output.STARTS,
+        Column("first answer, warm", _WARM_START(lambda it: it.first_answer_s), "s", number_format.seconds,
+               surfaces=Surface.STARTS,
                csv="warm_first_answer_s"),
     ]  # fmt: skip
 
@@ -319,25 +326,28 @@ def seconds_of_phases(phases: Sequence[Phase]) -> dict[str, float]:
 def _phases(row: CellJudgement) -> str:
     """Return `export 0.42, compile 12`."""
     found = seconds_of_phases(row.record.phases_until_first_answer)
-    return ", ".join(f"{name} {format.seconds(taken_s)}" for name, taken_s in found.items() if name != "first_call")
+    return ", ".join(
+        f"{name} {number_format.seconds(taken_s)}" for name, taken_s in found.items() if name != "first_call"
+    )
 
 
 def _memory(records: Sequence[Record]) -> list[Column[CellJudgement]]:
-    kinds = {kind for record in records if (kind := format.peak_memory(record)[1])}
+    kinds = {kind for record in records if (kind := number_format.peak_memory(record)[1])}
     group, resident, device = (
         "Memory",
         _MEMORY(lambda it: it.peak_resident_bytes),
         _MEMORY(lambda it: it.peak_device_bytes),
     )
     return [
-        Column("peak memory", lambda row: format.peak_memory(row.record)[0],
-               f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB", format.mebibytes,
-               note=lambda row: format.peak_memory(row.record)[1] if len(kinds) > 1 else "", outputs=Output.ALL,
+        Column("peak memory", lambda row: number_format.peak_memory(row.record)[0],
+               f"MiB, {kinds.copy().pop()}" if len(kinds) == 1 else "MiB", number_format.mebibytes,
+               note=lambda row: number_format.peak_memory(row.record)[1] if len(kinds) > 1 else "",
+               surfaces=Surface.ALL,
                terminal_heading=f"peak {'device ' if kinds == {'device'} else 'RSS ' if kinds else ''}MiB"),
-        Column("peak resident", resident, "MiB", format.mebibytes, details=group, csv="peak_resident_bytes"),
-        Column("peak on the device", device, "MiB", format.mebibytes, details=group, csv="peak_device_bytes"),
-        Column("artefact", _MEMORY(lambda it: it.artifact_bytes), "MiB", format.mebibytes,
-               outputs=Output.MARKDOWN | Output.STARTS, details=group, csv="artifact_bytes"),
+        Column("peak resident", resident, "MiB", number_format.mebibytes, details=group, csv="peak_resident_bytes"),
+        Column("peak on the device", device, "MiB", number_format.mebibytes, details=group, csv="peak_device_bytes"),
+        Column("artefact", _MEMORY(lambda it: it.artifact_bytes), "MiB", number_format.mebibytes,
+               surfaces=Surface.MARKDOWN | Surface.STARTS, details=group, csv="artifact_bytes"),
         Column("device memory read from", _MEMORY(lambda it: it.device_bytes_source), details=group),
     ]  # fmt: skip
 
@@ -350,23 +360,27 @@ def _accuracy() -> list[Column[CellJudgement]]:
 
     def rule(row: CellJudgement) -> str:
         found = row.record.accuracy
-        return "; ".join(part for part in (found.rule, format.unheld_changes(row.record)) if part) if found else ""
+        return (
+            "; ".join(part for part in (found.rule, number_format.unheld_changes(row.record)) if part) if found else ""
+        )
 
     def tolerances(row: CellJudgement) -> str | None:
         found = row.record.accuracy
         return f"relative {found.rtol:g}, absolute {found.atol:g}" if found else None
 
     return [
-        Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), write=format.error, note=rule, is_bad=is_bad,
-               outputs=Output.ALL, terminal_heading="relat. error", details=group, csv="relative_rmse"),
+        Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), write=number_format.error, note=rule,
+               is_bad=is_bad,
+               surfaces=Surface.ALL, terminal_heading="relat. error", details=group, csv="relative_rmse"),
         Column("outputs", _ACCURACY(lambda it: it.rule), text=lambda row: "wrong" if is_bad(row) else "right",
                details=group,
                csv="accuracy_rule"),
-        Column("RMSE", _ACCURACY(lambda it: it.rmse), write=format.error, details=group, csv="rmse"),
-        Column("eager's RMSE", _ACCURACY(lambda it: it.eager_rmse), write=format.error,
+        Column("RMSE", _ACCURACY(lambda it: it.rmse), write=number_format.error, details=group, csv="rmse"),
+        Column("eager's RMSE", _ACCURACY(lambda it: it.eager_rmse), write=number_format.error,
                details=group, csv="eager_rmse"),
-        Column("RMSE after the last burst", _ACCURACY(lambda it: it.rmse_after), write=format.error, details=group),
-        Column("largest error", _ACCURACY(lambda it: it.max_abs_error), write=format.error,
+        Column("RMSE after the last burst", _ACCURACY(lambda it: it.rmse_after), write=number_format.error,
+               details=group),
+        Column("largest error", _ACCURACY(lambda it: it.max_abs_error), write=number_format.error,
                details=group, csv="max_abs_error"),
         Column("tolerances", tolerances, details=group),
     ]  # fmt: skip
@@ -389,18 +403,18 @@ def _placement() -> list[Column[CellJudgement]]:
         found = row.record.placement
         if found is None:
             return ""
-        elsewhere = format.first_names([one_line(name, NAME_LIMIT) for name in found.fallbacks])
-        shares = format.first_names(format.time_shares(found.time_share))
+        elsewhere = number_format.first_names([one_line(name, NAME_LIMIT) for name in found.fallbacks])
+        shares = number_format.first_names(number_format.time_shares(found.time_share))
         return "; ".join(part for part in (elsewhere, shares) if part)
 
     return [
         Column("placement", _PLACEMENT(lambda it: it.extent.value), note=note,
-               is_bad=is_bad, is_text=True, outputs=Output.MARKDOWN | Output.PAGE, details=group, csv="placement"),
+               is_bad=is_bad, is_text=True, surfaces=Surface.MARKDOWN | Surface.PAGE, details=group, csv="placement"),
         Column("engines", as_json(lambda found: found.engines), csv="engines", details=group,
                text=listed(lambda found: [f"{name} {count}" for name, count in found.engines.items()])),
         Column("elsewhere", listed(lambda found: found.fallbacks), csv="fallbacks", details=group),
         Column("time", as_json(lambda found: found.time_share), csv="time_share", details=group,
-               text=listed(lambda found: format.time_shares(found.time_share))),
+               text=listed(lambda found: number_format.time_shares(found.time_share))),
         Column("read from", listed(lambda found: found.evidence), details=group),
     ]  # fmt: skip
 

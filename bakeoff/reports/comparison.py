@@ -14,10 +14,10 @@ from bakeoff.judging.compare import CellChange, Comparison, Control, Outcome, Re
 from bakeoff.judging.environments import Bearing, Difference
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.text import one_line
-from bakeoff.reports import format, sentences
-from bakeoff.reports.column import Column, Ends, Output, Raw, shown_in
-from bakeoff.reports.format import NONE
+from bakeoff.reports import number_format, sentences
+from bakeoff.reports.column import Column, Ends, Raw, Surface, shown_in
 from bakeoff.reports.markdown import details, escape, table, table_of
+from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import listed
 
 COMMENT_LIMIT = 60_000
@@ -38,10 +38,12 @@ OUTCOME = Column[CellChange](
     lambda change: change.outcome.value,
     is_bad=lambda change: change.is_regression,
     is_text=True,
-    outputs=Output.MARKDOWN | Output.PAGE,
+    surfaces=Surface.MARKDOWN | Surface.PAGE,
 )
 
-CELL = Column[CellChange]("cell", lambda change: change.cell.label, is_text=True, outputs=Output.MARKDOWN | Output.PAGE)
+CELL = Column[CellChange](
+    "cell", lambda change: change.cell.label, is_text=True, surfaces=Surface.MARKDOWN | Surface.PAGE
+)
 
 BESIDE = "Building, memory, error"
 """The columns that no verdict is on. Markdown folds them away; none of them is ever a regression."""
@@ -51,23 +53,23 @@ def columns_of(cells: Sequence[CellChange]) -> list[Column[CellChange]]:
     """Return every column of these changes, in the order of reading."""
     is_one_contest = len({change.cell.contest_id for change in cells}) == 1
     baselines = listed([*dict.fromkeys(change.baseline for change in cells)])
-    both = Output.MARKDOWN | Output.PAGE
+    both = Surface.MARKDOWN | Surface.PAGE
     return [
         OUTCOME,
         CELL,
         Column("contest", lambda change: change.cell.title, is_text=True,
-               outputs=Output.NONE if is_one_contest else Output.MARKDOWN),
-        Column("base", lambda change: _median_ms(change.base), "ms", format.milliseconds, outputs=both),
-        Column("new", lambda change: _median_ms(change.new), "ms", format.milliseconds, outputs=both),
+               surfaces=Surface.NONE if is_one_contest else Surface.MARKDOWN),
+        Column("base", lambda change: _median_ms(change.base), "ms", number_format.milliseconds, surfaces=both),
+        Column("new", lambda change: _median_ms(change.new), "ms", number_format.milliseconds, surfaces=both),
         _change("latency", lambda change: change.raw),
         _change(f"relative to {baselines}", lambda change: change.normalised),
-        _between("build", "s", format.seconds, lambda record: record.build_s if record.phases else None),
-        _between("peak memory", "MiB", format.mebibytes, lambda record: format.peak_memory(record)[0]),
-        _between("relative RMSE", "", format.error, lambda r: r.accuracy.relative_rmse if r.accuracy else None),
+        _between("build", "s", number_format.seconds, lambda record: record.build_s if record.phases else None),
+        _between("peak memory", "MiB", number_format.mebibytes, lambda record: number_format.peak_memory(record)[0]),
+        _between("relative RMSE", "", number_format.error, lambda r: r.accuracy.relative_rmse if r.accuracy else None),
         Column("what else differs", lambda change: "; ".join(map(sentences.difference, change.differences)) or None,
                is_text=True, details=BESIDE),
         Column("why", lambda change: one_line(sentences.why(change), REASON_LIMIT) or None, is_text=True,
-               outputs=Output.MARKDOWN),
+               surfaces=Surface.MARKDOWN),
     ]  # fmt: skip
 
 
@@ -81,7 +83,7 @@ def _change(heading: str, read: Callable[[CellChange], Change | None]) -> Column
         return (found.ci95.low - 1, found.ci95.high - 1) if found and found.ci95 else None
 
     return Column(heading, lambda change: found.value - 1 if (found := read(change)) else None, "%", _signed_percent,
-                  interval=ends, outputs=Output.MARKDOWN | Output.PAGE)  # fmt: skip
+                  interval=ends, surfaces=Surface.MARKDOWN | Surface.PAGE)  # fmt: skip
 
 
 def _between(heading: str, unit: str, write: Callable[[Any], str], read: Callable[[Record], Raw]) -> Column[CellChange]:
@@ -93,7 +95,7 @@ def _between(heading: str, unit: str, write: Callable[[Any], str], read: Callabl
         return new if base == new else f"{base} → {new}"
 
     return Column(heading, lambda change: read(change.new) if change.new else None, unit, text=text,
-                  outputs=Output.PAGE, details=BESIDE)  # fmt: skip
+                  surfaces=Surface.PAGE, details=BESIDE)  # fmt: skip
 
 
 def to_markdown(comparison: Comparison, folds: bool = True) -> str:
@@ -133,13 +135,13 @@ def _table_per_contest(cells: Sequence[CellChange]) -> list[str]:
 
 
 def _table(cells: Sequence[CellChange]) -> str:
-    return table_of(shown_in(Output.MARKDOWN, columns_of(cells), cells), cells)
+    return table_of(shown_in(Surface.MARKDOWN, columns_of(cells), cells), cells)
 
 
 def _beside_latency(cells: Sequence[CellChange]) -> str:
     measured = [change for change in cells if change.base and change.new]
     columns = columns_of(cells)
-    names = [column for column in columns if column is CELL or (column.heading == "contest" and column.outputs)]
+    names = [column for column in columns if column is CELL or (column.heading == "contest" and column.surfaces)]
     return table_of([*names, *(column for column in columns if column.details)], measured) if measured else ""
 
 

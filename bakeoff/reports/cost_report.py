@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, BreakEven, Cheapest, Leg, Line, Outcome, Start
 from bakeoff.judging.judgement import ContestJudgement
-from bakeoff.reports import format
-from bakeoff.reports.column import Output, shown_in
+from bakeoff.reports import number_format
+from bakeoff.reports.column import Surface, shown_in
 from bakeoff.reports.columns import columns_of
-from bakeoff.reports.format import NONE, NOT_ESTABLISHED
+from bakeoff.reports.number_format import NONE, NOT_ESTABLISHED
 from bakeoff.reports.tables import Table
 
 WARM_UP_CALLS = 5
@@ -64,12 +64,14 @@ def doubt_of(leg: Leg) -> str:
     if leg.crossing and not leg.crossing.is_established:
         return f" ({NOT_ESTABLISHED})"
     rivals = [line.label for line in leg.rivals]
-    return f" (or {format.first_names(rivals, shown=3)}: {NOT_ESTABLISHED})" if rivals else ""
+    return f" (or {number_format.first_names(rivals, shown=3)}: {NOT_ESTABLISHED})" if rivals else ""
 
 
 def outcome_sentence(outcome: Outcome) -> str:
     """Return a text such as `onnx wins, 1.63x overall, 2.26x steady; pays from call 15 on`."""
-    speeds = f"{format.ratio(outcome.total_speedup)}x overall, {format.ratio(outcome.steady.value)}x steady"
+    speeds = (
+        f"{number_format.ratio(outcome.total_speedup)}x overall, {number_format.ratio(outcome.steady.value)}x steady"
+    )
     pays = _when_it_pays(outcome.break_even)
     if outcome.winner == outcome.label:
         return f"{outcome.label} wins, {speeds}; {pays}"
@@ -81,7 +83,7 @@ def outcome_sentence(outcome: Outcome) -> str:
 
 def _start_table(contest: ContestJudgement) -> Table:
     rows = [row for row in contest.cells if row.record.latency and row.record.phases]
-    name, *columns = shown_in(Output.STARTS, columns_of([contest]), rows)
+    name, *columns = shown_in(Surface.STARTS, columns_of([contest]), rows)
     return Table(
         title="Cold and warm start" if "warm" in _starts(contest) else "Cold start",
         text_columns=[name.heading],
@@ -99,7 +101,8 @@ def _cheapest_table(contest: ContestJudgement) -> Table:
         text_columns=["calls", *(f"from a {start} start" for start in starts)],
         number_columns=[],
         rows=[
-            [format.count(calls), *map(_spell_cheapest, found)] for calls, *found in zip(HORIZON, *columns, strict=True)
+            [number_format.count(calls), *map(_spell_cheapest, found)]
+            for calls, *found in zip(HORIZON, *columns, strict=True)
         ],
         is_folded=True,
     )
@@ -108,10 +111,10 @@ def _cheapest_table(contest: ContestJudgement) -> Table:
 def _spell_cheapest(found: Cheapest | None) -> str:
     if found is None:
         return NONE
-    text = f"{found.line.label}, {format.seconds(found.line.total_s(found.calls))} s"
+    text = f"{found.line.label}, {number_format.seconds(found.line.total_s(found.calls))} s"
     if not found.rivals:
         return text
-    rivals = format.first_names([line.label for line in found.rivals], shown=3)
+    rivals = number_format.first_names([line.label for line in found.rivals], shown=3)
     return f"{text} (or {rivals}: {NOT_ESTABLISHED})"
 
 
@@ -135,8 +138,8 @@ def _spent_table(contest: ContestJudgement, calls: int) -> Table:
     rows = []
     for start, line in lines:
         pays = contest.costs.break_even(line.label, contest.baseline, start) if contest.baseline else None
-        parts = map(format.seconds, _parts_s(line, calls))
-        rows.append([line.label, start, *parts, format.break_even_with_interval(pays)])
+        parts = map(number_format.seconds, _parts_s(line, calls))
+        rows.append([line.label, start, *parts, number_format.break_even_with_interval(pays)])
     return Table(
         title=f"What {_number_of_calls(calls)} take, {min(calls, WARM_UP_CALLS)} of them warm-up",
         text_columns=["backend", "start"],
@@ -153,7 +156,7 @@ def _parts_s(line: Line, calls: int) -> tuple[float, float, float]:
 
 def _spent(line: Line, calls: int) -> str:
     """Return a text such as `1.9 s (1.8 warm-up, 0.1 steady)`."""
-    warm_up, steady, total = map(format.seconds, _parts_s(line, calls))
+    warm_up, steady, total = map(number_format.seconds, _parts_s(line, calls))
     return f"{total} s ({warm_up} warm-up, {steady} steady)"
 
 
@@ -170,13 +173,13 @@ def _outcome_numbers(outcome: Outcome) -> list[str]:
     steady = outcome.steady
     return [
         _signed_seconds(outcome.overhead_s),
-        f"{format.ratio(steady.value)}x {format.ratio_interval(steady.ci95)}".rstrip(),
-        f"{format.ratio(outcome.total_speedup)}x",
+        f"{number_format.ratio(steady.value)}x {number_format.ratio_interval(steady.ci95)}".rstrip(),
+        f"{number_format.ratio(outcome.total_speedup)}x",
     ]
 
 
 def _signed_seconds(value_s: float) -> str:
-    return f"{'-' if value_s < 0 else ''}{format.seconds(abs(value_s))}"
+    return f"{'-' if value_s < 0 else ''}{number_format.seconds(abs(value_s))}"
 
 
 def _break_even_tables(contest: ContestJudgement) -> list[Table]:
@@ -195,7 +198,7 @@ def _one_against_another(contest: ContestJudgement, ours: str, theirs: str, star
     found, reverse = contest.costs.break_even(ours, theirs, start), contest.costs.break_even(theirs, ours, start)
     if found and found.is_established and found.calls is None and reverse and reverse.calls:
         return f"up to {reverse.calls - 1:,}"
-    return format.break_even_with_interval(found)
+    return number_format.break_even_with_interval(found)
 
 
 def _who_is_cheapest(contest: ContestJudgement, start: Start) -> str:
@@ -213,7 +216,7 @@ def _who_is_cheapest(contest: ContestJudgement, start: Start) -> str:
 def _from_when(leg: Leg) -> str:
     if leg.crossing is None or not leg.crossing.is_established:
         return f"from about call {leg.first_call:,} on"
-    return f"from call {format.break_even_with_interval(leg.crossing)} on"
+    return f"from call {number_format.break_even_with_interval(leg.crossing)} on"
 
 
 def _what_nothing_dominates(contest: ContestJudgement) -> str:

@@ -10,7 +10,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports.column import Raw
 from bakeoff.reports.columns import columns_of
-from bakeoff.reports.format import MEBIBYTE
+from bakeoff.reports.number_format import MEBIBYTE
 from bakeoff.reports.suite_csv import dynamo_rows, suite_rows
 
 Row = dict[str, Raw]

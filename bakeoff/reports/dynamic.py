@@ -7,9 +7,9 @@ from functools import partial
 from bakeoff.judging.dynamic import DynamicBuild, DynamicRange
 from bakeoff.records.schema import Status
 from bakeoff.records.text import one_line
-from bakeoff.reports import format
-from bakeoff.reports.column import Column, Ends, Output
-from bakeoff.reports.format import NONE
+from bakeoff.reports import number_format
+from bakeoff.reports.column import Column, Ends, Surface
+from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import listed
 
 REASON_LIMIT = 100
@@ -29,7 +29,7 @@ def finding(found: DynamicRange) -> str:
     """Say with which backends one build is called slower than builds for each size, and by how much at most."""
     if not any(build.costs for build in found.builds):
         return "no dynamic build was measured"
-    slower = [f"{build.configuration} ({format.ratio(max(costs))}x)" for build in found.builds
+    slower = [f"{build.configuration} ({number_format.ratio(max(costs))}x)" for build in found.builds
               if (costs := build.called_costs)]  # fmt: skip
     return f"one build is slower with {listed(slower)}" if slower else "with no backend is one build called slower"
 
@@ -41,27 +41,27 @@ def columns_of(found: DynamicRange) -> list[Column[DynamicBuild]]:
             name,
             partial(_cost, place=place),
             "ms",
-            format.ratio,
+            number_format.ratio,
             text=partial(_text, place=place),
             interval=partial(_ends, place=place),
-            outputs=Output.ALL,
+            surfaces=Surface.ALL,
         )
         for place, name in enumerate(found.names)
     ]
     every = f"built for each of {len(points)}"
     return [
-        Column("backend", lambda build: build.configuration, write=one_line, is_text=True, outputs=Output.ALL),
+        Column("backend", lambda build: build.configuration, write=one_line, is_text=True, surfaces=Surface.ALL),
         *points,
-        Column("built once", lambda build: build.build_s, "s", format.seconds, outputs=Output.ALL),
-        Column(every, lambda build: build.builds_s, "s", format.seconds, outputs=Output.ALL),
+        Column("built once", lambda build: build.build_s, "s", number_format.seconds, surfaces=Surface.ALL),
+        Column(every, lambda build: build.builds_s, "s", number_format.seconds, surfaces=Surface.ALL),
         Column(
             "recompiled",
             lambda build: len(build.recompiled) if build.build_s is not None else None,
             note=lambda build: one_line("; ".join(dict.fromkeys(build.recompiled)), REASON_LIMIT),
-            outputs=Output.ALL,
+            surfaces=Surface.ALL,
             is_bad=lambda build: bool(build.recompiled),
         ),
-        Column("one build serves", serves, is_text=True, outputs=Output.ALL, note=_why_not),
+        Column("one build serves", serves, is_text=True, surfaces=Surface.ALL, note=_why_not),
     ]
 
 
@@ -91,9 +91,9 @@ def _text(build: DynamicBuild, place: int) -> str:
     point = build.points[place]
     cell = point.dynamic or point.alone
     if cell is None or cell.latency is None or cell.record.status is not Status.OK:
-        return format.ending(cell.record) if cell else NONE
-    latency = format.milliseconds(cell.latency.median_ms)
-    return latency if (cost := _cost(build, place)) is None else f"{latency}, {format.ratio(cost)}x"
+        return number_format.ending(cell.record) if cell else NONE
+    latency = number_format.milliseconds(cell.latency.median_ms)
+    return latency if (cost := _cost(build, place)) is None else f"{latency}, {number_format.ratio(cost)}x"
 
 
 def _ends(build: DynamicBuild, place: int) -> Ends | None:

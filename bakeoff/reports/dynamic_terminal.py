@@ -10,7 +10,7 @@ from rich.text import Text
 from bakeoff.judging.dynamic import DynamicRange
 from bakeoff.records.text import one_line
 from bakeoff.reports import dynamic
-from bakeoff.reports.column import Output, shown_in
+from bakeoff.reports.column import Surface, shown_in
 from bakeoff.reports.terminal_parts import heading_of, print_wrapped
 
 
@@ -18,7 +18,7 @@ def print_dynamic_range(found: DynamicRange, console: Console) -> None:
     """Print what one build for a range of sizes costs, and why builds were compiled again or serve no size."""
     console.print(Text(one_line(dynamic.title(found)), style="bold"), soft_wrap=True)
     console.print(Text(f"{dynamic.finding(found)}. {dynamic.NOTE}"), highlight=False)
-    columns = shown_in(Output.TERMINAL, dynamic.columns_of(found), found.builds)
+    columns = shown_in(Surface.TERMINAL, dynamic.columns_of(found), found.builds)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for column in columns:
         table.add_column(Text(heading_of(column)), justify="left" if column.is_text else "right")

@@ -20,7 +20,7 @@ from bakeoff.judging.suites import Suite
 from bakeoff.judging.sweeps import Sweep
 from bakeoff.records.schema import Report
 from bakeoff.records.text import one_line
-from bakeoff.reports import format
+from bakeoff.reports import number_format
 from bakeoff.reports.cost_report import doubt_of
 
 NEAR = 1.1
@@ -37,7 +37,7 @@ def so_far(text: str, *reports: Report) -> str:
 
 def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> dict[str, str]:
     """Return what stands above several charts of one kind, by the name of the chart."""
-    over = f"over {format.first_names(list(dict.fromkeys(sweep.dimension for sweep in sweeps)), shown=3)}"
+    over = f"over {number_format.first_names(list(dict.fromkeys(sweep.dimension for sweep in sweeps)), shown=3)}"
     return {
         "load": "latency against the rate of requests",
         "latency": _latency_over_all(contests),
@@ -81,8 +81,8 @@ def latency(contest: ContestJudgement) -> str:
         return f"{_short(best.label)} leads on {model}, {_listed(contest.open_labels)} not decided"
     fastest = f"{_short(best.label)} is fastest on {model}"
     if best.speedup and is_faster(best):
-        return f"{fastest}: {format.ratio(best.speedup.value)}x {contest.baseline}"
-    return f"{fastest}: {format.ratio(contest.lead.value)}x {one_line(contest.runner_up or '', 22)}"
+        return f"{fastest}: {number_format.ratio(best.speedup.value)}x {contest.baseline}"
+    return f"{fastest}: {number_format.ratio(contest.lead.value)}x {one_line(contest.runner_up or '', 22)}"
 
 
 def speedup(contest: ContestJudgement) -> str:
@@ -106,7 +106,7 @@ def phases(contest: ContestJudgement) -> str:
     answered = [cell for cell in contest.cells if cell.latency and cell.record.phases] or contest.cells
     totals_s = {cell.label: sum(phase.seconds for phase in cell.record.phases_until_first_answer) for cell in answered}
     slowest = max(totals_s, key=lambda label: totals_s[label])
-    return f"{_short(slowest)} takes longest: {format.seconds(totals_s[slowest])} s"
+    return f"{_short(slowest)} takes longest: {number_format.seconds(totals_s[slowest])} s"
 
 
 def samples(contest: ContestJudgement) -> str:
@@ -121,8 +121,8 @@ def samples(contest: ContestJudgement) -> str:
     widest = max(spreads, key=lambda label: spreads[label])
     ends = contest.distributions.by_label[widest]
     return (
-        f"{_short(widest)}'s calls spread most: {format.milliseconds(ends.low_ms)} to "
-        f"{format.milliseconds(ends.high_ms)} ms"
+        f"{_short(widest)}'s calls spread most: {number_format.milliseconds(ends.low_ms)} to "
+        f"{number_format.milliseconds(ends.high_ms)} ms"
     )
 
 
@@ -135,13 +135,13 @@ def drift(turns: Mapping[str, Sequence[Sequence[Turn]]]) -> str:
             spreads[label] = max(medians) / min(medians) - 1
     if spreads:
         label = max(spreads, key=lambda label: spreads[label])
-        return f"{_short(label)}'s processes differ most, by {format.percent(spreads[label])} %"
+        return f"{_short(label)}'s processes differ most, by {number_format.percent(spreads[label])} %"
     widths = {
         label: float(np.ptp([turn.deviation for process in processes for turn in process]))
         for label, processes in turns.items()
     }
     label = max(widths, key=lambda label: widths[label])
-    return f"{_short(label)} moved most over the rounds, within {format.percent(widths[label])} %"
+    return f"{_short(label)} moved most over the rounds, within {number_format.percent(widths[label])} %"
 
 
 def roofline(contest: ContestJudgement) -> str:
@@ -152,8 +152,10 @@ def roofline(contest: ContestJudgement) -> str:
         return "no ranked cell can be held against the floor"
     who = _short(contest.winner) if contest.winner else "the lowest latency"
     if share > 1:
-        return f"the ceilings do not bound this model: {who} reaches {format.percent(share)} % of the floor's speed"
-    return f"{who} reaches {format.percent(share)} % of the floor's speed"
+        return (
+            f"the ceilings do not bound this model: {who} reaches {number_format.percent(share)} % of the floor's speed"
+        )
+    return f"{who} reaches {number_format.percent(share)} % of the floor's speed"
 
 
 def costs(contest: ContestJudgement, start: Start) -> str:
@@ -174,8 +176,8 @@ def cheapest(contest: ContestJudgement, start: Start, calls: int) -> str:
     number = f"{calls:,} call{'s' if calls > 1 else ''} from a {start} start"
     if found is None:
         return f"{number}: nobody can be ranked"
-    least = f"{found.line.label} costs least, {format.seconds(found.line.total_s(calls))} s"
-    rivals = format.first_names([line.label for line in found.rivals], shown=3)
+    least = f"{found.line.label} costs least, {number_format.seconds(found.line.total_s(calls))} s"
+    rivals = number_format.first_names([line.label for line in found.rivals], shown=3)
     return f"{number}: {least}{f' (or {rivals}: not established)' if rivals else ''}"
 
 
@@ -204,7 +206,7 @@ def profile(suite: Suite) -> str:
     most = max(shares.values())
     best = [label for label, share in shares.items() if share == most]
     number = suite.rows[0].profile.contests
-    near = f"within {format.percent(NEAR - 1)} % of the best"
+    near = f"within {number_format.percent(NEAR - 1)} % of the best"
     return f"{_listed(best)} {_is(best)} {near} on {round(most * number)} of {number}"
 
 
@@ -222,7 +224,7 @@ def history(medians_ms: Mapping[str, Sequence[float]]) -> str:
     if not moves:
         return "One run"
     label = max(moves, key=lambda label: abs(math.log(moves[label])))
-    return f"{_short(label)} moved most, to {format.ratio(moves[label])}x its first latency"
+    return f"{_short(label)} moved most, to {number_format.ratio(moves[label])}x its first latency"
 
 
 def has_ratio(contest: ContestJudgement) -> bool:
@@ -241,7 +243,7 @@ def _facts(contest: ContestJudgement) -> list[str]:
 def _gain(contest: ContestJudgement) -> str:
     best = contest.best
     if best and best.speedup and contest.winner and not contest.unstable and is_faster(best):
-        return f"{_short(best.label)} {format.ratio(best.speedup.value)}x {contest.baseline}"
+        return f"{_short(best.label)} {number_format.ratio(best.speedup.value)}x {contest.baseline}"
     return "no winner over eager"
 
 
@@ -256,7 +258,7 @@ def _speedup_over_all(contests: Sequence[ContestJudgement]) -> str:
     gains = [cell.speedup.value for cell in decided if cell.speedup and is_faster(cell)]
     if not gains:
         return "speed-up: no contest has a sure winner over eager"
-    reach = " to ".join(dict.fromkeys(f"{format.ratio(gain)}x" for gain in (min(gains), max(gains))))
+    reach = " to ".join(dict.fromkeys(f"{number_format.ratio(gain)}x" for gain in (min(gains), max(gains))))
     return f"the winner is faster than eager in {len(gains)} of {len(contests)} contests, {reach}"
 
 

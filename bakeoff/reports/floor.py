@@ -5,7 +5,7 @@ from __future__ import annotations
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.records.schema import DECODE, KernelTimes
 from bakeoff.records.text import one_line, spell_ms
-from bakeoff.reports import format
+from bakeoff.reports import number_format
 from bakeoff.reports.words import percent
 
 NAME_LENGTH = 60
@@ -27,12 +27,12 @@ def _shortfall(cell: CellJudgement) -> str:
     told = f"{one_line(cell.label)} reaches {percent(roofline.share)} of the floor"
     if waits_ms > excess_ms:
         return (
-            f"{told}: the GPU works in {format.milliseconds(times.busy_ms)} of {spell_ms(latency.median_ms)}, "
+            f"{told}: the GPU works in {number_format.milliseconds(times.busy_ms)} of {spell_ms(latency.median_ms)}, "
             f"and waits for the host between {times.kernels:,.0f} kernels."
         )
     return (
         f"{told}: its {times.kernels:,.0f} kernels take {spell_ms(times.busy_ms)}, "
-        f"{format.ratio(times.busy_ms / roofline.floor_ms)} times the floor; {longest(times)}."
+        f"{number_format.ratio(times.busy_ms / roofline.floor_ms)} times the floor; {longest(times)}."
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated
-from bakeoff.reports import format
-from bakeoff.reports.column import Column, Output, Raw, shown_in
-from bakeoff.reports.format import NONE
+from bakeoff.reports import number_format
+from bakeoff.reports.column import Column, Raw, Surface, shown_in
+from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Table, table_of
 from bakeoff.reports.words import listed
 
@@ -24,24 +24,24 @@ def columns_of(generation: Generation) -> list[Column[GeneratingCell]]:
 
     return [
         Column("rank", lambda cell: cell.rank, csv="rank"),
-        Column("backend", lambda cell: cell.label, is_text=True, outputs=Output.ALL, csv="backend"),
+        Column("backend", lambda cell: cell.label, is_text=True, surfaces=Surface.ALL, csv="backend"),
         Column("first", lambda cell: cell.prefill.latency.median_ms if cell.prefill.latency else None, "ms",
-               format.milliseconds, outputs=Output.ALL, csv="first_token_ms"),
+               number_format.milliseconds, surfaces=Surface.ALL, csv="first_token_ms"),
         Column("further", lambda cell: cell.decode.latency.median_ms if cell.decode.latency else None, "ms",
-               format.milliseconds, outputs=Output.ALL, csv="further_token_ms"),
-        Column("decoded", lambda cell: cell.tokens_per_s, "tokens/s", format.rate, outputs=Output.ALL,
+               number_format.milliseconds, surfaces=Surface.ALL, csv="further_token_ms"),
+        Column("decoded", lambda cell: cell.tokens_per_s, "tokens/s", number_format.rate, surfaces=Surface.ALL,
                csv="tokens_per_s"),
-        Column("of floor", share, "%", format.percent, outputs=Output.ALL, csv="decode_floor_share"),
-        Column("all", lambda cell: cell.total_ms, "ms", format.milliseconds, outputs=Output.ALL,
+        Column("of floor", share, "%", number_format.percent, surfaces=Surface.ALL, csv="decode_floor_share"),
+        Column("all", lambda cell: cell.total_ms, "ms", number_format.milliseconds, surfaces=Surface.ALL,
                csv="generation_ms"),
         Column("speed-up", lambda cell: cell.speedup.value if cell.speedup else None, f"x {generation.baseline}",
-               format.ratio, interval=speedup, outputs=Output.ALL, csv="speedup"),
-        Column("pays after", lambda cell: cell.pays_after_tokens, "tokens", format.count, outputs=Output.ALL,
+               number_format.ratio, interval=speedup, surfaces=Surface.ALL, csv="speedup"),
+        Column("pays after", lambda cell: cell.pays_after_tokens, "tokens", number_format.count, surfaces=Surface.ALL,
                csv="pays_after_tokens"),
         Column("caches", lambda cell: str(cell.decode.record.settings.get("caches", "")) or None, is_text=True,
-               outputs=Output.ALL, csv="caches"),
+               surfaces=Surface.ALL, csv="caches"),
         Column("as eager's", lambda cell: cell.generated.agreed if cell.generated else None,
-               text=lambda cell: _agreement(cell.generated), is_text=True, outputs=Output.ALL, csv="tokens_agreed"),
+               text=lambda cell: _agreement(cell.generated), is_text=True, surfaces=Surface.ALL, csv="tokens_agreed"),
     ]  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def tables(contest: ContestJudgement) -> list[Table]:
     """Return the table of whole generations, and that of memory if several contexts were decoded."""
     if (generation := contest.generation) is None or not generation.cells:
         return []
-    columns = shown_in(Output.ALL, columns_of(generation), generation.cells)
+    columns = shown_in(Surface.ALL, columns_of(generation), generation.cells)
     found = [table_of(f"Whole generations: {_sizes(generation)}", columns, generation.cells)]
     if len(generation.peak_bytes) > 1:
         found.append(_memory(generation))
@@ -76,13 +76,13 @@ def sentences(contest: ContestJudgement) -> list[str]:
     if not generation.cells:
         return ["No backend is ranked in both prefill and decode, so no whole generation is judged."]
     best, tied = generation.cells[0], generation.tied
-    what = f"{_sizes(generation)} in {format.milliseconds(best.total_ms)} ms"
+    what = f"{_sizes(generation)} in {number_format.milliseconds(best.total_ms)} ms"
     if len(tied) > 1:
         told = f"{listed(tied)} tie at whole generations: {best.label} generates {what}"
     else:
         told = f"{best.label} generates {what}"
     if best.speedup and best.label != generation.baseline:
-        told += f", {format.ratio(best.speedup.value)}x {generation.baseline}"
+        told += f", {number_format.ratio(best.speedup.value)}x {generation.baseline}"
     differing = [cell for cell in generation.cells if cell.generated and cell.generated.margin is not None]
     return [
         f"{told}.",
@@ -117,7 +117,7 @@ def _memory(generation: Generation) -> Table:
     """Return the peak memory of decoding for each context."""
     contexts = list(generation.peak_bytes)
     rows = [
-        [cell.label, *(format.mebibytes(generation.peak_bytes[context].get(cell.label)) for context in contexts)]
+        [cell.label, *(number_format.mebibytes(generation.peak_bytes[context].get(cell.label)) for context in contexts)]
         for cell in generation.cells
     ]
     headings = [f"{context} rows (MiB)" for context in contexts]

@@ -12,10 +12,10 @@ from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.records.text import one_line
-from bakeoff.reports import format
+from bakeoff.reports import number_format
 from bakeoff.reports.charts import draw_history
-from bakeoff.reports.format import NONE
 from bakeoff.reports.markdown import details, escape, table
+from bakeoff.reports.number_format import NONE
 
 HISTORY_MD = "history.md"
 
@@ -109,7 +109,7 @@ def _median(record: Record | None) -> str:
     """Return the median of a cell; if it failed, with what it ended as."""
     if record is None:
         return NONE
-    median = format.median(record.latency) if record.latency else ""
+    median = number_format.median(record.latency) if record.latency else ""
     if record.status.is_failure:
         return f"{median} **{record.status}**".strip()
     return median or (NONE if record.status is Status.OK else record.status.value)

@@ -11,7 +11,7 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Cell, Record, Report, Status
 from bakeoff.records.text import visible
 from bakeoff.reports import comparison as comparisons
-from bakeoff.reports import format, sentences
+from bakeoff.reports import number_format, sentences
 
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -39,14 +39,14 @@ def of_comparison(compared: Comparison, fail_on: Collection[str]) -> str:
 def _case_of(record: Record) -> ElementTree.Element:
     case = _case(record.cell, record.elapsed_s)
     if record.latency:
-        _add(case, "system-out", text=f"median {format.median(record.latency)} ms")
+        _add(case, "system-out", text=f"median {number_format.median(record.latency)} ms")
     if record.status is Status.OK:
         return case
     if record.status.is_absence and not record.asked_by_name:
         _add(case, "skipped", record.status.value, record.reason)
     else:
         is_wrong = record.status in _WRONG or record.status.is_absence
-        _add(case, "failure" if is_wrong else "error", format.ending(record), record.reason, record.log_tail)
+        _add(case, "failure" if is_wrong else "error", number_format.ending(record), record.reason, record.log_tail)
     return case
 
 

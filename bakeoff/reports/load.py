@@ -17,9 +17,9 @@ from bakeoff.judging.load import (
     SoakMissed,
 )
 from bakeoff.records.load import ServingSettings
-from bakeoff.reports import format
-from bakeoff.reports.column import Column, Output, Raw, shown_in
-from bakeoff.reports.format import NONE
+from bakeoff.reports import number_format
+from bakeoff.reports.column import Column, Raw, Surface, shown_in
+from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Table, table_of
 from bakeoff.reports.words import listed
 
@@ -38,28 +38,28 @@ def columns_of(load: LoadJudgement) -> list[Column[LoadedCell]]:
         return (cell.interval.low, cell.interval.high) if cell.interval else None
 
     return [
-        Column("rank", lambda cell: cell.rank, outputs=Output.ALL, csv="rank"),
-        Column("backend", lambda cell: cell.label, is_text=True, outputs=Output.ALL, csv="backend"),
+        Column("rank", lambda cell: cell.rank, surfaces=Surface.ALL, csv="rank"),
+        Column("backend", lambda cell: cell.label, is_text=True, surfaces=Surface.ALL, csv="backend"),
         Column("requests" if is_rate else "median latency", lambda cell: cell.value, "1/s" if is_rate else "ms",
-               rate if is_rate else format.milliseconds, interval=ends, outputs=Output.ALL,
+               rate if is_rate else number_format.milliseconds, interval=ends, surfaces=Surface.ALL,
                csv="requests_per_s" if is_rate else "median_ms", csv_interval=("ci95_low", "ci95_high")),
-        Column("median over the soak", lambda cell: cell.soak and cell.soak.p50_ms, "ms", format.milliseconds,
-               outputs=Output.ALL, csv="soak_p50_ms"),
+        Column("median over the soak", lambda cell: cell.soak and cell.soak.p50_ms, "ms", number_format.milliseconds,
+               surfaces=Surface.ALL, csv="soak_p50_ms"),
         Column(f"{of} over the soak", lambda cell: cell.soak and (cell.soak.objective_ms or cell.soak.p99_ms), "ms",
-               format.milliseconds, outputs=Output.ALL, csv="soak_percentile_ms"),
+               number_format.milliseconds, surfaces=Surface.ALL, csv="soak_percentile_ms"),
         Column("drift", lambda cell: cell.soak and cell.soak.drift, "%", lambda share: f"{100 * share:+.1f}",
-               outputs=Output.ALL, csv="soak_drift"),
-        Column("memory", lambda cell: cell.soak and cell.soak.resident_bytes, "MiB", format.mebibytes,
-               outputs=Output.ALL, csv="resident_bytes"),
-        Column("device memory", lambda cell: cell.soak and cell.soak.device_bytes, "MiB", format.mebibytes,
-               outputs=Output.ALL, csv="device_bytes"),
+               surfaces=Surface.ALL, csv="soak_drift"),
+        Column("memory", lambda cell: cell.soak and cell.soak.resident_bytes, "MiB", number_format.mebibytes,
+               surfaces=Surface.ALL, csv="resident_bytes"),
+        Column("device memory", lambda cell: cell.soak and cell.soak.device_bytes, "MiB", number_format.mebibytes,
+               surfaces=Surface.ALL, csv="device_bytes"),
         Column("energy of a million", lambda cell: cell.soak and cell.soak.joules_per_million, "Wh",
-               lambda joules: f"{joules / WATT_HOUR_J:.3g}", outputs=Output.ALL, csv="joules_per_million"),
+               lambda joules: f"{joules / WATT_HOUR_J:.3g}", surfaces=Surface.ALL, csv="joules_per_million"),
         Column("price of a million", lambda cell: cell.price_per_million, "", lambda price: f"{price:.3g}",
-               outputs=Output.ALL, csv="price_per_million"),
+               surfaces=Surface.ALL, csv="price_per_million"),
         Column("serves with", lambda cell: settings(cell.load.settings) if cell.load.settings else None,
                text=lambda cell: settings(cell.load.settings) if cell.load.settings else cell.load.reason or NONE,
-               is_text=True, outputs=Output.ALL, csv="settings"),
+               is_text=True, surfaces=Surface.ALL, csv="settings"),
     ]  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def tables(contest: ContestJudgement) -> list[Table]:
     """Return the table of what each cell carries, and the table of the settings that were tried."""
     if (load := contest.load) is None:
         return []
-    columns = shown_in(Output.ALL, columns_of(load), load.cells)
+    columns = shown_in(Surface.ALL, columns_of(load), load.cells)
     tried = [
         [cell.label, settings(one.settings), NONE if one.value is None else _value(load, one.value), one.reason]
         for cell in load.cells
@@ -156,17 +156,20 @@ def doubt(doubt: LoadDoubt) -> str:
                 "may be its limit."
             )
         case SoakMissed():
-            was = f"{format.milliseconds(doubt.value_ms)} ms over {format.seconds(doubt.seconds)} s at the rate found"
+            value_ms, lasted_s = number_format.milliseconds(doubt.value_ms), number_format.seconds(doubt.seconds)
+            was = f"{value_ms} ms over {lasted_s} s at the rate found"
             if doubt.lower and doubt.lower.objective_ms:
-                lower = f"{format.milliseconds(doubt.lower.objective_ms)} ms at {rate(doubt.lower.rate)} requests/s"
+                lower = (
+                    f"{number_format.milliseconds(doubt.lower.objective_ms)} ms at {rate(doubt.lower.rate)} requests/s"
+                )
                 was = f"{was}, and {lower}"
             return f"{doubt.label} does not hold the objective for long: it was {was}."
         case LatencyDrifted():
             return f"{doubt.label}'s time for a request changed by {100 * doubt.share:+.0f} % over the soak."
         case ShortWindows():
             return (
-                f"{doubt.label}'s windows lasted {format.seconds(doubt.seconds)} s, in which no long queue can grow: "
-                "its rate may be up to 18 % too high."
+                f"{doubt.label}'s windows lasted {number_format.seconds(doubt.seconds)} s, in which no long queue can "
+                "grow: its rate may be up to 18 % too high."
             )
         case RequestsFailed():
             return f"{doubt.label} failed {doubt.failed} of {doubt.requests:,} requests under load: {doubt.example}."
@@ -200,7 +203,7 @@ def _with_interval(load: LoadJudgement, cell: LoadedCell, unit: bool = True) -> 
 
 
 def _value(load: LoadJudgement, value: float, unit: bool = True) -> str:
-    text = rate(value) if load.scenario.spec.is_rate else format.milliseconds(value)
+    text = rate(value) if load.scenario.spec.is_rate else number_format.milliseconds(value)
     return f"{text} {load.scenario.spec.unit}" if unit else text
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.records.schema import Environment, Gpu, Record, Report
 from bakeoff.records.text import one_line
-from bakeoff.reports import format
-from bakeoff.reports.format import MEBIBYTE
+from bakeoff.reports import number_format
+from bakeoff.reports.number_format import MEBIBYTE
 
 
 def environment_facts(found: Environment) -> dict[str, str]:
@@ -23,7 +23,7 @@ def environment_facts(found: Environment) -> dict[str, str]:
         "CPU": found.cpu,
         "cores (physical / logical / usable)": " / ".join("?" if core is None else str(core) for core in cores),
         "governor": found.governor,
-        "memory (MiB)": format.mebibytes(found.memory_bytes) if found.memory_bytes else None,
+        "memory (MiB)": number_format.mebibytes(found.memory_bytes) if found.memory_bytes else None,
         "torch threads": found.torch_threads,
         **{f"GPU {gpu.index}": _gpu(gpu) for gpu in found.gpus},
         "CUDA": found.cuda,
@@ -88,20 +88,21 @@ def tensor_core_rates(contest: ContestJudgement) -> str:
     nominal = roofline.tensor_cores
     of_product = roofline.ceiling_flops_per_s / nominal.flops_per_s
     text = (
-        f"{format.quantity(nominal.flops_per_s, 'FLOP/s')} nominally, at the highest clock of "
-        f"{nominal.sm_clock_mhz / 1e3:.2f} GHz; a large product reaches {format.percent(of_product)} % of that"
+        f"{number_format.quantity(nominal.flops_per_s, 'FLOP/s')} nominally, at the highest clock of "
+        f"{nominal.sm_clock_mhz / 1e3:.2f} GHz; a large product reaches {number_format.percent(of_product)} % of that"
     )
     if best is None or best.record.roofline is None or best.record.roofline.share is None:
         return text
     # the contest is bound by compute, so that a share of the floor is one of the product's rate
-    reached = f"{format.percent(best.record.roofline.share * of_product)} % ({format.achieved_rate(best.record)})"
+    share = number_format.percent(best.record.roofline.share * of_product)
+    reached = f"{share} % ({number_format.achieved_rate(best.record)})"
     return f"{text}, {one_line(best.label)} {reached}"
 
 
 def method_notes(report: Report) -> list[str]:
     """Say how it was measured, in addition to the notes of the report."""
     lines = [
-        f"Made {report.created_at} in {format.seconds(report.elapsed_s)} s; schema {report.schema_version}.",
+        f"Made {report.created_at} in {number_format.seconds(report.elapsed_s)} s; schema {report.schema_version}.",
         "All latencies and ratios of a contest come from one fit of the rounds that its cells shared. Intervals are "
         "over processes.",
         "A percentile that the sample is too small to hold is n/a; no sample is deleted as an outlier.",

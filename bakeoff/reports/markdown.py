@@ -21,17 +21,17 @@ from bakeoff.reports import (
     doubt_sentences,
     dynamic,
     floor,
-    format,
     generation,
     load,
     machine,
+    number_format,
     sentences,
     suite_report,
     traits,
 )
-from bakeoff.reports.column import Column, Output, T, shown_in
+from bakeoff.reports.column import Column, Surface, T, shown_in
 from bakeoff.reports.columns import answers_of, columns_of
-from bakeoff.reports.format import NONE
+from bakeoff.reports.number_format import NONE
 from bakeoff.reports.tables import Table
 
 REASON_LIMIT = 160
@@ -108,7 +108,7 @@ def _head(judgement: Judgement) -> str:
 
 def _answers(contests: Sequence[ContestJudgement]) -> str:
     """Return the table of winners; the name of a contest leads to its section."""
-    columns = shown_in(Output.MARKDOWN, answers_of(contests), contests)
+    columns = shown_in(Surface.MARKDOWN, answers_of(contests), contests)
     rows = [[_written(column, contest) for column in columns] for contest in contests]
     linked = [[f"[{name}](#{_anchor(number)})", *others] for number, (name, *others) in enumerate(rows, 1)]
     return table([_heading(column) for column in columns], linked, _alignment(columns))
@@ -120,7 +120,7 @@ def _suite(suite: Suite) -> str:
     profile, every_model = suite_report.profile_columns(), suite_report.map_columns(suite)
     parts = [
         f"**{escape(suite_report.answer(suite))}**",
-        table_of(shown_in(Output.MARKDOWN, suite_report.columns_of(suite), suite.rows), suite.rows),
+        table_of(shown_in(Surface.MARKDOWN, suite_report.columns_of(suite), suite.rows), suite.rows),
         "\n".join(f"- {escape(note)}" for note in suite_report.notes(suite)),
         f"What failed:\n\n{failed}" if failed else "",
         details(suite_report.PROFILE, table_of(profile, suite.rows)),
@@ -144,7 +144,7 @@ def _contents(contests: Sequence[ContestJudgement], others: Sequence[str]) -> st
 
 def _dynamic_range(found: DynamicRange) -> str:
     """Return what one build for a range of sizes costs."""
-    told = table_of(shown_in(Output.MARKDOWN, dynamic.columns_of(found), found.builds), found.builds)
+    told = table_of(shown_in(Surface.MARKDOWN, dynamic.columns_of(found), found.builds), found.builds)
     return "\n\n".join(
         [f"## {escape(dynamic.title(found))}", f"**{escape(dynamic.finding(found))}.**", told, escape(dynamic.NOTE)]
     )
@@ -159,7 +159,7 @@ def _contest(contest: ContestJudgement, number: int) -> str:
         _load(contest),
         _generation(contest),
         *(_doubts(contest, effect) for effect in Effect),
-        f"Floor: {escape(format.floor(contest.roofline))}." if contest.roofline else "",
+        f"Floor: {escape(number_format.floor(contest.roofline))}." if contest.roofline else "",
         "\n".join(f"- {escape(sentence)}" for sentence in floor.sentences(contest)),
         f"Tensor cores: {escape(nominal)}." if nominal else "",
         f"{escape(left)}." if (left := sentences.left_early(contest)) else "",
@@ -183,7 +183,7 @@ def _doubts(contest: ContestJudgement, effect: Effect) -> str:
 
 
 def _contest_table(contest: ContestJudgement) -> str:
-    return table_of(shown_in(Output.MARKDOWN, columns_of([contest]), contest.cells), contest.cells)
+    return table_of(shown_in(Surface.MARKDOWN, columns_of([contest]), contest.cells), contest.cells)
 
 
 def table_of(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
@@ -219,8 +219,8 @@ def _written(column: Column[T], row: T) -> str:
 def _stages(contest: ContestJudgement) -> str:
     """Return the parts of a training step, which were timed apart, or nothing if no cell has any."""
     rows = [
-        [escape(row.label), escape(stage.name), *map(format.milliseconds, (stage.median_ms, stage.mean_ms)),
-         format.milliseconds(stage.std_ms), str(stage.calls)]
+        [escape(row.label), escape(stage.name), *map(number_format.milliseconds, (stage.median_ms, stage.mean_ms)),
+         number_format.milliseconds(stage.std_ms), str(stage.calls)]
         for row in contest.cells
         for stage in row.record.stages
     ]  # fmt: skip
@@ -238,8 +238,8 @@ def _processes(contest: ContestJudgement) -> str:
         [
             escape(row.label),
             str(len(medians)),
-            format.percent(row.record.latency.process_spread),
-            ", ".join(format.milliseconds(median) for median in medians),
+            number_format.percent(row.record.latency.process_spread),
+            ", ".join(number_format.milliseconds(median) for median in medians),
         ]
         for row in contest.cells
         if row.record.latency and len(medians := _medians_ms(row.record)) > 1
@@ -276,7 +276,7 @@ def _where_a_row_ran(row: CellJudgement, shared: Mapping[str, JsonValue]) -> lis
     if placement:
         facts = {
             "engines": [f"{name} {count}" for name, count in placement.engines.items()],
-            "time": format.time_shares(placement.time_share),
+            "time": number_format.time_shares(placement.time_share),
             "elsewhere": placement.fallbacks,
             "read from": placement.evidence,
         }
@@ -289,7 +289,7 @@ def _where_a_row_ran(row: CellJudgement, shared: Mapping[str, JsonValue]) -> lis
 
 
 def _precision(switches: Mapping[str, JsonValue]) -> str:
-    return "; ".join(escape(f"{name} {format.json_value(value)}") for name, value in switches.items())
+    return "; ".join(escape(f"{name} {number_format.json_value(value)}") for name, value in switches.items())
 
 
 def _generation(contest: ContestJudgement) -> str:
@@ -359,7 +359,7 @@ def _failures(records: Iterable[Record]) -> str:
         if record.status is Status.OK or not (record.log_tail.strip() or long_reason):
             continue
         text = "\n\n".join(part for part in (long_reason, visible(record.log_tail).strip("\n")) if part)
-        parts.append(details(f"{record.cell.id}: {format.ending(record)}", _fenced(text)))
+        parts.append(details(f"{record.cell.id}: {number_format.ending(record)}", _fenced(text)))
     return "\n\n".join(parts)
 
 

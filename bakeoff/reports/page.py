@@ -31,16 +31,16 @@ from bakeoff.reports import (
     doubt_sentences,
     dynamic,
     floor,
-    format,
     generation,
     load,
     machine,
+    number_format,
     sentences,
     suite_report,
     traits,
 )
 from bakeoff.reports.charts import Chart, Palette
-from bakeoff.reports.column import Column, Output, shown_in
+from bakeoff.reports.column import Column, Surface, shown_in
 from bakeoff.reports.columns import BACKEND, STATUS, answers_of, columns_of
 
 NOTE_LIMIT = 90
@@ -68,7 +68,7 @@ def to_page(judgement: Judgement) -> str:
         title=sentences.title(judgement),
         report=report,
         summary=machine.summary(report),
-        answers=shown_in(Output.PAGE, answers_of(contests), contests),
+        answers=shown_in(Surface.PAGE, answers_of(contests), contests),
         absent=sentences.cannot_run_here(judgement),
         about_models=traits.about_models(contests),
         incomplete=machine.what_is_missing(report),
@@ -88,7 +88,7 @@ def to_page(judgement: Judgement) -> str:
             (
                 dynamic.title(found),
                 dynamic.finding(found),
-                shown_in(Output.PAGE, dynamic.columns_of(found), found.builds),
+                shown_in(Surface.PAGE, dynamic.columns_of(found), found.builds),
                 found.builds,
             )
             for found in judgement.dynamic_ranges
@@ -133,7 +133,7 @@ class Section:
         self.anchor = f"contest-{number}"
         self.rows = contest.cells
         self._columns = columns_of([contest])
-        self.columns = shown_in(Output.PAGE, self._columns, contest.cells)
+        self.columns = shown_in(Surface.PAGE, self._columns, contest.cells)
         calls = contest.calls or USUAL_CALLS
         self.pictures = [
             Picture(chart, palette, f"{self.anchor}-{chart.name}-calls", calls)
@@ -147,7 +147,7 @@ class Section:
         self.pays = sentences.pays(contest)
         self.what_to_ship = sentences.what_to_ship(contest)
         self.left_early = sentences.left_early(contest)
-        self.floor = format.floor(contest.roofline) if contest.roofline else ""
+        self.floor = number_format.floor(contest.roofline) if contest.roofline else ""
         self.floor_sentences = floor.sentences(contest)
         self.tensor_cores = machine.tensor_core_rates(contest)
         self.sentences = [*cost_report.sentences(contest), *cost_report.plain_verdicts(contest)]
@@ -167,11 +167,13 @@ class Section:
         record = row.record
         groups: dict[str, Facts] = {"Until the first answer": _phases(record)}
         for column in self._columns:
-            if column.details and (text := column.text_of(row)) not in ("", format.NONE):
+            if column.details and (text := column.text_of(row)) not in ("", number_format.NONE):
                 groups.setdefault(column.details, []).append((column.heading, _fact(column, row, text)))
         groups |= {
             "Processes": _processes(record),
-            "Stages of a call": [(stage.name, f"{format.milliseconds(stage.median_ms)} ms") for stage in record.stages],
+            "Stages of a call": [
+                (stage.name, f"{number_format.milliseconds(stage.median_ms)} ms") for stage in record.stages
+            ],
             "Precision in force": _settings(record.precision_in_force),
             "Settings": _settings(record.settings),
             "Versions": sorted(record.versions.items()),
@@ -191,7 +193,7 @@ class SuiteSection:
         self.notes = suite_report.notes(suite)
         self.failures = [suite_report.failure(suite, failures) for failures in suite.failures]
         self.rows, self.labels = suite.rows, suite.labels
-        self.columns = shown_in(Output.PAGE, suite_report.columns_of(suite), suite.rows)
+        self.columns = shown_in(Surface.PAGE, suite_report.columns_of(suite), suite.rows)
         self.profile_title, self.profile_columns = suite_report.PROFILE, suite_report.profile_columns()
         self.map_title, self.map_columns = suite_report.map_title(suite), suite_report.map_columns(suite)
         self.models = [Model(contest, sections[id(contest)]) for contest in suite.contests]
@@ -208,7 +210,7 @@ class Model:
         self.name, self.anchor, self.finding = section.name, section.anchor, section.finding
         self.outcome = suite_report.outcome(contest)
         self.failures = [
-            f"{cell.label}: {format.ending(cell.record)}: {cell.record.reason}"
+            f"{cell.label}: {number_format.ending(cell.record)}: {cell.record.reason}"
             for cell in contest.unranked
             if not cell.record.status.is_absence
         ]
@@ -229,7 +231,7 @@ def _fact(column: Column[CellJudgement], row: CellJudgement, text: str) -> str:
 def _phases(record: Record) -> Facts:
     warm = record.warm_start.phases if record.warm_start else []
     return [
-        (f"{phase.name.replace('_', ' ')}{start}", f"{format.seconds(phase.seconds)} s")
+        (f"{phase.name.replace('_', ' ')}{start}", f"{number_format.seconds(phase.seconds)} s")
         for phases, start in ((record.phases, ""), (warm, ", warm start"))
         for phase in phases
     ]
@@ -246,13 +248,13 @@ def _processes(record: Record) -> Facts:
         return []
     spread = record.latency.process_spread if record.latency else None
     return [
-        *((name, f"{format.milliseconds(median_ms)} ms") for name, median_ms in medians),
-        ("slowest over fastest", f"{format.percent(spread)} %"),
+        *((name, f"{number_format.milliseconds(median_ms)} ms") for name, median_ms in medians),
+        ("slowest over fastest", f"{number_format.percent(spread)} %"),
     ]
 
 
 def _settings(values: Mapping[str, JsonValue]) -> Facts:
-    return [(name, format.json_value(value)) for name, value in values.items()]
+    return [(name, number_format.json_value(value)) for name, value in values.items()]
 
 
 class Picture:
@@ -280,7 +282,7 @@ class Changes:
         self.anchor = f"contest-{number}"
         self.title = cells[0].cell.title
         self.rows = cells
-        self.columns = shown_in(Output.PAGE, comparison.columns_of(cells), cells)
+        self.columns = shown_in(Surface.PAGE, comparison.columns_of(cells), cells)
         chart = charts.of_change(cells, self.title, palette)
         self.picture = Picture(chart, palette) if chart else None
 

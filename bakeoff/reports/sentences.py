@@ -18,8 +18,8 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.sweeps import Stretch, Sweep
 from bakeoff.records.schema import SETTLE, Ratio, Record, Report, Standing, Status, Verdict
 from bakeoff.records.text import one_line, spell_ms
-from bakeoff.reports import doubt_sentences, format, machine
-from bakeoff.reports.format import NONE
+from bakeoff.reports import doubt_sentences, machine, number_format
+from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import first, listed, percent
 
 NAME_LIMIT = 40
@@ -123,7 +123,11 @@ def outcome(contest: ContestJudgement) -> str:
     best = contest.best
     if best is None or best.latency is None:
         return f"{contest.title}: {certainty(contest)}"
-    over = f", {format.ratio(best.speedup.value)}x {contest.baseline}" if best.speedup and not best.is_baseline else ""
+    over = (
+        f", {number_format.ratio(best.speedup.value)}x {contest.baseline}"
+        if best.speedup and not best.is_baseline
+        else ""
+    )
     return f"{contest.title}: {candidates(contest)}, {spell_ms(best.latency.median_ms)}{over}, {certainty(contest)}"
 
 
@@ -311,7 +315,7 @@ def _as_fast_as(contest: ContestJudgement, others: Sequence[str | None]) -> str:
     for other in others:
         found = best.speedup if best and other == contest.baseline else contest.leads.get(other or "")
         if found and not (best and other == best.label):
-            told.append(f"{format.ratio(found.value)}x as fast as {other}")
+            told.append(f"{number_format.ratio(found.value)}x as fast as {other}")
     return f", {listed(told)}" if told else ""
 
 

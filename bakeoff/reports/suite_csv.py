@@ -5,7 +5,7 @@ from __future__ import annotations
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
 from bakeoff.records.schema import Record, Status
 from bakeoff.records.text import one_line
-from bakeoff.reports import format, suite_report
+from bakeoff.reports import number_format, suite_report
 from bakeoff.reports.column import Raw
 
 Row = dict[str, Raw]
@@ -81,5 +81,5 @@ def _dynamo_row(contest: ContestJudgement, cell: CellJudgement) -> Row:
 
 
 def _peak_gb(record: Record | None) -> float | None:
-    peak_bytes = format.peak_memory(record)[0] if record else None
+    peak_bytes = number_format.peak_memory(record)[0] if record else None
     return None if peak_bytes is None else peak_bytes / GIGABYTE

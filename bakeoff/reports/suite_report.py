@@ -14,11 +14,11 @@ from bakeoff.judging.multiple_tests import FAMILY_ERROR
 from bakeoff.judging.parts import Part
 from bakeoff.judging.suites import MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
 from bakeoff.records.text import one_line
-from bakeoff.reports import doubt_sentences, format, sentences, words
-from bakeoff.reports.column import Column, Output, Raw
+from bakeoff.reports import doubt_sentences, number_format, sentences, words
+from bakeoff.reports.column import Column, Raw, Surface
 from bakeoff.reports.columns import UNSURE
 from bakeoff.reports.findings import NEAR
-from bakeoff.reports.format import NONE
+from bakeoff.reports.number_format import NONE
 
 NAMES_SHOWN = 6
 """Number of models that a reason for failing names; further ones are counted."""
@@ -57,7 +57,7 @@ def finding(suite: Suite) -> str:
     if not leaders:
         return "no backend has a mean: there is nothing that every ranked one passed"
     over = f"over the {_common(suite)} that every ranked backend passed"
-    gains = [f"{format.ratio(gain)}x" for gain in leaders.values() if gain is not None]
+    gains = [f"{number_format.ratio(gain)}x" for gain in leaders.values() if gain is not None]
     told = f", {_reach(gains)} {suite.baseline}" if gains and list(leaders) != [suite.baseline] else ""
     if len(leaders) == 1:
         (best,) = leaders
@@ -79,14 +79,14 @@ def notes(suite: Suite) -> list[str]:
     ]
     if without and suite.common:
         lines.append(
-            f"{words.listed(without)} passed less than {format.percent(MIN_PASSED_SHARE)} % of what "
+            f"{words.listed(without)} passed less than {number_format.percent(MIN_PASSED_SHARE)} % of what "
             f"{'they were' if len(without) > 1 else 'it was'} asked, and so {'have' if len(without) > 1 else 'has'} no "
             "mean."
         )
     sure = sum(contest.certainty is Certainty.SURE for contest in suite.contests)
     lines.append(
         f"{sure} of {len(suite.contests)} contests have a sure winner. {suite.wins} of these are counted as wins: they "
-        f"remain when the error over all contests together is held at {format.percent(FAMILY_ERROR)} % (Holm)."
+        f"remain when the error over all contests together is held at {number_format.percent(FAMILY_ERROR)} % (Holm)."
     )
     return lines
 
@@ -96,10 +96,10 @@ def failure(suite: Suite, failures: Failures) -> str:
     names = model_names(suite)
     record, where = failures.cell.record, [names[contest.contest_id] for contest in failures.contests]
     reason = record.reason
-    ending = format.ending(record)
+    ending = number_format.ending(record)
     if failures.cell.unmet:
         ending, reason = "not as required", "; ".join(map(doubt_sentences.unmet, failures.cell.unmet))
-    models = f"{len(where)} model{'s' if len(where) > 1 else ''} ({format.first_names(where, NAMES_SHOWN)})"
+    models = f"{len(where)} model{'s' if len(where) > 1 else ''} ({number_format.first_names(where, NAMES_SHOWN)})"
     example = "such as " if failures.differ and not failures.cell.unmet else ""
     told = f": {example}{one_line(reason, REASON_LIMIT)}" if reason else ""
     return f"{', '.join(failures.labels)}: {ending} on {models}{told}"
@@ -122,14 +122,14 @@ def model_names(suite: Suite) -> dict[str, str]:
 def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
     """Return the columns of the table of backends."""
     over = f"x {one_line(suite.baseline or '', 20)}"
-    unbroken, near = over.replace(" ", NBSP), f"{format.percent(NEAR - 1)} %"
+    unbroken, near = over.replace(" ", NBSP), f"{number_format.percent(NEAR - 1)} %"
 
     means = Part[SuiteRow, Means](lambda row: row.means)
 
     def reach(row: SuiteRow) -> str:
         if row.is_baseline or not row.means or row.means.lowest is None or row.means.highest is None:
             return ""
-        return f"{format.ratio(row.means.lowest)} to {format.ratio(row.means.highest)}"
+        return f"{number_format.ratio(row.means.lowest)} to {number_format.ratio(row.means.highest)}"
 
     def apart(row: SuiteRow) -> str:
         cannot, not_reached = row.cannot_run, row.not_reached
@@ -139,22 +139,23 @@ def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
     return [
         LABEL,
         Column("passed", lambda row: row.passed, text=_pass_rate, note=apart,
-               outputs=Output.ALL, csv="passed"),
+               surfaces=Surface.ALL, csv="passed"),
         Column("asked", lambda row: row.asked, csv="asked"),
         Column("cannot run here", lambda row: row.cannot_run, csv="cannot_run"),
         Column("not reached", lambda row: row.not_reached, csv="not_reached"),
         Column("pass rate", lambda row: row.passed / row.asked if row.asked else None, csv="pass_rate"),
-        Column("mean speed-up", means(lambda it: it.speedup), over, format.ratio, note=reach, outputs=Output.ALL,
+        Column("mean speed-up", means(lambda it: it.speedup), over, number_format.ratio, note=reach,
+               surfaces=Surface.ALL,
                terminal_heading=f"mean {unbroken}",
                csv="geometric_mean_speedup"),
         Column("least speed-up", means(lambda it: it.lowest), csv="lowest_speedup"),
         Column("most speed-up", means(lambda it: it.highest), csv="highest_speedup"),
-        Column("wins", lambda row: row.wins, outputs=Output.ALL, csv="wins"),
+        Column("wins", lambda row: row.wins, surfaces=Surface.ALL, csv="wins"),
         Column(f"within {near} of the best", _share(NEAR), write=lambda share: f"{100 * share:.0f} %",
-               outputs=Output.ALL, terminal_heading=f"within {near.replace(' ', NBSP)} of{NBSP}best"),
-        Column("median build", means(lambda it: it.build_s), "s", format.seconds, outputs=Output.ALL,
+               surfaces=Surface.ALL, terminal_heading=f"within {near.replace(' ', NBSP)} of{NBSP}best"),
+        Column("median build", means(lambda it: it.build_s), "s", number_format.seconds, surfaces=Surface.ALL,
                csv="median_build_s"),
-        Column("peak memory", means(lambda it: it.memory), over, format.ratio, outputs=Output.ALL,
+        Column("peak memory", means(lambda it: it.memory), over, number_format.ratio, surfaces=Surface.ALL,
                terminal_heading=f"memory {unbroken}", csv="geometric_mean_memory"),
         *(Column(f"within {tau:g}x", _share(tau), csv=f"profile_{tau:g}") for tau in TAUS),
     ]  # fmt: skip
@@ -162,17 +163,20 @@ def columns_of(suite: Suite) -> list[Column[SuiteRow]]:
 
 def profile_columns() -> list[Column[SuiteRow]]:
     """Return the columns of the table of the performance profile: on what share of the models within tau."""
-    return [LABEL, *(Column(f"{tau:g}x", _share(tau), "%", format.percent, outputs=Output.ALL) for tau in TAUS)]
+    return [
+        LABEL,
+        *(Column(f"{tau:g}x", _share(tau), "%", number_format.percent, surfaces=Surface.ALL) for tau in TAUS),
+    ]
 
 
 def map_columns(suite: Suite) -> list[Column[ContestJudgement]]:
     """Return the columns of the table of models: the speed-up of each backend, or how it ended."""
     names = model_names(suite)
     return [
-        Column("model", lambda contest: names[contest.contest_id], is_text=True, outputs=Output.ALL),
+        Column("model", lambda contest: names[contest.contest_id], is_text=True, surfaces=Surface.ALL),
         *map(_map_column, suite.labels),
-        Column("fastest", sentences.candidates, write=one_line, is_text=True, outputs=Output.ALL),
-        Column("how sure", sentences.certainty, write=one_line, is_text=True, outputs=Output.ALL,
+        Column("fastest", sentences.candidates, write=one_line, is_text=True, surfaces=Surface.ALL),
+        Column("how sure", sentences.certainty, write=one_line, is_text=True, surfaces=Surface.ALL,
                is_bad=lambda contest: contest.certainty in UNSURE),
     ]  # fmt: skip
 
@@ -196,8 +200,8 @@ def tile(contest: ContestJudgement, label: str) -> Tile:
             "not as required" if cell.unmet else cell.record.status.value, None, not cell.record.status.is_absence
         )
     if cell.speedup is None:
-        return Tile(f"{format.milliseconds(cell.latency.median_ms if cell.latency else None)} ms", None)
-    return Tile(format.ratio(cell.speedup.value), cell.speedup.value)
+        return Tile(f"{number_format.milliseconds(cell.latency.median_ms if cell.latency else None)} ms", None)
+    return Tile(number_format.ratio(cell.speedup.value), cell.speedup.value)
 
 
 def strength(speedup: float | None) -> float:
@@ -211,7 +215,7 @@ def outcome(contest: ContestJudgement) -> str:
 
 
 LABEL = Column[SuiteRow](
-    "backend", lambda row: row.label, write=one_line, is_text=True, outputs=Output.ALL, csv="backend"
+    "backend", lambda row: row.label, write=one_line, is_text=True, surfaces=Surface.ALL, csv="backend"
 )  # fmt: skip
 
 
@@ -234,7 +238,7 @@ def _map_column(label: str) -> Column[ContestJudgement]:
         lambda contest: tile(contest, label).speedup,
         text=lambda contest: tile(contest, label).text,
         is_bad=lambda contest: tile(contest, label).is_bad,
-        outputs=Output.ALL,
+        surfaces=Surface.ALL,
     )
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bakeoff.judging.suites import Suite
 from bakeoff.reports import suite_report
-from bakeoff.reports.column import Output, shown_in
+from bakeoff.reports.column import Surface, shown_in
 from bakeoff.reports.terminal_parts import heading_of, print_wrapped
 
 FAILURES_SHOWN = 12
@@ -31,7 +31,7 @@ def print_suite(suite: Suite, console: Console) -> None:
 
 
 def _table(suite: Suite) -> Table:
-    columns = shown_in(Output.TERMINAL, suite_report.columns_of(suite), suite.rows)
+    columns = shown_in(Surface.TERMINAL, suite_report.columns_of(suite), suite.rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for column in columns:
         justify, overflow = ("left", "fold") if column.is_text else ("right", "ellipsis")

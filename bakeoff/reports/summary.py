@@ -9,11 +9,11 @@ from bakeoff.judging.judgement import Judgement
 from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Report
 from bakeoff.reports import comparison as comparisons
-from bakeoff.reports import format, machine, sentences, suite_report
-from bakeoff.reports.column import Output, shown_in
+from bakeoff.reports import machine, number_format, sentences, suite_report
+from bakeoff.reports.column import Surface, shown_in
 from bakeoff.reports.columns import answers_of
-from bakeoff.reports.format import NONE
 from bakeoff.reports.markdown import escape, table_of
+from bakeoff.reports.number_format import NONE
 
 MAX_LINES = 30
 CONTESTS_SHOWN = 10
@@ -34,13 +34,15 @@ def of_run(judgement: Judgement) -> str:
         lines += [f"**{incomplete}**", ""]
     if judgement.suites:
         return _joined([*lines, *_suites(judgement.suites), "", f"{_where(report)}. Made {escape(report.created_at)}."])
-    lines += table_of(shown_in(Output.MARKDOWN, answers_of(contests), contests), contests[:CONTESTS_SHOWN]).splitlines()
+    lines += table_of(
+        shown_in(Surface.MARKDOWN, answers_of(contests), contests), contests[:CONTESTS_SHOWN]
+    ).splitlines()
     if rest := contests[CONTESTS_SHOWN:]:
         lines += ["", f"And {len(rest)} more contests."]
     failures: dict[tuple[str, str, str], list[str]] = {}
     for record in report.records:
         if record.status.is_failure:
-            ending = (record.cell.title, format.ending(record), record.reason)
+            ending = (record.cell.title, number_format.ending(record), record.reason)
             failures.setdefault(ending, []).append(record.cell.label)
     if failures:
         told = [
@@ -56,7 +58,9 @@ def _suites(suites: Sequence[Suite]) -> list[str]:
     """Return the table of backends of the first suite with what failed, and a line for each further one."""
     first, *others = suites
     told = [f"**{escape(suite_report.answer(suite))}**" for suite in suites]
-    table = table_of(shown_in(Output.MARKDOWN, suite_report.columns_of(first), first.rows), first.rows[:BACKENDS_SHOWN])
+    table = table_of(
+        shown_in(Surface.MARKDOWN, suite_report.columns_of(first), first.rows), first.rows[:BACKENDS_SHOWN]
+    )
     failures = [suite_report.failure(first, failures) for failures in first.failures]
     lines = [told[0], "", *table.splitlines()]
     lines += ["", *_listed(failures, SUITE_FAILURES_SHOWN, "reasons")] if failures else []
@@ -70,7 +74,7 @@ def of_comparison(compared: Comparison) -> str:
         lines += ["", *_listed(warnings, WARNINGS_SHOWN, "warnings")]
     told = [change for change in compared.cells if change.outcome is not Outcome.CANNOT_TELL][:CHANGES_SHOWN]
     if told:
-        columns = shown_in(Output.MARKDOWN, comparisons.columns_of(told), told)
+        columns = shown_in(Surface.MARKDOWN, comparisons.columns_of(told), told)
         lines += ["", *table_of(columns, told).splitlines()]
     if rest := len(compared.cells) - len(told):
         lines += ["", f"Not shown: {rest} cells of less weight, or of which nothing can be told."]

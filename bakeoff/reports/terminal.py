@@ -27,19 +27,19 @@ from bakeoff.reports import (
     cost_report,
     doubt_sentences,
     floor,
-    format,
     generation,
     load,
     machine,
+    number_format,
     sentences,
     suite_report,
     tables,
     traits,
 )
-from bakeoff.reports.column import Column, Output, shown_in
+from bakeoff.reports.column import Column, Surface, shown_in
 from bakeoff.reports.columns import BACKEND, WIDE, answers_of, columns_of
 from bakeoff.reports.dynamic_terminal import print_dynamic_range
-from bakeoff.reports.format import NONE
+from bakeoff.reports.number_format import NONE
 from bakeoff.reports.suite_terminal import print_suite
 from bakeoff.reports.terminal_parts import heading_of, print_wrapped
 
@@ -100,7 +100,7 @@ class LiveTable:
 
     def built(self, cell: Cell, seconds: float) -> None:
         """Say that the first process of `cell` is ready."""
-        self._say(f"{_describe(cell)} built in {format.seconds(seconds)} s")
+        self._say(f"{_describe(cell)} built in {number_format.seconds(seconds)} s")
         self._draw()
 
     def measured(self, cell: Cell, median_ms: float) -> None:
@@ -114,7 +114,7 @@ class LiveTable:
         line.record, line.ended_s = record, self._clock_s()
         if record.latency:
             line.median_ms = record.latency.median_ms
-        about, outcome = _describe(record.cell), f"{format.ending(record)}, {one_line(record.reason)}"
+        about, outcome = _describe(record.cell), f"{number_format.ending(record)}, {one_line(record.reason)}"
         if record.status.is_absence:  # one line for all contests
             about = record.cell.label
         if record.status is not Status.OK and (about, record.status) not in self._told:
@@ -183,8 +183,8 @@ class LiveTable:
     def _times(self) -> str:
         """Return `0:42, about 1:30 left`, or the elapsed time alone where the rest is not known."""
         now_s = self._clock_s()
-        elapsed = format.minutes(now_s - self._begun_s)
-        return elapsed if self._end_s is None else f"{elapsed}, about {format.minutes(self._end_s - now_s)} left"
+        elapsed = number_format.minutes(now_s - self._begun_s)
+        return elapsed if self._end_s is None else f"{elapsed}, about {number_format.minutes(self._end_s - now_s)} left"
 
 
 @dataclass
@@ -204,9 +204,13 @@ class _Line:
 
     def columns(self, now_s: float) -> tuple[Text, Text, Text, Text, Text]:
         """Return the cell, its phase or end, the time it has taken, its median and its reason."""
-        median = f"{format.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
+        median = f"{number_format.milliseconds(self.median_ms)} ms" if self.median_ms is not None else ""
         if self.record:
-            state, elapsed_s, reason = format.ending(self.record), self.record.elapsed_s, one_line(self.record.reason)
+            state, elapsed_s, reason = (
+                number_format.ending(self.record),
+                self.record.elapsed_s,
+                one_line(self.record.reason),
+            )
             style = _STYLES[self.record.status]
         else:
             state, reason, style = one_line(self.phase) or "waiting", "", "" if self.phase else "dim"
@@ -263,7 +267,7 @@ def _print_winners(judgement: Judgement, console: Console) -> None:
         return
     if more := sentences.what_more_time_would_settle(judgement):
         console.print(Text(one_line(more)), highlight=False, soft_wrap=True)
-    name, *others = shown_in(Output.TERMINAL, answers_of(contests), contests)
+    name, *others = shown_in(Surface.TERMINAL, answers_of(contests), contests)
     rows = [[text if (text := column.text_of(contest)) != NONE else "" for column in others] for contest in contests]
     rows = [
         [name.text_of(contest), f"→ {winner}", *row] for contest, (winner, *row) in zip(contests, rows, strict=True)
@@ -283,7 +287,7 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
     console.print(Text(one_line(f"{sentences.finding(contest)}.")), highlight=False)
     console.print(_table(contest, console.width))
     if contest.roofline:
-        console.print(Text(f"floor {format.floor(contest.roofline)}"), highlight=False)
+        console.print(Text(f"floor {number_format.floor(contest.roofline)}"), highlight=False)
     if nominal := machine.tensor_core_rates(contest):
         console.print(Text(f"tensor cores {nominal}"), highlight=False)
     for (ending, reason), labels in _endings(contest).items():
@@ -323,7 +327,7 @@ def _endings(contest: ContestJudgement) -> dict[tuple[str, str], list[str]]:
     found: dict[tuple[str, str], list[str]] = {}
     for row in contest.cells:
         if row.record.status is not Status.OK and row.record.status not in CANNOT_RUN:
-            found.setdefault((format.ending(row.record), row.record.reason), []).append(row.label)
+            found.setdefault((number_format.ending(row.record), row.record.reason), []).append(row.label)
     return found
 
 
@@ -337,7 +341,7 @@ def _table(contest: ContestJudgement, width: int) -> Table:
     A `~` before a name says that the cell ran elsewhere, wholly or in part.
     """
     rows = [row for row in contest.cells if row.record.status not in CANNOT_RUN]  # they are told once for the run
-    columns = shown_in(Output.TERMINAL, columns_of([contest]), rows)
+    columns = shown_in(Surface.TERMINAL, columns_of([contest]), rows)
     columns = [column for column in columns if width >= column.terminal_width]
     table = Table(
         box=box.SIMPLE_HEAD,

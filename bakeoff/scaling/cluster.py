@@ -30,7 +30,7 @@ from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Environment, Record
 from bakeoff.records.store import Store
-from bakeoff.scaling.place_process import Begin, Begun, Measure, Told
+from bakeoff.scaling.place_process import Begin, Begun, Measure, ProgressEvent
 from bakeoff.scaling.pool import Controller, end_all, expected_seconds
 from bakeoff.scaling.schedule import MAX_ATTEMPTS
 
@@ -194,7 +194,7 @@ class Home:
 
     def __init__(self, root: Path) -> None:
         self._store = Store.open(root)
-        self._told: list[Told] = []
+        self._told: list[ProgressEvent] = []
         self._begun: set[str] = set()
 
     def begun(self, contest_id: str, where: str, captured: Environment) -> None:
@@ -218,10 +218,10 @@ class Home:
             unpack(artifact, self._store)
         self._store.save(record)
 
-    def told(self, told: Told) -> None:
+    def told(self, told: ProgressEvent) -> None:
         self._told.append(told)
 
-    def take(self) -> list[Told]:
+    def take(self) -> list[ProgressEvent]:
         """Return what was told since the last call."""
         told, self._told = self._told, []
         return told
@@ -244,7 +244,7 @@ def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any) ->
                 if isinstance(message, Begun):
                     ray.get(home.begun.remote(contest.id, place.name, message.environment))
                     controller.reply(Measure(contest, store.root))
-                elif isinstance(message, Told):
+                elif isinstance(message, ProgressEvent):
                     ray.get(_send_home(home, message, store))
                     controller.reply(None)
                 else:
@@ -256,7 +256,7 @@ def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any) ->
             controller.interrupt()
 
 
-def _send_home(home: Any, told: Told, store: Store) -> list[Any]:
+def _send_home(home: Any, told: ProgressEvent, store: Store) -> list[Any]:
     """Send what was told, and a record with what its cell has built. Return what to wait for."""
     sent = [home.told.remote(told)]
     if told.method == "ended":

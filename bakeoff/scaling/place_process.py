@@ -55,7 +55,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Told:
+class ProgressEvent:
     """Something for the run's progress: the name of its method, and the arguments."""
 
     method: str
@@ -75,7 +75,7 @@ class Ended:
     """The contest that it was handed has come to its records."""
 
 
-Message = Told | Begun | Ended
+Message = ProgressEvent | Begun | Ended
 Reply = Measure | None
 Tell = Callable[[Message], Reply]
 
@@ -156,25 +156,25 @@ class Relay(Silent):
         self._tell = tell
 
     def phase(self, cell: Cell, name: str) -> None:
-        self._tell(Told("phase", (cell, name)))
+        self._tell(ProgressEvent("phase", (cell, name)))
 
     def built(self, cell: Cell, seconds: float) -> None:
-        self._tell(Told("built", (cell, seconds)))
+        self._tell(ProgressEvent("built", (cell, seconds)))
 
     def measured(self, cell: Cell, median_ms: float) -> None:
-        self._tell(Told("measured", (cell, median_ms)))
+        self._tell(ProgressEvent("measured", (cell, median_ms)))
 
     def ended(self, record: Record) -> None:
-        self._tell(Told("ended", (record,)))
+        self._tell(ProgressEvent("ended", (record,)))
 
     def decided(self, records: Sequence[Record]) -> None:
-        self._tell(Told("decided", (records,)))
+        self._tell(ProgressEvent("decided", (records,)))
 
     def time_left(self, seconds: float) -> None:
-        self._tell(Told("time_left", (seconds,)))
+        self._tell(ProgressEvent("time_left", (seconds,)))
 
     def note(self, text: str) -> None:
-        self._tell(Told("note", (text,)))
+        self._tell(ProgressEvent("note", (text,)))
 
     def tick(self) -> None:
-        self._tell(Told("tick", ()))
+        self._tell(ProgressEvent("tick", ()))

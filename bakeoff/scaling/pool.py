@@ -29,7 +29,7 @@ from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Environment, Record, Status
 from bakeoff.records.store import Store
-from bakeoff.scaling.place_process import Begin, Begun, Measure, Message, Told
+from bakeoff.scaling.place_process import Begin, Begun, Measure, Message, ProgressEvent
 from bakeoff.scaling.schedule import MAX_ATTEMPTS, Schedule
 
 MAX_SLOWER = 0.02
@@ -154,7 +154,7 @@ class Pool:
                     message = controller.receive()
                     if message is None:
                         self._replace(controller, schedule, store, progress)
-                    elif isinstance(message, Told):
+                    elif isinstance(message, ProgressEvent):
                         with on_cores_of(controller.place):
                             self._tell(controller, message, schedule, progress)
                         controller.reply(None)
@@ -221,7 +221,7 @@ class Pool:
         ends_s = now_s + (budget_ends_s - now_s) * share if budget_ends_s < math.inf else math.inf
         return Measure(contest, store.root, ends_s)
 
-    def _tell(self, controller: Controller, told: Told, schedule: Schedule, progress: Progress) -> None:
+    def _tell(self, controller: Controller, told: ProgressEvent, schedule: Schedule, progress: Progress) -> None:
         if told.method == "time_left":
             (controller.left_s,) = told.arguments  # type: ignore[assignment]
             own = [each.left_s for each in self._controllers.values()]

@@ -41,7 +41,7 @@ COMMON_IMPORTS = (
 )
 
 
-class Output(Frozen):
+class SampleOutput(Frozen):
     """An output, as eager gave it."""
 
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ class Sample(Frozen):
     """What a contest's sample holds."""
 
     inputs: tuple[str, ...]  # torch's names of their types
-    outputs: tuple[Output, ...]
+    outputs: tuple[SampleOutput, ...]
     compares_all: bool = True  # False: of some output not all elements are kept, or not all are finite
 
     @classmethod

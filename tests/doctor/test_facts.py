@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bakeoff.doctor import facts
-from bakeoff.measuring.controller.launcher import launcher
+from bakeoff.measuring.controller.launcher import create_launcher
 
 
 def test_a_backends_libraries_with_what_they_and_we_need() -> None:
@@ -35,7 +35,7 @@ def test_whether_a_library_imports_is_tried_in_a_child(
 ) -> None:
     (tmp_path / "crashing_on_import.py").write_text("import os; os._exit(3)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with launcher("spawn") as starter:
+    with create_launcher("spawn") as starter:
         reason = facts.import_error(module, starter)
     assert said in reason and bool(said) == bool(reason)
 

@@ -16,7 +16,7 @@ from bakeoff.judging.estimate import process_medians_ms, series_of
 from bakeoff.judging.fit import Fit, fit, fit_records, fitted, speedup, summarise
 from bakeoff.records.schema import Burst, Record
 from bakeoff.records.text import spell_ms
-from bakeoff.reports import format
+from bakeoff.reports import number_format
 from tests.reports.samples import bursts, cell, constant, ok, over_processes, steady, under
 
 levels_ms = st.lists(st.floats(0.1, 100), min_size=2, max_size=10)
@@ -281,7 +281,7 @@ def test_the_ratio_of_two_printed_latencies_is_the_printed_speed_up(records: lis
     (eager_ms,) = [shown_ms(row.latency.median_ms) for row in judged.cells if row.latency and row.is_baseline]
     for row in judged.cells:
         assert row.latency and row.speedup
-        assert format.ratio(eager_ms / shown_ms(row.latency.median_ms)) == format.ratio(row.speedup.value)
+        assert number_format.ratio(eager_ms / shown_ms(row.latency.median_ms)) == number_format.ratio(row.speedup.value)
 
 
 @many

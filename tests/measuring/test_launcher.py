@@ -28,12 +28,12 @@ from bakeoff.measuring.messages import (
     Failed,
     Finish,
     Finished,
-    Loaded,
     MeasureCell,
     PhaseBegun,
     PhaseEnded,
     ProbeTorch,
     Ready,
+    ReadyToBuild,
     TakeBurst,
     TorchFacts,
     Tried,
@@ -129,7 +129,7 @@ def test_phases_are_announced_before_they_start_and_timed(launcher: Launcher, re
     worker = start(launcher, "default", reference, tmp_path)
     seen = []
     while not isinstance(event := worker.receive(time.monotonic() + 60), Ready):
-        if not isinstance(event, Loaded | Built):
+        if not isinstance(event, ReadyToBuild | Built):
             assert isinstance(event, PhaseBegun | PhaseEnded)
             seen.append((type(event), event.name))
     timed = [name for kind, name in seen if kind is PhaseEnded]

@@ -17,7 +17,7 @@ from bakeoff.backends.base import ServingKnobs
 from bakeoff.judging.load import misses_objective
 from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK
 from bakeoff.measuring.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
-from bakeoff.measuring.messages import LoadTaken, TakeLoad
+from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan
 from bakeoff.records.doubts import ProcessLost
 from bakeoff.records.load import Load, Objective, ServingSettings, TriedSettings
@@ -38,11 +38,11 @@ class Queue:
     fails_from_batch: int = 10**9
     orders: list[TakeLoad] = field(default_factory=list)
 
-    def take(self, order: TakeLoad) -> LoadTaken:
+    def take(self, order: TakeLoad) -> TrafficWindow:
         self.orders.append(order)
         if order.settings.batch >= self.fails_from_batch:
-            return LoadTaken(window=None, reason="no memory")
-        return LoadTaken(window=window_of_load(order, self.capacity(order.settings)))
+            return TrafficWindow(window=None, reason="no memory")
+        return TrafficWindow(window=window_of_load(order, self.capacity(order.settings)))
 
     def under(self, plan: LoadPlan = SERVER, cell: Cell = CELL) -> CellUnderLoad:
         return CellUnderLoad(plan, cell, self.take, latency_ms=2.0, threads=4)
@@ -94,9 +94,9 @@ class NoisyQueue(Queue):
 
     random: random.Random = field(default_factory=lambda: random.Random(7))
 
-    def take(self, order: TakeLoad) -> LoadTaken:
+    def take(self, order: TakeLoad) -> TrafficWindow:
         noise = math.exp(self.random.gauss(0.0, 0.15))
-        return LoadTaken(window=window_of_load(order, noise * self.capacity(order.settings)))
+        return TrafficWindow(window=window_of_load(order, noise * self.capacity(order.settings)))
 
 
 def test_two_copies_on_a_noisy_machine_serve_alike() -> None:
@@ -136,7 +136,7 @@ def test_a_first_layout_that_carries_nothing_does_not_end_the_search() -> None:
     plan = LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=4.05))
     slow = queue.take
 
-    def take(order: TakeLoad) -> LoadTaken:
+    def take(order: TakeLoad) -> TrafficWindow:
         taken = slow(order)
         late = {"objective_ms": 10.0} if order.settings.instances == 1 and not order.answers_nothing else {}
         return taken.model_copy(update={"window": taken.window and taken.window.model_copy(update=late)})
@@ -187,11 +187,11 @@ def waits_ms(
 def test_the_rate_of_short_windows_holds_in_a_long_run(limit_ms: float) -> None:
     random_ = random.Random(7)
 
-    def take(order: TakeLoad) -> LoadTaken:
+    def take(order: TakeLoad) -> TrafficWindow:
         found = waits_ms(order.rate, order.seconds, random_)
         p99_ms = found[int(0.99 * len(found))]
         window = window_of_load(order, 1e9).model_copy(update={"p99_ms": p99_ms, "objective_ms": p99_ms})
-        return LoadTaken(window=window)
+        return TrafficWindow(window=window)
 
     plan = LoadPlan.parse("server", f"p99_ms<{limit_ms:g}", 0.0, USUAL_MIN_TIME_S)
     assert plan is not None

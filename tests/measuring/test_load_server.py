@@ -14,10 +14,10 @@ import torch
 pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed")
 
 from bakeoff import models
-from bakeoff.measuring.messages import LoadTaken, MeasureCell, TakeLoad
+from bakeoff.measuring.messages import MeasureCell, TakeLoad, TrafficWindow
 from bakeoff.measuring.worker import accuracy
 from bakeoff.measuring.worker.bench import Bench
-from bakeoff.measuring.worker.instances import Instances, started
+from bakeoff.measuring.worker.instances import Instances, start_instances
 from bakeoff.measuring.worker.load import LoadServer
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.device import Device
@@ -46,7 +46,7 @@ def server(folder: Path, label: str, device: str = "cpu") -> Iterator[LoadServer
             yield found
 
 
-def take(serving: LoadServer, settings: ServingSettings, rate: float = 500.0) -> LoadTaken:
+def take(serving: LoadServer, settings: ServingSettings, rate: float = 500.0) -> TrafficWindow:
     return serving.take(TakeLoad(scenario=Scenario.OFFLINE, settings=settings, rate=rate, seconds=0.05))
 
 
@@ -102,11 +102,11 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         if sum(alive) + settings.instances > 3:
             raise RuntimeError("CUDA out of memory")
         alive.append(settings.instances)
-        instances = started(bench, sets, reference, settings)
+        instances = start_instances(bench, sets, reference, settings)
         instances._release = lambda: alive.remove(settings.instances)
         return instances
 
-    monkeypatch.setattr("bakeoff.measuring.worker.load.started", start)
+    monkeypatch.setattr("bakeoff.measuring.worker.load.start_instances", start)
     return found
 
 

@@ -6,8 +6,8 @@ from bakeoff.judging.costs import BreakEven, Outcome
 from bakeoff.judging.judgement import ContestJudgement, contests_of, judge, judged_anew
 from bakeoff.records.schema import Energy, Interval, Ratio, Record, Status
 from bakeoff.reports import cost_report, findings
-from bakeoff.reports.format import NOT_ESTABLISHED
 from bakeoff.reports.markdown import to_markdown
+from bakeoff.reports.number_format import NOT_ESTABLISHED
 from bakeoff.reports.tables import Table
 from tests.reports.samples import bursts, cell, conv_on_cpu, failed, hostile_on_cpu, ok, over_processes, report
 

@@ -17,7 +17,7 @@ from bakeoff.judging.suites import Suite
 from bakeoff.records import report_file
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports import csv_files, suite_report, summary
-from bakeoff.reports.column import Output, shown_in
+from bakeoff.reports.column import Surface, shown_in
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import to_markdown
 from bakeoff.reports.page import to_page
@@ -64,7 +64,7 @@ def table(text: str) -> list[dict[str, str]]:
 
 
 def test_every_output_says_the_same_of_each_backend(five: Judgement, found: Suite, page: str) -> None:
-    columns = shown_in(Output.ALL, suite_report.columns_of(found), found.rows)
+    columns = shown_in(Surface.ALL, suite_report.columns_of(found), found.rows)
     outputs = [words(printed(five)), words(to_markdown(five).replace("|", " ")), words(Page(page).reads())]
     for row in found.rows:
         texts = [column.text_of(row) for column in columns]

@@ -29,17 +29,17 @@ from bakeoff.measuring.messages import (
     Finish,
     Finished,
     KernelsTraced,
-    Loaded,
-    LoadTaken,
     MeasureCeilings,
     PackageCell,
     Packaged,
     PhaseBegun,
     PhaseEnded,
     Ready,
+    ReadyToBuild,
     ReferenceComputed,
     TakeBurst,
     TakeLoad,
+    TrafficWindow,
 )
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import Contest, PlannedCell, Request
@@ -150,7 +150,7 @@ class ScriptedWorker:
         if script.built_bytes:
             (job.shared_folder / "artifact").mkdir(parents=True, exist_ok=True)
             (job.shared_folder / "artifact" / "model").write_bytes(bytes(script.built_bytes))
-        self._say("start", PhaseBegun(name="model"), Loaded())
+        self._say("start", PhaseBegun(name="model"), ReadyToBuild())
 
     @property
     def speaks_s(self) -> float:
@@ -222,7 +222,7 @@ class ScriptedWorker:
             share = 0.95 if command.seconds > self._script.slower_after_s else 1.0
             window = window_of_load(command, share * 1e3 / self._script.level_ms)
             late = {"objective_ms": 1e3} if self._number in self._script.overloaded else {}
-            taken_under_load = LoadTaken(window=window.model_copy(update=late))
+            taken_under_load = TrafficWindow(window=window.model_copy(update=late))
             self._say(f"load {self._windows}", taken_under_load)
             self._windows += 1
         elif isinstance(command, Finish):
@@ -249,8 +249,8 @@ class ScriptedWorker:
             raise KeyboardInterrupt
         if isinstance(event, int):
             raise WorkerEnded(event)
-        if isinstance(event, Loaded | Built | Ready):
-            self._on_step(type(event).__name__.lower())
+        if isinstance(event, ReadyToBuild | Built | Ready):
+            self._on_step("loaded" if isinstance(event, ReadyToBuild) else type(event).__name__.lower())
         return event
 
     def pause(self) -> None:

@@ -45,8 +45,8 @@ from bakeoff.measuring.messages import (
     Finish,
     Finished,
     KernelsTraced,
-    Loaded,
-    LoadTaken,
+    ReadyToBuild,
+    TrafficWindow,
     MeasureCell,
     MeasurePackagedCell,
     PackageCell,
@@ -92,7 +92,7 @@ TRACE_LIMIT_S = 60.0
 Steps = Generator[type[Event], Any, None]
 """Steps of starting a cell. Each of them yields the kind of event that it waits for, and is sent that event."""
 
-Awaited = TypeVar("Awaited", Packaged, Loaded, Built, Ready, BurstTaken, LoadTaken, Finished)
+Awaited = TypeVar("Awaited", Packaged, ReadyToBuild, Built, Ready, BurstTaken, TrafficWindow, Finished)
 
 
 class CellEnded(Exception):
@@ -287,7 +287,7 @@ class CellRun:
         self._starting = _Start(steps, next(steps), min(now_s + self._budget_s, self._ends_s), now_s)
 
     def _loading(self) -> Steps:
-        yield Loaded
+        yield ReadyToBuild
 
     def _building(self, live: LiveProcess) -> Steps:
         if self._is_ahead_of_time and not live.is_warm:
@@ -296,7 +296,7 @@ class CellRun:
             begun_s = self._now_s()
             live.worker.end()
             live.worker = self._start_worker(MeasurePackagedCell, self._folder_of(live.build))
-            yield Loaded
+            yield ReadyToBuild
             live.built_s += self._now_s() - begun_s
             live.worker.send(Build())
         built = yield Built
@@ -359,14 +359,14 @@ class CellRun:
         live = self._alive()
         return live.ready is not None and live.ready.accuracy.passed
 
-    def _take_load(self, order: TakeLoad) -> LoadTaken:
+    def _take_load(self, order: TakeLoad) -> TrafficWindow:
         live = self._alive()
         if live.phase != UNDER_LOAD:
             live.phase = UNDER_LOAD
             self._setup.progress.phase(self.cell, live.phase)
         live.worker.send(order)
         expected_s = max(order.seconds, order.min_requests / order.rate)
-        return self._await(live, LoadTaken, LOAD_LIMIT_S + 3 * expected_s)
+        return self._await(live, TrafficWindow, LOAD_LIMIT_S + 3 * expected_s)
 
     def finish(self, has_time: bool = True, idle_w: float | None = None) -> float | None:
         """Check once more, and let the process go. Return the machine's idle power in watts, if it is known now.

@@ -208,9 +208,9 @@ class ContestRun:
 
     def _start_group(self, epoch: Epoch) -> list[CellRun]:
         """Start waiting cells until none is left, or memory holds no more beside those that are alive."""
-        return GroupStart(self._run, epoch, self._known_size, self._ends_in_time, self._retries_alone).start()
+        return GroupStart(self._run, epoch, self._known_size, self._end_if_late, self._conclude_or_retry).start()
 
-    def _ends_in_time(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
+    def _end_if_late(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
         """Return True when the time budget of the run leaves time for the cell. Otherwise it has its record now."""
         label, labels = cell_run.cell.label, [other.cell.label for other in alive]
         if cell_run.was_measured or self._time_plan.leaves_room_for_build(label, labels, self._machine.now_s()):
@@ -265,7 +265,7 @@ class ContestRun:
             self._pause(cell_run)
         except CellEnded as ended:
             alive.remove(cell_run)
-            if self._retries_alone(cell_run, ended, alive):
+            if self._conclude_or_retry(cell_run, ended, alive):
                 epoch.displaced.append(cell_run)
 
     def _rounds_so_far(
@@ -307,7 +307,7 @@ class ContestRun:
         try:
             epoch.idle_w = cell_run.finish(last_s <= self._time_plan.contest_ends_s, epoch.idle_w)
         except CellEnded as ended:
-            if self._retries_alone(cell_run, ended, others):
+            if self._conclude_or_retry(cell_run, ended, others):
                 epoch.displaced.append(cell_run)
             return
         if epoch.number == 0:
@@ -318,7 +318,7 @@ class ContestRun:
         else:
             self._conclude(cell_run, record)
 
-    def _retries_alone(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
+    def _conclude_or_retry(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
         """Return True when a cell is to be tried again alone, because `others` held the memory that it lacked.
 
         Otherwise it has its record now.

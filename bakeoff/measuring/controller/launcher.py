@@ -154,9 +154,10 @@ class Launchers:
     ) -> None:
         """`pythons` are the interpreters of named environments, each of which has fork servers of its own."""
         self._start_method: StartMethod = start_method
-        self._new_launcher = new_launcher or launcher
+        self._new_launcher = new_launcher or create_launcher
         self._others = {
-            name: Launchers(start_method, partial(launcher, python=python)) for name, python in (pythons or {}).items()
+            name: Launchers(start_method, partial(create_launcher, python=python))
+            for name, python in (pythons or {}).items()
         }
         self._launchers = [self._new_launcher(start_method)]
         self._further: dict[int, Launcher] = {}  # by epoch, beyond the prepared ones
@@ -284,7 +285,7 @@ class Launchers:
             self._leave_further(list(self._further))
 
 
-def launcher(start_method: StartMethod, python: str = sys.executable) -> Launcher:
+def create_launcher(start_method: StartMethod, python: str = sys.executable) -> Launcher:
     """Return a launcher of workers that `python` runs. `auto` forks where the platform can.
 
     Raises BakeoffError where `forkserver` cannot.

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from bakeoff import backends
 from bakeoff.backends.base import ServingKnobs
 from bakeoff.measuring.controller.rate_search import RateSearch
-from bakeoff.measuring.messages import LoadTaken, TakeLoad
+from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.planning.load_plan import SOAK_PARTS, LoadPlan
 from bakeoff.records.load import Load, LoadTurn, LoadWindow, ServingSettings, TriedSettings
 from bakeoff.records.scenarios import Scenario
 from bakeoff.records.schema import Cell
 
-Take = Callable[[TakeLoad], LoadTaken]
+Take = Callable[[TakeLoad], TrafficWindow]
 """Has the worker of a cell take one window. Raises CellEnded where the cell ends instead."""
 
 FIRST_SHARE = 0.7
@@ -188,7 +188,7 @@ class CellUnderLoad:
             settings=settings, value=value, windows=windows, reason="" if value else self._why(windows)
         )
 
-    def _probe(self, settings: ServingSettings, seed: int) -> LoadTaken:
+    def _probe(self, settings: ServingSettings, seed: int) -> TrafficWindow:
         """Have requests answered as fast as these settings can, all of which are there at once. Each has its answer."""
         rate = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
         order = self._order(settings, rate, seed, SEARCH_SHARE)

@@ -84,7 +84,7 @@ class GroupStart:
         self._run, self._epoch = run, epoch
         self._machine = run.machine
         self._known_size = known_size
-        self._ends_in_time, self._retries_alone = ends_in_time, retries_alone
+        self._end_if_late, self._conclude_or_retry = ends_in_time, retries_alone
         self._are_warm = all(cell_run.starts_warm for cell_run in epoch.waiting)
         self._starting: list[Starting] = []
         self._group: list[CellRun] = []
@@ -134,7 +134,7 @@ class GroupStart:
                 self._epoch.is_full = not self._starting  # what is starting may turn out to leave room
                 return
             self._epoch.waiting.popleft()
-            if not self._ends_in_time(following, alive):
+            if not self._end_if_late(following, alive):
                 continue
             labels = [other.cell.label for other in alive]
             ends_s = self._run.time_plan.build_ends_s(following.cell.label, labels)
@@ -200,7 +200,7 @@ class GroupStart:
                 continue
             if not (cell_run.starts_warm or self._run.headers.are_made_for(cell_run.cell)):
                 continue  # other builds need not wait for the headers
-            if not self._ends_in_time(cell_run, self._alive(besides=cell_run)):
+            if not self._end_if_late(cell_run, self._alive(besides=cell_run)):
                 self._starting.remove(starting)  # what was built before it has taken the time
             elif self._try(starting, cell_run.begin_build):
                 starting.stage = Stage.BUILDING
@@ -257,7 +257,7 @@ class GroupStart:
         except CellEnded as ended:
             cell_run = starting.cell_run
             self._starting.remove(starting)
-            if self._retries_alone(cell_run, ended, self._alive(besides=cell_run)):
+            if self._conclude_or_retry(cell_run, ended, self._alive(besides=cell_run)):
                 self._epoch.waiting.appendleft(cell_run)
                 self._epoch.is_full = True
             return False

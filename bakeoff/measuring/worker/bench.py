@@ -19,7 +19,7 @@ from bakeoff.backends.base import AheadOfTime, Backend, BuildContext, Settings
 from bakeoff.backends.reasons import failure_of
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring import messages
-from bakeoff.measuring.messages import Built, CellJob, Loaded, MeasurePackagedCell, PhaseBegun, PhaseEnded
+from bakeoff.measuring.messages import Built, CellJob, MeasurePackagedCell, PhaseBegun, PhaseEnded, ReadyToBuild
 from bakeoff.measuring.worker import memory, precision
 from bakeoff.measuring.worker.accuracy import traits_in
 from bakeoff.measuring.worker.clock import Clock
@@ -137,7 +137,7 @@ class Bench:
 
     def await_turn(self) -> None:
         """Wait for this worker's turn to build. Others may have loaded meanwhile: their memory is not this worker's."""
-        messages.send(self.connection, Loaded())
+        messages.send(self.connection, ReadyToBuild())
         messages.receive_command(self.connection)
         self.build_begun_s = time.monotonic()
         self.device_memory.leave_out_others(memory.held_by_torch(self.cell.device))

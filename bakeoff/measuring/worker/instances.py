@@ -70,7 +70,7 @@ class Instances:
             raise error
 
     @classmethod
-    def ofnothing(cls, settings: ServingSettings) -> Instances:
+    def no_op(cls, settings: ServingSettings) -> Instances:
         """Return instances that answer at once."""
         return cls([lambda: contextlib.nullcontext(nothing)] * settings.instances, settings.batch)
 
@@ -156,7 +156,7 @@ class Instances:
         self._answered([request.number for request in requests])
 
 
-def started(
+def start_instances(
     bench: Bench, sets: Sequence[Inputs], reference: accuracy.Reference, settings: ServingSettings
 ) -> Instances:
     """Build the cell for these settings, check every instance while all of them run, and return them.

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from bakeoff.measuring.messages import LoadTaken, TakeLoad
+from bakeoff.measuring.messages import TrafficWindow, TakeLoad
 from bakeoff.measuring.worker import accuracy, conditions, energy
 from bakeoff.measuring.worker.bench import Bench, explain, is_out_of_memory
-from bakeoff.measuring.worker.instances import Instances, Request, nothing, started
+from bakeoff.measuring.worker.instances import Instances, Request, nothing, start_instances
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.load import LoadWindow, ServingSettings
@@ -41,7 +41,7 @@ WARM_UP_S = 0.05
 SAMPLE = re.compile(r'"name":"Sample".*?"ts":([\d.]+).*?"sample_seq":(\d+).*?"complete_ns":(\d+)')
 
 
-class Kept(NamedTuple):
+class CachedInstances(NamedTuple):
     """Instances that go on beside others, or until other settings come."""
 
     settings: ServingSettings
@@ -55,19 +55,19 @@ class LoadServer:
         self._bench = bench
         self._sets = sets
         self._reference = reference
-        self._kept: list[Kept] = []  # the latest one last
+        self._kept: list[CachedInstances] = []  # the latest one last
 
-    def take(self, order: TakeLoad) -> LoadTaken:
+    def take(self, order: TakeLoad) -> TrafficWindow:
         """Return one window, or why the cell cannot serve like that."""
         try:
             generator = load_generator()
             if order.answers_nothing:
-                with contextlib.closing(Instances.ofnothing(order.settings)) as instances:
-                    return LoadTaken(window=self._window(generator, instances, order))
-            return LoadTaken(window=self._window(generator, self._serving(order), order))
+                with contextlib.closing(Instances.no_op(order.settings)) as instances:
+                    return TrafficWindow(window=self._window(generator, instances, order))
+            return TrafficWindow(window=self._window(generator, self._serving(order), order))
         except Exception as error:  # settings that fail are one more result of the search
             self.close()
-            return LoadTaken(window=None, reason=explain(error)[1].sentence)
+            return TrafficWindow(window=None, reason=explain(error)[1].sentence)
 
     def close(self) -> None:
         self._keep([])
@@ -78,23 +78,23 @@ class LoadServer:
         others = [one for one in self._kept if one.settings != alike]
         self._keep([*(others[-1:] if order.keeps_other else []), *mine])
         if not mine:
-            instances = self._started(order.settings)  # which may end those that are kept
-            self._kept.append(Kept(alike, instances))
+            instances = self._start(order.settings)  # which may end those that are kept
+            self._kept.append(CachedInstances(alike, instances))
         instances = self._kept[-1].instances
         instances.wait_s = order.settings.wait_ms / 1e3
         return instances
 
-    def _started(self, settings: ServingSettings) -> Instances:
+    def _start(self, settings: ServingSettings) -> Instances:
         """Start instances with these settings. Where memory does not hold them beside the kept ones, those end."""
         try:
-            return started(self._bench, self._sets, self._reference, settings)
+            return start_instances(self._bench, self._sets, self._reference, settings)
         except Exception as error:
             if not self._kept or not is_out_of_memory(error):
                 raise
         self.close()
-        return started(self._bench, self._sets, self._reference, settings)
+        return start_instances(self._bench, self._sets, self._reference, settings)
 
-    def _keep(self, wanted: list[Kept]) -> None:
+    def _keep(self, wanted: list[CachedInstances]) -> None:
         """End all instances but these."""
         left, self._kept = [one for one in self._kept if one not in wanted], wanted
         for one in left:

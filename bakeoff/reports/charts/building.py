@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.records.schema import Latency
 from bakeoff.records.text import one_line
-from bakeoff.reports import findings, format
+from bakeoff.reports import findings, number_format
 from bakeoff.reports.charts.chart import BAR_Y, Axis, Bar, Chart, Dots, Line, Mark, Text, axis_around, lost_cell, name
 from bakeoff.reports.charts.palette import Palette
 
@@ -98,13 +98,15 @@ def _stack(place: int, cell: CellJudgement, palette: Palette) -> list[Mark]:
     marks, left_s, look = [], 0.0, palette(cell.label)
     for phase in cell.record.phases_until_first_answer:
         bar = Bar(place + BAR_Y, left_s, left_s + phase.seconds, colour=_PHASES.get(phase.name, _OTHER_PHASE))
-        marks.append(Mark((bar,), f"{cell.label}: {phase.name} {format.seconds(phase.seconds)} s", look))
+        marks.append(Mark((bar,), f"{cell.label}: {phase.name} {number_format.seconds(phase.seconds)} s", look))
         left_s += phase.seconds
-    lost = "" if cell.latency else f" \u00d7 {one_line(format.ending(cell.record), 30)}"
-    text = f"{format.seconds(left_s)}{lost}"
+    lost = "" if cell.latency else f" \u00d7 {one_line(number_format.ending(cell.record), 30)}"
+    text = f"{number_format.seconds(left_s)}{lost}"
     return [
         *marks,
-        Mark((Text(left_s, place + BAR_Y, text),), f"{cell.label}: {format.seconds(left_s)} s in all{lost}", look),
+        Mark(
+            (Text(left_s, place + BAR_Y, text),), f"{cell.label}: {number_format.seconds(left_s)} s in all{lost}", look
+        ),
     ]
 
 
@@ -115,12 +117,12 @@ def _build_title(contest: ContestJudgement) -> str:
 
 def _pareto_tip(cell: CellJudgement, latency: Latency) -> str:
     record = cell.record
-    speedup = [f"{format.ratio(cell.speedup.value)}x"] if cell.speedup and not cell.is_baseline else []
+    speedup = [f"{number_format.ratio(cell.speedup.value)}x"] if cell.speedup and not cell.is_baseline else []
     parts = [
-        f"{cell.label}: {format.median(latency)} ms",
+        f"{cell.label}: {number_format.median(latency)} ms",
         *speedup,
-        f"built in {format.seconds(record.build_s)} s",
-        f"{format.mebibytes(format.peak_memory(record)[0])} MiB",
-        f"relative error {format.error(record.accuracy.relative_rmse if record.accuracy else None)}",
+        f"built in {number_format.seconds(record.build_s)} s",
+        f"{number_format.mebibytes(number_format.peak_memory(record)[0])} MiB",
+        f"relative error {number_format.error(record.accuracy.relative_rmse if record.accuracy else None)}",
     ]
     return ", ".join(parts)

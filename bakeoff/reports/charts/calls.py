@@ -8,7 +8,7 @@ import numpy as np
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.samples import Distribution, Turn
-from bakeoff.reports import findings, format
+from bakeoff.reports import findings, number_format
 from bakeoff.reports.charts.chart import BAR_Y, FOOT_Y, Chart, Dots, Hill, Line, Mark, axis_around, lost_cell, name
 from bakeoff.reports.charts.palette import Palette
 
@@ -28,9 +28,11 @@ def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
         if hill is None:
             marks.append(lost_cell(place, cell, palette))
             continue
-        middle = f"{format.milliseconds(hill.low_ms)} to {format.milliseconds(hill.high_ms)} ms"
+        middle = f"{number_format.milliseconds(hill.low_ms)} to {number_format.milliseconds(hill.high_ms)} ms"
         shapes = _hill(hill, place + FOOT_Y, is_filled=not cell.record.status.is_failure)
-        tip = f"{cell.label}: {format.milliseconds(hill.median_ms)} ms, 99 % of {hill.calls:,} calls from {middle}"
+        tip = (
+            f"{cell.label}: {number_format.milliseconds(hill.median_ms)} ms, 99 % of {hill.calls:,} calls from {middle}"
+        )
         marks.append(Mark(shapes, tip, palette(cell.label)))
     ends_ms = [end for hill in found.by_label.values() for end in (hill.low_ms, hill.high_ms)]
     return Chart(
@@ -69,7 +71,7 @@ def drift(contest: ContestJudgement, palette: Palette) -> Chart | None:
         subject=contest.title,
         finding=findings.drift(labelled),
         caption="Latency of each burst over the run, relative to its cell's median: each row reaches "
-        f"{format.percent(reach)} % up and down, a line is one process, a hollow dot a disturbed burst",
+        f"{number_format.percent(reach)} % up and down, a line is one process, a hollow dot a disturbed burst",
         x=x,
         y=None,
         marks=tuple(marks),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bakeoff.judging.contest import CellJudgement
 from bakeoff.records.text import one_line
-from bakeoff.reports import format
+from bakeoff.reports import number_format
 from bakeoff.reports.charts.palette import Look, Palette
 
 COLUMN_IN = 3.5
@@ -184,6 +184,6 @@ def name(cell: CellJudgement) -> str:
 
 def lost_cell(place: int, cell: CellJudgement, palette: Palette) -> Mark:
     """Return the cross and the status of a cell without numbers in its row."""
-    fate = format.ending(cell.record)
+    fate = number_format.ending(cell.record)
     text = Text(None, place + BAR_Y, f"\u00d7 {one_line(fate, 48)}", colour="bad")
     return Mark((text,), f"{cell.label}: {fate} {one_line(cell.record.reason, 200)}".strip(), palette(cell.label))

@@ -8,7 +8,7 @@ from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.costs import HORIZON, Leg, Start
 from bakeoff.judging.costs import Line as CostLine
 from bakeoff.records.text import one_line
-from bakeoff.reports import findings, format
+from bakeoff.reports import findings, number_format
 from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Mark, Stop, Text
 from bakeoff.reports.charts.palette import Palette
 
@@ -102,9 +102,8 @@ def _crossing(leg: Leg, reference: CostLine, is_below: bool) -> Mark:
 
 
 def _tip(line: CostLine) -> str:
-    return (
-        f"{line.label}: {format.seconds(line.total_s(1))} s, then {format.milliseconds(1e3 * line.steady_s)} ms a call"
-    )
+    first_s, further_ms = number_format.seconds(line.total_s(1)), number_format.milliseconds(1e3 * line.steady_s)
+    return f"{line.label}: {first_s} s, then {further_ms} ms a call"
 
 
 def _stop(contest: ContestJudgement, start: Start, calls: int, lines: list[CostLine]) -> Stop:
@@ -112,5 +111,5 @@ def _stop(contest: ContestJudgement, start: Start, calls: int, lines: list[CostL
     return Stop(
         calls,
         findings.cheapest(contest, start, calls),
-        tuple((label, f"{format.seconds(total_s)} s") for label, total_s in totals),
+        tuple((label, f"{number_format.seconds(total_s)} s") for label, total_s in totals),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.load import LoadedCell, Point
 from bakeoff.records.text import one_line
-from bakeoff.reports import format, load
+from bakeoff.reports import load, number_format
 from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Mark, Text, axis_around
 from bakeoff.reports.charts.palette import Palette
 
@@ -53,5 +53,5 @@ def _marks_of(cell: LoadedCell, palette: Palette) -> list[Mark]:
 
 
 def _tip(label: str, point: Point) -> str:
-    latencies = f"p50 {format.milliseconds(point.p50_ms)} ms, p99 {format.milliseconds(point.p99_ms)} ms"
+    latencies = f"p50 {number_format.milliseconds(point.p50_ms)} ms, p99 {number_format.milliseconds(point.p99_ms)} ms"
     return f"{label} at {load.rate(point.rate)} requests/s: {latencies}{'' if point.is_chosen else ', not chosen'}"

@@ -33,7 +33,7 @@ from matplotlib.transforms import Affine2D, Bbox, TransformedBbox
 from PIL import Image
 
 from bakeoff.records.text import one_line
-from bakeoff.reports import format
+from bakeoff.reports import number_format
 from bakeoff.reports.charts.chart import Axis, Bar, Chart, Dots, Hill, Line, Lost, Mark, Text, Tile
 from bakeoff.reports.charts.clean_svg import ROOT_ATTRIBUTES, svg_of
 from bakeoff.reports.charts.palette import LIGHT, Look
@@ -428,7 +428,7 @@ def _locator(axis: Axis) -> Locator:
 def _number(value: float) -> str:
     """Return `0.1`, `1,000`, or `10 M` for what would be long."""
     if abs(value) >= 1e6:
-        return format.quantity(value, "").strip().replace(".00", "").replace(".0", "")
+        return number_format.quantity(value, "").strip().replace(".00", "").replace(".0", "")
     return f"{value:,.6g}"
 
 

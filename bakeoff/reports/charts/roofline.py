@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.reports import findings, format
+from bakeoff.reports import findings, number_format
 from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Mark, name
 from bakeoff.reports.charts.palette import Palette
 
@@ -35,19 +35,21 @@ def roofline(contest: ContestJudgement, palette: Palette) -> Chart | None:
         Mark((Line((intensity, intensity), (bottom / unit, reached), colour="soft", width=0.9),)),
         Mark(
             (slope,),
-            f"{format.quantity(bandwidth, 'B/s')} of a large copy, "
-            f"{format.quantity(peak, 'FLOP/s')} of a large product",
+            f"{number_format.quantity(bandwidth, 'B/s')} of a large copy, "
+            f"{number_format.quantity(peak, 'FLOP/s')} of a large product",
         ),
     ]
     for (cell, line, _), rate in zip(shown, rates, strict=True):
-        share = f", {format.percent(line.share)} % of the floor's speed" if line.share else ""
+        share = f", {number_format.percent(line.share)} % of the floor's speed" if line.share else ""
         dot = Dots((intensity,), (rate / unit,), not cell.record.status.is_failure)
-        marks.append(Mark((dot,), f"{cell.label}: {format.quantity(rate, 'FLOP/s')}{share}", palette(cell.label)))
+        marks.append(
+            Mark((dot,), f"{cell.label}: {number_format.quantity(rate, 'FLOP/s')}{share}", palette(cell.label))
+        )
     return Chart(
         name="roofline",
         subject=contest.title,
         finding=findings.roofline(contest),
-        caption=f"Operations per second against operations per byte; {format.floor(roof)} is the least a call takes",
+        caption=f"Operations per second against operations per byte; {number_format.floor(roof)} is the shortest call",
         x=x,
         y=Axis(f"rate ({prefix}FLOP/s)", bottom / unit, top / unit, is_log=True),
         marks=tuple(marks),

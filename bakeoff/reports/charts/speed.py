@@ -6,7 +6,7 @@ from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.judging.decision import relation
 from bakeoff.judging.ranking import CALLED
 from bakeoff.records.schema import Ratio
-from bakeoff.reports import findings, format
+from bakeoff.reports import findings, number_format
 from bakeoff.reports.charts.chart import (
     BAR_Y,
     Axis,
@@ -97,16 +97,16 @@ def _median(place: int, cell: CellJudgement, palette: Palette, is_log: bool) -> 
         shapes.append(interval(found.median_ci95_ms.low, found.median_ci95_ms.high, y))
         end = max(end, found.median_ci95_ms.high)
     note = f" {cell.record.status}" if is_wrong else ""
-    shapes.append(Text(end, y, f"{format.milliseconds(found.median_ms)}{note}"))
-    tip = f"{cell.label}: {format.median(found)} ms, {found.calls:,} calls in {found.processes} processes"
+    shapes.append(Text(end, y, f"{number_format.milliseconds(found.median_ms)}{note}"))
+    tip = f"{cell.label}: {number_format.median(found)} ms, {found.calls:,} calls in {found.processes} processes"
     return Mark(tuple(shapes), tip, palette(cell.label))
 
 
 def _ratio(place: int, cell: CellJudgement, ratio: Ratio, palette: Palette) -> Mark:
-    text, y = f"{format.ratio(ratio.value)}x", place + BAR_Y
+    text, y = f"{number_format.ratio(ratio.value)}x", place + BAR_Y
     low, high = ends(ratio)
     whisker: list[Shape] = [interval(low, high, y)] if low < high else []
     is_called = cell.is_baseline or relation(ratio) in CALLED
     shapes = (*whisker, Dots((ratio.value,), (y,), is_called), Text(max(high, ratio.value), y, text))
-    tip = f"{cell.label}: {text} {format.ratio_interval(ratio.ci95)} over {ratio.processes} processes"
+    tip = f"{cell.label}: {text} {number_format.ratio_interval(ratio.ci95)} over {ratio.processes} processes"
     return Mark(shapes, tip, palette(cell.label))

@@ -9,7 +9,7 @@ from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.sweeps import Quantity, Sweep, Value, latency, over_own_build, speedup
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.text import one_line
-from bakeoff.reports import format
+from bakeoff.reports import number_format
 from bakeoff.reports.charts.chart import Axis, Chart, Dots, Line, Lost, Mark, Shape, axis_around
 from bakeoff.reports.charts.palette import LIGHT, Look, Palette, ramp
 from bakeoff.reports.charts.speed import LOG_FROM, LOG_FROM_RATIO, ends
@@ -72,11 +72,9 @@ def _lines(
     lost = {label: points for label, points in sweep.failures(quantity).items() if label in lines}
     marks = [mark for label, found in values.items() for mark in _line(sweep, label, found, quantity, palette(label))]
     for row, (label, points) in enumerate(lost.items()):
-        marks += [
-            Mark((Lost((point.size,), row),), f"{_at(label, sweep, point.size)}: {format.ending(point.row.record)}",
-                 palette(label))
-            for point in points
-        ]  # fmt: skip
+        for point in points:
+            tip = f"{_at(label, sweep, point.size)}: {number_format.ending(point.row.record)}"
+            marks.append(Mark((Lost((point.size,), row),), tip, palette(label)))
     return Chart(
         name=chart,
         subject=sweep_title(sweep),
@@ -115,8 +113,10 @@ def _written(value: Value, quantity: Quantity) -> str:
     low, high = value.ends
     interval = Interval(low=low, high=high) if low < high else None
     if quantity is not latency:
-        return f"{format.ratio(value.middle)}x {format.ratio_interval(interval)}"
-    return f"{format.milliseconds(value.middle)} {format.milliseconds_interval(interval)}".rstrip() + " ms"
+        return f"{number_format.ratio(value.middle)}x {number_format.ratio_interval(interval)}"
+    return (
+        f"{number_format.milliseconds(value.middle)} {number_format.milliseconds_interval(interval)}".rstrip() + " ms"
+    )
 
 
 def _at(label: str, sweep: Sweep, size: float) -> str:

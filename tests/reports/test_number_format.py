@@ -2,7 +2,7 @@
 
 import pytest
 
-from bakeoff.reports import format
+from bakeoff.reports import number_format
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from bakeoff.reports import format
     ],
 )
 def test_quantities_have_three_digits_and_a_prefix(value: float, spelt: str) -> None:
-    assert format.quantity(value, "FLOP") == spelt
+    assert number_format.quantity(value, "FLOP") == spelt
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def test_quantities_have_three_digits_and_a_prefix(value: float, spelt: str) -> 
     ],
 )
 def test_percentages_have_two_digits(share: float | None, spelt: str) -> None:
-    assert format.percent(share) == spelt
+    assert number_format.percent(share) == spelt
 
 
 def test_a_long_list_names_some_and_counts_the_rest() -> None:
-    assert format.first_names([]) == ""
-    assert format.first_names(["a", "b"]) == "a, b"
-    assert format.first_names(["a", "b", "c", "d"]) == "a, b and 2 more"
+    assert number_format.first_names([]) == ""
+    assert number_format.first_names(["a", "b"]) == "a, b"
+    assert number_format.first_names(["a", "b", "c", "d"]) == "a, b and 2 more"
 
 
 def test_shares_of_time_come_largest_first() -> None:
-    assert format.time_shares({"CPU": 0.034, "CUDA": 0.966}) == ["CUDA 97 %", "CPU 3.4 %"]
+    assert number_format.time_shares({"CPU": 0.034, "CUDA": 0.966}) == ["CUDA 97 %", "CPU 3.4 %"]
