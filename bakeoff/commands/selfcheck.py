@@ -33,9 +33,9 @@ from bakeoff.measuring.messages import (
     BurstTaken,
     ComputeReference,
     Failed,
-    ReadyToBuild,
     MeasureCell,
     Ready,
+    ReadyToBuild,
     TakeBurst,
 )
 from bakeoff.planning.plan import Contest, PlannedCell, Request, Schedule

@@ -45,8 +45,6 @@ from bakeoff.measuring.messages import (
     Finish,
     Finished,
     KernelsTraced,
-    ReadyToBuild,
-    TrafficWindow,
     MeasureCell,
     MeasurePackagedCell,
     PackageCell,
@@ -54,8 +52,10 @@ from bakeoff.measuring.messages import (
     PhaseBegun,
     PhaseEnded,
     Ready,
+    ReadyToBuild,
     TakeBurst,
     TakeLoad,
+    TrafficWindow,
 )
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.plan import PlannedCell

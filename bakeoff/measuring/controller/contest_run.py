@@ -211,12 +211,12 @@ class ContestRun:
         return GroupStart(self._run, epoch, self._known_size, self._end_if_late, self._conclude_or_retry).start()
 
     def _end_if_late(self, cell_run: CellRun, alive: Sequence[CellRun]) -> bool:
-        """Return True when the time budget of the run leaves time for the cell. Otherwise it has its record now."""
+        """End the cell with its record and return True if the run's time budget leaves no time for it."""
         label, labels = cell_run.cell.label, [other.cell.label for other in alive]
         if cell_run.was_measured or self._time_plan.leaves_room_for_build(label, labels, self._machine.now_s()):
-            return True
+            return False
         self._conclude(cell_run, not_reached(cell_run.planned))
-        return False
+        return True
 
     def _step_done(self, step: Step, cell_run: CellRun, seconds: float) -> None:
         self._run.step_done(self._contest_id, step, cell_run.cell.label, seconds)
@@ -319,9 +319,9 @@ class ContestRun:
             self._conclude(cell_run, record)
 
     def _conclude_or_retry(self, cell_run: CellRun, ended: CellEnded, others: Sequence[CellRun]) -> bool:
-        """Return True when a cell is to be tried again alone, because `others` held the memory that it lacked.
+        """Return True if the cell is to be tried again alone, because `others` held the memory that it lacked.
 
-        Otherwise it has its record now.
+        Otherwise conclude it with the record that it ended with.
         """
         if ended.record.status is not Status.OOM or not others:
             self._conclude(cell_run, ended.record)

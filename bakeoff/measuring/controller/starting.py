@@ -73,18 +73,18 @@ class GroupStart:
         run: Measurement,
         epoch: Epoch,
         known_size: Memory | None,
-        ends_in_time: Callable[[CellRun, Sequence[CellRun]], bool],
-        retries_alone: Callable[[CellRun, CellEnded, Sequence[CellRun]], bool],
+        end_if_late: Callable[[CellRun, Sequence[CellRun]], bool],
+        conclude_or_retry: Callable[[CellRun, CellEnded, Sequence[CellRun]], bool],
     ) -> None:
         """`known_size` is what the reference has taken, as a first guess for cells of unknown size.
 
-        `ends_in_time` and `retries_alone` are asked about a cell, with the others that are alive. A cell for which one
-        of them says no has its record then.
+        Both functions take a cell and the others that are alive. `end_if_late` returns True for a cell that has ended
+        because no time is left. `conclude_or_retry` returns True for a cell that is to be tried again.
         """
         self._run, self._epoch = run, epoch
         self._machine = run.machine
         self._known_size = known_size
-        self._end_if_late, self._conclude_or_retry = ends_in_time, retries_alone
+        self._end_if_late, self._conclude_or_retry = end_if_late, conclude_or_retry
         self._are_warm = all(cell_run.starts_warm for cell_run in epoch.waiting)
         self._starting: list[Starting] = []
         self._group: list[CellRun] = []
@@ -134,7 +134,7 @@ class GroupStart:
                 self._epoch.is_full = not self._starting  # what is starting may turn out to leave room
                 return
             self._epoch.waiting.popleft()
-            if not self._end_if_late(following, alive):
+            if self._end_if_late(following, alive):
                 continue
             labels = [other.cell.label for other in alive]
             ends_s = self._run.time_plan.build_ends_s(following.cell.label, labels)
@@ -200,7 +200,7 @@ class GroupStart:
                 continue
             if not (cell_run.starts_warm or self._run.headers.are_made_for(cell_run.cell)):
                 continue  # other builds need not wait for the headers
-            if not self._end_if_late(cell_run, self._alive(besides=cell_run)):
+            if self._end_if_late(cell_run, self._alive(besides=cell_run)):
                 self._starting.remove(starting)  # what was built before it has taken the time
             elif self._try(starting, cell_run.begin_build):
                 starting.stage = Stage.BUILDING

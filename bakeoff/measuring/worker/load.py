@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from bakeoff.measuring.messages import TrafficWindow, TakeLoad
+from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.measuring.worker import accuracy, conditions, energy
 from bakeoff.measuring.worker.bench import Bench, explain, is_out_of_memory
 from bakeoff.measuring.worker.instances import Instances, Request, nothing, start_instances
