@@ -5,7 +5,7 @@
 
 Each trial is a whole run of eager beside itself, in its own fork servers. Each copy looks for its own settings, and
 both take turns in several processes. Trials are appended to a file in `--out`, so that you can stop and continue.
-`--load`, `--slo`, `--model` and `--set` are those of runner.py.
+`--load`, `--slo`, `--model` and `--set` are those of `bakeoff`.
 """
 
 from __future__ import annotations

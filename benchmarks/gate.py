@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often is `runner.py compare` right? Simulated runs with a known truth, for the table of docs/gate.md.
+"""How often is `bakeoff compare` right? Simulated runs with a known truth, for the table of docs/gate.md.
 
     python benchmarks/gate.py --trials 1000
 

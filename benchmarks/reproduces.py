@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does the script that `runner.py reproduce` writes for a cell measure what the report says?
+"""Does the script that `bakeoff reproduce` writes for a cell measure what the report says?
 
     python benchmarks/reproduces.py
     python benchmarks/reproduces.py --configurations inductor,aotinductor

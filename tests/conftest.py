@@ -53,7 +53,7 @@ CommandLine = Callable[..., tuple[int, str, str]]
 def command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restored_signals: None
 ) -> CommandLine:
-    """`runner.py` in this process, in an empty folder: exit status, stdout and stderr."""
+    """`bakeoff` in this process, in an empty folder: exit status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> tuple[int, str, str]:

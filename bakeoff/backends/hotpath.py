@@ -1,6 +1,7 @@
 """A model that starts eager, is compiled beside its calls, and switches when compiled code is ready and faster.
 
-This file puts the library `hotpath/` behind the contract of a backend. docs/hot-paths.md tells how it is used alone.
+This file puts the library `bakeoff.hotpath` behind the contract of a backend. docs/hot-paths.md tells how to
+use it alone.
 """
 
 from __future__ import annotations
