@@ -5,9 +5,10 @@
     python benchmarks/beside.py --devices cpu:0,cpu:1 --model mlp --trials 10 --out results/beside
 
 Each trial is a whole contest of eager with itself at the first place (bakeoff/commands/selfcheck.py). In turns, the
-second place idles, or it builds and measures a model of its own again and again. The table says how often a winner was called
-between the two copies, and the latency beside the other contest over the latency alone, with its 95 % interval over
-pairs of neighbouring trials. Trials are appended to a file in `--out`, so that you can stop and continue.
+second place idles, or it builds and measures a model of its own again and again. The table says how often a winner
+was called between the two copies, and the latency beside the other contest over the latency alone, with its 95 %
+interval over pairs of neighbouring trials. Trials are appended to a file in `--out`, so that you can stop and
+continue.
 """
 
 from __future__ import annotations
