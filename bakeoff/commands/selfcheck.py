@@ -24,8 +24,8 @@ from bakeoff.judging.fit import speedup, summarise
 from bakeoff.judging.ranking import undecided
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.launcher import Launchers
-from bakeoff.measuring.controller.measurement import Measurement
 from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.messages import (
     BeginWarmUp,
     Build,
@@ -256,9 +256,7 @@ def _trial(
     with Launchers(request.start_method) as launchers:
         launchers.prepare(plan.processes)
         interleaved = request.schedule == "interleaved"
-        measurement = Measurement(
-            launchers, store, progress, plan, request.time_limit_s, interleaved, undecided_for_any
-        )
+        measurement = RunContext(launchers, store, progress, plan, request.time_limit_s, interleaved, undecided_for_any)
         measure_contest(measurement, contest, contest.cells)
     if not reference.exists():
         shutil.copy(store.reference(contest.id), reference)

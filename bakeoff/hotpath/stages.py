@@ -96,11 +96,13 @@ class FollowedModule:
 class Path:
     """One kind of call of one module, with the stage that it has reached."""
 
-    def __init__(self, of: FollowedModule, key: Hashable, is_training: bool, meter: Meter, budget: WatchBudget) -> None:
-        self.of = of
+    def __init__(
+        self, followed: FollowedModule, key: Hashable, is_training: bool, meter: Meter, budget: WatchBudget
+    ) -> None:
+        self.followed = followed
         self.key = key
         self.is_training = is_training
-        self.modes = of.weights.modes
+        self.modes = followed.weights.modes
         self.meter = meter
         self.budget = budget
         self.timer = CallTimer(meter, is_training)
@@ -112,16 +114,16 @@ class Path:
 
     def is_as_met(self) -> bool:
         """Return True if a call fits the path in what its kind does not show. Any other call gets eager, this once."""
-        return not self.of.is_set_apart() and self.of.weights.modes == self.modes
+        return not self.followed.is_set_apart() and self.followed.weights.modes == self.modes
 
     def tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
         """Return the weights and a call's tensors, or None if the weights are of another kind than before."""
-        weights = self.of.weights.current()
+        weights = self.followed.weights.current()
         return None if weights is None else [*weights, *tensors_in(args, kwargs)]
 
     def identity(self, fingerprint: str) -> str:
         """Return a name for the path and the machine. Paths with the same name can share a compiled version."""
-        devices = {tensor.device for tensor in self.of.weights.current() or [] if tensor.is_cuda}
+        devices = {tensor.device for tensor in self.followed.weights.current() or [] if tensor.is_cuda}
         if isinstance(self.meter, DeviceMeter):  # the device of the inputs, for a module without weights
             devices.add(self.meter.device)
         about = (
@@ -133,20 +135,20 @@ class Path:
             settings.read(),
             settings.processor(),
             sorted({torch.cuda.get_device_name(device) for device in devices}),
-            self.of.weights.kinds,
+            self.followed.weights.kinds,
         )
         return hashlib.sha256(repr(about).encode()).hexdigest()[:24]
 
     def learn(self, identity: str, verdict: str, reason: str, measured: Measured) -> None:
         """Keep the verdict for later runs."""
-        knowledge = self.of.policy.knowledge
+        knowledge = self.followed.policy.knowledge
         known = knowledge.of(identity)
         if measured.burden is None and known is not None:
             measured = replace(measured, burden=known.measured.burden)
         try:
             knowledge.learn(identity, Learned(verdict, reason, measured))
         except OSError as error:
-            LOG.warning("what was learned of %s is lost with this run: %s", self.of.name, error)
+            LOG.warning("what was learned of %s is lost with this run: %s", self.followed.name, error)
 
 
 @dataclass(frozen=True)
@@ -249,10 +251,12 @@ class EagerStage(Undecided):
         # the budget counts the host's time alone, since recording is the host's work
         begun = time.perf_counter()
         if is_recorded:
-            outputs, recorder = watching.record(path.of.policy.detector, path.of.module, path.of.forward, args, kwargs)
+            outputs, recorder = watching.record(
+                path.followed.policy.detector, path.followed.module, path.followed.forward, args, kwargs
+            )
             path.budget.add_watched(time.perf_counter() - begun)
             return Answered(args, kwargs, outputs, recorder)
-        outputs = path.of.forward(*args, **kwargs)
+        outputs = path.followed.forward(*args, **kwargs)
         path.budget.add_plain(time.perf_counter() - begun, path.calls_per_look)
         path.timer.end(begin, self.eager)
         self.eager.collect()
@@ -273,7 +277,7 @@ class EagerStage(Undecided):
         """Return why compiled code could not do what the recorded call did, or an empty text."""
         if recorder.obstacle:
             return recorder.obstacle
-        if path.of.weights.current() is None:
+        if path.followed.weights.current() is None:
             return WEIGHTS_CHANGED
         if self.evidence is not None and self.evidence.fingerprint != recorder.fingerprint:
             return CALLS_DIFFER
@@ -300,7 +304,7 @@ class Watching(EagerStage):
         self._counted_calls = 0
 
     def _note(self, path: Path, recorder: Recorder) -> None:
-        signature = path.of.policy.detector.signature
+        signature = path.followed.policy.detector.signature
         assert signature is not None
         self._counted_calls += 1
         recordings = 1 + (self.evidence.recordings if self.evidence else 0)
@@ -310,14 +314,14 @@ class Watching(EagerStage):
     def _go_on(self, path: Path, call: Answered) -> Stage:
         if self.evidence is None:
             return self
-        detector = path.of.policy.detector
+        detector = path.followed.policy.detector
         # calls of this kind between two recorded ones are taken to have gone the same way
         detector.count_again(self.evidence.signature, path.calls - self._counted_calls)
         self._counted_calls = path.calls
         return self._when_hot(path, call, self.evidence) if detector.is_hot(self.evidence.signature) else self
 
     def _when_hot(self, path: Path, call: Answered, evidence: Evidence) -> Stage:
-        policy = path.of.policy
+        policy = path.followed.policy
         known = policy.knowledge.of(evidence.identity)
         folder = policy.knowledge.artefact(evidence.identity)
         if known and known.verdict in ("eager", "failed"):
@@ -338,7 +342,7 @@ class Watching(EagerStage):
         if folder.is_dir():  # an equal part was compiled, and that has just ended
             return self
         try:
-            job = policy.compiler.start(Call(path.of.module, call.args, call.kwargs, path.is_training), folder)
+            job = policy.compiler.start(Call(path.followed.module, call.args, call.kwargs, path.is_training), folder)
         except (CannotHandOver, OSError) as error:
             return self.failed(str(error))
         return Compiling(Sample(path.meter), evidence, job, before_s=self.eager.mean_s)
@@ -411,7 +415,7 @@ class Ready(EagerStage):
         tensors = path.tensors(call.args, call.kwargs)
         if tensors is None:
             return self.failed(WEIGHTS_CHANGED)
-        folder = path.of.policy.knowledge.artefact(identity)
+        folder = path.followed.policy.knowledge.artefact(identity)
         try:
             version, wrong = self._load(path, call, tensors, folder)
             # a version that was taken over may be right for another path of the same name
@@ -431,11 +435,11 @@ class Ready(EagerStage):
 
     def _load(self, path: Path, call: Answered, tensors: list[torch.Tensor], folder: Folder) -> tuple[Version, str]:
         """Return the loaded version, and how its results differ from eager's."""
-        function = path.of.policy.compiler.load(folder, tensors)
+        function = path.followed.policy.compiler.load(folder, tensors)
         if path.is_training:
             # a graph of its own, from tensors without the program's hooks, leaves the program's graph alone
             tensors = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
-            flat = Flat(path.of.module, path.of.weights.names, call.args, call.kwargs)
+            flat = Flat(path.followed.module, path.followed.weights.names, call.args, call.kwargs)
             expected = packages.results_of(flat, tensors, is_training=True)
         else:
             expected = tensors_in((call.outputs,), {})
@@ -474,11 +478,11 @@ class Trial(Undecided):
         )
 
     def answer(self, path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answered:
-        is_compiled, sample = self._draw(path.of.chance)
+        is_compiled, sample = self._draw(path.followed.chance)
         begin = path.timer.begin()
         # with all that a settled path does before a compiled call
         tensors = path.tensors(args, kwargs) if is_compiled and path.is_as_met() else None
-        outputs = path.of.forward(*args, **kwargs) if tensors is None else self._version(tensors)
+        outputs = path.followed.forward(*args, **kwargs) if tensors is None else self._version(tensors)
         if sample is not None:
             path.timer.end(begin, sample)
         self._eager.collect()
@@ -486,7 +490,7 @@ class Trial(Undecided):
         return Answered(args, kwargs, outputs)
 
     def next(self, path: Path, call: Answered) -> Stage:
-        if path.of.weights.current() is None:
+        if path.followed.weights.current() is None:
             return self.failed(WEIGHTS_CHANGED)
         if self._warm_up_calls_left or self._second_is_compiled is not None:
             return self

@@ -15,8 +15,8 @@ from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import SPARE_CORES, Machine, usable_cores
 from bakeoff.measuring.controller.groundwork import Headers
 from bakeoff.measuring.controller.launcher import CAN_FORK, FURTHER_SERVERS_AT_ONCE, Launchers
-from bakeoff.measuring.controller.measurement import Measurement
 from bakeoff.measuring.controller.progress import Progress
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.models.base import Family
 from bakeoff.planning.plan import Contest, PlannedCell, Request, refusal
@@ -134,10 +134,10 @@ def measurement_of(
     headers: Headers,
     machine: Machine | None = None,
     place: str = "",
-) -> Measurement:
+) -> RunContext:
     """Return what the contests of a request have in common. A `place` of a pool is kept in their records."""
     requirements = Requirements.parse(request.require)
-    return Measurement(
+    return RunContext(
         launchers,
         store,
         progress,

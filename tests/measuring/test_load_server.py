@@ -16,9 +16,9 @@ pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed
 from bakeoff import models
 from bakeoff.measuring.messages import MeasureCell, TakeLoad, TrafficWindow
 from bakeoff.measuring.worker import accuracy
-from bakeoff.measuring.worker.bench import Bench
 from bakeoff.measuring.worker.instances import Instances, start_instances
 from bakeoff.measuring.worker.load import LoadServer
+from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.device import Device
 from bakeoff.records.load import ServingSettings
@@ -37,12 +37,12 @@ def server(folder: Path, label: str, device: str = "cpu") -> Iterator[LoadServer
     )
     ours, theirs = Pipe()
     with contextlib.closing(ours), contextlib.closing(theirs):
-        bench = Bench.begin(theirs, job, folder)
-        module, sets = bench.model()
+        worker = WorkerContext.begin(theirs, job, folder)
+        module, sets = worker.model()
         with torch.inference_mode():
             exact = tuple((module(*one.args).cpu(),) for one in sets)
-        found = LoadServer(bench, sets, accuracy.Reference(exact, (0.0,)))
-        with contextlib.closing(found), bench.running():  # as the worker of a cell does
+        found = LoadServer(worker, sets, accuracy.Reference(exact, (0.0,)))
+        with contextlib.closing(found), worker.running():  # as the worker of a cell does
             yield found
 
 
@@ -97,12 +97,12 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     alive: list[int] = []
 
-    def start(bench: Bench, sets: Any, reference: accuracy.Reference, settings: ServingSettings) -> Instances:
+    def start(worker: WorkerContext, sets: Any, reference: accuracy.Reference, settings: ServingSettings) -> Instances:
         found.append(settings.instances)
         if sum(alive) + settings.instances > 3:
             raise RuntimeError("CUDA out of memory")
         alive.append(settings.instances)
-        instances = start_instances(bench, sets, reference, settings)
+        instances = start_instances(worker, sets, reference, settings)
         instances._release = lambda: alive.remove(settings.instances)
         return instances
 

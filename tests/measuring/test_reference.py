@@ -13,8 +13,8 @@ from torch import nn
 
 from bakeoff.measuring.messages import ComputeReference
 from bakeoff.measuring.worker import accuracy, loading, reference
-from bakeoff.measuring.worker.bench import explain, last_frame_below
 from bakeoff.measuring.worker.reference import MAX_COMPARED_ELEMENTS, Known, Outputs, OutputsIn
+from bakeoff.measuring.worker.worker_context import explain, last_frame_below
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Status

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bakeoff.measuring.worker import accuracy, simulation
-from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
@@ -18,7 +18,7 @@ from bakeoff.records.schema import Cell
 def simulated(precision: str, module: nn.Module, *inputs: Tensor) -> list[Tensor]:
     """The module's output for each of `inputs`, all of which the ranges are taken from."""
     sets = tuple(Inputs((one,)) for one in inputs)
-    with torch.inference_mode(), simulation.rounded(Precision(precision), module, sets):
+    with torch.inference_mode(), simulation.emulate_quantisation(Precision(precision), module, sets):
         return [module(*one.args) for one in sets]
 
 
@@ -85,7 +85,7 @@ class Hidden(nn.Module):
 def test_products_with_a_parameter_are_layers_and_others_are_not(precision: str) -> None:
     module, x = Hidden().eval(), torch.randn(8, 16)
     expected = module(x)
-    with torch.inference_mode(), simulation.rounded(Precision(precision), module, (Inputs((x,)),)):
+    with torch.inference_mode(), simulation.emulate_quantisation(Precision(precision), module, (Inputs((x,)),)):
         found = module(x)
     changed = {name for name in expected if not torch.equal(found[name], expected[name])}
     assert changed == {"matmul", "addmm"}
@@ -134,9 +134,9 @@ def test_its_error_leaves_room_under_the_cap(model: str, precision: str, low: fl
     """What a rounding of 8 bits costs these models; three times that is still less than noise."""
     cell = Cell(model=model, backend="eager", precision=precision, dimensions=_small(model))
     with torch.inference_mode():
-        exact = run_eager(*place(load(cell), cell, torch.float64))
-        module, sets = place(load(cell), cell)
-        with simulation.rounded(Precision(precision), module, sets):
+        exact = run_eager(*move_to_device(load(cell), cell, torch.float64))
+        module, sets = move_to_device(load(cell), cell)
+        with simulation.emulate_quantisation(Precision(precision), module, sets):
             (rmse,) = accuracy.errors_of_eager(run_eager(module, sets), exact).rmse
     scale = float(torch.cat([one[0].reshape(-1) for one in exact]).square().mean().sqrt())
     assert low < rmse / scale < high

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from bakeoff import backends
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import Machine
-from bakeoff.measuring.controller.measurement import Measurement
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.messages import (
     BeginWarmUp,
@@ -441,7 +441,7 @@ def run_contest(
     machine.available_bytes = lambda: available_bytes(launcher)
     machine.usable_cores = lambda: list(range(cores))
     plan = plan or plan_of()
-    measurement = Measurement(
+    measurement = RunContext(
         *(launcher, store, progress, plan, time_limit_s, interleaved, undecided, machine),
         time_plan=TimePlan(plan, budget_s, load),
         artifacts=Artifacts(store.root, artifact_limit),

@@ -11,7 +11,6 @@ from bakeoff.judging.estimate import burst_medians_ms, steadiest
 from bakeoff.judging.ranking import baseline_of
 from bakeoff.measuring.controller.cell_run import CellEnded, CellRun
 from bakeoff.measuring.controller.load_rounds import LoadRounds
-from bakeoff.measuring.controller.measurement import Measurement, not_reached
 from bakeoff.measuring.controller.rounds import (
     Pairs,
     RoundsSoFar,
@@ -21,6 +20,7 @@ from bakeoff.measuring.controller.rounds import (
     racing,
     round_rules,
 )
+from bakeoff.measuring.controller.run_context import RunContext, not_reached
 from bakeoff.measuring.controller.starting import Epoch, GroupStart
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.time_plan import Step
@@ -47,7 +47,7 @@ class ContestRun:
 
     def __init__(
         self,
-        measurement: Measurement,
+        measurement: RunContext,
         cells: Sequence[CellRun],
         kept: UnfinishedContest | None = None,
         known_size: Memory | None = None,

@@ -9,14 +9,14 @@ from bakeoff.measuring.controller import groundwork
 from bakeoff.measuring.controller.cell_record import common_fields, told_of
 from bakeoff.measuring.controller.cell_run import CellRun, ContestSetup
 from bakeoff.measuring.controller.contest_run import ContestRun
-from bakeoff.measuring.controller.measurement import Measurement, not_reached
+from bakeoff.measuring.controller.run_context import RunContext, not_reached
 from bakeoff.planning.plan import Contest, PlannedCell, refusal
 from bakeoff.planning.time_plan import Step, likely_to_run
 from bakeoff.records.schema import Record
 from bakeoff.records.store import UnfinishedContest
 
 
-def measure_contest(run: Measurement, contest: Contest, pending: Sequence[PlannedCell]) -> None:
+def measure_contest(run: RunContext, contest: Contest, pending: Sequence[PlannedCell]) -> None:
     """Bring every pending cell of the contest to its record in the store."""
     sensible = _refuse_senseless(run, pending)
     likely = likely_to_run(planned.cell for planned in sensible)
@@ -29,7 +29,7 @@ def measure_contest(run: Measurement, contest: Contest, pending: Sequence[Planne
         run.progress.decided(run.store.records([planned.cell.id for planned in contest.cells]))
 
 
-def _measure_sensible(run: Measurement, contest: Contest, sensible: Sequence[PlannedCell]) -> None:
+def _measure_sensible(run: RunContext, contest: Contest, sensible: Sequence[PlannedCell]) -> None:
     begun_s = run.machine.now_s()
     limit_s = min(run.time_limit_s, run.time_plan.contest_ends_s - begun_s)
     needed = (run.launchers.first, run.store, run.progress, limit_s)
@@ -57,7 +57,7 @@ def _measure_sensible(run: Measurement, contest: Contest, sensible: Sequence[Pla
     run.store.forget(contest.id, [planned.cell.id for planned in contest.cells])
 
 
-def _end_without_reference(run: Measurement, cells: Sequence[PlannedCell], error: groundwork.NoReference) -> None:
+def _end_without_reference(run: RunContext, cells: Sequence[PlannedCell], error: groundwork.NoReference) -> None:
     """End all cells. The failure is the model's own, so that one cell tells it for all: eager, if it is there."""
     baseline = baseline_of([planned.cell for planned in cells])
     first, *others = sorted(cells, key=lambda planned: planned.cell.label != baseline)
@@ -71,14 +71,14 @@ def _end_without_reference(run: Measurement, cells: Sequence[PlannedCell], error
         run.end(Record(cell=planned.cell, status=error.status, **told_of(failure), **common_fields(planned)))
 
 
-def _note_resumption(run: Measurement, kept: UnfinishedContest, cell_runs: Sequence[CellRun]) -> None:
+def _note_resumption(run: RunContext, kept: UnfinishedContest, cell_runs: Sequence[CellRun]) -> None:
     done = f"{kept.epochs} process{'es' if kept.epochs > 1 else ''}"
     run.store.note(f"interrupted and resumed: {kept.contest_id} went on after {done} of each cell")
     if gone := [cell_run.cell.label for cell_run in cell_runs if cell_run.has_lost_builds]:
         run.store.note(f"what {', '.join(gone)} had built for {kept.contest_id} was gone, and was built anew")
 
 
-def _refuse_senseless(run: Measurement, pending: Sequence[PlannedCell]) -> list[PlannedCell]:
+def _refuse_senseless(run: RunContext, pending: Sequence[PlannedCell]) -> list[PlannedCell]:
     """Return the cells that make sense. The others end here, without a process."""
     sensible = []
     for planned in pending:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from bakeoff.judging.load import misses_objective
 from bakeoff.measuring.controller.cell_run import CellRun
 from bakeoff.measuring.controller.load_run import Round
-from bakeoff.measuring.controller.measurement import Measurement
 from bakeoff.measuring.controller.rounds import order_of_round
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.time_plan import Step
 
@@ -28,7 +28,7 @@ Visit = Callable[[CellRun, Callable[[], None]], None]
 class LoadRounds:
     """What one epoch of a group does under load. A cell for which no settings met the objective looks again later."""
 
-    def __init__(self, run: Measurement, plan: LoadPlan, epoch: int, group: int, alive: Sequence[CellRun]) -> None:
+    def __init__(self, run: RunContext, plan: LoadPlan, epoch: int, group: int, alive: Sequence[CellRun]) -> None:
         """`alive` shrinks while it lasts, as cells end."""
         self._run = run
         self._plan = plan

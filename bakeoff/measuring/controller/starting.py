@@ -15,7 +15,7 @@ from enum import Enum
 
 from bakeoff.measuring.controller.cell_run import TICK_S, CellEnded, CellRun
 from bakeoff.measuring.controller.environment import SPARE_CORES
-from bakeoff.measuring.controller.measurement import Measurement
+from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.time_plan import Step
 from bakeoff.records.schema import Memory
 
@@ -70,7 +70,7 @@ class GroupStart:
 
     def __init__(
         self,
-        run: Measurement,
+        run: RunContext,
         epoch: Epoch,
         known_size: Memory | None,
         end_if_late: Callable[[CellRun, Sequence[CellRun]], bool],

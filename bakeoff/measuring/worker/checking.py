@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 from bakeoff.backends.base import Compiled, Wrapped
 from bakeoff.measuring.worker import accuracy
-from bakeoff.measuring.worker.bench import Bench
 from bakeoff.measuring.worker.loading import saved_inputs
 from bakeoff.measuring.worker.matching import match
 from bakeoff.measuring.worker.reference import thinned
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
+from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs
 from bakeoff.records.schema import Accuracy, Extent, Placement
 from bakeoff.records.traits import Decision, ModelTraits
@@ -35,20 +35,20 @@ FROZEN = "the trace froze a choice by values at {}"
 class Checker:
     """Checks one build, when it was built and again when everything is warm."""
 
-    def __init__(self, bench: Bench, compiled: Compiled, sets: Sequence[Inputs]) -> None:
+    def __init__(self, worker: WorkerContext, compiled: Compiled, sets: Sequence[Inputs]) -> None:
         """`sets` are all input sets, each for a call of its own."""
-        self.reference = accuracy.Reference.load(bench.job.reference)
-        self._bench = bench
+        self.reference = accuracy.Reference.load(worker.job.reference)
+        self._worker = worker
         self._compiled = compiled
         self._sets = sets
-        self._traits = bench.traits
-        self._files = ReferenceFiles(bench.job.reference)
-        self._training_outputs = bench.training.describe_outputs(sets[0]) if bench.training else ()
+        self._traits = worker.traits
+        self._files = ReferenceFiles(worker.job.reference)
+        self._training_outputs = worker.training.describe_outputs(sets[0]) if worker.training else ()
         self._first: Accuracy | None = None
 
     def check(self) -> Accuracy:
         """Compare the answers. A state that cannot be restored is known only once, after building."""
-        if self._first is not None and self._traits.state and not self._bench.calls.can_restore:
+        if self._first is not None and self._traits.state and not self._worker.calls.can_restore:
             return self._first
         right = self._check_sets()
         if right.passed and not right.unchecked and self._traits.has_other_ways:
@@ -66,7 +66,7 @@ class Checker:
             return right
         for path in self._files.all_after():
             if (later := self._compared(found, accuracy.Reference.load(path))).passed:
-                self._bench.calls.give_up_restoring()
+                self._worker.calls.give_up_restoring()
                 return later
         return right.model_copy(update={"rule": self._why_state_is_wrong(found, right.rule)})
 
@@ -99,22 +99,22 @@ class Checker:
 
     def _check_other_ways(self, right: Accuracy) -> Accuracy:
         """Check inputs with which the model decides otherwise. `right` is what is known of its own inputs."""
-        for number, probe in enumerate(saved_inputs(self._files.probes, self._bench.cell.device)):
+        for number, probe in enumerate(saved_inputs(self._files.probes, self._worker.cell.device)):
             reference = accuracy.Reference.load(self._files.of_probe(number))
             answers = self._compared(self._answers([probe]), reference)
             if not answers.passed:
                 way = "wrong for inputs with which the model decides otherwise"
-                choices = self._bench.frozen_choices
+                choices = self._worker.frozen_choices
                 cause = f": {FROZEN.format(places_of(choices))}" if choices else ""
                 return answers.model_copy(update={"rule": f"{way}{cause} ({answers.rule})"})
         return right
 
     def _compared(self, found: Sequence[accuracy.Outputs], reference: accuracy.Reference) -> Accuracy:
-        return accuracy.check(found, reference, self._bench.cell.precision, self._training_outputs)
+        return accuracy.check(found, reference, self._worker.cell.precision, self._training_outputs)
 
     def _answers(self, sets: Sequence[Inputs], seeds_from: int = 0) -> list[accuracy.Outputs]:
         """Return the outputs for each input set, each taken before the next call. Training begins anew for each."""
-        compiled, clock, calls = self._compiled, self._bench.clock, self._bench.calls
+        compiled, clock, calls = self._compiled, self._worker.clock, self._worker.calls
         calls.begin(seeds_from)
         found = []
         for one in sets:

@@ -13,8 +13,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bakeoff.measuring.worker.bench import explain
 from bakeoff.measuring.worker.plain_dispatch import keep_compiler_out
+from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.records.schema import Status
 
 aten = torch.ops.aten

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from bakeoff.backends.base import AheadOfTime, Compiled
 from bakeoff.measuring.worker import accuracy
-from bakeoff.measuring.worker.bench import Bench, Phases
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.loading import gradients
 from bakeoff.measuring.worker.reference import thinned
+from bakeoff.measuring.worker.worker_context import Phases, WorkerContext
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError, Unsupported, first_line
 from bakeoff.records.load import ServingSettings
@@ -157,7 +157,7 @@ class Instances:
 
 
 def start_instances(
-    bench: Bench, sets: Sequence[Inputs], reference: accuracy.Reference, settings: ServingSettings
+    worker: WorkerContext, sets: Sequence[Inputs], reference: accuracy.Reference, settings: ServingSettings
 ) -> Instances:
     """Build the cell for these settings, check every instance while all of them run, and return them.
 
@@ -169,8 +169,8 @@ def start_instances(
     torch.set_num_threads(settings.threads)
     stack = contextlib.ExitStack()
     try:
-        single = stack.enter_context(built(bench, sets, settings, 1))
-        batched = stack.enter_context(built(bench, sets, settings, settings.batch)) if settings.batch > 1 else None
+        single = stack.enter_context(built(worker, sets, settings, 1))
+        batched = stack.enter_context(built(worker, sets, settings, settings.batch)) if settings.batch > 1 else None
     except BaseException:
         stack.close()
         raise
@@ -182,9 +182,9 @@ def start_instances(
     @contextlib.contextmanager
     def opened() -> Iterator[Answer]:
         alone = settings.instances == 1
-        clock = bench.clock if alone else Clock(bench.cell.device)
+        clock = worker.clock if alone else Clock(worker.cell.device)
         torch.set_num_threads(settings.threads)
-        with clock.on_stream(), gradients(bench.cell.task), contextlib.ExitStack() as held:
+        with clock.on_stream(), gradients(worker.cell.task), contextlib.ExitStack() as held:
             try:
                 one = single if alone else held.enter_context(single.instance())
                 several = batched if alone or batched is None else held.enter_context(batched.instance())
@@ -203,8 +203,8 @@ def start_instances(
     finally:
         torch.set_num_threads(before)
     # instances of a model that is random or keeps state answer as their earlier calls make them
-    for found in outputs if bench.traits.begins_alike else ():
-        right = accuracy.check(found, reference, bench.cell.precision)
+    for found in outputs if worker.traits.begins_alike else ():
+        right = accuracy.check(found, reference, worker.cell.precision)
         if not right.passed:
             instances.close()
             raise BakeoffError(f"wrong answers when instances answer at the same time: {right.rule}")
@@ -255,7 +255,7 @@ class Caller:
         self._clock.synchronise()
 
 
-def built(bench: Bench, sets: Sequence[Inputs], settings: ServingSettings, batch: int) -> Compiled:
+def built(worker: WorkerContext, sets: Sequence[Inputs], settings: ServingSettings, batch: int) -> Compiled:
     """Build the cell for these settings and batches of so many requests, in a folder of its own.
 
     The model is loaded anew, because a build may have changed the one that it got. A build that another process of the
@@ -263,32 +263,32 @@ def built(bench: Bench, sets: Sequence[Inputs], settings: ServingSettings, batch
     """
     import torch
 
-    is_ahead = isinstance(bench.backend, AheadOfTime)
-    is_as_measured = batch == 1 and (not is_ahead or settings.threads == bench.threads)
+    is_ahead = isinstance(worker.backend, AheadOfTime)
+    is_as_measured = batch == 1 and (not is_ahead or settings.threads == worker.threads)
     # code that was generated ahead of time may hold the number of threads
     name = f"batch-{batch}" + (f"-threads-{settings.threads}" if is_ahead else "")
-    folder = bench.artifact if is_as_measured else bench.job.shared_folder / "load" / name
+    folder = worker.artifact if is_as_measured else worker.job.shared_folder / "load" / name
     folder.mkdir(parents=True, exist_ok=True)
-    bench = replace(bench, phases=Untold(bench.connection))
+    worker = replace(worker, phases=Untold(worker.connection))
     here = Path.cwd()
-    os.chdir(bench.started_in)
+    os.chdir(worker.started_in)
     with torch.inference_mode(False):  # a compiler that exports takes no inference tensors
-        module, own_sets = bench.model()
+        module, own_sets = worker.model()
         chosen = own_sets[0] if batch == 1 else in_batch(own_sets, batch)
     os.chdir(here)
-    with bench.running():
-        context = replace(bench.context(own_sets), workspace=folder, threads=settings.threads, serving=settings)
+    with worker.running():
+        context = replace(worker.context(own_sets), workspace=folder, threads=settings.threads, serving=settings)
         done = folder / ".packaged"
-        if isinstance(bench.backend, AheadOfTime):
+        if isinstance(worker.backend, AheadOfTime):
             if not is_as_measured and not done.exists():
-                bench.backend.package(module, chosen, context)
+                worker.backend.package(module, chosen, context)
                 done.touch()
-            compiled = bench.backend.load(chosen, context)
+            compiled = worker.backend.load(chosen, context)
         else:
-            compiled = bench.backend.build(module, chosen, context)
+            compiled = worker.backend.build(module, chosen, context)
         compiled.bind(chosen)
         compiled.run()
-        bench.clock.synchronise()
+        worker.clock.synchronise()
         return compiled
 
 

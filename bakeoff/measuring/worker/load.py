@@ -22,8 +22,8 @@ import psutil
 
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
 from bakeoff.measuring.worker import accuracy, conditions, energy
-from bakeoff.measuring.worker.bench import Bench, explain, is_out_of_memory
 from bakeoff.measuring.worker.instances import Instances, Request, nothing, start_instances
+from bakeoff.measuring.worker.worker_context import WorkerContext, explain, is_out_of_memory
 from bakeoff.models.base import Inputs
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.load import LoadWindow, ServingSettings
@@ -51,8 +51,8 @@ class CachedInstances(NamedTuple):
 class LoadServer:
     """Takes windows of load, with the settings of each. The latest build is kept, or two while they are compared."""
 
-    def __init__(self, bench: Bench, sets: Sequence[Inputs], reference: accuracy.Reference) -> None:
-        self._bench = bench
+    def __init__(self, worker: WorkerContext, sets: Sequence[Inputs], reference: accuracy.Reference) -> None:
+        self._worker = worker
         self._sets = sets
         self._reference = reference
         self._kept: list[CachedInstances] = []  # the latest one last
@@ -87,12 +87,12 @@ class LoadServer:
     def _start(self, settings: ServingSettings) -> Instances:
         """Start instances with these settings. Where memory does not hold them beside the kept ones, those end."""
         try:
-            return start_instances(self._bench, self._sets, self._reference, settings)
+            return start_instances(self._worker, self._sets, self._reference, settings)
         except Exception as error:
             if not self._kept or not is_out_of_memory(error):
                 raise
         self.close()
-        return start_instances(self._bench, self._sets, self._reference, settings)
+        return start_instances(self._worker, self._sets, self._reference, settings)
 
     def _keep(self, wanted: list[CachedInstances]) -> None:
         """End all instances but these."""
@@ -101,11 +101,11 @@ class LoadServer:
             one.instances.close()
 
     def _window(self, generator: ModuleType, instances: Instances, order: TakeLoad) -> LoadWindow:
-        bench = self._bench
+        worker = self._worker
         instances.shed_after_ns = None if order.shed_after_ms is None else int(1e6 * order.shed_after_ms)
         instances.warm_up(WARM_UP_S)
-        counter, watch = energy.counter_for(bench.cell.device), conditions.Watch(bench.cell.device)
-        folder = bench.workspace / "loadgen"
+        counter, watch = energy.counter_for(worker.cell.device), conditions.Watch(worker.cell.device)
+        folder = worker.workspace / "loadgen"
         joules = counter.joules()
         watch.begin()
         begun_s = time.perf_counter()
@@ -113,7 +113,7 @@ class LoadServer:
         seconds = time.perf_counter() - begun_s
         seen = watch.end()
         joules_after = counter.joules()
-        bench.device_memory.sample()
+        worker.device_memory.sample()
         latencies_ms = latencies_ns / 1e6
         finished_s = float(np.max(sent_s + latencies_ns / 1e9) - np.min(sent_s))
         sends_at_rate = order.scenario.spec.sends_at_rate
@@ -134,7 +134,7 @@ class LoadServer:
             joules=None if joules is None or joules_after is None else joules_after - joules,
             energy_source="" if joules is None else counter.source,
             resident_bytes=psutil.Process().memory_info().rss,
-            device_bytes=bench.device_memory.now_bytes,
+            device_bytes=worker.device_memory.now_bytes,
             conditions=seen,
             failure=instances.failure,
         )

@@ -61,7 +61,7 @@ def _load_one_size(cell: Cell) -> LoadedModel:
     return completed(drawn or family.load(cell.dimensions, cell.seed), cell.seed)
 
 
-def place(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
+def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[Any, tuple[Inputs, ...]]:
     """Return module and inputs on the cell's device, with floating-point tensors in `dtype` or the cell's precision.
 
     The module is in eval mode for inference and in train mode for training. What input sets share stays shared: a

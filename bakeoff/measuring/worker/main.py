@@ -44,10 +44,10 @@ from bakeoff.measuring.messages import (
 )
 from bakeoff.measuring.versions import versions_of
 from bakeoff.measuring.worker import ceilings, open_axes, precision, program, reference
-from bakeoff.measuring.worker.bench import Bench, explain, last_frame_below
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import save_inputs, saved_inputs
 from bakeoff.measuring.worker.serving import serve
+from bakeoff.measuring.worker.worker_context import WorkerContext, explain, last_frame_below
 from bakeoff.models.user import UserModel, loaded
 from bakeoff.records.errors import Unavailable, first_line
 
@@ -98,13 +98,13 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
     """Do the job, and send what answers it."""
     match job := assignment.job:
         case MeasureCell():
-            measure(Bench.begin(connection, job, assignment.workspace))
+            measure(WorkerContext.begin(connection, job, assignment.workspace))
         case PackageCell():
-            bench = Bench.begin(connection, job, assignment.workspace)
-            package(bench)
-            messages.send(connection, Packaged(seconds=bench.building_s))
+            worker = WorkerContext.begin(connection, job, assignment.workspace)
+            package(worker)
+            messages.send(connection, Packaged(seconds=worker.building_s))
         case MeasurePackagedCell():
-            measure_packaged(Bench.begin(connection, job, assignment.workspace))
+            measure_packaged(WorkerContext.begin(connection, job, assignment.workspace))
         case ComputeReference():
             computed = reference.compute(
                 job,
@@ -134,46 +134,46 @@ def do_job(connection: Connection, assignment: Assignment) -> None:
             messages.send(connection, Tried(reason=import_error(job.module)))
 
 
-def measure(bench: Bench) -> None:
+def measure(worker: WorkerContext) -> None:
     """Build one cell, check it, warm it up, and take bursts on command."""
     from bakeoff.measuring.worker.value_reads import noting_frozen_choices
 
-    module, sets = bench.model()
-    measured = bench.measured_with(sets)  # made like those of the build, which compilers tell from inference tensors
-    bench.await_turn()
-    given = bench.to_build_with(sets)
-    with bench.running(), contextlib.ExitStack() as held:
+    module, sets = worker.model()
+    measured = worker.measured_with(sets)  # made like those of the build, which compilers tell from inference tensors
+    worker.await_turn()
+    given = worker.to_build_with(sets)
+    with worker.running(), contextlib.ExitStack() as held:
         with noting_frozen_choices() as frozen:
-            compiled = held.enter_context(bench.backend.build(module, given[0], bench.context(given)))
-        bench.frozen_choices = frozen.among(bench.traits.decisions)
-        serve(bench, compiled, measured)
+            compiled = held.enter_context(worker.backend.build(module, given[0], worker.context(given)))
+        worker.frozen_choices = frozen.among(worker.traits.decisions)
+        serve(worker, compiled, measured)
 
 
-def package(bench: Bench) -> None:
+def package(worker: WorkerContext) -> None:
     """Build one cell ahead of time into the cell's folder, from which other workers load it."""
-    assert isinstance(bench.backend, AheadOfTime)
-    module, sets = bench.model()
-    bench.await_turn()
-    given = bench.to_build_with(sets)
-    with bench.running():
-        bench.backend.package(module, given[0], bench.context(given))
-        bench.clock.synchronise()
-    if bench.job.inputs is None:
-        save_inputs(sets, bench.handover)
+    assert isinstance(worker.backend, AheadOfTime)
+    module, sets = worker.model()
+    worker.await_turn()
+    given = worker.to_build_with(sets)
+    with worker.running():
+        worker.backend.package(module, given[0], worker.context(given))
+        worker.clock.synchronise()
+    if worker.job.inputs is None:
+        save_inputs(sets, worker.handover)
 
 
-def measure_packaged(bench: Bench) -> None:
+def measure_packaged(worker: WorkerContext) -> None:
     """Load what `package` has left, and go on as `measure` does. This worker never sees the model."""
-    assert isinstance(bench.backend, AheadOfTime)
-    with bench.phases.announced("inputs"):
-        family = models.find(bench.cell.model)
+    assert isinstance(worker.backend, AheadOfTime)
+    with worker.phases.announced("inputs"):
+        family = models.find(worker.cell.model)
         if isinstance(family, UserModel):  # whose classes may be among the inputs
             family.make_importable()
-        os.chdir(bench.workspace)
-        sets = saved_inputs(bench.job.inputs or bench.handover, bench.cell.device)
-    bench.await_turn()
-    with bench.running(), bench.backend.load(sets[0], bench.context(sets)) as compiled:
-        serve(bench, compiled, sets)
+        os.chdir(worker.workspace)
+        sets = saved_inputs(worker.job.inputs or worker.handover, worker.cell.device)
+    worker.await_turn()
+    with worker.running(), worker.backend.load(sets[0], worker.context(sets)) as compiled:
+        serve(worker, compiled, sets)
 
 
 def probe() -> TorchFacts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.records.schema import Cell
 
 
@@ -14,7 +14,7 @@ def export(cell: Cell, cwd: Path, path: Path) -> None:
 
     from bakeoff.backends.calling import FlatModule
 
-    module, sets = place(load(cell, cwd), cell)
+    module, sets = move_to_device(load(cell, cwd), cell)
     with torch.no_grad():
         program = torch.export.export(FlatModule(module, sets[0]), sets[0].tensors())
     torch.export.save(program, path)

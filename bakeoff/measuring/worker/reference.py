@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
 from bakeoff.measuring.worker import accuracy, memory, precision, simulation
-from bakeoff.measuring.worker.bench import explain
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.generating import Greedy, generate
-from bakeoff.measuring.worker.loading import gradients, is_cast, load, place, save_inputs, training_of, type_in
+from bakeoff.measuring.worker.loading import gradients, is_cast, load, move_to_device, save_inputs, training_of, type_in
 from bakeoff.measuring.worker.matching import structure_of, with_structure
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.sample import Sample
+from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Memory, Status, Work
@@ -40,8 +40,8 @@ MAX_COMPARED_ELEMENTS = 2**22
 def outputs_in(model: LoadedModel, cell: Cell, dtype: torch.dtype) -> tuple[Outputs, ...]:
     """Return the outputs of every input set in `dtype`. The model's module must not be used afterwards."""
     if not (model.is_layerwise and cell.task == INFERENCE):
-        return run_eager(*place(model, cell, dtype), training_of(model, cell), model.traits)
-    module, sets = place(model, cell)
+        return run_eager(*move_to_device(model, cell, dtype), training_of(model, cell), model.traits)
+    module, sets = move_to_device(model, cell)
     with layer_by_layer(module, dtype):
         cast = tuple(one.map(lambda tensor: _cast(tensor, dtype)) for one in sets)
         return run_eager(module, cast, traits=model.traits)
@@ -95,7 +95,7 @@ def compute(
                 found = Exact(None, cell.precision, why_narrower=f"what the model decides depends on rounding: {told}")
         exact = found.outputs
         if exact is None:
-            exact, eager = eager, jolted(known)
+            exact, eager = eager, outputs_with_perturbed_weights(known)
         clock.synchronise()
     parts = ReferenceFiles(job.reference).parts(len(exact), as_is.sets, traits)
     for path, places in parts.items():
@@ -172,13 +172,13 @@ def as_it_is(known: Known, inputs: Path | None = None, probes: Path | None = Non
     cell = known.cell
     before = global_settings.read()
     model = known.load()
-    module, sets = place(model, cell)
+    module, sets = move_to_device(model, cell)
     if inputs is not None:
         save_inputs(sets, inputs)
     training = training_of(model, cell)
     known.announce("call")
     sample = None
-    with simulation.rounded(cell.precision, module, map(copied, sets)):
+    with simulation.emulate_quantisation(cell.precision, module, map(copied, sets)):
         if cell.task == INFERENCE:
             understood = understand(module, sets)
             traits, sample = understood.traits, Sample.of(sets[0], understood.answer)
@@ -206,10 +206,10 @@ def as_it_is(known: Known, inputs: Path | None = None, probes: Path | None = Non
     return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy)
 
 
-def jolted(known: Known) -> tuple[Outputs, ...]:
+def outputs_with_perturbed_weights(known: Known) -> tuple[Outputs, ...]:
     """Return eager's outputs after `jolt`."""
     model = known.load()
-    module, sets = place(model, known.cell)
+    module, sets = move_to_device(model, known.cell)
     sets = jolt(module, sets)
     return run_eager(module, sets, training_of(model, known.cell), known.traits)
 

@@ -9,25 +9,25 @@ from bakeoff.measuring import messages
 from bakeoff.measuring.messages import BurstTaken, Finish, Finished, KernelsTraced, Ready, TakeBurst, TakeLoad
 from bakeoff.measuring.versions import versions_of
 from bakeoff.measuring.worker import accuracy, conditions, energy, kernels, memory, precision, sampling
-from bakeoff.measuring.worker.bench import Bench
 from bakeoff.measuring.worker.checking import Checker, with_traits
 from bakeoff.measuring.worker.generating import WithCaches, compare, generate
 from bakeoff.measuring.worker.load import LoadServer
+from bakeoff.measuring.worker.worker_context import WorkerContext
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.records.schema import DECODE, DeviceTime, Energy, Generated, Stage, Throughput
 
 
-def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
+def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     """Call the cell, check it, warm it up, and then take bursts as the controller asks for them."""
-    connection, phases, clock, device_memory = bench.connection, bench.phases, bench.clock, bench.device_memory
-    compiled = with_traits(compiled, sets, bench.traits, bench.frozen_choices)
+    connection, phases, clock, device_memory = worker.connection, worker.phases, worker.clock, worker.device_memory
+    compiled = with_traits(compiled, sets, worker.traits, worker.frozen_choices)
     device_memory.sample()
     single, every = compiled, sets
     if len(of_each_shape(sets)) > 1:
         compiled, sets = Stream(compiled, sets), sets[:1]
-    if bench.cell.task == DECODE:
+    if worker.cell.task == DECODE:
         compiled = single = WithCaches(compiled, sets)
-    checker = Checker(bench, single, every)
+    checker = Checker(worker, single, every)
     reference = checker.reference
     compiled.bind(sets[0])
     with phases("first_call"):
@@ -35,15 +35,15 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
     device_memory.sample()
     with phases.announced("check"):
         right = checker.check()
-        generated = _generated(compiled, sets, bench, reference) if bench.job.is_first else None
-        memory.return_unused(bench.cell.device)  # the memory that checking took is not the cell's
-    bench.await_warm_up()
-    plan = bench.job.sampling
+        generated = _generated(compiled, sets, worker, reference) if worker.job.is_first else None
+        memory.return_unused(worker.cell.device)  # the memory that checking took is not the cell's
+    worker.await_warm_up()
+    plan = worker.job.sampling
     with phases.announced("settle"):
         settle = sampling.call_until_final(compiled, sets, clock)
     with phases.announced("warm-up"):
         sampling.freeze_garbage()
-        warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, bench.job.is_first)
+        warm_up = sampling.warm_up(compiled, sets, clock, plan.warm_up_s, worker.job.is_first)
     device_memory.sample()
     ready = Ready(
         accuracy=right,
@@ -51,23 +51,23 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         settle=settle,
         warm_up=warm_up,
         placement=compiled.placement(),
-        memory=bench.memory(),
+        memory=worker.memory(),
         precision_in_force={**precision.in_force(), **compiled.precision()},
-        settings={"threads": bench.threads, **bench.counted(), **compiled.settings()},
-        versions=versions_of(bench.backend.libraries),
-        caveat=bench.backend.mode(bench.cell.mode).caveat or bench.backend.caveat,
+        settings={"threads": worker.threads, **worker.counted(), **compiled.settings()},
+        versions=versions_of(worker.backend.libraries),
+        caveat=worker.backend.mode(worker.cell.mode).caveat or worker.backend.caveat,
         reference_type=reference.computed_in,
         reference_in_float32=reference.in_float32,
         why_reference_is_narrower=reference.why_narrower,
-        recompiled=list(compiled.recompiled()) if bench.job.open_axes else [],
+        recompiled=list(compiled.recompiled()) if worker.job.open_axes else [],
     )
     messages.send(connection, ready)
     compilations = compiled.compilations()
-    watch = conditions.Watch(bench.cell.device)
-    server, before_load = LoadServer(bench, every, reference), None
+    watch = conditions.Watch(worker.cell.device)
+    server, before_load = LoadServer(worker, every, reference), None
     while isinstance(command := messages.receive_command(connection), TakeBurst | TakeLoad):
         if isinstance(command, TakeLoad):
-            before_load = before_load or (bench.memory(), compiled.placement())
+            before_load = before_load or (worker.memory(), compiled.placement())
             already = compiled.compilations()
             messages.send(connection, server.take(command))
             compilations += compiled.compilations() - already  # those are of other builds
@@ -90,13 +90,13 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
             throughput = sampling.throughput(compiled, sets, clock)
             stages = sampling.stages(compiled, sets, clock)
         if isinstance(command, Finish) and command.with_energy:
-            counter = energy.counter_for(bench.cell.device)
+            counter = energy.counter_for(worker.cell.device)
             used = energy.measure(compiled, sets, clock, counter, command.idle_w)
         device_memory.sample()
         # check again when everything is warm: that finds a graph that replays over freed memory
         after = checker.check()
     # builds for load are none of the cell's own
-    memory_now, placement = before_load or (bench.memory(), compiled.placement())
+    memory_now, placement = before_load or (worker.memory(), compiled.placement())
     finished = Finished(
         accuracy_after=after,
         placement=placement,
@@ -108,7 +108,7 @@ def serve(bench: Bench, compiled: Compiled, sets: tuple[Inputs, ...]) -> None:
         stages=stages,
     )
     messages.send(connection, finished)
-    if isinstance(command, Finish) and command.in_full and bench.cell.device.is_cuda:
+    if isinstance(command, Finish) and command.in_full and worker.cell.device.is_cuda:
         messages.send(connection, KernelsTraced(times=kernels.trace(compiled, sets, clock)))
 
 
@@ -135,18 +135,18 @@ class Stream(Wrapped):
 
 
 def _generated(
-    compiled: Compiled, sets: tuple[Inputs, ...], bench: Bench, reference: accuracy.Reference
+    compiled: Compiled, sets: tuple[Inputs, ...], worker: WorkerContext, reference: accuracy.Reference
 ) -> Generated | None:
     """Generate the tokens that eager has generated, if this is a task that does, and compare them."""
 
     def call(inputs: Inputs) -> accuracy.Outputs:
         compiled.bind(inputs)
-        bench.clock.synchronise()
+        worker.clock.synchronise()
         compiled.run()
-        bench.clock.synchronise()
+        worker.clock.synchronise()
         return compiled.outputs()
 
     if reference.greedy is None:
         return None
-    ours = generate(call, sets, bench.cell)
+    ours = generate(call, sets, worker.cell)
     return compare(ours, reference.greedy) if ours else None

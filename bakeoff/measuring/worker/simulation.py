@@ -27,7 +27,7 @@ SMALLEST = 1e-12
 
 
 @contextmanager
-def rounded(precision: Precision, module: torch.nn.Module, sets: Iterable[Inputs]) -> Iterator[None]:
+def emulate_quantisation(precision: Precision, module: torch.nn.Module, sets: Iterable[Inputs]) -> Iterator[None]:
     """Make eager calls of `module` in the block compute as if its layers were quantised.
 
     Layers are linear layers, convolutions and products with a parameter. int8 rounds weights per output channel and

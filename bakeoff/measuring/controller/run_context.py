@@ -24,7 +24,7 @@ from bakeoff.records.store import Store
 NO_TIME = "--budget left no time to build it"
 
 
-class Measurement:
+class RunContext:
     """What the contests of one run have in common: where workers start, where records go, how long it may take."""
 
     def __init__(

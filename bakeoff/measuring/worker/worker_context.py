@@ -24,7 +24,7 @@ from bakeoff.measuring.worker import memory, precision
 from bakeoff.measuring.worker.accuracy import traits_in
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
-from bakeoff.measuring.worker.loading import gradients, load, place, saved_inputs, training_of
+from bakeoff.measuring.worker.loading import gradients, load, move_to_device, saved_inputs, training_of
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.models.generation import writes_in_place
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, first_line
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Bench:
+class WorkerContext:
     """What the worker of a cell works with."""
 
     connection: Connection
@@ -111,7 +111,7 @@ class Bench:
             # the model's file may have changed both, and what counts is the cell's precision and the contest's threads
             precision.apply(self.cell.precision)
             self.threads = put_in_force(self.traits)
-            module, sets = place(model, self.cell)
+            module, sets = move_to_device(model, self.cell)
             # where activations are rounded too, a library may overwrite inputs, so they are copies (`Prepared.sparing`)
             rounds = self.cell.precision
             can_write = rounds.is_weight_only or not rounds.is_quantised
