@@ -6,18 +6,26 @@ import contextlib
 from collections.abc import Iterable
 from importlib import metadata
 
-# fmt: off
-LIBRARIES = (
-    "torch", "triton", "numpy", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "openvino", "nncf",
-    "tensorrt", "torch-tensorrt", "transformers", "safetensors", "pydantic", "scipy", "matplotlib", "nvidia-ml-py",
-)
-# fmt: on
+from bakeoff import backends
+from bakeoff.records.errors import BakeoffError
+
+COMMON = ("torch", "triton", "numpy", "transformers", "safetensors", "pydantic", "scipy", "matplotlib", "nvidia-ml-py")
+"""Libraries that bear on numbers whatever the backend."""
 
 
-def versions_of(libraries: Iterable[str] = LIBRARIES) -> dict[str, str]:
+def versions_of(libraries: Iterable[str]) -> dict[str, str]:
     """Return the version of each library that is installed."""
     found = {}
     for library in libraries:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[library] = metadata.version(library)
     return found
+
+
+def all_versions() -> dict[str, str]:
+    """Return the versions of the common libraries and of those that any backend names."""
+    libraries = list(COMMON)
+    for name in backends.names():
+        with contextlib.suppress(BakeoffError):  # one of a third party may not load
+            libraries += backends.create(name).libraries
+    return versions_of(dict.fromkeys(libraries))

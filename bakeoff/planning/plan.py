@@ -348,7 +348,7 @@ def options_of(request: Request) -> Names:
 def command_for(cell: Cell, options: Sequence[str] = ()) -> str:
     """Return the command that measures `cell` again as it was measured, beside its baseline."""
     label = cell.configuration
-    both = label if label == "eager" or cell.is_onnx_file else f"eager,{label}"
+    both = label if label == BASELINE or cell.is_onnx_file else f"{BASELINE},{label}"
     parts = ["bakeoff run", f"--model {shlex.quote(cell.model)}"]
     parts += [f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.dimensions.items()]
     parts += [f"--backends {both}", f"--devices {cell.device}", f"--precision {cell.precision}", f"--seed {cell.seed}"]

@@ -88,10 +88,12 @@ def _listed(texts: Sequence[str], shown: int, kind: str) -> list[str]:
 
 
 def _where(report: Report) -> str:
+    """Return the machine, and the versions of the libraries that gave a number."""
     found = report.environment
-    libraries = [f"{name} {found.versions[name]}" for name in ("torch", "onnxruntime", "openvino", "tensorrt")
-                 if name in found.versions]  # fmt: skip
-    return escape(", ".join([machine.name(found), *libraries]))
+    used = {name: version for record in report.records if record.latency for name, version in record.versions.items()}
+    libraries = {"torch": found.versions["torch"]} if "torch" in found.versions else {}
+    told = [f"{name} {version}" for name, version in (libraries | used).items()]
+    return escape(", ".join([machine.name(found), *told]))
 
 
 def _commit(report: Report) -> str:

@@ -82,6 +82,13 @@ def test_a_case_of_which_nothing_can_be_told_is_skipped() -> None:
     assert cases(junit.of_comparison(compare(one, one), parse_fail_on("slower"))) == {"eager": ["skipped"]}
 
 
+def test_the_summary_names_the_libraries_that_gave_a_number() -> None:
+    gave = ok(cell("theirs"), steady([1.0]), versions={"torch": "2.9.0", "theirs-lib": "1.2"})
+    lost = failed(cell("lost"), Status.CRASH, "signal 11", versions={"lost-lib": "3.4"})
+    text = summary.of_run(judged([gave, lost]))
+    assert "torch 2.9.0, theirs-lib 1.2" in text and "lost-lib" not in text
+
+
 def test_the_summary_of_a_run_says_what_came_out_and_what_failed() -> None:
     text = summary.of_run(judged([*conv_on_cpu(), failed(cell("openvino"), Status.CRASH, HOSTILE)]))
     assert "| batch 4, size 128 | onnx | 0.9529 ms | 1.85x eager | **but measured in too few processes** |" in text

@@ -22,7 +22,7 @@ from bakeoff.measuring import isolation
 from bakeoff.measuring.controller.worker_process import Worker
 from bakeoff.measuring.messages import TorchFacts
 from bakeoff.measuring.nvml import Card, GpuWatch, cards, device_free_bytes, nvml
-from bakeoff.measuring.versions import versions_of
+from bakeoff.measuring.versions import all_versions
 from bakeoff.records.device import Device
 from bakeoff.records.package import checkout
 from bakeoff.records.schema import Environment, Gpu
@@ -52,7 +52,7 @@ def capture(torch: TorchFacts | None, others: Mapping[str, TorchFacts] | None = 
         torch_threads=torch.threads if torch else None,
         gpus=gpus,
         python=platform.python_version(),
-        versions=versions_of() | ({"torch": torch.torch} if torch else {}) | _versions_in(others or {}),
+        versions=all_versions() | ({"torch": torch.torch} if torch else {}) | _versions_in(others or {}),
         cuda=torch.cuda if torch else None,
         git_commit=git[0],
         git_dirty=git[1],

@@ -42,7 +42,7 @@ from bakeoff.measuring.messages import (
     TryBackend,
     TryImport,
 )
-from bakeoff.measuring.versions import versions_of
+from bakeoff.measuring.versions import all_versions
 from bakeoff.measuring.worker import ceilings, open_axes, precision, program, reference
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
 from bakeoff.measuring.worker.loading import save_inputs, saved_inputs
@@ -194,7 +194,7 @@ def probe() -> TorchFacts:
         threads=torch.get_num_threads(),
         cuda_error=error,
         python=platform.python_version(),
-        versions=versions_of(),
+        versions=all_versions(),
     )
 
 
