@@ -147,7 +147,7 @@ def test_it_is_measured_and_drawn_in_its_colour(report: Report) -> None:
     assert "it is only a test" in str(records["tracing"].doubts)
     palette = Palette(report.records)
     assert palette("tracing").light == "#0000ff" and palette("tracing").marker != palette("tracing/thawed").marker
-    assert ": #0000ff" in to_page(judge(report))
+    assert "#0000ff" in to_page(judge(report))
 
 
 @pytest.mark.parametrize("label", LABELS)
