@@ -1,3 +1,116 @@
-"""Which inference compiler should I ship this PyTorch model with, on this machine, and can I trust the answer?"""
+"""Which inference compiler should I ship this PyTorch model with, on this machine, and can I trust the answer?
+
+What a backend or a family of models of another distribution needs is imported from here:
+
+    from bakeoff import Backend, BuildContext, Compiled, Mode
+
+Nothing is imported before its name is used, so `import bakeoff` takes no time and imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bakeoff.backends.base import (
+        ANYWHERE,
+        AVAILABLE,
+        AheadOfTime,
+        Availability,
+        Backend,
+        BuildContext,
+        Compiled,
+        Mode,
+        ServingKnobs,
+        Suits,
+    )
+    from bakeoff.backends.calling import FlatModule
+    from bakeoff.backends.eager import Callables, torch_available
+    from bakeoff.backends.exporting import export_onnx
+    from bakeoff.backends.ranges import OpenAxis
+    from bakeoff.backends.standalone import Runtime, ScriptPart
+    from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel
+    from bakeoff.models.seeding import normal_inputs, seeded
+    from bakeoff.records.device import Device
+    from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, UsageError
+    from bakeoff.records.precision import Precision
+    from bakeoff.records.schema import Cell, Extent, Placement
 
 __version__ = "0.2.0"
+
+__all__ = [
+    "ANYWHERE",
+    "AVAILABLE",
+    "INPUT_SETS",
+    "AheadOfTime",
+    "Availability",
+    "Backend",
+    "BakeoffError",
+    "BuildContext",
+    "Callables",
+    "Cell",
+    "Compiled",
+    "Device",
+    "Dimension",
+    "Extent",
+    "Family",
+    "FlatModule",
+    "Inputs",
+    "LoadedModel",
+    "Mode",
+    "OpenAxis",
+    "Placement",
+    "Precision",
+    "Runtime",
+    "ScriptPart",
+    "ServingKnobs",
+    "Suits",
+    "Unavailable",
+    "Unsupported",
+    "UsageError",
+    "export_onnx",
+    "normal_inputs",
+    "seeded",
+    "torch_available",
+]
+
+_MODULES = {
+    "bakeoff.backends.base": (
+        "ANYWHERE",
+        "AVAILABLE",
+        "AheadOfTime",
+        "Availability",
+        "Backend",
+        "BuildContext",
+        "Compiled",
+        "Mode",
+        "ServingKnobs",
+        "Suits",
+    ),
+    "bakeoff.backends.calling": ("FlatModule",),
+    "bakeoff.backends.eager": ("Callables", "torch_available"),
+    "bakeoff.backends.exporting": ("export_onnx",),
+    "bakeoff.backends.ranges": ("OpenAxis",),
+    "bakeoff.backends.standalone": ("Runtime", "ScriptPart"),
+    "bakeoff.models.base": ("INPUT_SETS", "Dimension", "Family", "Inputs", "LoadedModel"),
+    "bakeoff.models.seeding": ("normal_inputs", "seeded"),
+    "bakeoff.records.device": ("Device",),
+    "bakeoff.records.errors": ("BakeoffError", "Unavailable", "Unsupported", "UsageError"),
+    "bakeoff.records.precision": ("Precision",),
+    "bakeoff.records.schema": ("Cell", "Extent", "Placement"),
+}
+"""Where each name is defined."""
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            value: object = getattr(importlib.import_module(module), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'bakeoff' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -62,6 +62,7 @@ Without a command it measures: `bakeoff --model mlp` means `bakeoff run --model 
 \b
 bakeoff --model mlp                        a template model, every backend
 bakeoff --model FILE.py:FACTORY            FACTORY() returns (model, inputs)
+bakeoff --model PACKAGE.MODULE:FACTORY     the same, for what Python can import
 bakeoff --model mlp --backends eager,onnx  two backends
 bakeoff run --help                         every option of a run
 bakeoff list                               the backends and the models

@@ -14,6 +14,7 @@ from rich.text import Text
 import bakeoff
 from bakeoff import backends, models
 from bakeoff.measuring.controller.environment import git_state
+from bakeoff.records.errors import BakeoffError, first_line
 from bakeoff.records.package import checkout
 
 if TYPE_CHECKING:
@@ -66,11 +67,16 @@ def _best_modes(backend: Backend) -> str:
 def models_table() -> Table:
     """Return a table of models, dimensions and defaults."""
     table = _table("Models, and the dimensions that --set changes, with their defaults")
-    for name in models.TABLE:
-        family = models.find(name)
+    for name in models.names():
+        try:
+            family = models.find(name)
+        except BakeoffError as error:
+            table.add_row(name, Text(first_line(error)))
+            continue
         sizes = ", ".join(f"{key} ({dimension.default})" for key, dimension in family.dimensions.items())
         table.add_row(name, Text("\n").join([Text(family.description), _fact("--set", sizes)]))
     table.add_row("FILE.py:FACTORY", "your own model; its dimensions are the factory's keyword parameters")
+    table.add_row("PACKAGE.MODULE:FACTORY", "the same, for a module that Python can import from this folder")
     for form, description in models.SOURCES.values():
         table.add_row(form, description)
     return table

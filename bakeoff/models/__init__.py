@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.errors import BakeoffError, UsageError, first_line, unknown
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.schema import GENERATE, GENERATION
 
@@ -31,6 +32,9 @@ TABLE: dict[str, str] = {
     "matmul_fp8": "bakeoff.models.kernel_workloads:MatmulFp8",
 }
 DEFAULT = ("mlp", "conv", "transformer")
+
+ENTRY_POINTS = "bakeoff.models"
+"""Other distributions add a family through this entry-point group, as NAME = "module:Class"."""
 
 CLASSES = {
     "diffusers": "bakeoff.models.diffusers:Diffusers",
@@ -56,11 +60,16 @@ SOURCES = {
 """How the name of such a model is written, and what it stands for."""
 
 
+def names() -> list[str]:
+    """Return every family: the table's, then those of other distributions in alphabetical order."""
+    return [*TABLE, *sorted(_third_party().keys() - TABLE.keys())]
+
+
 def find(name: str) -> Family:
     """Return the family for a row of the table, for a function of the user's, or for a source such as `hf:FOLDER`.
 
     The user's functions are `path/to/file.py:factory` and `package.module:factory`. Raise UsageError for an unknown
-    name, or a missing file, module, factory or folder.
+    name, or a missing file, module, factory or folder, and BakeoffError if another distribution's family does not load.
     """
     if name in TABLE:
         return _class(TABLE[name])()
@@ -72,6 +81,8 @@ def find(name: str) -> Family:
         from bakeoff.models.user import UserModel
 
         return UserModel(_in_presets(path), factory)
+    if target := _third_party().get(name):
+        return _of_distribution(name, target)
     if name.endswith(".py"):
         raise UsageError(f"model '{name}' names a file but no factory: write {option_for(name)}")
     if factory.isidentifier() and path and all(part.isidentifier() for part in path.split(".")):
@@ -80,7 +91,7 @@ def find(name: str) -> Family:
         if "." in path or can_import(path):
             return UserModel(path, factory)
     forms = ", ".join(["path/to/file.py:factory", "package.module:factory", *(form for form, _ in SOURCES.values())])
-    raise unknown("model", name, TABLE, f"or {forms}")
+    raise unknown("model", name, names(), f"or {forms}")
 
 
 def find_for(name: str, task: str) -> Family:
@@ -99,13 +110,25 @@ def option_for(text: str) -> str:
         from bakeoff.models.user import likely_factory
 
         return f"--model {text}:{likely_factory(Path(text))}"
-    return f"--model {text}" if text in TABLE or ":" in text else ""
+    return f"--model {text}" if ":" in text or text in names() else ""
 
 
 def _in_presets(path: str) -> str:
     """Return where a path lies that a preset names: in the package, unless the current folder has one of this name."""
     is_preset = path.startswith("presets/") and not Path(path).exists()
     return str(PACKAGE / path) if is_preset and (PACKAGE / path).exists() else path
+
+
+def _third_party() -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _of_distribution(name: str, target: str) -> Family:
+    try:
+        return _class(target)()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise BakeoffError(f"model '{name}' ({target}) does not load: {reason}") from error
 
 
 def _class(path: str) -> Callable[..., Family]:

@@ -53,9 +53,9 @@ class Request(Frozen):
     Each field carries its option. Command line, keys of TOML files and commands in records are derived from these.
     """
 
-    models: Annotated[Names, Option(("--model", "--models"), "NAME[,NAME...], FILE.py:FACTORY or SOURCE:NAME")] = (
-        models.DEFAULT
-    )
+    models: Annotated[
+        Names, Option(("--model", "--models"), "NAME[,NAME...], FILE.py:FACTORY, MODULE:FACTORY or SOURCE:NAME")
+    ] = models.DEFAULT
     backends: Annotated[
         Names, Option(("--backends",), "NAME[/MODE][,...], best, NAME/best, all, NAME/all, all/all")
     ] = (ALL,)

@@ -44,7 +44,7 @@ COVERED = f"{', '.join(TEMPLATES)}, for your own, and for those of hf:, timm:, t
 
 def is_covered(model: str) -> bool:
     """Return whether there are scripts for models of this kind."""
-    return model in TEMPLATES or not (model in models.TABLE or model.startswith("onnx:"))
+    return model in TEMPLATES or not (model in models.names() or model.startswith("onnx:"))
 
 
 def model_part(cell: Cell, family: Family, dimensions: Sizes) -> ModelPart:

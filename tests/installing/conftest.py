@@ -17,6 +17,8 @@ from tests.support.checkout import ROOT
 BUILT_FROM = ("bakeoff", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt")
 """What a build reads. It is copied first, because building leaves files beside it."""
 
+BRIEFLY = ("--processes", "1", "--min-time", "0.05", "--devices", "cpu")
+
 OURS = ("bakeoff", "__editable__")
 """How the names of what `pip install -e .` left in this environment begin."""
 

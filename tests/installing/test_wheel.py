@@ -12,10 +12,8 @@ from packaging.requirements import Requirement
 
 from bakeoff.records import report_file
 from bakeoff.records.schema import Status
-from tests.installing.conftest import Installed
+from tests.installing.conftest import BRIEFLY, Installed
 from tests.support.checkout import ROOT
-
-BRIEFLY = ("--processes", "1", "--min-time", "0.05", "--devices", "cpu")
 
 
 def names_in(wheel: Path) -> list[str]:
