@@ -21,7 +21,7 @@ from bakeoff.backends.calling import flatten_outputs
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.measuring.worker import accuracy, precision, simulation
 from bakeoff.measuring.worker.clock import Clock
-from bakeoff.measuring.worker.loading import gradients, load, place, training_of
+from bakeoff.measuring.worker.loading import gradients, load, move_to_device, training_of
 from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.schema import Cell
@@ -81,7 +81,7 @@ def built(
     with _own_process(cell):
         clock = Clock(cell.device)
         model = model or load(cell)
-        module, sets = place(model, cell)
+        module, sets = move_to_device(model, cell)
         phases = RecordingPhases()
         with clock.on_stream(), gradients(cell.task):
             training = training_of(model, cell)
@@ -121,10 +121,10 @@ class RecordingPhases:
 def reference_of(cell: Cell) -> accuracy.Reference:
     """Compute the reference as the harness does."""
     with torch.inference_mode():
-        module, sets = place(load(cell), cell, torch.float64)
+        module, sets = move_to_device(load(cell), cell, torch.float64)
         exact = run_eager(module, sets)
-        module, sets = place(load(cell), cell)
-        with simulation.rounded(cell.precision, module, sets):
+        module, sets = move_to_device(load(cell), cell)
+        with simulation.emulate_quantisation(cell.precision, module, sets):
             eager = run_eager(module, sets)
     return accuracy.Reference(exact, *accuracy.errors_of_eager(eager, exact))
 

@@ -20,7 +20,7 @@ import torch
 from bakeoff import backends, models
 from bakeoff.backends.base import Availability
 from bakeoff.measuring.worker import accuracy
-from bakeoff.measuring.worker.loading import load, place, training_of
+from bakeoff.measuring.worker.loading import load, move_to_device, training_of
 from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.models.base import Inputs
 from bakeoff.records.device import CPU, Device
@@ -311,7 +311,7 @@ def reference_of(one: Built) -> accuracy.Reference:
     outputs = []
     for dtype in (torch.float64, torch.float32):
         model = load(one.cell)
-        outputs.append(run_eager(*place(model, one.cell, dtype), training_of(model, one.cell)))
+        outputs.append(run_eager(*move_to_device(model, one.cell, dtype), training_of(model, one.cell)))
     return accuracy.Reference(outputs[0], *accuracy.errors_of_eager(outputs[1], outputs[0]))
 
 

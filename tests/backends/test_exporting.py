@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bakeoff import models
 from bakeoff.backends.exporting import BFLOAT16_OPSET, export_onnx
-from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.models.base import Inputs
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
@@ -58,7 +58,7 @@ def exported(model: str, precision: Precision, folder: Path, opset: int | None =
     """Return the graph of one of our models in a precision."""
     dimensions = models.find(model).resolve(SIZES[model])
     cell = Cell(model=model, dimensions=dimensions, backend="onnx", precision=precision)
-    module, sets = place(load(cell), cell)
+    module, sets = move_to_device(load(cell), cell)
     return onnx.load(export_onnx(module, sets[0], folder, opset).path)
 
 

@@ -14,7 +14,7 @@ import torch
 from bakeoff import backends, models
 from bakeoff.backends import iree as ours
 from bakeoff.backends.base import AVAILABLE, BuildContext
-from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.records.device import Device
 from bakeoff.records.schema import Cell
 from tests.backends.building import RecordingPhases
@@ -104,7 +104,7 @@ def compiled(folder: Path, model: str, precision: str, options: dict[str, Any]) 
     """Compile a model for a GPU that this machine need not have. Return the program."""
     sizes = models.find(model).resolve(SIZES[model])
     cell = Cell(model=model, dimensions=sizes, backend="iree", precision=precision)
-    module, sets = place(load(cell), cell)
+    module, sets = move_to_device(load(cell), cell)
     context = BuildContext(cell.model_copy(update={"device": CUDA}), RecordingPhases(), folder, threads=1)
     ours._compile(module, sets[0], context, {**options, **ours.OPTIMISED}, folder / ours.ARTIFACT)
     return (folder / ours.ARTIFACT).read_bytes()

@@ -20,7 +20,7 @@ from bakeoff.backends.exporting import OnnxModel, export_onnx
 from bakeoff.backends.onnx_quantising import onnx_layers, static_onnx
 from bakeoff.backends.quantising import torch_int8_cpu, torch_int8_cuda
 from bakeoff.measuring.worker import accuracy, precision
-from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported
 from bakeoff.records.precision import Precision
@@ -88,7 +88,7 @@ def test_inductor_multiplies_bytes_and_is_right(tmp_path: Path) -> None:
 
 def test_eager_multiplies_bytes(tmp_path: Path) -> None:
     cell = cell_of("transformer")
-    module, sets = place(load(cell), cell)
+    module, sets = move_to_device(load(cell), cell)
     lowered = torch_int8_cpu(module, sets[0], sets, lower=True).module
     targets = Counter(str(node.target) for node in lowered.graph.nodes)  # type: ignore[union-attr, operator, arg-type]
     assert sum(count for name, count in targets.items() if name.startswith("onednn.qlinear")) == 8
@@ -152,7 +152,7 @@ def onnx_outputs(model: OnnxModel, inputs: Inputs) -> Tensor:
 @pytest.mark.parametrize("model", LAYERS)
 def test_onnx_is_quantised_whole_and_right(model: str, tmp_path: Path) -> None:
     cell = cell_of(model)
-    module, sets = place(load(cell), cell)
+    module, sets = move_to_device(load(cell), cell)
     source = export_onnx(module, sets[0], tmp_path)
     before = source.path.read_bytes()
     reference = reference_of(cell)
@@ -163,7 +163,7 @@ def test_onnx_is_quantised_whole_and_right(model: str, tmp_path: Path) -> None:
         assert source.path.read_bytes() == before
         assert [file.name for file in folder.iterdir()] == ["int8.onnx"]
         assert onnx_layers(quantised) == LAYERS[model]
-        assert onnx_layers(source).keys() == {name.replace("int8", "float32") for name in LAYERS[model]}
+        assert onnx_layers(source).keys() == {name.remove_to_device("int8", "float32") for name in LAYERS[model]}
         found = accuracy.check([(onnx_outputs(quantised, one),) for one in sets], reference, Precision.INT8)
         assert found.passed, found.rule
         assert 1e-3 < found.relative_rmse < 4e-2
@@ -171,7 +171,7 @@ def test_onnx_is_quantised_whole_and_right(model: str, tmp_path: Path) -> None:
 
 def test_what_tensorrt_is_given_is_symmetric_with_float_biases_and_outputs(tmp_path: Path) -> None:
     cell = cell_of("mlp")
-    module, sets = place(load(cell), cell)
+    module, sets = move_to_device(load(cell), cell)
     source = export_onnx(module, sets[0], tmp_path)
     cpu, gpu = (tmp_path / name for name in ("cpu", "gpu"))
     cpu.mkdir()
@@ -286,7 +286,7 @@ def test_what_was_left_in_floating_point_is_counted(tmp_path: Path) -> None:
 
 def test_without_calibration_sets_int8_is_an_error(tmp_path: Path) -> None:
     cell = cell_of("mlp")
-    module, sets = place(load(cell), cell)
+    module, sets = move_to_device(load(cell), cell)
     context = BuildContext(cell, RecordingPhases(), tmp_path, threads=2)
     with pytest.raises(BakeoffError, match="needs the model's input sets"):
         quantising.prepare(module, sets[0], context, lower=True)
@@ -294,7 +294,7 @@ def test_without_calibration_sets_int8_is_an_error(tmp_path: Path) -> None:
 
 def test_a_floating_point_module_is_passed_on_as_it_is(tmp_path: Path) -> None:
     cell = cell_of("mlp", precision="fp32")
-    module, sets = place(load(cell), cell)
+    module, sets = move_to_device(load(cell), cell)
     phases = RecordingPhases()
     prepared = quantising.prepare(module, sets[0], BuildContext(cell, phases, tmp_path, 2, sets), lower=True)
     assert prepared.module is module
@@ -305,7 +305,7 @@ def test_a_floating_point_module_is_passed_on_as_it_is(tmp_path: Path) -> None:
 
 def test_fp8_without_a_gpu_is_unsupported_with_the_reason() -> None:
     cell = cell_of("mlp", precision="fp8")
-    module, sets = place(load(cell), cell)
+    module, sets = move_to_device(load(cell), cell)
     assert next(module.parameters()).dtype == torch.bfloat16
     with pytest.raises(Unsupported, match="float8 products need an NVIDIA GPU, not cpu"):
         quantising.torch_fp8(module, sets[0])
@@ -344,7 +344,7 @@ def test_the_way_for_cuda_quantises_the_same_layers_and_is_right(lower: bool) ->
     """torchao's tensors and torch's int8 product also run on the CPU, so this needs no GPU."""
     dimensions = models.find("mlp").resolve({"batch": 32})
     cell = cell_of("mlp").model_copy(update={"dimensions": dimensions})
-    module, sets = place(load(cell), cell)
+    module, sets = move_to_device(load(cell), cell)
     before = [parameter.clone() for parameter in module.parameters()]
     prepared = torch_int8_cuda(module, sets[0], sets, lower)
     with torch.inference_mode():
@@ -370,7 +370,7 @@ def test_the_layers_for_eager_on_cuda_compute_what_torchaos_do() -> None:
 
 def test_on_cuda_too_few_rows_and_odd_sizes_are_unsupported() -> None:
     cell = cell_of("mlp")  # 4 rows
-    module, sets = place(load(cell), cell)
+    module, sets = move_to_device(load(cell), cell)
     with pytest.raises(Unsupported, match=r"brings 0 % .*; 3 linear would stay in float32 \(cuBLAS needs 17 rows"):
         torch_int8_cuda(module, sets[0], sets)
     odd = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 60)).eval()

@@ -25,7 +25,7 @@ from bakeoff.backends.exporting import OnnxModel, export_onnx
 from bakeoff.backends.onnx_quantising import static_onnx
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.measuring.worker import precision as switches
-from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.precision import Precision
@@ -78,7 +78,7 @@ def exported(folder: Path, model: str, precision: str, axes: tuple[OpenAxis, ...
     """Export a model in its precision. Return the graph with its context and the shapes of its inputs."""
     sizes = models.find(model).resolve(SIZES[model])
     cell = Cell(model=model, dimensions=sizes, backend="tensorrt", precision=precision)
-    module, sets = place(load(cell), cell)
+    module, sets = move_to_device(load(cell), cell)
     context = BuildContext(cell, RecordingPhases(), folder, 1, sets, open_axes=axes)
     graph = export_onnx(module, sets[0], folder, axes=axes)
     if cell.precision is Precision.INT8:

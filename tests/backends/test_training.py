@@ -14,7 +14,7 @@ from bakeoff.backends import training as trainings
 from bakeoff.backends.eager import Steps
 from bakeoff.backends.training import MAX_COMPARED_ELEMENTS, Training, mean_square
 from bakeoff.measuring.worker import accuracy
-from bakeoff.measuring.worker.loading import place, training_of
+from bakeoff.measuring.worker.loading import move_to_device, training_of
 from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.errors import Unsupported
@@ -45,11 +45,11 @@ def checked(task: str, precision: str, change: Callable[[Training], None] = lamb
     """Check eager, with `change` made to it, against the reference, as the harness does."""
     cell = cell_of(task, precision)
     exact, eager = loaded(), loaded()
-    reference = run_eager(*place(exact, cell, torch.float64), training_of(exact, cell))
-    placed = place(eager, cell)
+    reference = run_eager(*move_to_device(exact, cell, torch.float64), training_of(exact, cell))
+    placed = move_to_device(eager, cell)
     outputs = run_eager(*placed, training_of(eager, cell))
     other = loaded()
-    sets = place(other, cell)[1]
+    sets = move_to_device(other, cell)[1]
     training = training_on(other, cell)
     change(training)
     ours = run_eager(other.module, sets, training)
@@ -196,7 +196,9 @@ def test_gradients_are_autograds() -> None:
     reference = copy.deepcopy(model.module).train()
     (x,) = model.inputs[0].args
     expected = torch.autograd.grad(reference(x).square().mean(), list(reference.parameters()))
-    (outputs, *_) = run_eager(*place(model, cell_of(FORWARD_BACKWARD)), training_of(model, cell_of(FORWARD_BACKWARD)))
+    (outputs, *_) = run_eager(
+        *move_to_device(model, cell_of(FORWARD_BACKWARD)), training_of(model, cell_of(FORWARD_BACKWARD))
+    )
     torch.testing.assert_close(outputs[0], reference(x).square().mean().detach())
     for ours, theirs in zip(outputs[1:], expected, strict=True):
         torch.testing.assert_close(ours, theirs.reshape(-1))
@@ -205,7 +207,7 @@ def test_gradients_are_autograds() -> None:
 def test_a_gradient_of_rounding_alone_does_not_decide() -> None:
     """The normalisation cancels the first layer's bias. The bias has a gradient of 1e-9, and Adam still moves it."""
     model, cell = loaded(), cell_of(TRAIN_STEP)
-    module, sets = place(model, cell)
+    module, sets = move_to_device(model, cell)
     training = training_on(model, cell)
     names = [str(one) for one in training.describe_outputs(sets[0])]
     outputs = run_eager(module, sets, training)[0]
@@ -218,7 +220,7 @@ def test_a_gradient_of_rounding_alone_does_not_decide() -> None:
 
 def test_a_step_is_adamws_eleventh_with_moments_of_zero() -> None:
     model, cell = loaded(), cell_of(TRAIN_STEP)
-    place(model, cell)
+    move_to_device(model, cell)
     weight = model.module[0].weight
     before = weight.detach().clone()
     training = training_on(model, cell)
@@ -236,9 +238,9 @@ def test_a_step_is_adamws_eleventh_with_moments_of_zero() -> None:
 
 
 @pytest.mark.parametrize("task", TRAINING_TASKS)
-def test_restoring_goes_back_to_the_first_bit_in_place(task: str) -> None:
+def test_restoring_goes_back_to_the_first_bit_in_move_to_device(task: str) -> None:
     model, cell = loaded(), cell_of(task)
-    place(model, cell)
+    move_to_device(model, cell)
     before = copy.deepcopy(model.module.state_dict())
     training = training_on(model, cell)
     training.restore()
@@ -271,7 +273,7 @@ class Scaled(nn.Module):
 def test_inputs_that_ask_for_gradients_get_them() -> None:
     sets = tuple(Inputs((torch.randn(3, 2), torch.randn(3, 2))) for _ in range(4))
     model, cell = LoadedModel(Scaled(), sets, input_gradients=True), cell_of(FORWARD_BACKWARD)
-    module, placed = place(model, cell)
+    module, placed = move_to_device(model, cell)
     for given, (loss, *found) in zip(sets, run_eager(module, placed, training_of(model, cell)), strict=True):
         x, y = given.args
         torch.testing.assert_close(loss, (x * y).square().mean())
@@ -283,7 +285,7 @@ def test_inputs_that_ask_for_gradients_get_them() -> None:
 def test_gradients_of_inputs_do_not_stay_with_the_next_set() -> None:
     sets = tuple(Inputs((torch.randn(3, 2), torch.randn(3, 2))) for _ in range(4))
     model, cell = LoadedModel(Scaled(), sets, input_gradients=True), cell_of(FORWARD_BACKWARD)
-    _, placed = place(model, cell)
+    _, placed = move_to_device(model, cell)
     training = training_on(model, cell)
     steps = Steps(training)
     for one in placed:
@@ -327,14 +329,14 @@ def test_of_a_large_gradient_the_same_places_stand_for_all() -> None:
 def test_dropout_is_off_in_training() -> None:
     model = LoadedModel(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), (Inputs((torch.randn(2, 4),)),))
     training = training_of(model, cell_of(FORWARD_BACKWARD))
-    place(model, cell_of(FORWARD_BACKWARD))
+    move_to_device(model, cell_of(FORWARD_BACKWARD))
     assert training is not None and model.module.training
     assert training.step(*model.inputs[0].args) == training.step(*model.inputs[0].args)
 
 
 def test_the_parts_of_a_step_together_are_the_step() -> None:
     model, cell = loaded(), cell_of(TRAIN_STEP)
-    module, sets = place(model, cell)
+    module, sets = move_to_device(model, cell)
     training = training_on(model, cell)
     steps = Steps(training)
     steps.bind(sets[0])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bakeoff.backends import kernels
-from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.planning.plan import Request, plan
 from bakeoff.records.schema import Cell, Extent, Record, Status
@@ -61,9 +61,9 @@ def test_every_variant_that_this_gpu_runs_is_right(model: str) -> None:
     has_descriptors = torch.cuda.get_device_capability() >= (9, 0)
     ran = 0
     with torch.inference_mode():
-        exact_module, exact_sets = place(load(cell), cell, torch.float64)
+        exact_module, exact_sets = move_to_device(load(cell), cell, torch.float64)
         exact = exact_module(*exact_sets[0].args)
-        module, sets = place(load(cell), cell)
+        module, sets = move_to_device(load(cell), cell)
         for variant in kernel.VARIANTS:
             if variant["loads"] == "descriptor" and not has_descriptors:
                 continue

@@ -61,6 +61,6 @@ def test_the_work_is_the_same_as_on_the_cpu(name: str, precision: Precision) -> 
     for device in ("cpu", "cuda"):
         cell = Cell(model=name, dimensions=dimensions, device=device, precision=precision, backend="eager")
         with torch.inference_mode():
-            module, sets = loading.place(loading.load(cell), cell)
+            module, sets = loading.move_to_device(loading.load(cell), cell)
             counted.append(count(module, sets[0], precision))
     assert counted[0] == counted[1]

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from bakeoff import models
 from bakeoff.backends import kernels
 from bakeoff.backends.calling import flatten_outputs
-from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.precision import dtype_of
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell
@@ -56,9 +56,11 @@ def relative_error(name: str, precision: str, variant: kernels.Variant) -> float
     )
     with torch.inference_mode():
         loaded = load(cell)
-        exact_module, exact_sets = place(type(loaded)(copy.deepcopy(loaded.module), loaded.inputs), cell, torch.float64)
+        exact_module, exact_sets = move_to_device(
+            type(loaded)(copy.deepcopy(loaded.module), loaded.inputs), cell, torch.float64
+        )
         exact = flatten_outputs(exact_module(*exact_sets[0].args))
-        module, sets = place(loaded, cell)
+        module, sets = move_to_device(loaded, cell)
         launch = kernel.prepare(module, sets[0].tensors(), variant)
         launch.run()
     assert all(output.dtype == dtype_of(Precision(precision)) for output in launch.outputs)

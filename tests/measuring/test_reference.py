@@ -75,7 +75,7 @@ def test_the_model_that_did_not_fit_is_gone_before_the_next_attempt(folder: Path
 def test_what_input_sets_share_stays_shared_in_another_type() -> None:
     cache = torch.zeros(2, 3)
     sets = tuple(Inputs((torch.tensor([place]), cache)) for place in range(2))
-    _, (first, second) = loading.place(LoadedModel(nn.Identity(), sets), cell_of("bf16"), torch.float64)
+    _, (first, second) = loading.move_to_device(LoadedModel(nn.Identity(), sets), cell_of("bf16"), torch.float64)
     assert first.args[1] is second.args[1]
     assert first.args[1].dtype is torch.float64
     assert first.args[0] is not second.args[0]
@@ -101,7 +101,7 @@ def test_without_memory_for_anything_wider_eager_is_the_reference_and_a_wrong_an
     assert (exact.computed_in, known.computed_in) == ("float64", precision)
     model = loading.load(cell)
     with loading.gradients(task):
-        placed = loading.place(model, cell)
+        placed = loading.move_to_device(model, cell)
         training = loading.training_of(model, cell)
         outputs = reference.run_eager(*placed, training)
     names = training.describe_outputs(placed[1][0]) if training else ()

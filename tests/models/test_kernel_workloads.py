@@ -10,7 +10,7 @@ import torch
 from bakeoff import models
 from bakeoff.measuring.controller.cell_record import products_of
 from bakeoff.measuring.worker import precision
-from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.models.base import LoadedModel
 from bakeoff.models.fp8_layers import LARGEST_E4M3, PlainLinear, Quantise, ScaledLinear
 from bakeoff.models.kernel_modules import ScaledProduct
@@ -48,7 +48,7 @@ def test_placing_leaves_float8_inputs_and_their_scales_as_they_are(asked: str) -
     cell = cell_of("matmul_fp8", PRODUCT, asked)
     loaded = load(cell)
     expected = [tensor.float() for tensor in loaded.inputs[0].tensors()]
-    module, sets = place(loaded, cell)
+    module, sets = move_to_device(loaded, cell)
     assert [tensor.dtype for one in sets for tensor in one.tensors()] == [E4M3] * 2 * len(sets)
     assert all(torch.equal(one.float(), other) for one, other in zip(sets[0].tensors(), expected, strict=True))
     assert module.scale_left.dtype == module.scale_right.dtype == torch.float32
@@ -57,12 +57,12 @@ def test_placing_leaves_float8_inputs_and_their_scales_as_they_are(asked: str) -
 
 def test_a_float8_product_in_float64_is_exact() -> None:
     cell = cell_of("matmul_fp8", PRODUCT)
-    module, sets = place(load(cell), cell, torch.float64)
+    module, sets = move_to_device(load(cell), cell, torch.float64)
     assert isinstance(module, ScaledProduct)
     left, right = (tensor.double() for tensor in sets[0].tensors())
     exact = (left @ right.t()) * float(module.scale_left) * float(module.scale_right)
     torch.testing.assert_close(module(*sets[0].args), exact, rtol=1e-12, atol=0)
-    in_bf16 = place(load(cell), cell)[0](*sets[0].args)
+    in_bf16 = move_to_device(load(cell), cell)[0](*sets[0].args)
     assert 1e-4 < relative_error(in_bf16, exact) < 5e-3  # the rounding of the result, and no more
 
 
@@ -77,7 +77,7 @@ def test_inputs_are_drawn_in_the_cells_type_and_the_reference_is_of_them(name: s
     cell = cell_of(name, small, "fp16")
     first, second = load(cell), load(cell)
     assert {tensor.dtype for one in first.inputs for tensor in one.tensors()} == {torch.float16}
-    for one, other in zip(first.inputs, place(second, cell, torch.float64)[1], strict=True):
+    for one, other in zip(first.inputs, move_to_device(second, cell, torch.float64)[1], strict=True):
         assert all(torch.equal(a.double(), b) for a, b in zip(one.tensors(), other.tensors(), strict=True))
 
 

@@ -22,7 +22,7 @@ from bakeoff.records.device import CPU
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Record, Report, Status
 from bakeoff.shipping import export
-from bakeoff.shipping.export import Output, Sample
+from bakeoff.shipping.export import Sample, SampleOutput
 from tests.conftest import CommandLine
 from tests.reports import samples
 from tests.support.measuring import by_label, measure
@@ -264,10 +264,13 @@ def test_a_report_without_its_run_and_a_folder_in_use_are_refused(
 
 # --- what is written
 
-PLAIN = Sample(inputs=("float32",), outputs=(Output(shape=(4, 64), type="float32", allowed=1e-5),))
+PLAIN = Sample(inputs=("float32",), outputs=(SampleOutput(shape=(4, 64), type="float32", allowed=1e-5),))
 UNUSUAL = Sample(
     inputs=("int64", "bfloat16"),
-    outputs=(Output(shape=(4,), type="bfloat16", allowed=0.1), Output(shape=(), type="float32", allowed=0.1)),
+    outputs=(
+        SampleOutput(shape=(4,), type="bfloat16", allowed=0.1),
+        SampleOutput(shape=(), type="float32", allowed=0.1),
+    ),
     compares_all=False,
 )
 

@@ -20,7 +20,7 @@ from bakeoff import backends, models
 from bakeoff.backends.calling import flatten_outputs
 from bakeoff.backends.linking import LINKED, linker_options
 from bakeoff.measuring.worker import precision
-from bakeoff.measuring.worker.loading import load, place
+from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.reference import run_eager
 from bakeoff.records import report_file
 from bakeoff.records.device import CPU, Device
@@ -126,7 +126,7 @@ def kept_by(folder: Path, scripts: Mapping[str, str]) -> Any:
 def expected_of(cell: Cell) -> list[list[torch.Tensor]]:
     precision.apply(cell.precision)
     with torch.inference_mode():
-        return [list(outputs) for outputs in run_eager(*place(load(cell), cell))]
+        return [list(outputs) for outputs in run_eager(*move_to_device(load(cell), cell))]
 
 
 def assert_same_outputs(folder: Path, cell: Cell) -> None:
