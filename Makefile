@@ -16,7 +16,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models
 # The version that the pinned torch needs on CUDA. Torch's CPU build comes without Triton.
 TRITON := triton==3.7.1
 
-.PHONY: help bench test fast lint types pytest clean
+.PHONY: help bench test fast lint types pytest schema clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ types: $(VENV)/.ready-$(EXTRA)-test ## mypy --strict
 
 pytest: $(VENV)/.ready-$(EXTRA)-test $(if $(findstring cuda,$(EXTRA)),,$(VENV)/.ready-triton) ## the tests, or what ARGS selects
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+schema: $(VENV)/.ready-$(EXTRA) ## write the schema of reports again, after a change of records
+	$(BIN)/python -c "from bakeoff.records.report_file import json_schema; print(json_schema(), end='')" > schema.new
+	mv schema.new bakeoff/records/report.schema.json
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Bakeoff needs Python 3.11, 3.12 or 3.13 and found " + sys.version.split()[0] + ": make PYTHON=python3.12")'
