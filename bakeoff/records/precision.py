@@ -124,7 +124,7 @@ class _Row(NamedTuple):
 ONLY_NVIDIA = " NVIDIA's matrix units, and this is the CPU"
 
 _TABLE = {
-    Precision.FP32: _Row("float32", 1.3e-6, 2.0, math.inf),
+    Precision.FP32: _Row("float32", 1.3e-6, 4.0, math.inf),
     Precision.TF32: _Row("float32", 1e-3, 2.0, math.inf, "TF32 is a mode of" + ONLY_NVIDIA),
     Precision.BF16: _Row("bfloat16", 1.6e-2, 3.0, math.inf),
     Precision.FP16: _Row("float16", 1e-3, 3.0, math.inf),

@@ -300,7 +300,7 @@ class Accuracy(Frozen):
     rtol: float  # the RMSE relative to the output that is rounding; of quantised precisions and training, of each value
     atol: float
     passed: bool
-    rule: str  # what decided: "no more than rounding", "at most 2x eager's error", "allclose", or what failed
+    rule: str  # what decided: "no more than rounding", "at most 4x eager's error", "allclose", or what failed
     unchecked: str = ""  # why outputs could not be compared; then there are no errors
     rmse_after: float | None = None  # checked once more after the last burst
     changes: int = 0  # parameters whose change by a training step was checked

@@ -1,6 +1,6 @@
 """Is it right? Each cell's outputs are compared with the reference: the same model and inputs in float64.
 
-A cell passes when the error of every output is no more than rounding (`worker.tolerance`), or at most two or three
+A cell passes when the error of every output is no more than rounding (`worker.tolerance`), or at most two to four
 times that of eager in the same precision on the same device. That holds over all values, in each channel and row, and
 for the worst value. A compiler may round differently. It may not be much worse than what it compiles.
 

@@ -1,0 +1,61 @@
+"""The check of outputs finds faults that are planted in eager, and passes eager itself."""
+
+import pytest
+import torch
+
+from bakeoff import models
+from bakeoff.measuring.worker import accuracy
+from bakeoff.measuring.worker.loading import load, move_to_device
+from bakeoff.measuring.worker.reference import run_eager
+from bakeoff.records.errors import Unsupported
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import Cell
+from tests.support.plugin import planted_faults as faults
+
+MODELS: dict[str, dict[str, str | int]] = {
+    "transformer": {"batch": 1, "seq": 64, "dim": 64, "layers": 2, "heads": 4, "ffn": 128},
+    "conv": {"batch": 1, "size": 32},
+    "mlp": {"batch": 4, "features": 64, "hidden": 64},
+}
+
+TOO_SMALL_FOR_BF16 = {"epsilon-tenfold", "epsilon-1e-3", "tanh-gelu", "bf16", "tf32"}
+"""These change less than bfloat16 rounds, or nothing at all."""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("model", MODELS)
+def test_planted_faults_are_found(model: str, precision: str) -> None:
+    cell = Cell(
+        model=model,
+        dimensions=models.find(model).resolve(MODELS[model]),
+        precision=Precision(precision),
+        backend="planted",
+    )
+    with torch.inference_mode():
+        exact = run_eager(*move_to_device(load(cell), cell, torch.float64))
+        eager = run_eager(*move_to_device(load(cell), cell))
+        reference = accuracy.Reference(exact, *accuracy.errors_of_eager(eager, exact))
+        assert accuracy.check(eager, reference, cell.precision).passed
+        planted = [
+            fault for fault in (*faults.IN_OUTPUTS, *faults.IN_MODULE) if found_in(fault, cell, reference, eager)
+        ]
+    if precision == "bf16":
+        planted = [fault for fault in planted if fault not in TOO_SMALL_FOR_BF16]
+    assert len(planted) >= 3 and {"one-channel", "one-row", "zeros"} <= set(planted)
+
+
+def found_in(fault: str, cell: Cell, reference: accuracy.Reference, eager: tuple[accuracy.Outputs, ...]) -> bool:
+    """Return False where the fault cannot be planted. It must be found, unless it is smaller than the type rounds."""
+    try:
+        if fault in faults.IN_OUTPUTS:
+            wrong = tuple(faults.IN_OUTPUTS[fault](outputs) for outputs in eager)
+        else:
+            module, sets = move_to_device(load(cell), cell)
+            faults.IN_MODULE[fault](module)
+            wrong = run_eager(module, sets)
+    except Unsupported:
+        return False
+    found = accuracy.check(wrong, reference, cell.precision)
+    is_too_small = cell.precision is Precision.BF16 and fault in TOO_SMALL_FOR_BF16
+    assert is_too_small or not found.passed, (fault, found)
+    return True

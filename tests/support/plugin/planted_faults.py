@@ -1,0 +1,242 @@
+"""Eager with a fault that somebody planted, as a plug-in backend. A check of outputs must find each of them.
+
+Every mode is a fault that compilers have had. A mode refuses a model in which its fault cannot be planted.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bakeoff.backends.base import BuildContext, Compiled, Mode, Wrapped
+from bakeoff.backends.eager import Eager
+from bakeoff.records.errors import Unsupported
+
+if TYPE_CHECKING:
+    import torch
+
+    from bakeoff.models.base import Inputs
+
+Outputs = tuple["torch.Tensor", ...]
+
+LARGE_MANTISSA_BITS = 23
+TF32_MANTISSA_BITS = 10
+
+
+class Planted(Eager):
+    name = "planted"
+    description = "eager with planted faults, for checks of the harness"
+    modes: ClassVar[tuple[Mode, ...]] = tuple(
+        Mode(name)
+        for name in (
+            "one-channel",
+            "one-row",
+            "no-conjugate",
+            "epsilon-tenfold",
+            "epsilon-1e-3",
+            "no-bias",
+            "no-residual",
+            "tanh-gelu",
+            "tf32",
+            "bf16",
+            "fewer-outputs",
+            "frozen-inputs",
+            "zeros",
+        )
+    )
+
+    def build(self, module: torch.nn.Module, inputs: Inputs, context: BuildContext) -> Compiled:
+        mode = context.cell.mode
+        if mode in IN_OUTPUTS:
+            return Altered(super().build(module, inputs, self._plain(context)), IN_OUTPUTS[mode])
+        if mode == "frozen-inputs":
+            return Frozen(super().build(module, inputs, self._plain(context)), inputs)
+        faulty = copy.deepcopy(module)
+        IN_MODULE[mode](faulty)
+        return super().build(faulty, inputs, self._plain(context))
+
+    def _plain(self, context: BuildContext) -> BuildContext:
+        from dataclasses import replace
+
+        return replace(context, cell=context.cell.model_copy(update={"mode": Eager.modes[0].name}))
+
+    @classmethod
+    def mode(cls, name: str) -> Mode:
+        return Eager.modes[0] if name == Eager.modes[0].name else super().mode(name)
+
+
+class Altered(Wrapped):
+    """Changes the outputs after each call."""
+
+    def __init__(self, inner: Compiled, alter: Callable[[Outputs], Outputs]) -> None:
+        super().__init__(inner)
+        self._alter = alter
+
+    def outputs(self) -> Outputs:
+        return self._alter(super().outputs())
+
+
+class Frozen(Wrapped):
+    """Takes its first inputs for constants."""
+
+    def __init__(self, inner: Compiled, first: Inputs) -> None:
+        super().__init__(inner)
+        self._first = first
+
+    def bind(self, inputs: Inputs) -> None:
+        super().bind(self._first)
+
+
+def one_channel(outputs: Outputs) -> Outputs:
+    """Make the second channel of the first output that has channels larger by a tenth of the output's size."""
+    import torch
+
+    changed = list(outputs)
+    for number, tensor in enumerate(outputs):
+        if tensor.is_floating_point() and tensor.dim() >= 2 and tensor.shape[1 if tensor.dim() > 3 else -1] > 1:
+            wrong = tensor.clone()
+            size = torch.linalg.vector_norm(wrong) / wrong.numel() ** 0.5
+            (wrong[:, 1] if wrong.dim() > 3 else wrong[..., 1]).add_(0.1 * size)
+            changed[number] = wrong
+            return tuple(changed)
+    raise Unsupported("no output has channels")
+
+
+def one_row(outputs: Outputs) -> Outputs:
+    """Answer zeros in the last row of the first output."""
+    changed = list(outputs)
+    for number, tensor in enumerate(outputs):
+        if tensor.is_floating_point() and tensor.dim() >= 2:
+            wrong = tensor.clone()
+            wrong.flatten(0, -2)[-1] = 0.0
+            changed[number] = wrong
+            return tuple(changed)
+    raise Unsupported("no output has rows")
+
+
+def no_conjugate(outputs: Outputs) -> Outputs:
+    if not any(tensor.is_complex() for tensor in outputs):
+        raise Unsupported("no output is complex")
+    return tuple(tensor.conj().resolve_conj() for tensor in outputs)
+
+
+def fewer_outputs(outputs: Outputs) -> Outputs:
+    if len(outputs) < 2:
+        raise Unsupported("there is only one output")
+    return outputs[:-1]
+
+
+def zeros(outputs: Outputs) -> Outputs:
+    import torch
+
+    return tuple(torch.zeros_like(tensor) for tensor in outputs)
+
+
+def change_epsilon(change: Callable[[float], float]) -> Callable[[torch.nn.Module], None]:
+    def plant(module: torch.nn.Module) -> None:
+        norms: list[Any] = [part for part in module.modules() if isinstance(getattr(part, "eps", None), float)]
+        if not norms:
+            raise Unsupported("the model has no normalisation")
+        for norm in norms:
+            norm.eps = change(norm.eps)
+
+    return plant
+
+
+def no_bias(module: torch.nn.Module) -> None:
+    """Forget the last bias."""
+    import torch
+
+    biases = [parameter for name, parameter in module.named_parameters() if name.endswith("bias")]
+    if not any(bool(bias.any()) for bias in biases):
+        raise Unsupported("the model has no bias")
+    with torch.no_grad():
+        [bias for bias in biases if bool(bias.any())][-1].zero_()
+
+
+def no_residual(module: torch.nn.Module) -> None:
+    """Lose the residual around the first block whose outputs have the shape of its inputs."""
+    import torch
+
+    def without(_: torch.nn.Module, given: tuple[Any, ...], found: Any) -> Any:
+        return found - given[0]
+
+    blocks = [part for part in module.modules() if type(part).__name__.endswith(("Layer", "Block", "block"))]
+    if not blocks:
+        raise Unsupported("the model has no block")
+    assert isinstance(blocks[0], torch.nn.Module)
+    blocks[0].register_forward_hook(without)
+
+
+def tanh_gelu(module: torch.nn.Module) -> None:
+    import torch
+
+    gelus = [part for part in module.modules() if isinstance(part, torch.nn.GELU)]
+    if not gelus:
+        raise Unsupported("the model has no GELU")
+    for gelu in gelus:
+        gelu.approximate = "tanh"
+
+
+def rounded(tensor: torch.Tensor, mantissa_bits: int) -> torch.Tensor:
+    """Return float32 numbers rounded to so many bits of mantissa."""
+    import torch
+
+    dropped = LARGE_MANTISSA_BITS - mantissa_bits
+    whole = tensor.contiguous().view(torch.int32)
+    return ((whole + (1 << (dropped - 1))) >> dropped << dropped).view(torch.float32)
+
+
+def tf32(module: torch.nn.Module) -> None:
+    """Round the operands of products to TF32's mantissa."""
+    import torch
+
+    def round_inputs(_: torch.nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(rounded(one, TF32_MANTISSA_BITS) if torch.is_tensor(one) else one for one in given)
+
+    kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+    layers = [part for part in module.modules() if isinstance(part, kinds) and part.weight.dtype is torch.float32]
+    if not layers:
+        raise Unsupported("the model has no layer with products in float32")
+    for layer in layers:
+        layer.weight.data = rounded(layer.weight.data, TF32_MANTISSA_BITS)
+        layer.register_forward_pre_hook(round_inputs)
+
+
+def bf16(module: torch.nn.Module) -> None:
+    """Compute the layers with weights in bfloat16, and hand over float32."""
+    import torch
+
+    def narrow(_: torch.nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(one.bfloat16() if torch.is_tensor(one) else one for one in given)
+
+    def widen(_: torch.nn.Module, given: tuple[Any, ...], found: Any) -> Any:
+        return found.float()
+
+    kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+    layers = [part for part in module.modules() if isinstance(part, kinds) and part.weight.dtype is torch.float32]
+    if not layers:
+        raise Unsupported("the model has no layer with products in float32")
+    for layer in layers:
+        layer.bfloat16()
+        layer.register_forward_pre_hook(narrow)
+        layer.register_forward_hook(widen)
+
+
+IN_OUTPUTS: Mapping[str, Callable[[Outputs], Outputs]] = {
+    "one-channel": one_channel,
+    "one-row": one_row,
+    "no-conjugate": no_conjugate,
+    "fewer-outputs": fewer_outputs,
+    "zeros": zeros,
+}
+IN_MODULE: Mapping[str, Callable[[torch.nn.Module], None]] = {
+    "epsilon-tenfold": change_epsilon(lambda epsilon: 10 * epsilon),
+    "epsilon-1e-3": change_epsilon(lambda _: 1e-3),
+    "no-bias": no_bias,
+    "no-residual": no_residual,
+    "tanh-gelu": tanh_gelu,
+    "tf32": tf32,
+    "bf16": bf16,
+}
