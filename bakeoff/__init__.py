@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bakeoff.backends.exporting import export_onnx
     from bakeoff.backends.ranges import OpenAxis
     from bakeoff.backends.standalone import Runtime, ScriptPart
+    from bakeoff.backends.traps import Facts, Finding, Trap, Weight
     from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel
     from bakeoff.models.seeding import normal_inputs, seeded
     from bakeoff.records.device import Device
@@ -54,7 +55,9 @@ __all__ = [
     "Device",
     "Dimension",
     "Extent",
+    "Facts",
     "Family",
+    "Finding",
     "FlatModule",
     "Inputs",
     "LoadedModel",
@@ -66,9 +69,11 @@ __all__ = [
     "ScriptPart",
     "ServingKnobs",
     "Suits",
+    "Trap",
     "Unavailable",
     "Unsupported",
     "UsageError",
+    "Weight",
     "export_onnx",
     "normal_inputs",
     "seeded",
@@ -93,6 +98,7 @@ _MODULES = {
     "bakeoff.backends.exporting": ("export_onnx",),
     "bakeoff.backends.ranges": ("OpenAxis",),
     "bakeoff.backends.standalone": ("Runtime", "ScriptPart"),
+    "bakeoff.backends.traps": ("Facts", "Finding", "Trap", "Weight"),
     "bakeoff.models.base": ("INPUT_SETS", "Dimension", "Family", "Inputs", "LoadedModel"),
     "bakeoff.models.seeding": ("normal_inputs", "seeded"),
     "bakeoff.records.device": ("Device",),

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
 from bakeoff.records.schema import Cell
 
+COMPILED = "inductor"
+"""The configuration that sweeps compare with eager where they ask what compiling is worth: torch.compile's default."""
+
 
 @dataclass(frozen=True)
 class Value:

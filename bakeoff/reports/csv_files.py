@@ -7,6 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 
 from bakeoff.judging.judgement import Judgement
+from bakeoff.judging.ranking import BASELINE
+from bakeoff.judging.sweeps import COMPILED
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports.column import Raw
 from bakeoff.reports.columns import columns_of
@@ -17,7 +19,7 @@ Row = dict[str, Raw]
 
 TASK_OF_COLUMN = {"forward": "inference", "fwd_bwd": "forward_backward", "full_step": "train_step"}
 
-IS_COMPILED = {"eager": False, "inductor": True}
+IS_COMPILED = {BASELINE: False, COMPILED: True}
 
 
 def to_csv(judgement: Judgement) -> str:

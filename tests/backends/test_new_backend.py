@@ -33,10 +33,18 @@ FILE = '''
 
 import torch
 
-from bakeoff.backends.base import ANYWHERE, AVAILABLE, Backend, Compiled, Mode
-from bakeoff.backends.calling import FlatModule
-from bakeoff.backends.standalone import Runtime, ScriptPart
-from bakeoff.backends.traps import Finding, Weight
+from bakeoff import (
+    ANYWHERE,
+    AVAILABLE,
+    Backend,
+    Compiled,
+    Finding,
+    FlatModule,
+    Mode,
+    Runtime,
+    ScriptPart,
+    Weight,
+)
 
 TEMPLATE = """{% if artifact %}
 compiled = torch.jit.load({{ artifact_path }})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from bakeoff.judging.contest import ContestJudgement
-from bakeoff.judging.sweeps import Quantity, Sweep, Value, latency, over_own_build, speedup
+from bakeoff.judging.sweeps import COMPILED, Quantity, Sweep, Value, latency, over_own_build, speedup
 from bakeoff.records.schema import Interval, Ratio
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
@@ -16,7 +16,6 @@ from bakeoff.reports.charts.speed import LOG_FROM, LOG_FROM_RATIO, ends
 from bakeoff.reports.findings import sweep_speedup
 from bakeoff.reports.sentences import sweep_finding, sweep_title
 
-COMPILED = "inductor"
 _TASKS = ("inference", "forward_backward", "train_step")
 _LOST_SHARE = 0.06
 """The share of the axis that the crosses of each configuration take."""
