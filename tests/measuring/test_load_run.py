@@ -320,6 +320,17 @@ def test_a_cell_with_wrong_answers_is_not_put_under_load(tmp_path: Path) -> None
     assert run.records["null"].load is None and run.records["eager"].load is not None
 
 
+def test_a_log_tells_each_search_and_each_turn_when_it_is_done(tmp_path: Path) -> None:
+    scripts = {"eager": Script(level_ms=2.0), "null": Script(level_ms=1.0)}
+    run = run_contest(tmp_path, scripts, plan_of(3), load=SERVER)
+    told = [note for note in run.said if "serves best" in note or "at first, with" in note]
+    assert len(told) == 4, "a search begins and ends for each cell"
+    turns = [note for note in run.said if note.startswith("turn ")]
+    assert len(turns) == 3 * SERVER.rounds_in(3)
+    assert turns[0].startswith("turn 1 under load, in process 1: ") and turns[0].endswith(" requests/s")
+    assert "eager" in turns[0] and "null" in turns[0]
+
+
 def test_an_interrupted_contest_goes_on_with_the_settings_it_found(tmp_path: Path) -> None:
     scripts = {"eager": Script(), "null": Script()}
     before = run_contest(tmp_path, scripts, plan_of(3), load=SERVER, interrupted_at=(2, "null"))

@@ -11,6 +11,7 @@ from bakeoff.measuring.controller.rounds import order_of_round
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.planning.load_plan import LoadPlan
 from bakeoff.planning.time_plan import Step
+from bakeoff.records.scenarios import ScenarioSpec
 
 SETTINGS_SHARE = 0.4
 """The search for settings takes at most this share of the time that a budget leaves for load."""
@@ -49,6 +50,7 @@ class LoadRounds:
                 break
             last_s = self._step(visit, self._take_turn)
             turns_s += last_s
+            self._say_turns(f"turn {number + 1} under load, in process {self._epoch + 1}")
         if self._plan.soak_s:
             in_time = self._has_time_to_soak(self._alive)
             settings_s += self._step(visit, self._soak if in_time else self._leave_out_soak)
@@ -75,7 +77,24 @@ class LoadRounds:
     def _settle(self, cell_run: CellRun, ends_s: float) -> None:
         has_settings = cell_run.load is not None and cell_run.load.settings is not None
         if not has_settings and cell_run.is_right:
-            cell_run.load = cell_run.under_load(self._plan).find_settings(1, lambda: self._now_s < ends_s)
+            label = cell_run.cell.label
+            self._run.progress.note(f"looking for the settings with which {label} serves best")
+            load = cell_run.load = cell_run.under_load(self._plan).find_settings(1, lambda: self._now_s < ends_s)
+            if load.settings is None:
+                self._run.progress.note(f"{label}: {load.reason}")
+                return
+            best = next(one.value for one in reversed(load.tried) if one.settings == load.settings and one.value)
+            instances = f"{load.settings.instances} instance{'s' if load.settings.instances > 1 else ''}"
+            self._run.progress.note(
+                f"{label} {self._spec.verb} {best:.5g} {self._spec.unit} at first, with {instances}"
+            )
+
+    def _say_turns(self, what: str) -> None:
+        """Tell the value that each cell had in the turn that has just ended."""
+        values = {one.cell.label: one.load.turns[-1].value for one in self._alive if one.load and one.load.turns}
+        told = [f"{label} {value:.5g}" if value else f"{label} none" for label, value in values.items()]
+        if told:
+            self._run.progress.note(f"{what}: {', '.join(told)} {self._spec.unit}")
 
     def _take_turn(self, cell_run: CellRun, round_: Round) -> None:
         if (load := cell_run.load) is not None and load.settings is not None:
@@ -84,6 +103,7 @@ class LoadRounds:
 
     def _soak(self, cell_run: CellRun, round_: Round) -> None:
         if (load := cell_run.load) is not None and not load.soak:
+            self._run.progress.note(f"{cell_run.cell.label} serves for {self._plan.soak_s:g} s at the rate found")
             soaked = cell_run.under_load(self._plan).soak(load, round_.seed)
             cell_run.load = load.model_copy(update={"soak": soaked})
 
@@ -102,6 +122,10 @@ class LoadRounds:
     def _done(self, cell_run: CellRun, step: Step, seconds: float) -> None:
         cell = cell_run.cell
         self._run.step_done(cell.contest_id, step, cell.label, seconds / len(self._alive))
+
+    @property
+    def _spec(self) -> ScenarioSpec:
+        return self._plan.spec
 
     @property
     def _now_s(self) -> float:
