@@ -117,7 +117,7 @@ class Cluster:
                 "label_selector": {NODE_ID: f"in({','.join(one.id for one in nodes if one.kind == node.kind)})"},
                 "name": contest.id,
             }
-            ref = task.options(**options).remote(request, contest, node.gpus, home)
+            ref = task.options(**options).remote(request, contest, node.gpus, home, Path.cwd())
             under_way[ref] = (contest, node.kind)
         with store.timed() as save_elapsed, contextlib.suppress(KeyboardInterrupt):
             while under_way:
@@ -227,10 +227,11 @@ class Home:
         return told
 
 
-def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any) -> bytes:
+def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any, started_in: Path) -> bytes:
     """Measure one contest on this node, as a Ray task. Return its logs, its reference and its notes, packed.
 
-    Raises ControllerDied, so that Ray starts the contest again.
+    The user's files are found if this node has the folder in which the run was started. Raises ControllerDied, so that
+    Ray starts the contest again.
     """
     import ray
 
@@ -238,7 +239,9 @@ def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any) ->
     with tempfile.TemporaryDirectory(prefix="bakeoff-node-") as folder:
         store = Store.create(Path(folder) / "run", request, [planned.cell.id for planned in contest.cells], "")
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray's: a contest has the threads that it has without Ray
-        controller = Controller(Begin(place, request, (contest,), max(1, gpus)), Path(folder) / "controller.log")
+        begin, log = Begin(place, request, (contest,), max(1, gpus)), Path(folder) / "controller.log"
+        is_shared = started_in.is_dir()
+        controller = Controller(begin, log, started_in if is_shared else None)
         try:
             while (message := controller.receive()) is not None:
                 if isinstance(message, Begun):
@@ -251,7 +254,10 @@ def measure_on_node(request: Request, contest: Contest, gpus: int, home: Any) ->
                     controller.reply(None)
                     controller.ending()
                     return pack(store, [*SENT_HOME, "notes.txt"])
-            raise ControllerDied(f"the process that directs its contest ended at {place.name} ({controller.ending()})")
+            how = controller.ending()
+            if not is_shared:
+                how += f"; {place.name} has no folder {started_in}, so files of your own are not found there"
+            raise ControllerDied(f"the process that directs its contest ended at {place.name} ({how})")
         finally:
             controller.interrupt()
 

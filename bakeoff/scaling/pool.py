@@ -44,7 +44,8 @@ START = "from bakeoff.scaling.place_process import main; main()"
 class Controller:
     """The controller process at one place, seen from the process that started it."""
 
-    def __init__(self, begin: Begin, log: Path) -> None:
+    def __init__(self, begin: Begin, log: Path, folder: Path | None = None) -> None:
+        """Start it in `folder`, to which the paths of models are relative, or in the folder of this process."""
         self.begin = begin
         self.log = log
         self.left_s = 0.0  # that its contest is expected to take
@@ -57,6 +58,7 @@ class Controller:
                 stdout=output,
                 stderr=output,
                 env=begin.place.variables(os.environ),
+                cwd=folder,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends it
             )
         self.connection.send(begin)

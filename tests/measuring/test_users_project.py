@@ -11,14 +11,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bakeoff import models
 from bakeoff.commands import environments
 from bakeoff.measuring.controller.launcher import CAN_FORK
+from bakeoff.planning.plan import Request, plan
 from bakeoff.records import report_file
-from bakeoff.records.schema import Report, Status
+from bakeoff.records.schema import Record, Report, Status
+from bakeoff.scaling.cluster import ControllerDied, measure_on_node
 from tests.support.checkout import ROOT
 from tests.support.measuring import by_label, measure
 from tests.support.wheels import wheel
@@ -109,6 +112,37 @@ def test_an_environment_beside_ours(project: Path, own_servers: None, monkeypatc
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 def test_controllers_side_by_side(project: Path) -> None:
     measured(project / "run", "eager", devices=("cpu:0", "cpu:1"))
+
+
+class Remote:
+    """Stands for a method of an actor of Ray: calling it remotely keeps what it was called with."""
+
+    def __init__(self, calls: list[object]) -> None:
+        self._calls = calls
+
+    def remote(self, *arguments: object) -> None:
+        self._calls.append(arguments[0])
+
+
+def test_a_node_of_a_cluster(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task of Ray runs in another folder than the driver, on a node that sees the driver's folder or does not."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda refs: None, get_gpu_ids=list))
+    asked = {"models": ["project/detect.py:lazy"], "backends": ["eager"], "devices": ["cpu"]}
+    request = Request.model_validate({**asked, "processes": 1, "min_time_s": 0.05})
+    (contest,) = plan(request)
+    records: list[object] = []
+    home = SimpleNamespace(begun=Remote([]), told=Remote([]), ended=Remote(records))
+    started_in = Path.cwd()
+    monkeypatch.chdir(project)
+    measure_on_node(request, contest, 0, home, started_in)
+    (record,) = records
+    assert isinstance(record, Record)
+    assert record.status is Status.OK, record.reason
+    elsewhere = project / "only-on-the-driver"
+    with pytest.raises(
+        ControllerDied, match=rf"no file project/detect\.py.*has no folder {elsewhere}, so files of your"
+    ):
+        measure_on_node(request, contest, 0, home, elsewhere)
 
 
 BRIEFLY = ("--backends", "eager", "--devices", "cpu", "--processes", "1", "--min-time", "0.05", "--out", "run")
