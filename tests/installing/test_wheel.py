@@ -5,6 +5,7 @@ from __future__ import annotations
 import tarfile
 import zipfile
 from email import message_from_bytes
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -45,15 +46,35 @@ def test_the_sdist_builds_and_has_no_tests(distributions: Path, wheel: Path) -> 
     assert modules <= {*names}
 
 
-def test_of_torch_only_a_range_is_required(wheel: Path) -> None:
+def requirements_of(wheel: Path) -> list[Requirement]:
     with zipfile.ZipFile(wheel) as archive:
         (file,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
-        metadata = message_from_bytes(archive.read(file))
-    requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+        text = message_from_bytes(archive.read(file))
+    return [Requirement(line) for line in text.get_all("Requires-Dist", [])]
+
+
+def test_of_torch_only_a_range_is_required(wheel: Path) -> None:
+    requirements = requirements_of(wheel)
     (torch,) = (requirement for requirement in requirements if requirement.name == "torch")
     assert torch.marker is None
     assert all(torch.specifier.contains(version) for version in ("2.8.0", "2.10.0+cpu", "2.13.0"))
     assert [requirement for requirement in requirements if "==" in str(requirement.specifier)] == []
+
+
+def test_the_extra_for_cpus_keeps_the_torch_that_is_there(wheel: Path) -> None:
+    """Nothing that it brings, directly or not, asks for a torch of its own."""
+    asked = {one.name for one in requirements_of(wheel) if one.marker and one.marker.evaluate({"extra": "cpu"})}
+    seen: set[str] = set()
+    while waiting := asked - seen:
+        name = waiting.pop()
+        seen.add(name)
+        try:
+            needed = [Requirement(line) for line in metadata.requires(name) or ()]
+        except metadata.PackageNotFoundError:
+            continue  # it is not for this version of Python, or this machine
+        asked |= {one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})}
+    assert {"onnxruntime", "openvino", "torchao", "numpy"} <= seen
+    assert "torch" not in seen
 
 
 @pytest.mark.parametrize("command", [["bakeoff"], ["python", "-m", "bakeoff"]], ids=" ".join)

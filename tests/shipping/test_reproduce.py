@@ -176,6 +176,34 @@ def test_it_computes_what_larger_models_do(tmp_path: Path, model: str, label: st
     assert_same_outputs(tmp_path, cell_of(model, label, seed=7))
 
 
+PROJECT = {
+    "models/__init__.py": "",
+    "models/blocks.py": "from torch import nn\n\n\nclass Block(nn.Linear):\n    pass\n",
+    "models/net.py": (
+        "import torch\nfrom .blocks import Block\n\n\ndef factory(batch: int = 2):\n"
+        "    return Block(3, 4), torch.randn(batch, 3)\n"
+    ),
+    "detect.py": "from models.net import factory as made\n\n\ndef factory(batch: int = 2):\n    return made(batch)\n",
+}
+OF_PROJECT = {"of_file": "detect.py:factory", "of_module": "models.net:factory"}
+
+
+def test_a_project_with_modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file and a module of a project that has a package `models`. The script lies and runs elsewhere."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    (project / "models").mkdir(parents=True)
+    elsewhere.mkdir()
+    for name, text in PROJECT.items():
+        (project / name).write_text(text)
+    monkeypatch.chdir(project)
+    for name in ("detect", "models", "models.net", "models.blocks"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    cells = {name: cell_of(model, "eager", seed=5) for name, model in OF_PROJECT.items()}
+    found = kept_by(elsewhere, {name: script_of(cell) for name, cell in cells.items()})
+    for name, cell in cells.items():
+        torch.testing.assert_close(found[name]["outputs"], expected_of(cell))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("label", COMPILING)
 def test_it_compiles_as_the_backend_does(tmp_path: Path, label: str) -> None:
