@@ -23,7 +23,6 @@ from bakeoff.commands import bisection, listing
 from bakeoff.commands import run as runs
 from bakeoff.judging import compare as comparing
 from bakeoff.judging.bisection import Bisection, Step
-from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.judgement import judged_anew
 from bakeoff.judging.stored_report import report_at
 from bakeoff.planning import config
@@ -156,7 +155,7 @@ def resume(
 
 
 def _progress(request: Request, quiet: bool, as_json: bool) -> LiveTable:
-    return LiveTable(stderr if as_json else stdout, quiet, requirements=Requirements.parse(request.require))
+    return LiveTable(stderr if as_json else stdout, quiet, requirements=request.require)
 
 
 @app.command()

@@ -108,9 +108,9 @@ def remove(name: str) -> None:
 def with_interpreters(request: Request) -> Request:
     """Return the request with the interpreter of each environment that a backend names and --env does not."""
     entries = [entry for part in request.parts() for entry in part.backends]
-    named = {entry.partition("@")[2] for entry in entries} - {""} - set(request.pythons)
-    known = tuple(f"{name}={python_of(name)}" for name in sorted(named & set(names())))
-    return request.model_copy(update={"env": (*request.env, *known)})
+    named = {entry.partition("@")[2] for entry in entries} - {""} - set(request.env)
+    known = {name: str(python_of(name)) for name in sorted(named & set(names()))}
+    return request.model_copy(update={"env": request.env | known})
 
 
 def _python_in(made: Path) -> Path:

@@ -89,7 +89,7 @@ def preview_of(request: Request, contests: list[Contest], absences: Mapping[Plac
         found.append(PlannedContest(cells[0].title, labels, time_plan.left_s() - before_s))
         before_s = time_plan.left_s()
     pool = request.devices if is_pool(request.devices) else ()
-    return Preview(tuple(found), lacking, request.budget_s or math.inf, pool)
+    return Preview(tuple(found), lacking, request.budget.seconds if request.budget else math.inf, pool)
 
 
 def spell_seconds(seconds: float) -> str:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from bakeoff import backends, models
 from bakeoff.commands.environments import with_interpreters
 from bakeoff.judging.stored_report import report_of
@@ -40,7 +38,7 @@ def run(request: Request, folder: Path | None, command: str, progress: Progress)
     """
     require_load_generator(request)
     request = with_interpreters(request)
-    budget_ends_s = end_of_budget(time.monotonic(), request.budget_s)
+    budget_ends_s = end_of_budget(time.monotonic(), request.budget.seconds if request.budget else None)
     plan(
         request.model_copy(update={"devices": request.devices or ("cpu",)})
     )  # a wrong name is found before any process starts
@@ -210,9 +208,9 @@ def on_this_machine(request: Request, facts: TorchFacts) -> Request:
 def request_of(store: Store) -> Request:
     """Return the request of the run in `store`. Raises UsageError if this version cannot read it."""
     try:
-        return Request.model_validate(store.request())
-    except ValidationError:
-        raise UsageError(f"{store.root / 'plan.json'} is not a plan of this version of Bakeoff") from None
+        return Request(**store.request())
+    except UsageError as error:
+        raise UsageError(f"{store.root / 'plan.json'} is not a plan of this version of Bakeoff: {error}") from None
 
 
 def exit_status(report: Report) -> int:

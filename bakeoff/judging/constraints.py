@@ -47,6 +47,9 @@ class Requirements:
     def __bool__(self) -> bool:
         return bool(self.each)
 
+    def __str__(self) -> str:
+        return self.text
+
 
 @dataclass(frozen=True)
 class Requirement:
@@ -124,17 +127,6 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
 }
 _REQUIREMENT = re.compile(r"(\w+)\s*(<=|>=|<|>)\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)", re.ASCII)
-
-
-def parse_bytes(text: str, option: str) -> float:
-    """Return the bytes of a size such as `2GB`. Raises UsageError, which names the `option`, for any other text."""
-    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)", text, re.ASCII)
-    if found is None:
-        raise UsageError(f"{option} {text}: write a size such as 500MB or 2GB")
-    number, unit = found.groups()
-    if unit and unit not in UNITS:
-        raise unknown("unit of bytes", unit, UNITS, f"{option} {text}")
-    return float(number) * UNITS.get(unit, 1)
 
 
 def _parse_one(text: str) -> Requirement:

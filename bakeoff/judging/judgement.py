@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import CellJudgement, ContestJudgement, judge_contest
 from bakeoff.judging.dynamic import DynamicRange, dynamic_ranges_of
 from bakeoff.judging.fit import by_contest
 from bakeoff.judging.generation import with_generations
-from bakeoff.judging.load import parse_price
+from bakeoff.judging.price import Price
 from bakeoff.judging.suites import Suite, suites_of
 from bakeoff.judging.sweeps import Sweep, sweeps_of
 from bakeoff.records.schema import Report
@@ -43,17 +44,13 @@ def judge(report: Report) -> Judgement:
 def judge_together(reports: Sequence[Report]) -> Judgement:
     """Judge several reports to show them as one. A contest that is in several carries the name of its run."""
     counts = Counter(contest_id for report in reports for contest_id in by_contest(report.records))
-    judged = [
-        judge_contest(
-            records,
-            Requirements.parse(str(report.request.get("require") or "")),
-            calls=calls if isinstance(calls := report.request.get("calls"), int) else None,
-            run_id=report.run_id if counts[contest_id] > 1 else None,
-            price_per_hour=parse_price(str(report.request.get("price") or "")),
-        )
-        for report in reports
-        for contest_id, records in by_contest(report.records).items()
-    ]
+    judged = []
+    for report in reports:
+        asked = _asked_of(report)
+        judged += [
+            judge_contest(records, run_id=report.run_id if counts[contest_id] > 1 else None, **asked)
+            for contest_id, records in by_contest(report.records).items()
+        ]
     contests = with_generations(judged)
     return Judgement(
         tuple(reports),
@@ -61,6 +58,24 @@ def judge_together(reports: Sequence[Report]) -> Judgement:
         tuple(sweeps_of(contests)),
         tuple(suites_of(contests)),
         tuple(dynamic_ranges_of(contests)),
+    )
+
+
+class _Asked(TypedDict):
+    """What a request asks of the verdicts of its report."""
+
+    requirements: Requirements
+    calls: int | None
+    price_per_hour: float | None
+
+
+def _asked_of(report: Report) -> _Asked:
+    """Return what was asked. Raises UsageError for what cannot be read."""
+    calls, price = report.request.get("calls"), str(report.request.get("price") or "")
+    return _Asked(
+        requirements=Requirements.parse(str(report.request.get("require") or "")),
+        calls=calls if isinstance(calls, int) else None,
+        price_per_hour=Price.parse(price).per_hour if price else None,
     )
 
 

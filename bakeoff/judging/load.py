@@ -7,7 +7,6 @@ compared within rounds and processes, as latencies are, and two copies of one ba
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,6 @@ import numpy as np
 from bakeoff.judging.decision import Relation, is_decided, relation
 from bakeoff.judging.estimate import Series, series_of
 from bakeoff.judging.fit import Fit, fit
-from bakeoff.records.errors import UsageError
 from bakeoff.records.load import Load, LoadTurn, LoadWindow, Objective
 from bakeoff.records.scenarios import Scenario, ScenarioSpec
 from bakeoff.records.schema import Burst, Conditions, Interval, Ratio, Record, Status
@@ -185,14 +183,6 @@ def judge_load(records: Sequence[Record], price_per_hour: float | None = None) -
         lead=behind[0] if behind else None,
         doubts=doubts,
     )
-
-
-def parse_price(text: str) -> float | None:
-    """Return the price of an hour of this machine in `2.5/h`, or None for an empty text."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*/\s*h\s*", text, re.ASCII)
-    if text and (not found or not float(found[1])):
-        raise UsageError(f"--price {text}: write what an hour of this machine costs, such as 2.5/h")
-    return float(found[1]) if found else None
 
 
 def fit_load(loads: dict[str, Load]) -> Fit:

@@ -6,13 +6,13 @@ between them: one machine is called faster than another only where the intervals
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bakeoff.judging.contest import ContestJudgement
 from bakeoff.judging.judgement import judge
+from bakeoff.judging.price import Price
 from bakeoff.records.errors import UsageError, unknown
 from bakeoff.records.schema import Cell, Latency, Report
 
@@ -110,10 +110,8 @@ def parse_prices(texts: Iterable[str]) -> dict[str, float]:
     """Return prices of an hour by machine from texts such as `h200=2.5/h`. Raises UsageError for another text."""
     prices = {}
     for text in texts:
-        found = re.fullmatch(r"([^=]+)=(\d+(?:\.\d+)?)/h", text, re.ASCII)
-        if not found:
-            raise UsageError(f"--price {text}: write what an hour of a machine costs, such as h200=2.5/h")
-        prices[found[1]] = float(found[2])
+        name, _, price = text.partition("=")
+        prices[name] = Price.parse(price if name else "", text, "h200=2.5/h").per_hour
     return prices
 
 

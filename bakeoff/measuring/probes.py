@@ -17,16 +17,16 @@ Answer = TypeVar("Answer", TorchFacts, Tried, Packaged, CeilingsMeasured)
 
 def launchers_for(request: Request) -> Launchers:
     """Return the launchers of a run. Raises UsageError for an environment without an interpreter."""
-    for name, python in request.pythons.items():
+    for name, python in request.env.items():
         if shutil.which(python) is None:
             raise UsageError(f"--env {name}={python}: there is no such interpreter")
-    return Launchers(request.start_method, pythons=request.pythons)
+    return Launchers(request.start_method, pythons=request.env)
 
 
 def facts_of_environments(launchers: Launchers, request: Request) -> dict[str, TorchFacts]:
     """Return what each named environment has. Raises UsageError for one that cannot run a worker."""
     found = {}
-    for name, python in request.pythons.items():
+    for name, python in request.env.items():
         try:
             found[name] = ask(launchers.of_environment(name).first, ProbeTorch(), TorchFacts)
         except BakeoffError as error:

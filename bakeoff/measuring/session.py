@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bakeoff import backends, models
-from bakeoff.judging.constraints import Requirements, parse_bytes
 from bakeoff.judging.ranking import beaten, undecided
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import SPARE_CORES, Machine, usable_cores
@@ -28,8 +27,7 @@ from bakeoff.records.store import Store
 
 
 def sampling_of(request: Request) -> SamplingPlan:
-    wanted_calls = Requirements.parse(request.require).calls
-    plan = SamplingPlan.lasting(request.min_time_s, request.processes, wanted_calls, builds=request.builds)
+    plan = SamplingPlan.lasting(request.min_time_s, request.processes, request.require.calls, builds=request.builds)
     # what loses at single calls may win under load, so that no cell sits out
     return replace(plan, races=False, most_processes=plan.processes) if request.load_plan else plan
 
@@ -136,7 +134,6 @@ def measurement_of(
     place: str = "",
 ) -> RunContext:
     """Return what the contests of a request have in common. A `place` of a pool is kept in their records."""
-    requirements = Requirements.parse(request.require)
     return RunContext(
         launchers,
         store,
@@ -144,13 +141,11 @@ def measurement_of(
         sampling_of(request),
         request.time_limit_s,
         interleaved=request.schedule == "interleaved",
-        undecided=functools.partial(undecided, requirements=requirements),
+        undecided=functools.partial(undecided, requirements=request.require),
         machine=machine,
         time_plan=time_plan,
-        beaten=functools.partial(beaten, requirements=requirements),
-        artifacts=None
-        if request.no_artifacts
-        else Artifacts(store.root, parse_bytes(request.artifact_limit, "--artifact-limit")),
+        beaten=functools.partial(beaten, requirements=request.require),
+        artifacts=None if request.no_artifacts else Artifacts(store.root, request.artifact_limit.size_bytes),
         load=request.load_plan,
         place=place,
         headers=headers,

@@ -12,7 +12,6 @@ from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from pydantic import ValidationError
 
 from bakeoff.planning.plan import OPTIONS, Part, Request
 from bakeoff.records.errors import UsageError, unknown
@@ -49,13 +48,8 @@ class Options:
         return left | {"set": {key: values for key, values in run.get("set", {}).items() if key not in typed}}
 
     def to_request(self) -> Request:
-        """Raise UsageError, in one line, for a value of the wrong type or out of range."""
-        try:
-            return Request(**self.request)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            flag = OPTIONS[str(first["loc"][0])].flags[0]
-            raise UsageError(f"{flag} {first['input']}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+        """Raise UsageError, in one line, for a value that cannot be read or is out of range."""
+        return Request(**self.request)
 
 
 def gather(
@@ -131,6 +125,8 @@ def _options_of(document: Mapping[str, Any], path: Path) -> Options:
 
 def _kind_of(name: str) -> Any:
     """Return the type of a request's field without its parameters: tuple, dict, bool, int, float or str."""
+    if OPTIONS[name].parse:
+        return OPTIONS[name].written_as
     annotation = Request.model_fields[name].annotation
     origin = get_origin(annotation)
     if origin is Literal:
@@ -159,7 +155,9 @@ def takes_request(command: Callable[..., int]) -> Callable[..., int]:
 
 def _parameter(name: str) -> inspect.Parameter:
     option, kind = OPTIONS[name], _kind_of(name)
-    default = option.default or _spell(Request.model_fields[name].default)
+    default = option.default or _spell(
+        option.written(Request.model_fields[name].get_default(call_default_factory=True))
+    )
     told = typer.Option(*option.flags, help=f"{option.help} [{default}]" if default else option.help)
     annotation = bool if kind is bool else (list[str] if kind in (tuple, dict) else kind) | None
     return inspect.Parameter(
@@ -172,7 +170,7 @@ def _parameter(name: str) -> inspect.Parameter:
 
 def _spell(default: object) -> str:
     """Return a default as a user would type it. One that changes nothing is an empty string."""
-    if isinstance(default, tuple):
+    if isinstance(default, tuple | list):
         return ",".join(default)
     if isinstance(default, float):
         return f"{default:g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Self
 
 from bakeoff.planning.sampling_plan import MIN_PROCESSES
 from bakeoff.records.errors import UsageError, unknown
@@ -33,6 +34,32 @@ WINDOWS_OF_SEARCH = 14
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """The requests that `--load` asks for."""
+
+    scenario: Scenario
+    streams: int  # requests that come together
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the value of --load, such as `server` or `multi-stream:8`. Raises UsageError for another form."""
+        name, colon, streams = text.partition(":")
+        if name not in set(Scenario):
+            raise unknown(
+                "scenario", name, [*Scenario], "--load takes single-stream, multi-stream:8, server or offline"
+            )
+        scenario = Scenario(name)
+        if colon and not scenario.spec.takes_streams:
+            raise UsageError(f"--load {text}: only multi-stream takes a number")
+        if colon and not (streams.isdecimal() and int(streams) > 0):
+            raise UsageError(f"--load {text}: write multi-stream:N with the number of requests that come together")
+        return cls(scenario, int(streams) if colon else scenario.spec.usual_streams)
+
+    def __str__(self) -> str:
+        return f"{self.scenario}:{self.streams}" if self.scenario.spec.takes_streams else str(self.scenario)
+
+
+@dataclass(frozen=True)
 class LoadPlan:
     """What is measured under load."""
 
@@ -47,19 +74,20 @@ class LoadPlan:
         return self.scenario.spec
 
     @classmethod
-    def parse(cls, load: str, slo: str, soak_s: float, min_time_s: float) -> LoadPlan | None:
-        """Return the plan, or None without `--load`. Raises UsageError for another form."""
-        if not load:
-            if slo:
+    def of(
+        cls, traffic: Traffic | None, objective: Objective | None, soak_s: float, min_time_s: float
+    ) -> LoadPlan | None:
+        """Return the plan, or None without `--load`. Raises UsageError where the two options do not fit together."""
+        if traffic is None:
+            if objective:
                 raise UsageError("--slo limits what is measured under load: add --load server")
             return None
-        scenario, streams = parse_scenario(load)
-        objective = parse_objective(slo) if slo else None
-        if scenario.spec.sends_at_rate != (objective is not None):
+        spec = traffic.scenario.spec
+        if spec.sends_at_rate != (objective is not None):
             missing = "needs an objective: add --slo 'p99_ms<20'" if objective is None else "takes no --slo"
-            raise UsageError(f"--load {load} {missing}")
-        window_s = max(SHORTEST_WINDOW_S, scenario.spec.window_s * min_time_s / USUAL_MIN_TIME_S)
-        return cls(scenario, streams, objective, soak_s, window_s)
+            raise UsageError(f"--load {traffic} {missing}")
+        window_s = max(SHORTEST_WINDOW_S, spec.window_s * min_time_s / USUAL_MIN_TIME_S)
+        return cls(traffic.scenario, traffic.streams, objective, soak_s, window_s)
 
     def rounds_in(self, processes: int) -> int:
         """Return how many turns a cell has in each of so many processes."""
@@ -79,22 +107,13 @@ class LoadPlan:
         return max(20, min(MIN_REQUESTS, round(rate * MAX_WINDOW_S * share)))
 
 
-def parse_scenario(text: str) -> tuple[Scenario, int]:
-    """Return the scenario and its streams, of a text such as `server` or `multi-stream:8`."""
-    name, colon, streams = text.partition(":")
-    if name not in set(Scenario):
-        raise unknown("scenario", name, [*Scenario], "--load takes single-stream, multi-stream:8, server or offline")
-    scenario = Scenario(name)
-    if colon and not scenario.spec.takes_streams:
-        raise UsageError(f"--load {text}: only multi-stream takes a number")
-    if colon and not (streams.isdecimal() and int(streams) > 0):
-        raise UsageError(f"--load {text}: write multi-stream:N with the number of requests that come together")
-    return scenario, int(streams) if colon else scenario.spec.usual_streams
-
-
 def parse_objective(text: str) -> Objective:
     """Return the objective of a text such as `p99_ms<20`. Raises UsageError for another form."""
     found = re.fullmatch(r"\s*(p\d+)_ms\s*<=?\s*(\d+(?:\.\d+)?)\s*", text, re.ASCII)
     if not found or found[1] not in PERCENTILES or not float(found[2]):
         raise UsageError(f"--slo {text}: write a percentile and its limit in milliseconds, such as p99_ms<20")
     return Objective(percentile=found[1], limit_ms=float(found[2]))
+
+
+def spell_objective(objective: Objective) -> str:
+    return f"{objective.percentile}_ms<{objective.limit_ms:.12g}"

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, ValidationError, model_validator
+from pydantic_core import PydanticCustomError, core_schema
 
 from bakeoff import backends, models
 from bakeoff.backends.base import CHANNELS_LAST, SURGICAL
 from bakeoff.backends.ranges import OpenAxis
-from bakeoff.judging.constraints import Requirements, parse_bytes
-from bakeoff.judging.load import parse_price
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.price import Price
 from bakeoff.judging.ranking import BASELINE
 from bakeoff.models.base import ends_of_stream
 from bakeoff.planning import ranges
 from bakeoff.planning.configurations import ALL, best_modes, expand_backends
-from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.load_plan import LoadPlan, Traffic, parse_objective, spell_objective
 from bakeoff.planning.places import devices_of_cells
+from bakeoff.planning.ranges import Span
+from bakeoff.planning.values import Duration, Shard, Size, parse_interpreters, spell_interpreters
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
+from bakeoff.records.load import Objective
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import GENERATE, GENERATION, INFERENCE, TASKS, Cell, Frozen, Status
 
@@ -32,19 +35,81 @@ ASKED_TASKS = (*TASKS, GENERATE, *GENERATION)
 
 Schedule = Literal["interleaved", "sequential"]
 StartMethod = Literal["auto", "forkserver", "spawn"]
+Names = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Option:
-    """How a field of a request is written: as an option of the command line, and without dashes as a key in TOML."""
+    """How a field of a request is written: as an option of the command line, and without dashes as a key in TOML.
+
+    With `parse`, the field is given as it is written, and is turned into what it means when the request is made. It is
+    stored as it is written, so that a person can read it, and a run can be resumed.
+    """
 
     flags: tuple[str, ...]
     help: str
     default: str = ""  # the default in words, where it is not a value
-    says_how: bool = False  # it says how a cell is measured or judged, and belongs to the command in its record
+    in_record_command: bool = (
+        False  # it says how a cell is measured or judged, and belongs to the command in its record
+    )
+    parse: Callable[[Any], Any] | None = None
+    spell: Callable[[Any], Any] = str
+    written_as: type = str  # with `parse`: a text, or a tuple of texts
+
+    def read(self, value: Any) -> Any:
+        """Return what a written value means. A value that has been read comes back as it is."""
+        assert self.parse is not None
+        if self.written_as is str and isinstance(value, int | float) and not isinstance(value, bool):
+            value = f"{value:g}"
+        if isinstance(value, str if self.written_as is str else list | tuple):
+            return self.parse(value)
+        if isinstance(value, str | list | tuple | bool) or (isinstance(value, dict) and self.written_as is str):
+            raise PydanticCustomError("written", "write a text" if self.written_as is str else "write a list of texts")
+        return value
+
+    def written(self, value: Any) -> Any:
+        """Return a value as it is written."""
+        if self.parse is None:
+            return value
+        return self.written_as() if value is None else self.spell(value)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        if self.parse is None:
+            return handler(source)
+        as_written = core_schema.plain_serializer_function_ser_schema(self.written, when_used="json")
+        return core_schema.no_info_before_validator_function(self.read, handler(source), serialization=as_written)
 
 
-Names = tuple[str, ...]
+def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a function that reads an empty text as None, and any other one as `parse` does."""
+    return lambda text: parse(text) if text else None
+
+
+def _known_precisions(names: Any) -> Any:
+    for name in names if isinstance(names, list | tuple) else ():
+        if name not in set(Precision):
+            raise unknown("precision", str(name), Precision)
+    return names
+
+
+def _known_task(task: str) -> str:
+    if task not in ASKED_TASKS:
+        raise unknown("task", task, ASKED_TASKS, f"--task takes {', '.join(ASKED_TASKS)}")
+    return task
+
+
+def _known_devices(names: Names) -> Names:
+    devices_of_cells(names)
+    return names
+
+
+DYNAMIC = Option(
+    ("--dynamic",),
+    "KEY=LOW:HIGH[,...] of the model: also one build for a range of sizes",
+    parse=ranges.parse,
+    spell=ranges.spell_spans,
+    written_as=tuple,
+)
 
 
 class Request(Frozen):
@@ -66,21 +131,24 @@ class Request(Frozen):
             "cpu,cuda[:N]; contests side by side: cuda:all, cuda:0,cuda:1 or cpu:0-3,cpu:4-7",
             default="cuda if there is one, else cpu",
         ),
+        AfterValidator(_known_devices),
     ] = ()
-    precision: Annotated[Names, Option(("--precision",), ",".join(Precision))] = ("fp32",)
-    task: Annotated[str, Option(("--task",), f"What is measured: {', '.join(ASKED_TASKS)}")] = INFERENCE
+    precision: Annotated[
+        tuple[Precision, ...], Option(("--precision",), ",".join(Precision)), BeforeValidator(_known_precisions)
+    ] = (Precision.FP32,)
+    task: Annotated[
+        str, Option(("--task",), f"What is measured: {', '.join(ASKED_TASKS)}"), AfterValidator(_known_task)
+    ] = INFERENCE
     set: Annotated[dict[str, Names], Option(("--set",), "KEY=VALUE[,VALUE...] of the model; several values sweep")] = (
         Field(default_factory=dict)
     )
-    dynamic: Annotated[
-        Names, Option(("--dynamic",), "KEY=LOW:HIGH[,...] of the model: also one build for a range of sizes")
-    ] = ()
+    dynamic: Annotated[dict[str, Span], DYNAMIC] = Field(default_factory=dict)
     seed: Annotated[int, Option(("--seed",), "Seed of weights and inputs")] = Field(default=0, ge=0, lt=2**32)
-    time_limit_s: Annotated[float, Option(("--time-limit",), "Seconds that each cell may take", says_how=True)] = Field(
-        default=600.0, gt=0, allow_inf_nan=False
-    )
+    time_limit_s: Annotated[
+        float, Option(("--time-limit",), "Seconds that each cell may take", in_record_command=True)
+    ] = Field(default=600.0, gt=0, allow_inf_nan=False)
     min_time_s: Annotated[
-        float, Option(("--min-time",), "Seconds that each cell is sampled at least", says_how=True)
+        float, Option(("--min-time",), "Seconds that each cell is sampled at least", in_record_command=True)
     ] = Field(default=1.5, gt=0, allow_inf_nan=False)
     processes: Annotated[
         int | None,
@@ -88,121 +156,175 @@ class Request(Frozen):
             ("--processes",),
             "Fresh processes of each cell, at least; more where they disagree",
             default="3, and fewer of what is surely beaten",
-            says_how=True,
+            in_record_command=True,
         ),
     ] = Field(default=None, ge=1, le=100)
     builds: Annotated[
         int,
-        Option(("--builds",), "Build each cell anew so often, in processes of its own", says_how=True),
+        Option(("--builds",), "Build each cell anew so often, in processes of its own", in_record_command=True),
     ] = Field(default=1, ge=1, le=20)
     schedule: Annotated[
         Schedule,
         Option(
             ("--schedule",),
             "interleaved: rounds over all cells; sequential: one cell after another",
-            says_how=True,
+            in_record_command=True,
         ),
     ] = "interleaved"
-    start_method: Annotated[StartMethod, Option(("--start-method",), "auto, forkserver or spawn", says_how=True)] = (
-        "auto"
-    )
+    start_method: Annotated[
+        StartMethod, Option(("--start-method",), "auto, forkserver or spawn", in_record_command=True)
+    ] = "auto"
     strict: Annotated[
         bool,
         Option(
             ("--strict",),
             "A cell that ran only in part where it was asked to has failed; a slow place of a pool is refused",
-            says_how=True,
+            in_record_command=True,
         ),
     ] = False
     calls: Annotated[
         int | None,
-        Option(("--calls",), "Compare what so many calls cost, building and first call included", says_how=True),
+        Option(
+            ("--calls",), "Compare what so many calls cost, building and first call included", in_record_command=True
+        ),
     ] = Field(default=None, ge=1)
     require: Annotated[
-        str,
-        Option(("--require",), "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'", says_how=True),
-    ] = ""
+        Requirements,
+        Option(
+            ("--require",),
+            "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'",
+            in_record_command=True,
+            parse=Requirements.parse,
+        ),
+    ] = Requirements()
     budget: Annotated[
-        str,
-        BeforeValidator(str),
-        Option(("--budget",), "Time for the whole run, such as 90s or 5m: the best verdict that it allows"),
-    ] = ""
+        Duration | None,
+        Option(
+            ("--budget",),
+            "Time for the whole run, such as 90s or 5m: the best verdict that it allows",
+            parse=optional(Duration.parse_budget),
+        ),
+    ] = None
     load: Annotated[
-        str,
-        Option(("--load",), "Serve requests: server, offline, single-stream or multi-stream:8", says_how=True),
-    ] = ""
-    slo: Annotated[str, Option(("--slo",), "With --load server, what must hold: 'p99_ms<20'", says_how=True)] = ""
-    soak_s: Annotated[float, Option(("--soak",), "Seconds that each cell serves at the rate found", says_how=True)] = (
-        Field(default=60.0, ge=0, allow_inf_nan=False)
-    )
-    price: Annotated[str, Option(("--price",), "What an hour of this machine costs, such as 2.5/h", says_how=True)] = ""
+        Traffic | None,
+        Option(
+            ("--load",),
+            "Serve requests: server, offline, single-stream or multi-stream:8",
+            in_record_command=True,
+            parse=optional(Traffic.parse),
+        ),
+    ] = None
+    slo: Annotated[
+        Objective | None,
+        Option(
+            ("--slo",),
+            "With --load server, what must hold: 'p99_ms<20'",
+            in_record_command=True,
+            parse=optional(parse_objective),
+            spell=spell_objective,
+        ),
+    ] = None
+    soak_s: Annotated[
+        float, Option(("--soak",), "Seconds that each cell serves at the rate found", in_record_command=True)
+    ] = Field(default=60.0, ge=0, allow_inf_nan=False)
+    price: Annotated[
+        Price | None,
+        Option(
+            ("--price",),
+            "What an hour of this machine costs, such as 2.5/h",
+            in_record_command=True,
+            parse=optional(Price.parse),
+        ),
+    ] = None
     env: Annotated[
-        Names,
-        Option(("--env",), "NAME=PYTHON: an interpreter for backends such as onnx@NAME; it needs torch and pydantic"),
-    ] = ()
+        dict[str, str],
+        Option(
+            ("--env",),
+            "NAME=PYTHON: an interpreter for backends such as onnx@NAME; it needs torch and pydantic",
+            parse=parse_interpreters,
+            spell=spell_interpreters,
+            written_as=tuple,
+        ),
+    ] = Field(default_factory=dict)
     surgical: Annotated[
         Names,
         Option(
             ("--surgical",),
             "What inductor/surgical compiles: 'layers.*.rope,norm'",
             default="what the model names",
-            says_how=True,
+            in_record_command=True,
         ),
     ] = ()
     cluster: Annotated[
         str, Option(("--cluster",), "auto, or the address of a Ray cluster: contests run on its nodes")
     ] = ""
     shard: Annotated[
-        str, Option(("--shard",), "I/N, such as 2/8: only every N-th contest, from the I-th on, for one of N machines")
-    ] = ""
+        Shard | None,
+        Option(
+            ("--shard",),
+            "I/N, such as 2/8: only every N-th contest, from the I-th on, for one of N machines",
+            parse=optional(Shard.parse),
+        ),
+    ] = None
     no_artifacts: Annotated[bool, Option(("--no-artifacts",), "Do not keep what backends have built")] = False
     artifact_limit: Annotated[
-        str, Option(("--artifact-limit",), "Size of what is kept, of all cells together; faster cells come first")
-    ] = "2GB"
+        Size,
+        Option(
+            ("--artifact-limit",),
+            "Size of what is kept, of all cells together; faster cells come first",
+            parse=Size.parse_limit,
+        ),
+    ] = Size(2e9)
     runs: tuple[Part, ...] = ()
     """Several runs, each with its own product of models, backends and sizes. They are measured one after the other."""
 
-    @property
-    def budget_s(self) -> float | None:
-        """Return the seconds of `budget`, or None without one. Raises UsageError for another form."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", self.budget, re.ASCII)
-        seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
-        if self.budget and not seconds:
-            raise UsageError(f"--budget {self.budget}: write seconds, minutes or hours: 90, 90s, 5m or 1h")
-        return seconds or None
+    def __init__(self, /, **fields: Any) -> None:
+        """Raises UsageError, in one line, for a value that cannot be read, is out of range, or does not fit another."""
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            if isinstance(told := first.get("ctx", {}).get("error"), UsageError):
+                raise told from None
+            flag = next((OPTIONS[name].flags[0] for name in first["loc"] if name in OPTIONS), first["loc"])
+            raise UsageError(f"{flag} {first['input']}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
 
-    @property
-    def pythons(self) -> dict[str, str]:
-        """Return the interpreter of each named environment. Raises UsageError for another form of `env`."""
-        found = {}
-        for entry in self.env:
-            name, equals, python = entry.partition("=")
-            if not re.fullmatch(r"[A-Za-z0-9_.-]+", name) or not equals or not python:
-                raise UsageError(f"--env {entry}: write NAME=PYTHON, such as old=/venvs/old/bin/python")
-            found[name] = python
-        return found
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for part in self.parts():
+            part._check()
+        return self
 
-    @property
-    def own_contests(self) -> slice:
-        """Return which contests of the plan `shard` leaves. Raises UsageError for another form."""
-        if not self.shard:
-            return slice(None)
-        found = re.fullmatch(r"(\d+)/(\d+)", self.shard, re.ASCII)
-        number, shards = (int(found[1]), int(found[2])) if found else (0, 0)
-        if not 1 <= number <= shards:
-            raise UsageError(f"--shard {self.shard}: write I/N with I from 1 to N, such as 2/8")
-        return slice(number - 1, None, shards)
-
-    @property
-    def load_plan(self) -> LoadPlan | None:
-        """Return what is measured under load, or None. Raises UsageError for another form, or for training."""
-        plan = LoadPlan.parse(self.load, self.slo, self.soak_s, self.min_time_s)
+    def _check(self) -> None:
+        """Raise UsageError where two values do not fit together, or a list names nothing."""
+        if self.processes and self.processes < self.builds:
+            raise UsageError(
+                f"--builds {self.builds}: each build needs a process, so raise --processes, or leave it out"
+            )
+        plan = self.load_plan
         if plan and self.task != INFERENCE:
             raise UsageError(f"--load {self.load}: only inference is served, and --task is {self.task}")
         if self.price and not plan:
             raise UsageError("--price is that of requests under load: add --load server")
-        parse_price(self.price)
-        return plan
+        named: tuple[tuple[str, Sequence[str]], ...] = (
+            ("model", self.models),
+            ("backend", self.backends),
+            ("precision", self.precision),
+        )
+        for kind, names in named:
+            if not names or not all(names):
+                raise UsageError(f"no {kind} named: write --{kind} NAME[,NAME...]")
+        streams = [value for values in self.set.values() for value in values if ends_of_stream(value)]
+        if plan and streams:
+            raise UsageError(f"--load sends requests of one size, and {streams[0]} is several")
+        for key, values in self.set.items():
+            if not values or not all(values):
+                raise UsageError(f"--set {key}= has no value: write --set {key}=VALUE[,VALUE...]")
+
+    @property
+    def load_plan(self) -> LoadPlan | None:
+        """Return what is measured under load, or None."""
+        return LoadPlan.of(self.load, self.slo, self.soak_s, self.min_time_s)
 
     def parts(self) -> list[Request]:
         """Return the requests that this one is made of, each with one product."""
@@ -214,9 +336,9 @@ class Part(Frozen):
 
     models: Names | None = None
     backends: Names | None = None
-    precision: Names | None = None
-    task: str | None = None
-    dynamic: Names | None = None
+    precision: Annotated[tuple[Precision, ...], BeforeValidator(_known_precisions)] | None = None
+    task: Annotated[str, AfterValidator(_known_task)] | None = None
+    dynamic: Annotated[dict[str, Span], DYNAMIC] | None = None
     set: dict[str, Names] = Field(default_factory=dict)
 
     def given(self, request: Request) -> dict[str, object]:
@@ -262,7 +384,7 @@ def plan(request: Request) -> list[Contest]:
         for planned in _cells(part):
             contests.setdefault(planned.cell.contest_id, {})[planned.cell.id] = planned
     whole = [Contest(contest_id, tuple(cells.values())) for contest_id, cells in contests.items()]
-    own = whole[request.own_contests]
+    own = whole[request.shard.contests] if request.shard else whole
     if not own:
         raise UsageError(f"--shard {request.shard}: there are only {len(whole)} contest(s)")
     return own
@@ -270,17 +392,14 @@ def plan(request: Request) -> list[Contest]:
 
 def _cells(request: Request) -> Iterator[PlannedCell]:
     """Yield the cells of one product of models, sizes, devices, precisions and configurations."""
-    _check_names(request)
     devices = devices_of_cells(request.devices)
-    precisions = [Precision(name) for name in request.precision]
-    spans = ranges.parse(request.dynamic)
-    asked = ranges.with_ends(request.set, spans)
+    asked = ranges.with_ends(request.set, request.dynamic)
     for model in request.models:
         family = models.find_for(model, request.task)
-        dynamic = ranges.ranges_of(family, asked, spans)
+        dynamic = ranges.ranges_of(family, asked, request.dynamic)
         for values in itertools.product(*asked.values()):
             dimensions = family.resolve(dict(zip(asked, values, strict=True)))
-            for device, precision, task in itertools.product(devices, precisions, tasks_of(request)):
+            for device, precision, task in itertools.product(devices, request.precision, tasks_of(request)):
                 example = Cell(
                     model=family.name,
                     dimensions=dimensions,
@@ -300,7 +419,7 @@ def _cells(request: Request) -> Iterator[PlannedCell]:
                     surgical = request.surgical if mode == SURGICAL else ()
                     words = options_of(request.model_copy(update={"surgical": surgical}))
                     if environment:
-                        words = (f"--env {shlex.quote(f'{environment}={request.pythons[environment]}')}", *words)
+                        words = (f"--env {shlex.quote(f'{environment}={request.env[environment]}')}", *words)
                     yield PlannedCell(cell, asked_by_name, request.strict, surgical, words)
                     if dynamic and not _is_any_size(backend, mode):
                         one_build = cell.model_copy(update={"dynamic": dynamic})
@@ -320,8 +439,8 @@ def _by_environment(request: Request) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for entry in request.backends:
         name, at, environment = entry.partition("@")
-        if at and environment not in request.pythons:
-            raise unknown("environment", environment, request.pythons, "--env NAME=PYTHON")
+        if at and environment not in request.env:
+            raise unknown("environment", environment, request.env, "--env NAME=PYTHON")
         found.setdefault(environment, []).append(name)
     return dict(sorted(found.items(), key=lambda each: each[0] != ""))
 
@@ -336,11 +455,11 @@ def _is_any_size(backend: str, mode: str) -> bool:
 
 def options_of(request: Request) -> Names:
     """Return, as words of the command line, how cells are measured and judged where that is not by default."""
-    words = []
+    words, written = [], request.model_dump(mode="json")
     for name, option in OPTIONS.items():
-        value = getattr(request, name)
-        if option.says_how and value != Request.model_fields[name].default:
-            text = ",".join(value) if isinstance(value, tuple) else str(value)
+        value = written[name]
+        if option.in_record_command and getattr(request, name) != Request.model_fields[name].default:
+            text = ",".join(value) if isinstance(value, list) else str(value)
             words.append(option.flags[0] if value is True else f"{option.flags[0]} {shlex.quote(text)}")
     return tuple(words)
 
@@ -376,33 +495,3 @@ def unsupported_precision(cell: Cell) -> str:
     if reason := models.find(cell.model).precision_reason(cell.precision):
         return reason
     return "" if cell.device.is_cuda else cell.precision.reason_against_cpu
-
-
-def _check_names(request: Request) -> None:
-    devices_of_cells(request.devices)
-    Requirements.parse(request.require)
-    if request.processes and request.processes < request.builds:
-        raise UsageError(
-            f"--builds {request.builds}: each build needs a process, so raise --processes, or leave it out"
-        )
-    _ = request.budget_s, request.load_plan
-    parse_bytes(request.artifact_limit, "--artifact-limit")
-    for precision in request.precision:
-        if precision not in set(Precision):
-            raise unknown("precision", precision, Precision)
-    if request.task not in ASKED_TASKS:
-        raise unknown("task", request.task, ASKED_TASKS, f"--task takes {', '.join(ASKED_TASKS)}")
-    named: tuple[tuple[str, Sequence[str]], ...] = (
-        ("model", request.models),
-        ("backend", request.backends),
-        ("precision", request.precision),
-    )
-    for kind, names in named:
-        if not names or not all(names):
-            raise UsageError(f"no {kind} named: write --{kind} NAME[,NAME...]")
-    streams = [value for values in request.set.values() for value in values if ends_of_stream(value)]
-    if request.load and streams:
-        raise UsageError(f"--load sends requests of one size, and {streams[0]} is several")
-    for key, values in request.set.items():
-        if not values or not all(values):
-            raise UsageError(f"--set {key}= has no value: write --set {key}=VALUE[,VALUE...]")

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from bakeoff.models.base import Family, ends_of_stream
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Range
 
-Span = tuple[int, int | None, int]
-"""The lowest size, the one to build with if it was named, and the highest."""
+
+class Span(NamedTuple):
+    """The sizes of one dimension that --dynamic asks one build to serve."""
+
+    low: int
+    built_at: int | None  # the size to build with, if it was named
+    high: int
+
+    def __str__(self) -> str:
+        return ":".join(str(size) for size in self if size is not None)
+
 
 FORM = "write --dynamic NAME=LOW:HIGH or NAME=LOW:BUILT_AT:HIGH"
 
@@ -26,8 +36,13 @@ def parse(entries: Sequence[str]) -> dict[str, Span]:
         built_at = int(form[3]) if form[3] else None
         if not low < high or not low <= (built_at or low) <= high:
             raise UsageError(f"--dynamic {entry}: the sizes must rise, from the lowest to the highest")
-        found[name] = (low, built_at, high)
+        found[name] = Span(low, built_at, high)
     return found
+
+
+def spell_spans(spans: Mapping[str, Span]) -> list[str]:
+    """Return the values of --dynamic that give these spans."""
+    return [f"{name}={span}" for name, span in spans.items()]
 
 
 def spell(ranges: Mapping[str, Range]) -> str:

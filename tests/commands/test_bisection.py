@@ -16,7 +16,7 @@ from bakeoff.reports.bisection import conclusion
 from tests.conftest import CommandLine
 from tests.support.wheels import wheel
 
-ONE_CELL = Request.model_validate({"models": ("mlp",), "devices": ("cpu",), "backends": ("eager",)})
+ONE_CELL = Request(models=("mlp",), devices=("cpu",), backends=("eager",))
 MODEL = """
 import time
 

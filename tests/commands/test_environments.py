@@ -27,7 +27,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def request(*backends: str, **fields: object) -> Request:
-    return Request.model_validate({"models": ("mlp",), "devices": ("cpu",), "backends": backends, **fields})
+    return Request(**{"models": ("mlp",), "devices": ("cpu",), "backends": backends, **fields})
 
 
 def test_cells_of_two_environments_stand_in_one_contest() -> None:

@@ -34,14 +34,12 @@ ROUNDING = {"fp16": 6e-4, "bf16": 5e-3}
 
 def cell_of(model: str) -> Cell:
     asked = PRECISION.get(model, "bf16")
-    request = Request.model_validate(
-        {
-            "models": (model,),
-            "backends": ("triton",),
-            "devices": ("cuda",),
-            "precision": (asked,),
-            "set": {name: (value,) for name, value in MULTIPLES[model].items()},
-        }
+    request = Request(
+        models=(model,),
+        backends=("triton",),
+        devices=("cuda",),
+        precision=(asked,),
+        set={name: (value,) for name, value in MULTIPLES[model].items()},
     )
     (contest,) = plan(request)
     return next(planned.cell for planned in contest.cells if planned.cell.backend == "triton")

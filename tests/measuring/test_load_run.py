@@ -18,7 +18,7 @@ from bakeoff.judging.load import misses_objective
 from bakeoff.measuring.controller.load_rounds import NO_TIME_TO_SOAK
 from bakeoff.measuring.controller.load_run import NO_TIME_FOR_SETTINGS, TURN_WINDOWS, CellUnderLoad, Round, is_settled
 from bakeoff.measuring.messages import TakeLoad, TrafficWindow
-from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan
+from bakeoff.planning.load_plan import USUAL_MIN_TIME_S, LoadPlan, Traffic, parse_objective
 from bakeoff.records.doubts import ProcessLost
 from bakeoff.records.load import Load, Objective, ServingSettings, TriedSettings
 from bakeoff.records.scenarios import Scenario
@@ -193,7 +193,7 @@ def test_the_rate_of_short_windows_holds_in_a_long_run(limit_ms: float) -> None:
         window = window_of_load(order, 1e9).model_copy(update={"p99_ms": p99_ms, "objective_ms": p99_ms})
         return TrafficWindow(window=window)
 
-    plan = LoadPlan.parse("server", f"p99_ms<{limit_ms:g}", 0.0, USUAL_MIN_TIME_S)
+    plan = LoadPlan.of(Traffic.parse("server"), parse_objective(f"p99_ms<{limit_ms:g}"), 0.0, USUAL_MIN_TIME_S)
     assert plan is not None
     under = CellUnderLoad(plan, CELL, take, latency_ms=4.8, threads=1)
     start = TriedSettings(settings=ServingSettings(), value=330.0)

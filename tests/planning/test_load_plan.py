@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bakeoff.planning.load_plan import LoadPlan
+from bakeoff.planning.load_plan import LoadPlan, Traffic, parse_objective
 from bakeoff.planning.plan import Request, plan
 from bakeoff.records.errors import UsageError
 from bakeoff.records.load import Objective
@@ -12,13 +12,16 @@ from bakeoff.records.scenarios import Scenario
 
 
 def test_an_objective_belongs_to_the_scenario_server() -> None:
-    found = LoadPlan.parse("server", "p99_ms<20", 60.0, 1.5)
+    found = LoadPlan.of(Traffic.parse("server"), parse_objective("p99_ms<20"), 60.0, 1.5)
     assert found == LoadPlan(Scenario.SERVER, 1, Objective(percentile="p99", limit_ms=20.0), 60.0, 2.0)
     assert found.objective is not None and found.objective.quantile == 0.99
 
 
 def test_streams_have_a_number() -> None:
-    found = [LoadPlan.parse(text, "", 0.0, 0.75) for text in ("multi-stream:4", "multi-stream", "single-stream")]
+    found = [
+        LoadPlan.of(Traffic.parse(text), None, 0.0, 0.75)
+        for text in ("multi-stream:4", "multi-stream", "single-stream")
+    ]
     assert [each and (each.scenario, each.streams, each.window_s) for each in found] == [
         (Scenario.MULTI_STREAM, 4, 0.5),
         (Scenario.MULTI_STREAM, 8, 0.5),
@@ -27,7 +30,7 @@ def test_streams_have_a_number() -> None:
 
 
 def test_nothing_is_planned_where_nothing_is_asked_for() -> None:
-    assert LoadPlan.parse("", "", 60.0, 1.5) is None
+    assert LoadPlan.of(None, None, 60.0, 1.5) is None
 
 
 @pytest.mark.parametrize(
@@ -48,5 +51,5 @@ def test_nothing_is_planned_where_nothing_is_asked_for() -> None:
 )
 def test_what_is_wrong_is_told_in_one_line(fields: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as error:
-        plan(Request.model_validate({"devices": ("cpu",), **fields}))
+        plan(Request(**{"devices": ("cpu",), **fields}))
     assert message in str(error.value) and len(str(error.value).splitlines()) == 1

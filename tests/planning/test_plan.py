@@ -11,10 +11,13 @@ import pytest
 from bakeoff import backends, cli
 from bakeoff.backends.base import ANYWHERE
 from bakeoff.commands import run as runs
+from bakeoff.judging.price import Price
 from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.planning.configurations import expand_backends
 from bakeoff.planning.plan import Request, command_for, plan, refusal
+from bakeoff.planning.ranges import Span
+from bakeoff.planning.values import Duration, Shard, Size
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell, Report
 from tests.fakes import suite
@@ -24,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 def request(**fields: object) -> Request:
     given: dict[str, object] = {"models": ("mlp",), "backends": ("null",), "devices": ("cpu",), **fields}
-    return Request.model_validate(given)
+    return Request(**given)
 
 
 def error_line(**fields: object) -> str:
@@ -272,7 +275,8 @@ def test_a_command_says_how_the_cell_was_measured(monkeypatch: pytest.MonkeyPatc
     (contest,) = plan(request(backends=("null/slow",), **measured_by))
     planned = contest.cells[0]
     again = commanded(command_for(planned.cell, planned.options), monkeypatch)
-    assert {name: getattr(again, name) for name in measured_by} == measured_by
+    written = again.model_dump(mode="json")
+    assert {name: written[name] for name in measured_by} == measured_by
     assert common_fields(planned)["command"].endswith("--calls 1000 --require 'p99_ms<5, build_s<60'")
     (by_default,) = plan(request(backends=("null/slow",)))
     assert by_default.cells[0].options == ()
@@ -367,12 +371,43 @@ def test_a_third_partys_backend_that_does_not_load_costs_one_row_of_all(
 def test_shards_share_the_contests_out() -> None:
     request = Request(models=("mlp", "conv"), backends=("eager",), devices=("cpu",), precision=("fp32", "bf16"))
     whole = [contest.id for contest in plan(request)]
-    shards = [[one.id for one in plan(request.model_copy(update={"shard": f"{number}/3"}))] for number in (1, 2, 3)]
+    shards = [[one.id for one in plan(request.model_copy(update={"shard": Shard(number, 3)}))] for number in (1, 2, 3)]
     assert shards == [[whole[0], whole[3]], [whole[1]], [whole[2]]]
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "1/0", "5/5"])
 def test_a_shard_that_is_none(shard: str) -> None:
-    request = Request(models=("mlp",), backends=("eager",), devices=("cpu",), precision=("fp32", "bf16"), shard=shard)
     with pytest.raises(UsageError, match=f"--shard {shard}: "):
-        plan(request)
+        plan(request(backends=("eager",), precision=("fp32", "bf16"), shard=shard))
+
+
+def test_values_are_stored_as_they_are_typed_and_read_back() -> None:
+    typed = {
+        "budget": "5m",
+        "load": "multi-stream:4",
+        "price": "2.5/h",
+        "shard": "2/8",
+        "require": "p99_ms<5, peak_device_bytes<4 GB",
+        "artifact_limit": "500MB",
+        "env": ["old=/venvs/old/bin/python"],
+        "dynamic": ["batch=1:8", "hidden=16:64:128"],
+        "precision": ["fp32", "bf16"],
+    }
+    made = request(**typed)
+    assert made.model_dump(mode="json").items() >= typed.items()
+    assert Request(**made.model_dump(mode="json")) == made
+    assert (made.budget, made.shard, made.price) == (Duration(300), Shard(2, 8), Price(2.5))
+    assert made.env == {"old": "/venvs/old/bin/python"} and made.dynamic["hidden"] == Span(16, 64, 128)
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"), [("90", "90s"), ("60s", "60s"), ("2m", "2m"), ("1h", "60m"), ("3h", "3h"), ("1.5m", "90s")]
+)
+def test_a_duration_is_spelled_as_a_user_would(text: str, spelled: str) -> None:
+    assert str(Duration.parse_budget(text)) == spelled
+    assert Duration.parse_budget(spelled) == Duration.parse_budget(text)
+
+
+@pytest.mark.parametrize("text", ["2GB", "1.5GB", "500MB", "3kB", "7B"])
+def test_a_size_is_spelled_as_a_user_would(text: str) -> None:
+    assert str(Size.parse_limit(text)) == text

@@ -48,7 +48,7 @@ def fixed(batch: int = 2, seq: int = 8):
 
 def planned(**fields: Any) -> list[Contest]:
     asked = {"models": ["transformer"], "devices": ["cpu"], "backends": ["eager", "onnx"], **fields}
-    return plan(Request.model_validate(asked))
+    return plan(Request(**asked))
 
 
 def cells_of(contests: list[Contest]) -> list[PlannedCell]:

@@ -98,7 +98,7 @@ def test_a_stream_that_no_model_can_have_is_refused(
 )
 def test_what_takes_one_size_refuses_a_stream(request_fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        plan(Request.model_validate({"devices": ["cpu"], "backends": ["eager"], **request_fields}))
+        plan(Request(**{"devices": ["cpu"], "backends": ["eager"], **request_fields}))
 
 
 def test_one_build_for_a_range_serves_a_stream_beside_its_sizes(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def refusal(call: object, *arguments: object) -> str:
 
 def test_a_run_is_opened_as_it_was_created(store: Store) -> None:
     opened = Store.open(store.root)
-    assert Request.model_validate(opened.request()) == Request(models=("mlp",), set={"batch": ("1",)})
+    assert Request(**opened.request()) == Request(models=("mlp",), set={"batch": ("1",)})
     assert opened.planned == [cell(mode).id for mode in MODES]
     assert opened.command == "runner.py run"
     assert (opened.records(), opened.notes(), opened.elapsed_s, opened.environment()) == ([], [], 0.0, None)

@@ -8,7 +8,7 @@ from bakeoff.scaling.schedule import MAX_ATTEMPTS, Schedule, chains_of
 
 def contests(*models: str, **fields: object) -> list[Contest]:
     asked = {"models": models, "devices": ("cpu",), "backends": ("null",), **fields}
-    return plan(Request.model_validate(asked))
+    return plan(Request(**asked))
 
 
 def lasting(found: list[Contest], *seconds: float) -> dict[str, float]:

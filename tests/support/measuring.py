@@ -36,7 +36,7 @@ def measure(folder: Path, *backends: str, progress: Silent | None = None, **fiel
     """
     brief = {"models": ["mlp"], "devices": ["cpu"], "min_time_s": 0.05, "processes": 1}
     asked = {**brief, "backends": backends, **fields}
-    report, _ = runs.run(Request.model_validate(asked), folder, "test", progress or Silent())
+    report, _ = runs.run(Request(**asked), folder, "test", progress or Silent())
     return report
 
 
