@@ -32,7 +32,6 @@ from bakeoff.backends.inductor import (
     compiler_available,
     generated_and_called,
 )
-from bakeoff.backends.linking import LINKED, linker_options
 from bakeoff.backends.ranges import exported
 from bakeoff.backends.standalone import COMPILED_HERE, Runtime, ScriptPart, template
 from bakeoff.models.base import Inputs
@@ -41,6 +40,10 @@ from bakeoff.records.schema import Cell, Extent, Placement
 
 if TYPE_CHECKING:
     import torch
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 Function = Callable[[list["torch.Tensor"]], list["torch.Tensor"]]
 
@@ -245,3 +248,33 @@ def _sparing_inputs(run: Function, inputs: Inputs, layers: Settings) -> Function
     prepared = quantising.Prepared(torch.nn.Identity(), Inputs(inputs.tensors()), layers)
     spared = prepared.sparing(lambda *tensors: run(list(tensors)))
     return lambda tensors: spared(*tensors)
+
+
+SHARED_LIBSTDCXX = "libstdc++.so.6"
+
+LINKED = "aot_inductor.custom_op_libs"
+"""Inductor's option that names further libraries of a package."""
+
+
+def linker_options() -> dict[str, Any]:
+    """Return the options of Inductor that a package needs to load on this machine.
+
+    On some machines the compiler finds no shared libstdc++ (a dangling symlink is enough), and the linker silently
+    takes the static one. The package then holds a second C++ runtime, its symbols mix with those of the first, and
+    loading it ends with signal 11. Naming the shared library by its file avoids that.
+    """
+    if sys.platform != "linux" or _finds_shared_libstdcxx():
+        return {}
+    return {LINKED: [f":{SHARED_LIBSTDCXX}"]}
+
+
+def _finds_shared_libstdcxx() -> bool:
+    """Return True if the C++ compiler would link the shared libstdc++, or cannot be asked."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    asked = subprocess.run(
+        [get_cpp_compiler(), "-print-file-name=libstdc++.so"], capture_output=True, text=True, check=False
+    )
+    found = asked.stdout.strip()
+    # a compiler that does not find the library prints its bare name
+    return asked.returncode != 0 or (os.sep in found and Path(found).exists())

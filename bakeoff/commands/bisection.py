@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 
-from bakeoff.commands import environments, released_versions
+from packaging.version import InvalidVersion, Version
+
+from bakeoff.commands import environments
 from bakeoff.commands import run as runs
+from bakeoff.commands.environments import reason_of
 from bakeoff.judging.bisection import Bisection, Call, Step, judge_step
 from bakeoff.judging.stored_report import report_of
 from bakeoff.measuring.controller.progress import Progress
@@ -54,7 +59,7 @@ def begin(
     cells = sum(len(contest.cells) for contest in contests)
     if cells != 1:
         raise UsageError(f"a bisection follows one cell, and these are {cells}: name one model, size, precision, mode")
-    whole = released_versions.from_good_to_bad(versions or released_versions.released(package), good, bad)
+    whole = from_good_to_bad(versions or released(package), good, bad)
     folder = folder or Path("results") / f"{datetime.now():%Y%m%d-%H%M%S}-bisect-{package}"
     Store.check(folder)
     bisection = Bisection(package=package, backend=contests[0].cells[0].cell.configuration, versions=whole)
@@ -125,3 +130,30 @@ def _environment(package: str, version: str) -> str:
 
 def _keep(kept: BisectionState, folder: Path) -> None:
     write_atomically(folder / FILE, kept.model_dump_json(indent=1))
+
+
+def released(package: str) -> list[str]:
+    """Return the versions that pip could install, without pre-releases. Raises UsageError where it finds none."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", package]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    found = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
+    if done.returncode or found is None:
+        reason = reason_of(done.stderr)
+        raise UsageError(f"--package {package}: pip finds no versions ({reason}): name them, --versions 1.2,1.3")
+    return [text for text in found[1].split(", ") if "+" not in text]  # `2.13.0+cpu` is a build of 2.13.0
+
+
+def from_good_to_bad(versions: Iterable[str], good: str, bad: str) -> tuple[str, ...]:
+    """Return `good`, the versions between the two in order, and `bad`. Raises UsageError for what is no version."""
+    first, last = _parsed(good), _parsed(bad)
+    if first >= last:
+        raise UsageError(f"--good {good} has to be older than --bad {bad}")
+    between = {parsed: text for text in versions if first < (parsed := _parsed(text)) < last}
+    return good, *(between[parsed] for parsed in sorted(between)), bad
+
+
+def _parsed(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        raise UsageError(f"'{text}' is not a version such as 2.13 or 2.13.0") from None

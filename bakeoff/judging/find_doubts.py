@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bakeoff.judging.builds import spread_of_builds
+import numpy as np
+
 from bakeoff.judging.certainty import Effect, close_rivals, effect_of
 from bakeoff.judging.decision import FEWEST_PROCESSES, NARROW_LEAD, Relation, relation
 from bakeoff.judging.disturbance import doubts_of_conditions
@@ -30,6 +32,7 @@ from bakeoff.judging.doubts import (
     weight,
 )
 from bakeoff.judging.estimate import compares_disturbed_rounds, series_of
+from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.doubts import RecordDoubt
 from bakeoff.records.schema import SETTLE, Extent, Record, Status
@@ -174,3 +177,30 @@ def _of_conditions(ranking: Ranking) -> list[Doubt]:
         replace(doubt, is_counted=is_counted) if isinstance(doubt, CoresTaken | CoresStolen) else doubt
         for doubt in doubts_of_conditions(ranking.measured)
     ]
+
+
+MIN_SPREAD = 0.05
+"""A smaller difference is none: some processes come in two kinds, 4 % apart, and chance may sort a few by build."""
+
+MAX_CHANCE = 0.01
+"""Builds differ if processes alone would spread them so far with at most this probability."""
+
+
+def spread_of_builds(record: Record) -> float | None:
+    """Return slowest over fastest build - 1 if that is more than processes of one build explain, else None.
+
+    A build is the geometric mean of its processes. At least one needs two of them, as each has by default. An autotuner
+    may choose differently each time. Source: Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013,
+    who repeat a measurement at the level where the variance arises.
+    """
+    logs: dict[int, list[float]] = {}
+    for process in record.processes:
+        if process.median_ms is not None:
+            logs.setdefault(process.build, []).append(math.log(process.median_ms))
+    means = [float(np.mean(each)) for each in logs.values()]
+    spread = math.exp(max(means) - min(means)) - 1 if means else 0.0
+    return spread if spread >= MIN_SPREAD and _chance(list(logs.values())) <= MAX_CHANCE else None
+
+
+def _chance(builds: Sequence[Sequence[float]]) -> float:
+    return analysis_of_variance(builds) if len(builds) > 1 and any(len(each) > 1 for each in builds) else 1.0

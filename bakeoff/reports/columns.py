@@ -29,9 +29,9 @@ from bakeoff.records.schema import (
 )
 from bakeoff.records.text import one_line, visible
 from bakeoff.reports import floor, number_format, sentences
-from bakeoff.reports.column import Column, Ends, Surface
 from bakeoff.reports.doubt_sentences import doubt_of_record
 from bakeoff.reports.number_format import NONE
+from bakeoff.reports.tables import Column, Ends, Surface
 
 WIDE = 104
 """Width of the terminal, in characters, from which the numbers of a cell fit on one line."""

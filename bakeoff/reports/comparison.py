@@ -15,9 +15,9 @@ from bakeoff.judging.environments import Bearing, Difference
 from bakeoff.records.schema import Record, Report
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format, sentences
-from bakeoff.reports.column import Column, Ends, Raw, Surface, shown_in
 from bakeoff.reports.markdown import details, escape, table, table_of
 from bakeoff.reports.number_format import NONE
+from bakeoff.reports.tables import Column, Ends, Raw, Surface, shown_in
 from bakeoff.reports.words import listed
 
 COMMENT_LIMIT = 60_000

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from bakeoff.judging.costs import HORIZON, STARTS, TIMED_ONCE_MARGIN, BreakEven, Cheapest, Leg, Line, Outcome, Start
 from bakeoff.judging.judgement import ContestJudgement
 from bakeoff.reports import number_format
-from bakeoff.reports.column import Surface, shown_in
 from bakeoff.reports.columns import columns_of
 from bakeoff.reports.number_format import NONE, NOT_ESTABLISHED
-from bakeoff.reports.tables import Table
+from bakeoff.reports.tables import Surface, Table, shown_in
 
 WARM_UP_CALLS = 5
 """The first calls that count as warm-up, together with building. The other calls are steady."""

@@ -8,8 +8,8 @@ from bakeoff.judging.dynamic import DynamicBuild, DynamicRange
 from bakeoff.records.schema import Status
 from bakeoff.records.text import one_line
 from bakeoff.reports import number_format
-from bakeoff.reports.column import Column, Ends, Surface
 from bakeoff.reports.number_format import NONE
+from bakeoff.reports.tables import Column, Ends, Surface
 from bakeoff.reports.words import listed
 
 REASON_LIMIT = 100

@@ -6,9 +6,8 @@ from bakeoff.judging.contest import ContestJudgement, GeneratingCell, Generation
 from bakeoff.judging.judgement import Judgement
 from bakeoff.records.schema import Generated
 from bakeoff.reports import number_format
-from bakeoff.reports.column import Column, Raw, Surface, shown_in
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Table, table_of
+from bakeoff.reports.tables import Column, Raw, Surface, Table, shown_in, table_of
 from bakeoff.reports.words import listed
 
 

@@ -18,9 +18,8 @@ from bakeoff.judging.load import (
 )
 from bakeoff.records.load import ServingSettings
 from bakeoff.reports import number_format
-from bakeoff.reports.column import Column, Raw, Surface, shown_in
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Table, table_of
+from bakeoff.reports.tables import Column, Raw, Surface, Table, shown_in, table_of
 from bakeoff.reports.words import listed
 
 WATT_HOUR_J = 3600.0

@@ -29,10 +29,9 @@ from bakeoff.reports import (
     suite_report,
     traits,
 )
-from bakeoff.reports.column import Column, Surface, T, shown_in
 from bakeoff.reports.columns import answers_of, columns_of
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.tables import Table
+from bakeoff.reports.tables import Column, Surface, T, Table, shown_in
 
 REASON_LIMIT = 160
 """Longest reason in a table, in characters. The whole reason is printed below the tables."""

@@ -40,8 +40,8 @@ from bakeoff.reports import (
     traits,
 )
 from bakeoff.reports.charts import Chart, Palette
-from bakeoff.reports.column import Column, Surface, shown_in
 from bakeoff.reports.columns import BACKEND, STATUS, answers_of, columns_of
+from bakeoff.reports.tables import Column, Surface, shown_in
 
 NOTE_LIMIT = 90
 """Longest note beside a value, in characters. The details of the cell hold it whole."""

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 
 from bakeoff.judging.certainty import Certainty
 from bakeoff.judging.contest import CellJudgement, ContestJudgement
-from bakeoff.judging.multiple_tests import FAMILY_ERROR
 from bakeoff.judging.parts import Part
-from bakeoff.judging.suites import MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
+from bakeoff.judging.suites import FAMILY_ERROR, MIN_PASSED_SHARE, TAUS, Failures, Means, Suite, SuiteRow, passed
 from bakeoff.records.text import one_line
 from bakeoff.reports import doubt_sentences, number_format, sentences, words
-from bakeoff.reports.column import Column, Raw, Surface
 from bakeoff.reports.columns import UNSURE
 from bakeoff.reports.findings import NEAR
 from bakeoff.reports.number_format import NONE
+from bakeoff.reports.tables import Column, Raw, Surface
 
 NAMES_SHOWN = 6
 """Number of models that a reason for failing names; further ones are counted."""

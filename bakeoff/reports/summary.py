@@ -10,10 +10,10 @@ from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Report
 from bakeoff.reports import comparison as comparisons
 from bakeoff.reports import machine, number_format, sentences, suite_report
-from bakeoff.reports.column import Surface, shown_in
 from bakeoff.reports.columns import answers_of
 from bakeoff.reports.markdown import escape, table_of
 from bakeoff.reports.number_format import NONE
+from bakeoff.reports.tables import Surface, shown_in
 
 MAX_LINES = 30
 CONTESTS_SHOWN = 10

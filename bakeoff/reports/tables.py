@@ -1,14 +1,86 @@
-"""A table of texts, which each output lays out."""
+"""Columns, which say how a value is written and on which surfaces it stands, and tables of texts made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from enum import Flag, auto
+from typing import Any, Generic, TypeVar
 
-from bakeoff.reports.column import Column
+from bakeoff.reports.number_format import NONE
 
 T = TypeVar("T")
+Raw = str | int | float | bool | None
+Ends = tuple[float, float]
+
+
+class Surface(Flag):
+    """The outputs whose tables a column can stand in. The CSV file has its own names."""
+
+    NONE = 0
+    TERMINAL = auto()
+    MARKDOWN = auto()
+    PAGE = auto()
+    STARTS = auto()  # the table of cold and warm starts
+    ALL = TERMINAL | MARKDOWN | PAGE
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """One column, and all that an output needs to print it. Its texts are plain: each output escapes them itself."""
+
+    heading: str
+    value: Callable[[T], Raw]  # unrounded, in the unit of the CSV; the page sorts by it; None: not known
+    unit: str = ""
+    write: Callable[[Any], str] = str  # writes a value, and both ends of its interval
+    text: Callable[[T], str] | None = None  # replaces `write` where the value alone does not tell enough
+    interval: Callable[[T], Ends | None] | None = None
+    note: Callable[[T], str] | None = None  # stands beside the text; the terminal leaves it out
+    is_bad: Callable[[T], bool] | None = None  # the text is emphasised
+    is_text: bool = False  # set to the left
+    surfaces: Surface = Surface.NONE
+    terminal_heading: str | None = None  # a shorter one, its unit included; its lines break at blanks
+    terminal_width: int = 0  # the terminal needs so many characters to show this column
+    details: str = ""  # the group that shows it in the details of a cell
+    csv: str = ""  # its name there
+    csv_interval: tuple[str, str] | None = None
+
+    def text_of(self, row: T) -> str:
+        """Return the value as text, without unit, interval and note."""
+        if self.text:
+            return self.text(row)
+        value = self.value(row)
+        return NONE if value is None else self.write(value)
+
+    def interval_of(self, row: T) -> str:
+        """Return `[0.0170, 0.0181]` with a space that does not break, or nothing for an interval without width."""
+        ends = self.interval(row) if self.interval else None
+        return f"[{self.write(ends[0])},\u00a0{self.write(ends[1])}]" if ends and ends[0] < ends[1] else ""
+
+    def note_of(self, row: T) -> str:
+        """Return what stands beside the value, or nothing."""
+        return self.note(row) if self.note else ""
+
+    def is_bad_of(self, row: T) -> bool:
+        """Return whether the value is to be emphasised."""
+        return self.is_bad is not None and self.is_bad(row)
+
+    def csv_of(self, row: T) -> dict[str, Raw]:
+        """Return the fields of the CSV by their names."""
+        value = self.value(row)
+        found: dict[str, Raw] = {}
+        if self.csv:
+            found[self.csv] = str(value).lower() if isinstance(value, bool) else value
+        if self.csv_interval and self.interval:
+            found |= zip(self.csv_interval, self.interval(row) or (None, None), strict=True)
+        return found
+
+
+def shown_in(surface: Surface, columns: Sequence[Column[T]], rows: Sequence[T]) -> list[Column[T]]:
+    """Return the columns of that surface that have a value in at least one row."""
+    return [
+        column for column in columns if column.surfaces & surface and any(column.text_of(row) != NONE for row in rows)
+    ]
 
 
 @dataclass(frozen=True)

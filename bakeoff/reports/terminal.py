@@ -19,13 +19,16 @@ from bakeoff.judging.certainty import Effect
 from bakeoff.judging.constraints import Requirements
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import NotRanked, PartlyElsewhere
+from bakeoff.judging.dynamic import DynamicRange
 from bakeoff.judging.find_doubts import CANNOT_RUN, doubt_of_placement
 from bakeoff.judging.judgement import CellJudgement, ContestJudgement, Judgement
+from bakeoff.judging.suites import Suite
 from bakeoff.records.schema import Cell, Record, Status
 from bakeoff.records.text import one_line
 from bakeoff.reports import (
     cost_report,
     doubt_sentences,
+    dynamic,
     floor,
     generation,
     load,
@@ -33,15 +36,12 @@ from bakeoff.reports import (
     number_format,
     sentences,
     suite_report,
-    tables,
     traits,
 )
-from bakeoff.reports.column import Column, Surface, shown_in
 from bakeoff.reports.columns import BACKEND, WIDE, answers_of, columns_of
-from bakeoff.reports.dynamic_terminal import print_dynamic_range
 from bakeoff.reports.number_format import NONE
-from bakeoff.reports.suite_terminal import print_suite
-from bakeoff.reports.terminal_parts import heading_of, print_wrapped
+from bakeoff.reports.tables import Column, Surface, T, shown_in
+from bakeoff.reports.tables import Table as TextTable
 
 REFRESH_EVERY_S = 0.25
 
@@ -310,7 +310,7 @@ def _print_contest(contest: ContestJudgement, console: Console) -> None:
     console.print()
 
 
-def _texts(table: tables.Table) -> Table:
+def _texts(table: TextTable) -> Table:
     """Return a table of texts under its title."""
     drawn = Table(title=one_line(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for heading in table.text_columns:
@@ -374,3 +374,66 @@ def _describe(cell: Cell) -> str:
     sizes = [f"{name}={value}" for name, value in cell.dimensions.items()]
     task = [] if cell.task == "inference" else [cell.task]
     return one_line(" ".join([cell.model, *sizes, *task, cell.device, cell.precision, cell.label]))
+
+
+def heading_of(column: Column[T]) -> str:
+    """Return the heading with a word on each line, so that the column is no wider than its numbers."""
+    words = (column.terminal_heading or f"{column.heading} {column.unit}").split(" ")
+    return "\n".join([*words, *(["[95 %]"] if column.interval else [])])
+
+
+def print_wrapped(console: Console, bullet: str, *parts: str) -> None:
+    """Print an item of a list; its further lines are indented."""
+    grid = Table.grid()
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(bullet), Text(": ".join(one_line(part) for part in parts if part)))
+    console.print(grid)
+
+
+def print_dynamic_range(found: DynamicRange, console: Console) -> None:
+    """Print what one build for a range of sizes costs, and why builds were compiled again or serve no size."""
+    console.print(Text(one_line(dynamic.title(found)), style="bold"), soft_wrap=True)
+    console.print(Text(f"{dynamic.finding(found)}. {dynamic.NOTE}"), highlight=False)
+    columns = shown_in(Surface.TERMINAL, dynamic.columns_of(found), found.builds)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    for column in columns:
+        table.add_column(Text(heading_of(column)), justify="left" if column.is_text else "right")
+    for build in found.builds:
+        cells = ((column.text_of(build), column.interval_of(build)) for column in columns)
+        table.add_row(*(Text("\n".join(filter(None, texts))) for texts in cells))
+    console.print(table)
+    for build in found.builds:
+        for column in columns:
+            if note := column.note_of(build):
+                print_wrapped(console, "~ ", f"{build.configuration}, {column.heading} {column.text_of(build)}", note)
+    console.print()
+
+
+FAILURES_SHOWN = 12
+"""Number of reasons for failing that are printed; the report has all of them."""
+
+
+def print_suite(suite: Suite, console: Console) -> None:
+    """Print the table of backends, what its numbers are, and what failed."""
+    console.print(Text(suite_report.title(suite), style="bold"), soft_wrap=True)
+    console.print(Text(f"{suite_report.finding(suite)}."), highlight=False)
+    console.print(_suite_table(suite))
+    for note in suite_report.notes(suite):
+        print_wrapped(console, "- ", note)
+    for failures in suite.failures[:FAILURES_SHOWN]:
+        print_wrapped(console, "x ", suite_report.failure(suite, failures))
+    if further := suite.failures[FAILURES_SHOWN:]:
+        print_wrapped(console, "x ", f"and {len(further)} more reasons, which the report has")
+    console.print()
+
+
+def _suite_table(suite: Suite) -> Table:
+    columns = shown_in(Surface.TERMINAL, suite_report.columns_of(suite), suite.rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    for column in columns:
+        justify, overflow = ("left", "fold") if column.is_text else ("right", "ellipsis")
+        table.add_column(Text(heading_of(column)), justify=justify, overflow=overflow, no_wrap=not column.is_text)  # type: ignore[arg-type]
+    for row in suite.rows:
+        table.add_row(*(column.text_of(row) for column in columns))
+    return table

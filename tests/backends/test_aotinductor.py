@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bakeoff.backends.aotinductor import PACKAGE, AOTInductor
+from bakeoff.backends.aotinductor import LINKED, PACKAGE, AOTInductor, linker_options
 from bakeoff.backends.base import Availability
-from bakeoff.backends.linking import LINKED, linker_options
 from bakeoff.models.base import Inputs, LoadedModel
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.precision import Precision

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.commands import bisection, environments, released_versions
+from bakeoff.commands import bisection, environments
 from bakeoff.commands.bisection import BisectionState
 from bakeoff.judging.bisection import Bisection, Call, Step
 from bakeoff.planning.plan import Request
@@ -114,7 +114,7 @@ def test_what_cannot_be_bisected_is_refused(changed: dict[str, object], good: st
 
 def test_versions_between_two_are_in_order_and_each_is_one() -> None:
     listed = ["2.10.0", "2.9.1", "2.9", "2.13.0", "2.14.0", "2.12.1", "2.11.0", "2.11"]
-    assert released_versions.from_good_to_bad(listed, "2.9", "2.13") == (
+    assert bisection.from_good_to_bad(listed, "2.9", "2.13") == (
         "2.9",
         "2.9.1",
         "2.10.0",
@@ -125,9 +125,9 @@ def test_versions_between_two_are_in_order_and_each_is_one() -> None:
 
 
 def test_released_versions_come_from_pip(toys: Path) -> None:
-    assert sorted(released_versions.released("toy")) == ["1.1", "1.2", "1.3", "1.4", "1.5"]
+    assert sorted(bisection.released("toy")) == ["1.1", "1.2", "1.3", "1.4", "1.5"]
     with pytest.raises(UsageError, match="pip finds no versions"):
-        released_versions.released("nothing-of-this-name")
+        bisection.released("nothing-of-this-name")
 
 
 @pytest.mark.slow

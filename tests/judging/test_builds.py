@@ -10,10 +10,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bakeoff.judging.builds import spread_of_builds
 from bakeoff.judging.certainty import Effect, effect_of
 from bakeoff.judging.contest import judge_contest
 from bakeoff.judging.doubts import BuildSpread
+from bakeoff.judging.find_doubts import spread_of_builds
 from bakeoff.judging.intervals import analysis_of_variance
 from bakeoff.judging.ranking import Ranking
 from bakeoff.records.schema import Process, Record

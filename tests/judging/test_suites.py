@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bakeoff.judging.judgement import judge
-from bakeoff.judging.multiple_tests import chance_of_win, holm
-from bakeoff.judging.suites import MIN_MODELS, TAUS, Profile, Suite
+from bakeoff.judging.suites import MIN_MODELS, TAUS, Profile, Suite, chance_of_win, holm
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Record, Status
 from tests.reports.samples import MIB, cell, constant, failed, judged, ok, report, steady, suite

@@ -17,10 +17,10 @@ from bakeoff.judging.suites import Suite
 from bakeoff.records import report_file
 from bakeoff.records.schema import Record, Status
 from bakeoff.reports import csv_files, suite_report, summary
-from bakeoff.reports.column import Surface, shown_in
 from bakeoff.reports.json_answer import answer_of
 from bakeoff.reports.markdown import to_markdown
 from bakeoff.reports.page import to_page
+from bakeoff.reports.tables import Surface, shown_in
 from bakeoff.reports.terminal import MOST_SECTIONS, print_answers, print_report
 from tests.reports.samples import cell, failed, judged, lived, report, suite
 from tests.reports.test_page import Page

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from bakeoff import backends, models
+from bakeoff.backends.aotinductor import LINKED, linker_options
 from bakeoff.backends.calling import flatten_outputs
-from bakeoff.backends.linking import LINKED, linker_options
 from bakeoff.measuring.worker import precision
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.reference import run_eager
