@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.backends.base import Settings
+from bakeoff.backends.exportable import naming_the_form
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +63,7 @@ def export_onnx(
             module.write(path, *tensors)
         return _model_at(path)
     # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), naming_the_form(module):
         flat = FlatModule(module, inputs)
         program = torch.onnx.export(
             exported(module, inputs, axes) if axes else flat,

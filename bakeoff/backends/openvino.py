@@ -22,6 +22,7 @@ from bakeoff.backends.base import (
 from bakeoff.backends.exporting import use_exportable_experts
 from bakeoff.backends.ranges import OpenAxes, exported, highest, lowest
 from bakeoff.backends.standalone import Runtime, ScriptPart, template
+from bakeoff.models.unwrapping import is_scripted
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, Unavailable
 from bakeoff.records.precision import Precision
@@ -153,11 +154,13 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
     """Return the module as an OpenVINO model with static shapes, and how many of its layers were quantised.
 
     A quantised model is ONNX Runtime's QDQ model, the same as for the other engines that take ONNX. Any other model
-    comes straight from torch.export. A process that starts warm reads what the first one left.
+    comes straight from torch.export, but a ScriptModule from a trace, which keeps its branches. A process that starts
+    warm reads what the first one left.
     """
     import openvino
     import torch
 
+    from bakeoff.backends.calling import FlatModule
     from bakeoff.backends.exporting import export_onnx, exported_before
     from bakeoff.models.onnx_module import OnnxModule
 
@@ -178,7 +181,12 @@ def _converted(core: Any, module: torch.nn.Module, inputs: Inputs, context: Buil
             model.reshape(_shapes(inputs, axes))
         return _with_rounded_weights(model, precision)
     with torch.inference_mode(False), torch.no_grad():
-        model = openvino.convert_model(exported(module, inputs, axes))
+        if is_scripted(module):
+            flat, tensors = FlatModule(module, inputs), tuple(tensor.clone() for tensor in inputs.tensors())
+            traced: Any = torch.jit.trace(flat, tensors, check_trace=False)  # type: ignore[no-untyped-call]
+            model = openvino.convert_model(traced, example_input=tensors)
+        else:
+            model = openvino.convert_model(exported(module, inputs, axes))
     model.reshape(_shapes(inputs, axes))
     model, layers = _with_rounded_weights(model, precision)
     openvino.save_model(model, path, compress_to_fp16=False)

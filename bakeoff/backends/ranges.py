@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bakeoff.backends.exportable import naming_the_form
 from bakeoff.records.errors import Unsupported, first_line
 from bakeoff.records.schema import Frozen
 
@@ -62,7 +63,7 @@ def exported(module: torch.nn.Module, inputs: Inputs, axes: OpenAxes = ()) -> Ex
     from bakeoff.backends.calling import FlatModule
 
     # functionalisation takes no inference tensors, so export in no_grad, as a user's script would
-    with torch.inference_mode(False), torch.no_grad(), refusing_guards(axes):
+    with torch.inference_mode(False), torch.no_grad(), naming_the_form(module), refusing_guards(axes):
         example = tuple(tensor.clone() for tensor in inputs.tensors())
         if not axes:
             return torch.export.export(FlatModule(module, inputs), example)

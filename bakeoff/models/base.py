@@ -127,7 +127,7 @@ class LoadedModel:
     unwrapped: tuple[str, ...] = ()
     """What was taken off the module, such as `torch.compile` (`bakeoff.models.unwrapping`)."""
     forms: tuple[str, ...] = ()
-    """What the module is beside a plain module, such as `a ScriptModule`."""
+    """What the module is beside a plain module, such as `is a ScriptModule`."""
     traits: ModelTraits = NO_TRAITS
     """What is known of how the model answers, once it was understood."""
 

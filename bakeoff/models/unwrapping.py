@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 PARALLEL = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
 """Wrappers of torch that hold the module in their attribute `module`."""
 
-SCRIPTED = "a ScriptModule"
-QUANTISED = "quantised already"
-LAZY = "lazy, and initialised by a call"
+LAZY = "was lazy, and was initialised by a call"
 
 
 def unwrapped(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
@@ -40,15 +38,28 @@ def unwrapped(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 def forms_of(module: nn.Module) -> tuple[str, ...]:
-    """Return in words what the module is beside a plain module."""
+    """Return what the module is beside a plain module, to be read after its name."""
     import torch
 
     found = []
-    if isinstance(module, torch.jit.ScriptModule):
-        found.append(SCRIPTED)
-    if any(_is_quantised(part) for part in module.modules()):
-        found.append(QUANTISED)
+    if is_scripted(module):
+        is_one = isinstance(module, torch.jit.ScriptModule)
+        found.append("is a ScriptModule" if is_one else "has a ScriptModule among its parts")
+    if is_quantised(module):
+        found.append("is quantised already, and stays so in each precision")
     return tuple(found)
+
+
+def is_scripted(module: nn.Module) -> bool:
+    """Return True if the module or a part of it is a ScriptModule, scripted or traced."""
+    import torch
+
+    return any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
+
+
+def is_quantised(module: nn.Module) -> bool:
+    """Return True if a part of the module has quantised weights."""
+    return any(_has_quantised_weights(part) for part in module.modules())
 
 
 def completed(model: LoadedModel, seed: int) -> LoadedModel:
@@ -106,7 +117,7 @@ def _uncompile_methods(part: Any, taken: dict[str, None]) -> None:
             taken["torch.compile"] = None
 
 
-def _is_quantised(part: nn.Module) -> bool:
+def _has_quantised_weights(part: nn.Module) -> bool:
     kind = type(part).__module__
     weight = getattr(part, "weight", None)
     return (

@@ -47,7 +47,7 @@ class ModelTraits(Frozen):
     settings: tuple[Setting, ...] = ()
     threads: int | None = None  # torch's threads once the model is loaded and called, which are in force for all cells
     unwrapped: tuple[str, ...] = ()  # wrappers that were taken off, such as `torch.compile`
-    forms: tuple[str, ...] = ()  # what else the module is, such as `a ScriptModule`
+    forms: tuple[str, ...] = ()  # what else the module is, such as `is a ScriptModule`
     unexamined: str = ""  # why some of this could not be found out
 
     @property

@@ -27,8 +27,7 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     """Yield what each trait is and what was done about it, to be read after the name of the model."""
     if traits.unwrapped:
         yield f"came wrapped in {listed(traits.unwrapped)}, which was taken off: eager is eager"
-    for form in traits.forms:
-        yield f"is {form}"
+    yield from traits.forms
     if traits.is_random and traits.repeats_with_seed:
         yield (
             "is random: two calls with the same inputs differ. Builds are called with eager's seeds. One that draws "
@@ -56,7 +55,7 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     if (more := len(traits.decisions) - SHOWN_DECISIONS) > 0:
         yield f"decides by the values of its inputs at {more} more line{'s' if more > 1 else ''}"
     if traits.depends_on_rounding:
-        yield f"decides by rounding, or magnifies it: {traits.depends_on_rounding}"
+        yield f"answers as rounding decides: {traits.depends_on_rounding}"
     if traits.settings:
         changes = [f"{each.name} from {each.before} to {each.after}" for each in traits.settings]
         threads = f", with {traits.threads} thread{'s' if traits.threads != 1 else ''} each" if traits.threads else ""
