@@ -1,0 +1,252 @@
+"""Builds of models with traits are judged as eager is: state, random numbers, and choices that a trace froze."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from bakeoff import models
+from bakeoff.backends.base import Compiled
+from bakeoff.backends.eager import Callables
+from bakeoff.measuring.messages import ComputeReference
+from bakeoff.measuring.worker import accuracy, loading, reference
+from bakeoff.measuring.worker.checking import (
+    FORGETS,
+    NOT_RANDOM,
+    OWN_NUMBERS,
+    Checker,
+    WithFreshInputs,
+    WithFrozenChoices,
+)
+from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.understanding import AlikeCalls, call
+from bakeoff.measuring.worker.value_reads import noting_frozen_choices
+from bakeoff.models.base import Inputs
+from bakeoff.records.device import CPU
+from bakeoff.records.schema import Accuracy, Cell, Extent
+from bakeoff.records.traits import Decision, ModelTraits
+from tests.support.checkout import ROOT
+
+pytestmark = pytest.mark.usefixtures("restored_switches")
+
+CASES = ROOT / "tests" / "cases"
+
+Build = Callable[[nn.Module, Inputs], Callable[..., Any]]
+
+
+def cell_of(case: str) -> Cell:
+    model = f"{CASES}/{case}"
+    return Cell(model=model, dimensions=models.find(model).resolve({}), backend="eager")
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Compute the reference of a case once, and return its file."""
+    known: dict[str, Path] = {}
+
+    def found(case: str) -> Path:
+        if case not in known:
+            folder = tmp_path_factory.mktemp("reference")
+            known[case] = folder / "outputs.safetensors"
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(folder)
+                reference.compute(ComputeReference(cell=cell_of(case), reference=known[case]), folder, folder)
+        return known[case]
+
+    return found
+
+
+def checker_of(
+    case: str, path: Path, build: Build, frozen: tuple[Decision, ...] = (), has_module: bool = True
+) -> Checker:
+    """Return the checker of a build that this process made, or of an artefact that was made in another one."""
+    cell = cell_of(case)
+    module, sets = loading.move_to_device(loading.load(cell), cell)
+    traits = accuracy.traits_in(path)
+    bench = SimpleNamespace(
+        job=SimpleNamespace(reference=path),
+        cell=cell,
+        training=None,
+        clock=Clock(CPU),
+        traits=traits,
+        calls=AlikeCalls(module if has_module else None, traits),
+        frozen_choices=frozen,
+    )
+    return Checker(cast("Any", bench), Callables(build(module, sets[0])), sets)
+
+
+def checked(case: str, path: Path, build: Build, **more: Any) -> Accuracy:
+    with torch.inference_mode():
+        return checker_of(case, path, build, **more).check()
+
+
+def as_it_is(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return module
+
+
+def forgetful(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda *args: copy.deepcopy(module)(*args)
+
+
+def with_a_state_of_its_own(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    """Copy the module, and call the copy as a build does that tries itself."""
+    own = copy.deepcopy(module)
+    for _ in range(3):
+        call(own, first)
+    return own
+
+
+def wrong(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+    own = with_a_state_of_its_own(module, first)
+    return lambda *args: 1.01 * own(*args)
+
+
+STREAMING = "streaming_state.py:factory"
+
+
+@pytest.mark.parametrize("build", [as_it_is, with_a_state_of_its_own])
+def test_a_build_that_keeps_the_state_is_right_before_and_after_it_is_measured(
+    build: Build, references: Callable[[str], Path]
+) -> None:
+    with torch.inference_mode():
+        checker = checker_of(STREAMING, references(STREAMING), build)
+        assert checker.check().passed
+        assert checker.check().passed
+
+
+def test_an_artefact_that_keeps_the_state_is_right(references: Callable[[str], Path]) -> None:
+    assert checked(STREAMING, references(STREAMING), with_a_state_of_its_own, has_module=False).passed
+
+
+def test_a_build_that_forgets_the_state_is_incorrect_and_that_is_the_reason(references: Callable[[str], Path]) -> None:
+    found = checked(STREAMING, references(STREAMING), forgetful)
+    assert (found.passed, found.rule) == (False, FORGETS.format("buffer past"))
+
+
+def test_a_wrong_build_of_a_model_with_state_is_still_found(references: Callable[[str], Path]) -> None:
+    found = checked(STREAMING, references(STREAMING), wrong)
+    assert not found.passed
+    assert found.rule.endswith("the model keeps state from call to call (buffer past)")
+
+
+RANDOM = "mc_dropout.py:factory"
+
+
+def without_dropout(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: cast("Any", module).b(torch.relu(cast("Any", module).a(x)))
+
+
+def with_other_numbers(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    def forward(x: torch.Tensor) -> Any:
+        torch.rand(1)
+        return module(x)
+
+    return forward
+
+
+def with_another_shape(module: nn.Module, _: Inputs) -> Callable[..., Any]:
+    return lambda x: module(x)[:1]
+
+
+@pytest.mark.parametrize(
+    ("build", "passed", "rule", "unchecked"),
+    [
+        (as_it_is, True, "no more than rounding", ""),
+        (without_dropout, False, NOT_RANDOM, ""),
+        (with_other_numbers, True, f"not compared: {OWN_NUMBERS}", OWN_NUMBERS),
+        (with_another_shape, False, "has shape (1, 10)", ""),
+    ],
+)
+def test_a_random_model_is_compared_with_eagers_seed_or_not_at_all(
+    build: Build, passed: bool, rule: str, unchecked: str, references: Callable[[str], Path]
+) -> None:
+    found = checked(RANDOM, references(RANDOM), build)
+    assert (found.passed, found.unchecked) == (passed, unchecked)
+    assert rule in found.rule
+
+
+EARLY_EXIT = "early_exit.py:factory"
+
+
+def test_a_trace_that_lost_a_branch_is_wrong_for_inputs_of_the_other_way(references: Callable[[str], Path]) -> None:
+    path, frozen = references(EARLY_EXIT), []
+
+    def traced(module: nn.Module, first: Inputs) -> Callable[..., Any]:
+        with noting_frozen_choices() as noted:
+            made: Any = torch.jit.trace(module, first.args, check_trace=False)  # type: ignore[no-untyped-call]
+        frozen.extend(noted.among(accuracy.traits_in(path).decisions))
+        return cast("Callable[..., Any]", made)
+
+    assert not checked(EARLY_EXIT, path, traced).passed
+    found = checked(EARLY_EXIT, path, traced, frozen=tuple(frozen))
+    assert not found.passed
+    assert "wrong for inputs with which the model decides otherwise: the trace froze a choice" in found.rule
+    assert f"early_exit.py, line {frozen[0].line} (if logits.softmax(-1).max() > 0.9" in found.rule
+    assert checked(EARLY_EXIT, path, as_it_is).passed
+
+
+def test_a_build_with_a_frozen_choice_is_partial() -> None:
+    choice = Decision(file="/home/me/mine.py", line=20, function="forward")
+    placement = WithFrozenChoices(Callables(nn.Identity()), [choice]).placement()
+    assert placement is not None
+    assert (placement.extent, placement.frozen_choices) == (Extent.PARTIAL, ["mine.py, line 20"])
+
+
+def test_each_binding_gives_a_model_that_writes_its_inputs_the_same_values() -> None:
+    given = Inputs((torch.ones(3),))
+    compiled: Compiled = WithFreshInputs(Callables(lambda x: x.mul_(2)), [given])
+    for _ in range(2):
+        compiled.bind(given)
+        compiled.run()
+        assert compiled.outputs()[0].tolist() == [2.0, 2.0, 2.0]
+    assert given.args[0].tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("threshold_nonzero.py:factory", "output 0 has other shapes"),
+        ("threshold_nonzero.py:dense", "output 0 has 16 of 16 whole numbers different"),
+        ("linalg_cond.py:factory", "output 0 is not finite at the same places"),
+    ],
+)
+def test_where_rounding_decides_eager_in_the_cells_type_is_the_reference(
+    case: str, told: str, references: Callable[[str], Path]
+) -> None:
+    known = accuracy.Reference.load(references(case))
+    assert known.computed_in == "fp32"
+    assert told in known.traits.depends_on_rounding
+    assert checked(case, references(case), as_it_is).passed
+
+
+@pytest.mark.filterwarnings("ignore")  # what models do is deprecated, or told to be slow
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("already_compiled.py:factory", ModelTraits(unwrapped=("torch.compile",))),
+        ("already_compiled.py:parallel", ModelTraits(unwrapped=("DataParallel",))),
+        ("already_compiled.py:scripted", ModelTraits(forms=("is a ScriptModule",))),
+        ("quantised_lazy.py:lazy", ModelTraits(forms=("was lazy, and was initialised by a call",))),
+        ("quantised_lazy.py:quantised", ModelTraits(forms=("is quantised already, and stays so in each precision",))),
+        ("quantised_lazy.py:half", ModelTraits()),
+        ("inplace_normalise.py:factory", ModelTraits(written_inputs=("input 0",))),
+        ("sparse.py:factory", ModelTraits()),
+        ("complex_tracing.py:factory", ModelTraits()),
+        ("dataclass_output.py:factory", ModelTraits()),
+        ("parameter_output.py:factory", ModelTraits()),
+        ("topk_ties.py:factory", ModelTraits()),
+    ],
+)
+def test_eager_is_right_and_the_traits_are_these(
+    case: str, expected: ModelTraits, references: Callable[[str], Path]
+) -> None:
+    found = accuracy.traits_in(references(case))
+    assert found.model_copy(update={"threads": None}) == expected
+    assert checked(case, references(case), as_it_is).passed
