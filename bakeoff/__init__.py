@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bakeoff.backends.ranges import OpenAxis
     from bakeoff.backends.standalone import Runtime, ScriptPart
     from bakeoff.backends.traps import Facts, Finding, Trap, Weight
-    from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel
+    from bakeoff.models.base import INPUT_SETS, Call, Dimension, Family, Inputs, LoadedModel
     from bakeoff.models.seeding import normal_inputs, seeded
     from bakeoff.records.device import Device
     from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, UsageError
@@ -49,6 +49,7 @@ __all__ = [
     "Backend",
     "BakeoffError",
     "BuildContext",
+    "Call",
     "Callables",
     "Cell",
     "Compiled",
@@ -99,7 +100,7 @@ _MODULES = {
     "bakeoff.backends.ranges": ("OpenAxis",),
     "bakeoff.backends.standalone": ("Runtime", "ScriptPart"),
     "bakeoff.backends.traps": ("Facts", "Finding", "Trap", "Weight"),
-    "bakeoff.models.base": ("INPUT_SETS", "Dimension", "Family", "Inputs", "LoadedModel"),
+    "bakeoff.models.base": ("INPUT_SETS", "Call", "Dimension", "Family", "Inputs", "LoadedModel"),
     "bakeoff.models.seeding": ("normal_inputs", "seeded"),
     "bakeoff.records.device": ("Device",),
     "bakeoff.records.errors": ("BakeoffError", "Unavailable", "Unsupported", "UsageError"),

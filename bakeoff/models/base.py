@@ -90,6 +90,14 @@ class Inputs:
         return Inputs(args, kwargs)
 
 
+@dataclass(frozen=True)
+class Call:
+    """An example call of a user's model: `Call((image, text), {"scale": 2.0})`. A single argument needs no tuple."""
+
+    args: Any = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
 def of_each_shape(sets: Sequence[Inputs]) -> list[Inputs]:
     """Return the first of `sets` for each combination of shapes."""
     found: dict[tuple[torch.Size, ...], Inputs] = {}

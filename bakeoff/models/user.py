@@ -16,9 +16,10 @@ The factory is a top-level function of the file that returns `(module, example_i
   `surgical` compiles these parts.
 - The example inputs are a tensor, a tuple or list of positional arguments, or a dict of keyword arguments. Nested
   tuples, lists and dicts may hold tensors. Numbers, booleans, strings and None are constants of the call.
-- For the other sets of inputs, the rows of every batched tensor are rolled by 1, 2, and so on. A tensor is batched if
-  its first dimension is as long as that of the first tensor that has one. Unbatched tensors keep their values, and so
-  does a batch of one. Every set has its own memory.
+- Or they are several calls: a list, or anything to iterate over, of `bakeoff.Call(args, kwargs)`. These are the sets of
+  inputs then, at most `MAX_CALLS`. All need the same structure, shapes, types and constants.
+- Otherwise the other sets of inputs are made from the example. They have other values in the same layout, which the
+  model most likely takes, too (`bakeoff.models.input_sets`). Every set has its own memory.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ import ast
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
+from bakeoff.models.base import INPUT_SETS, Call, Dimension, Family, Inputs, LoadedModel, Sizes
 from bakeoff.models.seeding import seeded
 from bakeoff.models.unwrapping import require_weights
 from bakeoff.records.errors import UsageError, unknown
@@ -79,7 +81,7 @@ class UserModel(Family):
             returned = getattr(self._import(), self.factory)(**arguments)
         module, example = _unpack(self.name, returned)
         require_weights(module)
-        sets = input_sets(_inputs(self.name, example))
+        sets = _input_sets(self.name, example)
         return LoadedModel(module.to("cpu").float().eval(), sets, surgical_targets=_targets(self.name, module))
 
     @property
@@ -268,12 +270,63 @@ def _targets(model: str, module: torch.nn.Module) -> tuple[str, ...]:
     return tuple(named)
 
 
+MAX_CALLS = 16
+"""So many example calls of a factory are sets of inputs. Further ones are not asked for."""
+
+
+def _input_sets(model: str, example: object) -> tuple[Inputs, ...]:
+    """Return the example calls, or sets that are made from the only one."""
+    calls = _calls(example)
+    if not calls:
+        return input_sets(_inputs(model, example))
+    sets = tuple(_inputs(model, call) for call in calls)
+    for number, one in enumerate(sets[1:], 1):
+        _require_alike(model, number, one, sets[0])
+    return sets if len(sets) > 1 else input_sets(sets[0])
+
+
+def _calls(example: object) -> list[Call]:
+    """Return the calls in `example`, if it is one or several."""
+    if isinstance(example, Call):
+        return [example]
+    if isinstance(example, Mapping) or not isinstance(example, Iterable) or hasattr(example, "layout"):
+        return []
+    first_ones = list(islice(example, MAX_CALLS)) if isinstance(example, Iterator) else list(example)[:MAX_CALLS]
+    return first_ones if all(isinstance(each, Call) for each in first_ones) else []
+
+
+def _require_alike(model: str, number: int, call: Inputs, first: Inputs) -> None:
+    """Raise UsageError if a call differs from the first one by more than the values of its tensors."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    (ours, structure), (theirs, wanted) = (
+        pytree.tree_flatten((one.args, dict(sorted(one.kwargs.items())))) for one in (call, first)
+    )
+    problem = "" if structure == wanted else "has other arguments"
+    for one, other in zip(ours, theirs, strict=True) if not problem else ():
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            problem = problem or ("" if type(one) is type(other) and one == other else f"has {one!r} for {other!r}")
+        elif one.shape != other.shape:
+            problem = problem or f"has a tensor of shape {tuple(one.shape)} for {tuple(other.shape)}"
+        elif (one.dtype, one.layout) != (other.dtype, other.layout):
+            problem = problem or f"has a tensor of {one.dtype}, {one.layout} for {other.dtype}, {other.layout}"
+    if problem:
+        raise UsageError(
+            f"{model}: example call {number} {problem}: calls may differ in the values of tensors only. "
+            "For several sizes, give the factory a dimension, and set it to stream:LOW:HIGH"
+        )
+
+
 def _inputs(model: str, example: object) -> Inputs:
     """Return `example` as the arguments of one call, with tensors on the CPU and floating-point ones in float32."""
     import torch
     from torch.utils import _pytree as pytree
 
-    if isinstance(example, torch.Tensor):
+    if isinstance(example, Call):
+        args = example.args if isinstance(example.args, tuple | list) else (example.args,)
+        inputs = Inputs(tuple(args), dict(example.kwargs))
+    elif isinstance(example, torch.Tensor):
         inputs = Inputs((example,))
     elif isinstance(example, tuple | list):
         inputs = Inputs(tuple(example))
@@ -282,39 +335,41 @@ def _inputs(model: str, example: object) -> Inputs:
     else:
         raise UsageError(
             f"{model} returned {_describe(example)} as example inputs: "
-            "expected a tensor, a tuple of positional arguments, or a dict of keyword arguments"
+            "expected a tensor, a tuple of positional arguments, a dict of keyword arguments, or a list of bakeoff.Call"
         )
     for leaf in pytree.tree_leaves((inputs.args, dict(inputs.kwargs))):
-        if not isinstance(leaf, torch.Tensor | int | float | str | None):
+        if not isinstance(leaf, torch.Tensor | int | float | complex | str | None):
             raise UsageError(f"{model}: {_describe(leaf)} among the example inputs: expected tensors and plain values")
     if not inputs.tensors():
         raise UsageError(f"{model}: no tensor among the example inputs: expected at least one")
     if not any(tensor.numel() for tensor in inputs.tensors()):
         raise UsageError(f"{model}: the example inputs have no elements: is a dimension 0 that is a size?")
-    return inputs.map(_to_float32_on_cpu)
+    moved: dict[int, torch.Tensor] = {}
+
+    def to_float32_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in moved:  # one that is given twice stays one
+            moved[id(tensor)] = _to_float32_on_cpu(tensor)
+        return moved[id(tensor)]
+
+    return inputs.map(to_float32_on_cpu)
 
 
 def _to_float32_on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
-    tensor = tensor.detach().to("cpu")
-    if tensor.is_complex():
-        return tensor.to(torch.complex64)
-    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+    moved = tensor.detach().to("cpu")
+    if moved.is_complex():
+        moved = moved.to(torch.complex64)
+    elif moved.is_floating_point():
+        moved = moved.to(torch.float32)
+    return moved.requires_grad_(tensor.requires_grad)
 
 
 def input_sets(inputs: Inputs) -> tuple[Inputs, ...]:
-    """Return `INPUT_SETS` sets. The rows of all batched tensors are rolled together, by 0, 1 and so on."""
-    rows = next((tensor.shape[0] for tensor in inputs.tensors() if tensor.dim()), None)
+    """Return `INPUT_SETS` sets, of which the first has the values of `inputs`."""
+    from bakeoff.models.input_sets import input_sets_of
 
-    def rolled(by: int) -> Inputs:
-        return inputs.map(lambda tensor: tensor.roll(by, dims=0) if _is_batched(tensor, rows) else tensor.clone())
-
-    return tuple(rolled(by) for by in range(INPUT_SETS))
-
-
-def _is_batched(tensor: torch.Tensor, rows: int | None) -> bool:
-    return tensor.dim() > 0 and tensor.shape[0] == rows
+    return tuple(Inputs(args, kwargs) for args, kwargs in input_sets_of((inputs.args, dict(inputs.kwargs)), INPUT_SETS))
 
 
 def _describe(value: object) -> str:

@@ -15,7 +15,7 @@ from bakeoff.models.exported_program import ExportedFile
 from bakeoff.models.huggingface import HuggingFace
 from bakeoff.models.timm import Timm
 from bakeoff.models.torchvision import DETECTION, Torchvision
-from bakeoff.models.user import UserModel
+from bakeoff.models.user import MAX_CALLS, UserModel
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell
 
@@ -34,7 +34,13 @@ class ModelPart:
 
 TRANSFORMER_IMPORTS = ("from torch import Tensor, nn", "from torch.nn import functional")
 PYTREE = "from torch.utils import _pytree as pytree"
-USER_IMPORTS = ("import sys", "from collections.abc import Mapping", PYTREE)
+USER_IMPORTS = (
+    "import sys",
+    "from collections.abc import Mapping",
+    "from itertools import islice",
+    "from typing import Any",
+    PYTREE,
+)
 
 TEMPLATES = ("mlp", "conv", "transformer")
 """Our models with a template of their own in scripts/models."""
@@ -57,6 +63,8 @@ def model_part(cell: Cell, family: Family, dimensions: Sizes) -> ModelPart:
                 "module": family.module,
                 "factory": family.factory,
                 "arguments": {**dimensions, **({"seed": cell.seed} if family.takes_seed else {})},
+                "max_calls": MAX_CALLS,
+                "input_sets_source": _source("input_sets.py"),
             }
             importing = "import importlib" if family.module else "import importlib.util"
             return ModelPart("user", (importing, *USER_IMPORTS), structured=True, facts=facts)
@@ -93,9 +101,10 @@ def model_part(cell: Cell, family: Family, dimensions: Sizes) -> ModelPart:
             if dimensions != family.resolve({}):
                 raise _uncovered(family, "there is one for the sizes that it was exported with")
             moving = ("from torch.export.passes import move_to_device_pass",) if cell.device.is_cuda else ()
-            return ModelPart("pt2", (PYTREE, *moving), structured=True, facts={"path": str(family.path.resolve())})
+            facts = {"path": str(family.path.resolve()), "input_sets_source": _source("input_sets.py")}
+            return ModelPart("pt2", ("from typing import Any", PYTREE, *moving), structured=True, facts=facts)
     if family.name == "transformer":
-        facts = {"layers_source": _layers_source()}
+        facts = {"layers_source": _source("encoder.py")}
         return ModelPart("transformer", TRANSFORMER_IMPORTS, structured=False, facts=facts)
     return ModelPart(family.name, ("from torch import nn",), structured=False, facts={})
 
@@ -123,8 +132,8 @@ def _uncovered(family: Family, reason: str) -> UsageError:
     return UsageError(f"no script for {family.name}: {reason}")
 
 
-def _layers_source() -> str:
-    """Return the classes and functions of models/encoder.py without its imports. The file is not run."""
-    text = Path(models.__file__).with_name("encoder.py").read_text(encoding="utf-8")
-    first = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
-    return "\n".join(text.splitlines()[first.lineno - 1 :])
+def _source(file: str) -> str:
+    """Return what the file of bakeoff/models defines, without its docstring and imports. The file is not run."""
+    text = Path(models.__file__).with_name(file).read_text(encoding="utf-8")
+    defining = (node for node in ast.parse(text).body if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom))
+    return "\n".join(text.splitlines()[next(defining).lineno - 1 :])

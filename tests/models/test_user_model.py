@@ -14,6 +14,7 @@ import torch
 
 from bakeoff import models
 from bakeoff.models.base import INPUT_SETS, LoadedModel
+from bakeoff.models.user import MAX_CALLS
 from bakeoff.records.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -115,10 +116,10 @@ def test_a_tensor_is_the_one_argument(write: Write) -> None:
 
 
 def test_a_tuple_is_positional_and_rolls_in_step(write: Write) -> None:
-    loaded = load(write(returning("nn.Identity(), (torch.arange(batch), torch.arange(batch) * 10., torch.ones(3), 7)")))
+    loaded = load(write(returning("nn.Identity(), ((rows := torch.randperm(batch)), rows * 10., torch.ones(3), 7)")))
     for by, inputs in enumerate(loaded.inputs):
         rows, tens, unbatched, constant = inputs.args
-        assert rows.tolist() == [(row - by) % 5 for row in range(5)]
+        assert torch.equal(rows, loaded.inputs[0].args[0].roll(by))
         assert torch.equal(tens, rows * 10.0)
         assert unbatched.tolist() == [1, 1, 1] and constant == 7
     for place in range(3):
@@ -126,19 +127,76 @@ def test_a_tuple_is_positional_and_rolls_in_step(write: Write) -> None:
 
 
 def test_a_dict_is_by_keyword_and_may_nest(write: Write) -> None:
-    name = write(returning("nn.Identity(), {'a': [torch.randn(batch, 2), {'b': torch.arange(batch)}], 'k': None}"))
+    name = write(returning("nn.Identity(), {'a': [torch.randn(batch, 2), {'b': torch.randperm(batch)}], 'k': None}"))
     first, second, *_ = load(name).inputs
     assert first.args == () and set(first.kwargs) == {"a", "k"} and first.kwargs["k"] is None
     assert len(first.tensors()) == 2
     assert torch.equal(second.kwargs["a"][1]["b"], first.kwargs["a"][1]["b"].roll(1))
 
 
-def test_a_batch_of_one_repeats_values_not_memory(write: Write) -> None:
+def test_a_batch_of_one_repeats_neither_values_nor_memory(write: Write) -> None:
     tensors = [
         inputs.args[0] for inputs in load(write(returning("nn.Identity(), torch.randn(batch, 3)")), batch=1).inputs
     ]
-    assert all(torch.equal(tensor, tensors[0]) for tensor in tensors)
+    assert not any(torch.equal(tensor, tensors[0]) for tensor in tensors[1:])
     assert len({tensor.data_ptr() for tensor in tensors}) == INPUT_SETS
+
+
+def test_layout_aliases_and_requires_grad_are_those_of_the_factory(write: Write) -> None:
+    images = "torch.rand(batch, 3, 4, 4).to(memory_format=torch.channels_last)"
+    twice = "(x := torch.rand(batch, 2, dtype=torch.float64, requires_grad=True))"
+    for inputs in load(write(returning(f"nn.Identity(), ({images}, {twice}, x)"))).inputs:
+        image, first, second = inputs.args
+        assert image.is_contiguous(memory_format=torch.channels_last)
+        assert first is second and first.requires_grad and not image.requires_grad
+
+
+CALLS = "import bakeoff\ndef factory(batch: int = 2):\n    x = torch.randn(batch, 3)\n    return nn.Identity(), {}"
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "[bakeoff.Call((x, 7)), bakeoff.Call((x + 1, 7))]",
+        "(bakeoff.Call((x + number, 7)) for number in range(2))",
+    ],
+)
+def test_several_example_calls_are_the_sets(write: Write, calls: str) -> None:
+    first, second = load(write(CALLS.format(calls))).inputs
+    torch.testing.assert_close(second.args[0], first.args[0] + 1)
+    assert first.args[1] == second.args[1] == 7
+
+
+@pytest.mark.parametrize("calls", ["bakeoff.Call(x)", "[bakeoff.Call((x,))]", "[bakeoff.Call(kwargs={'input': x})]"])
+def test_a_single_example_call_is_an_example(write: Write, calls: str) -> None:
+    sets = load(write(CALLS.format(calls))).inputs
+    assert len(sets) == INPUT_SETS and not torch.equal(sets[0].tensors()[0], sets[1].tensors()[0])
+
+
+def test_no_more_calls_are_asked_for_than_are_sets(write: Write) -> None:
+    endless = "(bakeoff.Call(torch.randn(batch, 3)) for _ in iter(int, 1))"
+    assert len(load(write(CALLS.format(endless))).inputs) == MAX_CALLS
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("bakeoff.Call((x[:1], 7))", r"example call 1 has a tensor of shape \(1, 3\) for \(2, 3\): .* stream:LOW:HIGH"),
+        ("bakeoff.Call((x.long(), 7))", "example call 1 has a tensor of torch.int64, torch.strided for torch.float32"),
+        ("bakeoff.Call((x, 8))", "example call 1 has 8 for 7"),
+        ("bakeoff.Call((x,))", "example call 1 has other arguments"),
+        ("bakeoff.Call((x,), {'y': 7})", "example call 1 has other arguments"),
+    ],
+)
+def test_calls_that_differ_in_more_than_values_are_refused(write: Write, other: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load(write(CALLS.format(f"[bakeoff.Call((x, 7)), {other}]")))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_inputs_become_as_wide_as_float32(write: Write, dtype: str) -> None:
+    loaded = load(write(returning(f"nn.Identity(), torch.randn(batch, 3, dtype=torch.{dtype})")))
+    assert {inputs.args[0].dtype for inputs in loaded.inputs} == {torch.complex64}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bakeoff import models
 from bakeoff.measuring.worker import precision
 from bakeoff.models import streams
-from bakeoff.models.base import Inputs, LoadedModel
+from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.generation import Generating
 from bakeoff.models.unwrapping import completed
 from bakeoff.records.device import Device
@@ -74,7 +74,8 @@ def move_to_device(model: LoadedModel, cell: Cell, dtype: Any = None) -> tuple[A
     def moved(given: Any) -> Any:
         if (tensor := known.get(id(given))) is None:
             tensor = given.detach().to(cell.device, type_in(given, wanted))
-            tensor = tensor.requires_grad_(trained and model.input_gradients and tensor.is_floating_point())
+            asks = given.requires_grad or (trained and model.input_gradients)
+            tensor = tensor.requires_grad_(asks and (tensor.is_floating_point() or tensor.is_complex()))
             if not trained:
                 known[id(given)] = tensor
         return tensor
@@ -93,6 +94,15 @@ def _cast_module(module: torch.nn.Module, device: Device, dtype: torch.dtype) ->
 
     moved: torch.nn.Module = module._apply(cast)  # type: ignore[no-untyped-call]
     return moved
+
+
+def shown_to_builds(sets: tuple[Inputs, ...], cell: Cell) -> tuple[Inputs, ...]:
+    """Return the input sets that a build may calibrate with: all but the last one, with which it is only checked.
+
+    Inputs of several sizes, and the caches of a decoder, are shown whole.
+    """
+    is_whole = len(of_each_shape(sets)) > 1 or cell.task in GENERATION
+    return sets if is_whole or len(sets) < 2 else sets[:-1]
 
 
 def save_inputs(sets: Sequence[Inputs], path: Path) -> None:

@@ -15,7 +15,16 @@ from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
 from bakeoff.measuring.worker import accuracy, memory, precision, simulation
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.generating import Greedy, generate
-from bakeoff.measuring.worker.loading import gradients, is_cast, load, move_to_device, save_inputs, training_of, type_in
+from bakeoff.measuring.worker.loading import (
+    gradients,
+    is_cast,
+    load,
+    move_to_device,
+    save_inputs,
+    shown_to_builds,
+    training_of,
+    type_in,
+)
 from bakeoff.measuring.worker.matching import structure_of, with_structure
 from bakeoff.measuring.worker.reference_files import ReferenceFiles
 from bakeoff.measuring.worker.sample import Sample
@@ -178,7 +187,7 @@ def as_it_is(known: Known, inputs: Path | None = None, probes: Path | None = Non
     training = training_of(model, cell)
     known.announce("call")
     sample = None
-    with simulation.emulate_quantisation(cell.precision, module, map(copied, sets)):
+    with simulation.emulate_quantisation(cell.precision, module, map(copied, shown_to_builds(sets, cell))):
         if cell.task == INFERENCE:
             understood = understand(module, sets)
             traits, sample = understood.traits, Sample.of(sets[0], understood.answer)

@@ -24,7 +24,7 @@ from bakeoff.measuring.worker import memory, precision
 from bakeoff.measuring.worker.accuracy import traits_in
 from bakeoff.measuring.worker.clock import Clock
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
-from bakeoff.measuring.worker.loading import gradients, load, move_to_device, saved_inputs, training_of
+from bakeoff.measuring.worker.loading import gradients, load, move_to_device, saved_inputs, shown_to_builds, training_of
 from bakeoff.models.base import Inputs, of_each_shape
 from bakeoff.models.generation import writes_in_place
 from bakeoff.records.errors import BakeoffError, Unavailable, Unsupported, first_line
@@ -166,7 +166,7 @@ class WorkerContext:
             self.phases,
             self.artifact,
             self.threads,
-            sets,
+            shown_to_builds(sets, self.cell),
             training=self.training,
             targets=self.targets,
             open_axes=self.job.open_axes,

@@ -1,0 +1,212 @@
+"""Makes further sets of inputs from one example: other values in the same memory layout, which the model takes, too.
+
+Scripts that reproduce a measurement hold this file, so it imports nothing of Bakeoff's.
+
+- Rows of the batch are rolled. A tensor has rows if its first dimension is as long as that of the first tensor.
+- Real and complex numbers, unless they are whole, are also drawn in a little, towards the one of their range that is
+  nearest to zero, so that sums and means differ, too. That keeps their order, signs, zeros and ties. A single row is
+  rolled along its longest dimension.
+- Whole numbers of a single row, of more than two kinds, are tokens. Each may give way to a smaller one of its row, but
+  the first and the last one stay, and those that repeat. So an index stays in its range, even if each column has its
+  own, and placeholders keep their number.
+- Masks of a single row stay, and so do sorted whole numbers, such as positions, offsets and lengths.
+- If nothing differs by all that, what stayed has to change, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+EXAMINED = 4096
+"""So many values of a tensor tell of which kind they are."""
+
+DRAWN_IN = 1 / 16
+"""Values of the first further set are drawn in by this share of their range, of the next one by twice as much."""
+
+
+def input_sets_of(arguments: Any, count: int) -> list[Any]:
+    """Return `count` sets of arguments, of which the first has the example's own values. Each has its own memory."""
+    given = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    rows = next((tensor.shape[0] for tensor in given if not tensor.is_nested and tensor.dim()), 1)
+    found = []
+    for by in range(count):
+        copies = copied(given)
+        with torch.no_grad():
+            change(copies, rows, by)
+        by_id = {id(tensor): copy for tensor, copy in zip(given, copies, strict=True)}
+        leaves, structure = pytree.tree_flatten(arguments)
+        found.append(pytree.tree_unflatten([by_id.get(id(leaf), leaf) for leaf in leaves], structure))
+    return found
+
+
+def copied(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return copies with the same strides. Tensors that share memory share it again, and one stays one."""
+    buffers: dict[Any, tuple[int, torch.Tensor]] = {}
+    strided = [tensor for tensor in tensors if is_strided(tensor) and tensor.numel()]
+    for key in {memory_of(tensor): None for tensor in strided}:
+        group = [tensor for tensor in strided if memory_of(tensor) == key]
+        begin = min(int(tensor.storage_offset()) for tensor in group)
+        length = max(tensor.storage_offset() + extent(tensor) for tensor in group) - begin
+        buffers[key] = begin, group[0].detach().as_strided((length,), (1,), begin).clone()
+    found: dict[int, torch.Tensor] = {}
+    for tensor in tensors:
+        if id(tensor) in found:
+            continue
+        if is_strided(tensor) and tensor.numel():
+            begin, buffer = buffers[memory_of(tensor)]
+            copy = buffer.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - begin)
+        else:
+            copy = tensor.detach().clone()
+        found[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
+    return [found[id(tensor)] for tensor in tensors]
+
+
+def change(tensors: list[torch.Tensor], rows: int, by: int) -> None:
+    """Change the values of the tensors in place. `by` is the number of the set, and 0 changes nothing."""
+    if not by:
+        return
+    done: list[tuple[Any, int, int]] = []
+    stayed: list[torch.Tensor] = []
+    for tensor in sorted({id(each): each for each in tensors}.values(), key=torch.numel, reverse=True):
+        values = own_values(tensor)
+        if not values.numel() or extent(values) < values.numel():
+            continue
+        memory, begin = memory_of(values), int(values.storage_offset())
+        end = begin + extent(values)
+        if any(memory == other and begin < other_end and other_begin < end for other, other_begin, other_end in done):
+            continue  # it has changed with the tensor that it shares memory with
+        done.append((memory, begin, end))
+        changed = with_other_values(values, rows, by)
+        if torch.equal(changed, values):
+            stayed.append(values)
+        else:
+            values.copy_(changed)
+    if len(stayed) == len(done):
+        for values in [each for each in stayed if is_real(each)] or stayed:
+            values.copy_(with_any_other_values(values, by))
+
+
+def with_other_values(values: torch.Tensor, rows: int, by: int) -> torch.Tensor:
+    """Return other values of the same kind, if that is possible without knowing what they mean."""
+    has_rows = values.dim() > 0 and values.shape[0] == rows
+    if is_continuous(values):
+        dimension = 0 if rows > 1 or not values.dim() else values.shape.index(max(values.shape))
+        keeps_order = dimension == values.dim() - 1 and is_sorted(values)
+        return drawn_in(values.roll(by, dimension) if has_rows and not keeps_order else values, by)
+    if has_rows and rows > 1:
+        if values.dim() == 1 and is_sorted(values):
+            return values
+        rolled = values.roll(by, 0)
+        return with_smaller_tokens(rolled, by) if by >= rows and is_tokens(values) else rolled
+    return with_smaller_tokens(values, by) if is_tokens(values) and not is_sorted(values) else values
+
+
+def with_any_other_values(values: torch.Tensor, by: int) -> torch.Tensor:
+    """Return other values, whatever they mean. Whole numbers become smaller, and zeros stay."""
+    flat = values.flatten()
+    if bool((flat != flat[0]).any()):
+        rolled = flat.roll(by).view(values.shape)
+        return rolled if values.is_complex() or values.dtype is torch.bool else torch.minimum(values, rolled)
+    if is_real(values):
+        return torch.where(values == 0, DRAWN_IN * by, values * (1 - DRAWN_IN * by)).to(values.dtype)
+    if values.dtype is torch.bool or not flat[0]:
+        return values
+    place = torch.arange(values.numel(), device=values.device).view(values.shape)
+    return torch.where((place + by) % 2 == 0, values - values.sign(), values)
+
+
+def is_real(values: torch.Tensor) -> bool:
+    return values.is_floating_point() or values.is_complex()
+
+
+def is_continuous(values: torch.Tensor) -> bool:
+    """Return True for real or complex numbers that are different, and not all whole."""
+    if not is_real(values):
+        return False
+    some = sample(torch.view_as_real(values.resolve_conj()) if values.is_complex() else values)
+    return bool(torch.isfinite(some).all() and (some != some.round()).any() and (some != some[0]).any())
+
+
+def is_tokens(values: torch.Tensor) -> bool:
+    """Return True for whole numbers of more than two kinds."""
+    if values.dtype is torch.bool or values.is_complex():
+        return False
+    some = sample(values)
+    is_whole = not is_real(values) or bool(torch.isfinite(some).all() and (some == some.round()).all())
+    return is_whole and values.dim() > 0 and len(torch.unique(some)) > 2
+
+
+def is_sorted(values: torch.Tensor) -> bool:
+    """Return True for values that only rise or only fall along the last dimension, such as positions and offsets."""
+    if values.is_complex() or values.dtype is torch.bool or not values.dim() or values.shape[-1] < 2:
+        return False
+    for part in (values[..., :64], values):  # most tensors are known after a few values
+        steps = part[..., 1:] >= part[..., :-1], part[..., 1:] <= part[..., :-1]
+        if not (bool(steps[0].all()) or bool(steps[1].all())):
+            return False
+    return True
+
+
+def drawn_in(values: torch.Tensor, by: int) -> torch.Tensor:
+    """Return values nearer to the one of their range that is nearest to zero."""
+    if values.is_complex():
+        return values * (1 - DRAWN_IN * by)
+    low, high = values.min(), values.max()
+    nearest = torch.zeros_like(low).clamp(low, high)
+    return torch.lerp(values, nearest.expand_as(values), DRAWN_IN * by)
+
+
+def with_smaller_tokens(tokens: torch.Tensor, by: int) -> torch.Tensor:
+    """Return tokens of which each may have given way to a smaller one of its row."""
+    length = tokens.shape[-1]
+    if length < 2:
+        return tokens
+    stays = torch.zeros_like(tokens, dtype=torch.bool)
+    if length > 3:
+        stays[..., 0] = stays[..., -1] = True
+    repeats = tokens[..., 1:] == tokens[..., :-1]
+    stays[..., 1:] |= repeats
+    stays[..., :-1] |= repeats
+    return torch.where(stays, tokens, torch.minimum(tokens, tokens.roll(1 + (by - 1) % (length - 1), -1)))
+
+
+def own_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a dense view of the memory that holds the values of a tensor, each of them once.
+
+    Floating-point numbers of 8 bits are bytes here. Of other kinds of tensors this is a copy, so that they stay.
+    """
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values()
+    if tensor.is_nested or tensor.layout in COMPRESSED:
+        return tensor.values()
+    if not is_strided(tensor):
+        return torch.zeros(1)
+    once = [1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    values = tensor.detach().as_strided(once, tensor.stride())
+    return values.view(torch.uint8) if is_real(values) and values.element_size() == 1 else values
+
+
+COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def sample(values: torch.Tensor) -> torch.Tensor:
+    flat = values.reshape(-1)
+    return flat[:: max(1, flat.numel() // EXAMINED)]
+
+
+def is_strided(tensor: torch.Tensor) -> bool:
+    """Return True for a tensor that is no more than memory with strides."""
+    is_plain = not (tensor.is_nested or tensor.is_quantized or hasattr(tensor, "__tensor_flatten__"))
+    return is_plain and tensor.layout is torch.strided
+
+
+def memory_of(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
+    return tensor.untyped_storage().data_ptr(), tensor.dtype
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Return how many values lie between the first and the last one in memory."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,0 +1,172 @@
+"""Input sets have other values than the example, of the same kind and in the same memory layout."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from bakeoff.models.base import INPUT_SETS
+from bakeoff.models.input_sets import input_sets_of
+
+Draw = Callable[[], torch.Tensor]
+
+
+def sets_of(*tensors: Any) -> list[Any]:
+    torch.manual_seed(0)
+    return [args for args, _ in input_sets_of((tensors, {}), INPUT_SETS)]
+
+
+def all_differ(sets: list[Any], place: int) -> bool:
+    values = [one[place] for one in sets]
+    return not any(torch.equal(values[i], values[j]) for i in range(len(values)) for j in range(i))
+
+
+def stays(sets: list[Any], place: int) -> bool:
+    return all(torch.equal(one[place], sets[0][place]) for one in sets)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda batch: torch.randn(batch, 16),
+        lambda batch: torch.rand(batch, 3, 8, 8),
+        lambda batch: torch.rand(batch, 5) + 3,
+        lambda batch: torch.randint(0, 256, (batch, 3, 8, 8)) / 255,
+        lambda batch: torch.randn(batch, 7, dtype=torch.complex64),
+        lambda batch: torch.randint(0, 1000, (batch, 12)),
+        lambda batch: torch.randint(0, 256, (batch, 3, 8, 8), dtype=torch.uint8),
+        lambda batch: torch.randint(0, 256, (batch, 9)).float(),
+        lambda batch: (torch.rand(batch, 50) * 8).round() / 8,
+        lambda batch: torch.ones(batch, 2, 2),
+        lambda batch: torch.zeros(batch, 4),
+        lambda batch: torch.arange(1, 9)[None].repeat(batch, 1),
+    ],
+)
+def test_sets_differ_at_any_batch_size_and_keep_range_and_type(draw: Callable[[int], torch.Tensor], batch: int) -> None:
+    torch.manual_seed(1)
+    given = draw(batch)
+    sets = sets_of(given)
+    assert torch.equal(sets[0][0], given) and all_differ(sets, 0)
+    for (one,) in sets:
+        assert one.dtype == given.dtype and one.shape == given.shape
+        if not given.is_complex() and len(given.unique()) > 1:
+            assert one.min() >= given.min() and one.max() <= given.max()
+        if not (given.is_floating_point() or given.is_complex()):
+            assert set(one.flatten().tolist()) <= set(given.flatten().tolist())
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_sums_means_and_largest_values_differ_too(rows: int) -> None:
+    sets = sets_of(torch.rand(rows, 3, 8, 8))
+    for reduce in (torch.sum, torch.mean, torch.amax, torch.std):
+        assert len({round(float(reduce(one[0])), 4) for one in sets}) == INPUT_SETS
+
+
+def test_an_index_stays_in_the_range_of_its_column() -> None:
+    vocabularies = torch.tensor([3, 1000, 50, 7, 100_000, 2, 20, 500])
+    ids = (torch.rand(1, 8) * vocabularies).long()
+    sets = sets_of(ids)
+    assert all_differ(sets, 0) and all(bool((one[0] < vocabularies).all()) for one in sets)
+
+
+def test_tokens_keep_their_ends_and_their_placeholders() -> None:
+    tokens = torch.tensor([[101, 7, 90, 33, 9999, 9999, 9999, 41, 12, 55, 102, 0, 0]])
+    for (one,) in sets_of(tokens)[1:]:
+        assert not torch.equal(one, tokens)
+        assert (one == 9999).sum() == 3 and one[0, 0] == 101 and one[0, -2:].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.arange(12)[None],
+        torch.tensor([0, 3, 7, 12]),
+        torch.tensor([9, 5, 5, 2]),
+        torch.tensor([[1, 1, 1, 0, 0]]),
+        torch.tensor([[True, False, True]]),
+        torch.triu(torch.full((5, 5), float("-inf")), 1),
+        torch.tensor([[[0.0, -10000.0, -10000.0]]]),
+        torch.tensor(3),
+        torch.tensor([[2, 9]]),
+    ],
+)
+def test_positions_offsets_lengths_and_masks_stay_beside_what_differs(values: torch.Tensor) -> None:
+    sets = sets_of(torch.randn(1, 6), values)
+    assert stays(sets, 1) and all_differ(sets, 0)
+
+
+def test_rows_of_tokens_and_masks_are_rolled_together() -> None:
+    lengths = torch.tensor([2, 5, 3])
+    mask = (torch.arange(6) < lengths[:, None]).long()
+    ids = torch.randint(5, 90, (3, 6)) * mask
+    for by, (tokens, kept, labels) in enumerate(sets_of(ids, mask, lengths)[:3]):
+        assert torch.equal(tokens, ids.roll(by, 0)) and torch.equal(kept, mask.roll(by, 0))
+        assert torch.equal(labels, lengths.roll(by, 0)) and torch.equal(tokens != 0, kept != 0)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last),
+        lambda: torch.randn(1, 3, 8, 8).to(memory_format=torch.channels_last),
+        lambda: torch.randn(8, 6).t(),
+        lambda: torch.randn(6, 1).expand(6, 5),
+        lambda: torch.randn(12, 10)[2:8, ::2],
+        lambda: torch.randn(4, 3, requires_grad=True),
+    ],
+)
+def test_layout_and_requires_grad_are_kept(draw: Draw) -> None:
+    given = draw()
+    sets = sets_of(given)
+    assert all_differ(sets, 0)
+    assert {one[0].stride() for one in sets} == {given.stride()}
+    assert {one[0].requires_grad for one in sets} == {given.requires_grad}
+    assert len({one[0].untyped_storage().data_ptr() for one in [[given], *sets]}) == INPUT_SETS + 1
+
+
+def test_tensors_that_share_memory_share_it_again() -> None:
+    whole = torch.randn(6, 4)
+    for one in sets_of(whole, whole, whole[:, 1], whole.view(24), [whole[2:]]):
+        first, same, column, flat, (rest,) = one
+        assert first is same
+        assert torch.equal(column, first[:, 1]) and torch.equal(flat, first.view(24)) and torch.equal(rest, first[2:])
+        assert len({each.untyped_storage().data_ptr() for each in (first, column, flat, rest)}) == 1
+
+
+def test_a_slice_of_something_large_is_copied_alone() -> None:
+    large = torch.randn(1000, 4)
+    assert sets_of(large[10:12])[1][0].untyped_storage().nbytes() == 2 * 4 * 4
+
+
+@pytest.mark.filterwarnings("ignore")  # such tensors are young
+def test_sparse_and_nested_tensors_change_in_their_values_only() -> None:
+    dense = torch.randn(5, 5) * torch.eye(5)
+    parts = [torch.randn(2, 3), torch.randn(4, 3)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    for values in (dense.to_sparse().coalesce(), dense.to_sparse_csr(), nested):
+        sets = sets_of(torch.arange(3), values)
+        first, last = sets[0][1], sets[-1][1]
+        assert last.layout == values.layout and last.shape == values.shape
+        if values.is_nested:
+            assert [part.shape for part in last.unbind()] == [part.shape for part in parts]
+            assert not torch.equal(first.values(), last.values())
+        else:
+            assert torch.equal(last.to_dense() != 0, dense != 0)
+            assert not torch.equal(first.to_dense(), last.to_dense())
+    assert sets_of(dense.to_sparse().coalesce())[1][0].is_coalesced()
+
+
+def test_of_other_kinds_of_tensors_nothing_is_changed() -> None:
+    given = torch.tensor([float("nan"), 1.5, float("inf")]), torch.empty(0, 3), torch.randn(2).to(torch.float8_e4m3fn)
+    sets = sets_of(torch.randn(3, 4), *given)
+    assert all_differ(sets, 0) and sets[1][2].shape == (0, 3) and sets[1][3].dtype is torch.float8_e4m3fn
+
+
+def test_ties_signs_and_order_are_kept() -> None:
+    scores = (torch.rand(1, 200) * 20).round() / 7
+    for (one,) in sets_of(scores)[1:]:
+        assert len(one.unique()) == len(scores.unique())
+    times = torch.linspace(0.1, 0.9, 20)
+    assert all(bool((one[0].diff() > 0).all()) for one in sets_of(times))
