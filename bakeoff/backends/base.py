@@ -7,6 +7,7 @@ costs nothing, and a missing library becomes an `Availability` with a reason.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -331,6 +332,16 @@ class Backend(ABC):
     """What can be set when it serves requests."""
     caveat: ClassVar[str] = ""
     """What a reader must know about every number of this backend. `list` and each record show it."""
+
+    def __init_subclass__(cls, **arguments: object) -> None:
+        """Raise TypeError if the class says something about itself that has another form."""
+        super().__init_subclass__(**arguments)
+        if not all(isinstance(mode, Mode) for mode in cls.modes):
+            raise TypeError(f"{cls.__name__}.modes is no tuple of Mode")
+        if (names := cls.mode_names())[:1] != [DEFAULT] or len(set(names)) < len(names):
+            raise TypeError(f"{cls.__name__}.modes: the first one is '{DEFAULT}', and every name is there once")
+        if not re.fullmatch("(#[0-9a-f]{6})?", cls.colour):
+            raise TypeError(f"{cls.__name__}.colour is '{cls.colour}': write it as '#0072b2'")
 
     @classmethod
     def mode(cls, name: str) -> Mode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -158,3 +159,26 @@ def test_a_broken_one_is_one_line_and_spoils_nothing(source: str, said: str, sit
     assert said in message
     assert len(message.splitlines()) == 1
     assert backends.create("eager").name == "eager"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('modes = {"default": {}}', "Mine.modes is no tuple of Mode"),
+        ('modes = (Mode("faster"),)', "the first one is 'default'"),
+        ("modes = (Mode(), Mode())", "every name is there once"),
+        ('colour = "blue"', "Mine.colour is 'blue': write it as '#0072b2'"),
+    ],
+)
+def test_a_backend_that_says_something_in_another_form_does_not_load(site: Path, line: str, said: str) -> None:
+    install(
+        site,
+        "odd",
+        THIRD_PARTY.replace('    name = "mine"\n', f'    name = "odd"\n    {line}\n', 1).replace(
+            '    modes = (Mode(worth_trying=ANYWHERE), Mode("faster", {"level": 3}))\n', ""
+        ),
+        "bakeoff_odd:Mine",
+    )
+    sys.modules.pop("bakeoff_odd", None)
+    with pytest.raises(BakeoffError, match=f"does not load: TypeError: .*{re.escape(said)}"):
+        backends.create("odd")
