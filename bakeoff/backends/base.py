@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.backends.standalone import Runtime, ScriptPart
-from bakeoff.backends.traps import Trap
+from bakeoff.backends.traps import Link, Trap
 from bakeoff.records.device import Device
 from bakeoff.records.errors import Unsupported, unknown
 from bakeoff.records.load import ServingSettings
@@ -326,6 +326,8 @@ class Backend(ABC):
     """True if `build` compiles C++, for which the machine needs a compiler."""
     traps: ClassVar[tuple[Trap, ...]] = ()
     """The known traps that concern this backend alone. `bakeoff doctor` looks for them."""
+    links: ClassVar[tuple[Link, ...]] = ()
+    """What its libraries are linked against, for its traps to look at in `Facts.linked`."""
     trial: ClassVar[tuple[str, Mapping[str, str]]] = ("mlp", {"batch": "2", "features": "64", "hidden": "64"})
     """A small model, with its dimensions, that `bakeoff doctor` builds to try the backend."""
     serving: ClassVar[ServingKnobs] = ServingKnobs()

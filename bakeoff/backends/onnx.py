@@ -76,6 +76,7 @@ class Onnx(Backend):
     usual_build_s = 5.0
     colour = "#0072b2"
     traps = onnx_traps.TRAPS
+    links = onnx_traps.LINKS
     quantises = True
     takes_onnx = True
     takes_ranges = True

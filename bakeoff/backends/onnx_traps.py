@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bakeoff.backends.traps import Facts, Finding, Trap, Weight, major_version
+from bakeoff.backends.traps import Facts, Finding, Link, Trap, Weight, major_version
+
+LINKS = (
+    Link("CUDA", "onnxruntime-gpu", "onnxruntime/capi/libonnxruntime_providers_cuda.so", "libcudart.so"),
+    Link("TensorRT", "onnxruntime-gpu", "onnxruntime/capi/libonnxruntime_providers_tensorrt.so", "libnvinfer.so"),
+)
 
 
 def several_onnxruntimes(facts: Facts) -> Iterator[Finding]:

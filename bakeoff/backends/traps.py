@@ -7,6 +7,7 @@ ours, under its name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import Field
@@ -46,7 +47,7 @@ class Facts(Frozen):
     torch: str | None = None  # with the local version: 2.13.0+cpu
     torch_cuda: str | None = None  # the CUDA that torch was built for; None: a build without CUDA
     cuda_devices: int = 0  # the devices that torch sees
-    # the major versions of CUDA and TensorRT that ONNX Runtime's providers are linked against
+    # the major versions that libraries of backends are linked against, by the name in their `Link`
     linked: dict[str, int] = Field(default_factory=dict)
     nvidia_cards: int = 0  # cards on the PCI bus, with a driver or without
     has_nvml: bool = False
@@ -89,6 +90,19 @@ class Finding(Frozen):
     remedy: str
     backends: list[str] = Field(default_factory=list)  # backends that do not work because of it
     devices: list[str] = Field(default_factory=list)  # kinds of device on which they do not work; empty: all
+
+
+@dataclass(frozen=True)
+class Link:
+    """A file of a library that is linked against one major version of another library."""
+
+    name: str
+    """The other library's name in `Facts.linked`."""
+    distribution: str
+    file: str
+    """The path of the file, as the distribution installs it."""
+    library: str
+    """The other library's file, such as `libcudart.so`, without the number of its version."""
 
 
 Trap = Callable[[Facts], Iterator[Finding]]

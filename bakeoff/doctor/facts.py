@@ -32,12 +32,6 @@ from bakeoff.measuring.probes import ask
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.package import checkout
 
-PROVIDERS = {
-    "CUDA": ("libonnxruntime_providers_cuda.so", "libcudart.so"),
-    "TensorRT": ("libonnxruntime_providers_tensorrt.so", "libnvinfer.so"),
-}
-"""ONNX Runtime's providers: the file, and the library that shows which major version it is linked against."""
-
 COMPILERS = ("g++", "clang++", "c++")
 NVIDIA, DISPLAY = "0x10de", "0x03"
 """PCI's numbers for the vendor and for the class of VGA and 3D controllers."""
@@ -56,7 +50,7 @@ def gather(names: Iterable[str], torch_facts: TorchFacts, launcher: Launcher) ->
         torch=torch_facts.torch,
         torch_cuda=torch_facts.cuda,
         cuda_devices=torch_facts.cuda_devices,
-        linked=linked_by_onnxruntime(),
+        linked=linked(),
         nvidia_cards=nvidia_cards(Path("/sys/bus/pci/devices")),
         has_nvml=find_spec("pynvml") is not None,
         driver_cuda=_driver_cuda(),
@@ -146,15 +140,17 @@ def quota_cores(control_groups: Path, membership: Path) -> float | None:
     return min((quota for quota in granted if quota is not None), default=None)
 
 
-def linked_by_onnxruntime() -> dict[str, int]:
-    """Return the major versions of CUDA and TensorRT that onnxruntime-gpu is linked against: none without it."""
-    try:
-        distribution = metadata.distribution("onnxruntime-gpu")
-    except metadata.PackageNotFoundError:
-        return {}
-    folder = Path(str(distribution.locate_file("onnxruntime/capi")))
-    majors = {what: linked_major(folder / file, name) for what, (file, name) in PROVIDERS.items()}
-    return {what: major for what, major in majors.items() if major is not None}
+def linked() -> dict[str, int]:
+    """Return the major versions of what the backends' libraries are linked against, as far as they are installed."""
+    found = {}
+    for name in backends.names():
+        with contextlib.suppress(BakeoffError):  # the trial says why it does not load
+            for link in backends.create(name).links:
+                with contextlib.suppress(metadata.PackageNotFoundError):
+                    file = Path(str(metadata.distribution(link.distribution).locate_file(link.file)))
+                    if (major := linked_major(file, link.library)) is not None:
+                        found[link.name] = major
+    return found
 
 
 def linked_major(library: Path, name: str) -> int | None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bakeoff.backends.onnx import Onnx
+from bakeoff.backends.traps import Link
 from bakeoff.doctor import facts
 from bakeoff.measuring.controller.launcher import create_launcher
 
@@ -98,6 +100,21 @@ def test_the_major_version_that_a_library_was_linked_against() -> None:
     path = next(Path(word) for word in Path("/proc/self/maps").read_text().split() if word.endswith(f"/{name}"))
     assert facts.linked_major(path, "libc.so") == 6
     assert facts.linked_major(path, "libnvinfer.so") is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's ELF files")
+def test_what_a_backends_library_is_linked_against_is_read_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Onnx, "links", (Link("C", "made-up-gpu", "made_up/library.so", "libc.so"),))
+    assert facts.linked() == {}, "it is not installed"
+    information = tmp_path / "made_up_gpu-1.0.dist-info"
+    for folder in (information, tmp_path / "made_up"):
+        folder.mkdir()
+    (information / "METADATA").write_text("Name: made-up-gpu\nVersion: 1.0\n")
+    (tmp_path / "made_up" / "library.so").symlink_to(Path(sys.executable).resolve())
+    monkeypatch.syspath_prepend(tmp_path)
+    assert facts.linked() == {"C": 6}
 
 
 def test_a_file_that_is_no_library_was_linked_against_nothing(tmp_path: Path) -> None:
