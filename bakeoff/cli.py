@@ -26,7 +26,7 @@ from bakeoff.judging.bisection import Bisection, Step
 from bakeoff.judging.judgement import judged_anew
 from bakeoff.judging.stored_report import report_at
 from bakeoff.planning import config
-from bakeoff.planning.plan import Request
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError, unknown
 from bakeoff.records.schema import Report
 from bakeoff.records.store import Store

@@ -25,7 +25,7 @@ from bakeoff.commands import run as runs
 from bakeoff.judging.load import judge_load
 from bakeoff.measuring.controller.progress import Silent
 from bakeoff.planning.config import parse_dimensions
-from bakeoff.planning.plan import Request
+from bakeoff.planning.request import Request
 
 COPIES = ("eager", "eager-again")
 

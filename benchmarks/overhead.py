@@ -36,7 +36,7 @@ from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.controller.worker_process import Worker
 from bakeoff.measuring.messages import ComputeReference, MeasureCeilings
 from bakeoff.planning import config
-from bakeoff.planning.plan import Request
+from bakeoff.planning.request import Request
 from bakeoff.records import report_file
 from bakeoff.records.schema import Cell, Record
 from bakeoff.records.store import Store

@@ -10,7 +10,7 @@ import pytest
 
 from bakeoff.measuring.controller import launcher
 from bakeoff.measuring.controller.launcher import ForkLauncher, Launcher
-from bakeoff.planning.plan import StartMethod
+from bakeoff.planning.request import StartMethod
 
 
 class LentServer(ForkLauncher):

@@ -20,7 +20,8 @@ from bakeoff.commands.environments import reason_of
 from bakeoff.judging.bisection import Bisection, Call, Step, judge_step
 from bakeoff.judging.stored_report import report_of
 from bakeoff.measuring.controller.progress import Progress
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff.records.atomic_file import write_atomically
 from bakeoff.records.errors import BakeoffError, UsageError, first_line
 from bakeoff.records.schema import Frozen, Report

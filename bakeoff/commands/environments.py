@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from bakeoff.planning.plan import Request
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError, first_line, unknown
 
 BASE = "bakeoff-base.pth"

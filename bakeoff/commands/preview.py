@@ -13,7 +13,8 @@ from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, launchers_for
 from bakeoff.measuring.session import sampling_of
 from bakeoff.planning.places import is_pool
-from bakeoff.planning.plan import Contest, Request, plan, refusal
+from bakeoff.planning.plan import Contest, plan, refusal
+from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError

@@ -20,7 +20,8 @@ from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask, facts_of_environments, launchers_for
 from bakeoff.measuring.session import cells_of, measure, servers_of
 from bakeoff.planning.places import ALL_GPUS, Place, is_pool, physical_cores, places_of, without_all
-from bakeoff.planning.plan import Contest, Request, plan
+from bakeoff.planning.plan import Contest, plan
+from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import end_of_budget
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError

@@ -38,7 +38,8 @@ from bakeoff.measuring.messages import (
     ReadyToBuild,
     TakeBurst,
 )
-from bakeoff.planning.plan import Contest, PlannedCell, Request, Schedule
+from bakeoff.planning.plan import Contest, PlannedCell
+from bakeoff.planning.request import Request, Schedule
 from bakeoff.planning.sampling_plan import MAX_PROCESSES, SamplingPlan
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError

@@ -11,7 +11,7 @@ from bakeoff.commands import environments
 from bakeoff.doctor import facts
 from bakeoff.doctor.diagnosis import OtherEnvironment
 from bakeoff.measuring.controller.launcher import create_launcher
-from bakeoff.planning.plan import StartMethod
+from bakeoff.planning.request import StartMethod
 
 NEEDED = ("torch", "pydantic")
 """A worker needs these, so that every environment must have them."""

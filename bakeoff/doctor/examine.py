@@ -20,7 +20,8 @@ from bakeoff.measuring.controller.progress import Silent
 from bakeoff.measuring.messages import ProbeTorch, TorchFacts, Tried, TryBackend
 from bakeoff.measuring.probes import ask
 from bakeoff.planning.configurations import ALL, expand_backends
-from bakeoff.planning.plan import Contest, PlannedCell, Request, StartMethod
+from bakeoff.planning.plan import Contest, PlannedCell
+from bakeoff.planning.request import Request, StartMethod
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError

@@ -8,7 +8,7 @@ from typing import TypeVar
 from bakeoff.measuring.controller.launcher import Launcher, Launchers
 from bakeoff.measuring.controller.worker_process import DeadlinePassed, WorkerEnded
 from bakeoff.measuring.messages import CeilingsMeasured, Failed, Job, Packaged, ProbeTorch, TorchFacts, Tried
-from bakeoff.planning.plan import Request
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError
 
 PROBE_LIMIT_S = 300.0

@@ -18,7 +18,8 @@ from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.controller.run_context import RunContext
 from bakeoff.measuring.controller.worker_process import CAN_PAUSE
 from bakeoff.models.base import Family
-from bakeoff.planning.plan import Contest, PlannedCell, Request, refusal
+from bakeoff.planning.plan import Contest, PlannedCell, refusal
+from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan, likely_to_run
 from bakeoff.records.artifacts import Artifacts

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from bakeoff.planning.plan import OPTIONS, Part, Request
+from bakeoff.planning.request import OPTIONS, Part, Request
 from bakeoff.records.errors import UsageError, unknown
 
 KEYS = {flag.removeprefix("--"): name for name, option in OPTIONS.items() for flag in option.flags}

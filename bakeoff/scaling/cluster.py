@@ -25,7 +25,8 @@ from bakeoff.measuring.controller.environment import differences, usable_cores
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.session import cells_of, pending, time_plan_of
 from bakeoff.planning.places import Place, divided, physical_cores
-from bakeoff.planning.plan import Contest, Request
+from bakeoff.planning.plan import Contest
+from bakeoff.planning.request import Request
 from bakeoff.records.device import Device
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Environment, Record

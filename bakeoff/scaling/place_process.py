@@ -26,7 +26,8 @@ from bakeoff.measuring.messages import CeilingsMeasured, MeasureCeilings, ProbeT
 from bakeoff.measuring.probes import ask, facts_of_environments, launchers_for
 from bakeoff.measuring.session import cells_of, measurement_of, pending, prepare, time_plan_of
 from bakeoff.planning.places import Place
-from bakeoff.planning.plan import Contest, Request
+from bakeoff.planning.plan import Contest
+from bakeoff.planning.request import Request
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import Cell, Environment, Record
 from bakeoff.records.store import Store

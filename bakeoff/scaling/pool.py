@@ -23,7 +23,8 @@ from bakeoff.measuring.controller.launcher import command_of
 from bakeoff.measuring.controller.progress import Progress
 from bakeoff.measuring.session import cells_of, pending, time_plan_of
 from bakeoff.planning.places import Place
-from bakeoff.planning.plan import Contest, Request
+from bakeoff.planning.plan import Contest
+from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.failure import Failure

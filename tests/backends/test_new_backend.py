@@ -17,7 +17,8 @@ from bakeoff.commands import listing
 from bakeoff.doctor import examine
 from bakeoff.doctor.diagnosis import Outcome
 from bakeoff.judging.judgement import judge
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff.planning.time_plan import likely_to_run, usual_build_s
 from bakeoff.records import report_file
 from bakeoff.records.schema import Report, Status

@@ -10,7 +10,7 @@ import pytest
 from bakeoff.commands import bisection, environments
 from bakeoff.commands.bisection import BisectionState
 from bakeoff.judging.bisection import Bisection, Call, Step
-from bakeoff.planning.plan import Request
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.reports.bisection import conclusion
 from tests.conftest import CommandLine

@@ -10,7 +10,8 @@ import pytest
 from bakeoff.commands import environments
 from bakeoff.commands.preview import preview
 from bakeoff.judging.ranking import baseline_of
-from bakeoff.planning.plan import Request, command_for, plan
+from bakeoff.planning.plan import command_for, plan
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Status
 from tests.support import measuring

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from bakeoff import cli
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from tests.docs import commands
 from tests.docs.commands import Command
 from tests.support.checkout import ROOT

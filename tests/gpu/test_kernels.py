@@ -11,7 +11,8 @@ import torch
 from bakeoff.backends import kernels
 from bakeoff.measuring.worker.loading import load, move_to_device
 from bakeoff.measuring.worker.precision import dtype_of
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff.records.schema import Cell, Extent, Record, Status
 from tests.backends.building import built
 from tests.gpu.test_cuda import measure

@@ -8,7 +8,8 @@ import torch
 from bakeoff.backends.eager import Callables
 from bakeoff.measuring.worker.generating import Greedy, WithCaches, compare, generate
 from bakeoff.models.base import Inputs
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import DECODE, PREFILL, Cell
 

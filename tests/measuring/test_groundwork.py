@@ -28,7 +28,7 @@ from bakeoff.measuring.messages import (
     ReferenceComputed,
 )
 from bakeoff.measuring.worker.compiler_checks import CompilerChecks
-from bakeoff.planning.plan import Request
+from bakeoff.planning.request import Request
 from bakeoff.records.device import CPU, Device
 from bakeoff.records.failure import Failure
 from bakeoff.records.schema import Cell, Status

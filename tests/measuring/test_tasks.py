@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Status
 from bakeoff.shipping import reproduce

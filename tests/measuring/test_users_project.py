@@ -18,7 +18,8 @@ import pytest
 from bakeoff import models
 from bakeoff.commands import environments
 from bakeoff.measuring.controller.launcher import CAN_FORK
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff.records import report_file
 from bakeoff.records.schema import Record, Report, Status
 from bakeoff.scaling.cluster import ControllerDied, measure_on_node

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bakeoff.planning.config import Options, parse_dimensions, read_config, split
-from bakeoff.planning.plan import Request
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 
 

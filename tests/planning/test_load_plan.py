@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bakeoff.planning.load_plan import LoadPlan, Traffic, parse_objective
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.load import Objective
 from bakeoff.records.scenarios import Scenario

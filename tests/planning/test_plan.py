@@ -15,8 +15,9 @@ from bakeoff.judging.price import Price
 from bakeoff.measuring import session as measuring
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.planning.configurations import expand_backends
-from bakeoff.planning.plan import Request, command_for, plan, refusal
+from bakeoff.planning.plan import command_for, plan, refusal
 from bakeoff.planning.ranges import Span
+from bakeoff.planning.request import Request
 from bakeoff.planning.values import Duration, Shard, Size
 from bakeoff.records.errors import BakeoffError, UsageError
 from bakeoff.records.schema import Cell, Report
@@ -345,7 +346,8 @@ def test_planning_imports_neither_torch_nor_a_compiler(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import torch\ndef factory(batch: int = 1): ...\n")
     code = f"""
 import sys
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff import cli
 import bakeoff.measuring.controller.contest_run
 import bakeoff.commands.selfcheck

@@ -11,7 +11,8 @@ import pytest
 
 from bakeoff.planning import config
 from bakeoff.planning.config import Options
-from bakeoff.planning.plan import Contest, Request, plan
+from bakeoff.planning.plan import Contest, plan
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell
 

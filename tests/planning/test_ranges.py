@@ -11,8 +11,9 @@ from bakeoff import models
 from bakeoff.backends.ranges import OpenAxis
 from bakeoff.measuring.worker import open_axes
 from bakeoff.measuring.worker.loading import load
-from bakeoff.planning.plan import Contest, PlannedCell, Request, command_for, plan
+from bakeoff.planning.plan import Contest, PlannedCell, command_for, plan
 from bakeoff.planning.ranges import parse, ranges_of, spell, with_ends
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Cell, Range
 from bakeoff.records.store import Store

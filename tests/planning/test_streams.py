@@ -19,7 +19,8 @@ from bakeoff.measuring.worker.loading import load
 from bakeoff.measuring.worker.serving import Stream
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.models.streams import SIZES
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff.records.doubts import Recompiled
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.planning.plan import Request
+from bakeoff.planning.request import Request
 from bakeoff.records.device import Device
 from bakeoff.records.errors import UsageError
 from bakeoff.records.precision import Precision

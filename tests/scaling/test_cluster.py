@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from bakeoff.judging.stored_report import report_at
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import UsageError
 from bakeoff.records.schema import Report, Status
 from bakeoff.records.store import Store

@@ -13,7 +13,8 @@ from bakeoff.commands import run as runs
 from bakeoff.measuring.controller.environment import usable_cores
 from bakeoff.measuring.session import cells_of, time_plan_of
 from bakeoff.planning.places import places_of
-from bakeoff.planning.plan import Request, plan
+from bakeoff.planning.plan import plan
+from bakeoff.planning.request import Request
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.schema import Cell, Record, Report, Status
 from bakeoff.records.store import Store

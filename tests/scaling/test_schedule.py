@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bakeoff.planning.plan import Contest, Request, plan
+from bakeoff.planning.plan import Contest, plan
+from bakeoff.planning.request import Request
 from bakeoff.scaling.schedule import MAX_ATTEMPTS, Schedule, chains_of
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bakeoff.commands import run as runs
 from bakeoff.measuring.controller import progress
-from bakeoff.planning.plan import Request
+from bakeoff.planning.request import Request
 from bakeoff.records.schema import Cell, Record, Report
 
 

@@ -42,7 +42,8 @@ from bakeoff.measuring.messages import (
     TrafficWindow,
 )
 from bakeoff.planning.load_plan import LoadPlan
-from bakeoff.planning.plan import Contest, PlannedCell, Request
+from bakeoff.planning.plan import Contest, PlannedCell
+from bakeoff.planning.request import Request
 from bakeoff.planning.sampling_plan import SamplingPlan
 from bakeoff.planning.time_plan import TimePlan
 from bakeoff.records.artifacts import Artifacts

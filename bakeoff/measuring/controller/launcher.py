@@ -23,7 +23,7 @@ from bakeoff.measuring.controller.server_process import CannotPreload, ForkServe
 from bakeoff.measuring.controller.worker_process import Started, Worker
 from bakeoff.measuring.messages import Assignment, Event, Job
 from bakeoff.measuring.server_messages import Serving
-from bakeoff.planning.plan import StartMethod
+from bakeoff.planning.request import StartMethod
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.package import import_statement
 

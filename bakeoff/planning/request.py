@@ -1,0 +1,364 @@
+"""What a user asks for: each field is read once, and carries the option that writes it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, ValidationError, model_validator
+from pydantic_core import PydanticCustomError, core_schema
+
+from bakeoff import models
+from bakeoff.judging.constraints import Requirements
+from bakeoff.judging.price import Price
+from bakeoff.models.base import ends_of_stream
+from bakeoff.planning import ranges
+from bakeoff.planning.configurations import ALL
+from bakeoff.planning.load_plan import LoadPlan, Traffic, parse_objective, spell_objective
+from bakeoff.planning.places import devices_of_cells
+from bakeoff.planning.ranges import Span
+from bakeoff.planning.values import Duration, Shard, Size, parse_interpreters, spell_interpreters
+from bakeoff.records.errors import UsageError, unknown
+from bakeoff.records.load import Objective
+from bakeoff.records.precision import Precision
+from bakeoff.records.schema import GENERATE, GENERATION, INFERENCE, TASKS, Frozen
+
+ASKED_TASKS = (*TASKS, GENERATE, *GENERATION)
+"""Tasks that a user may name. `generate` stands for its two parts."""
+
+Schedule = Literal["interleaved", "sequential"]
+StartMethod = Literal["auto", "forkserver", "spawn"]
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field of a request is written: as an option of the command line, and without dashes as a key in TOML.
+
+    With `parse`, the field is given as it is written, and is turned into what it means when the request is made. It is
+    stored as it is written, so that a person can read it, and a run can be resumed.
+    """
+
+    flags: tuple[str, ...]
+    help: str
+    default: str = ""  # the default in words, where it is not a value
+    in_record_command: bool = False  # it tells how a cell is measured or judged, so its record's command has it
+    parse: Callable[[Any], Any] | None = None
+    spell: Callable[[Any], Any] = str
+    written_as: type = str  # with `parse`: a text, or a tuple of texts
+
+    def read(self, value: Any) -> Any:
+        """Return what a written value means. A value that has been read comes back as it is."""
+        assert self.parse is not None
+        if self.written_as is str and isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)
+        if isinstance(value, str if self.written_as is str else list | tuple):
+            return self.parse(value)
+        if isinstance(value, str | list | tuple | bool) or (isinstance(value, dict) and self.written_as is str):
+            raise PydanticCustomError("written", "write a text" if self.written_as is str else "write a list of texts")
+        return value
+
+    def written(self, value: Any) -> Any:
+        """Return a value as it is written."""
+        if self.parse is None:
+            return value
+        return self.written_as() if value is None else self.spell(value)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        if self.parse is None:
+            return handler(source)
+        as_written = core_schema.plain_serializer_function_ser_schema(self.written, when_used="json")
+        return core_schema.no_info_before_validator_function(self.read, handler(source), serialization=as_written)
+
+
+def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a function that reads an empty text as None, and any other one as `parse` does."""
+    return lambda text: parse(text) if text else None
+
+
+def _known_precisions(names: Any) -> Any:
+    for name in names if isinstance(names, list | tuple) else ():
+        if name not in set(Precision):
+            raise unknown("precision", str(name), Precision)
+    return names
+
+
+def _known_task(task: str) -> str:
+    if task not in ASKED_TASKS:
+        raise unknown("task", task, ASKED_TASKS, f"--task takes {', '.join(ASKED_TASKS)}")
+    return task
+
+
+def _known_devices(names: Names) -> Names:
+    devices_of_cells(names)
+    return names
+
+
+DYNAMIC = Option(
+    ("--dynamic",),
+    "KEY=LOW:HIGH[,...] of the model: also one build for a range of sizes",
+    parse=ranges.parse,
+    spell=ranges.spell_spans,
+    written_as=tuple,
+)
+
+
+class Request(Frozen):
+    """What was asked for. Every default is filled in, except the devices, which only the machine knows.
+
+    Each field carries its option. Command line, keys of TOML files and commands in records are derived from these.
+    """
+
+    models: Annotated[
+        Names, Option(("--model", "--models"), "NAME[,NAME...], FILE.py:FACTORY, MODULE:FACTORY or SOURCE:NAME")
+    ] = models.DEFAULT
+    backends: Annotated[
+        Names, Option(("--backends",), "NAME[/MODE][,...], best, NAME/best, all, NAME/all, all/all")
+    ] = (ALL,)
+    devices: Annotated[
+        Names,
+        Option(
+            ("--devices",),
+            "cpu,cuda[:N]; contests side by side: cuda:all, cuda:0,cuda:1 or cpu:0-3,cpu:4-7",
+            default="cuda if there is one, else cpu",
+        ),
+        AfterValidator(_known_devices),
+    ] = ()
+    precision: Annotated[
+        tuple[Precision, ...], Option(("--precision",), ",".join(Precision)), BeforeValidator(_known_precisions)
+    ] = (Precision.FP32,)
+    task: Annotated[
+        str, Option(("--task",), f"What is measured: {', '.join(ASKED_TASKS)}"), AfterValidator(_known_task)
+    ] = INFERENCE
+    set: Annotated[dict[str, Names], Option(("--set",), "KEY=VALUE[,VALUE...] of the model; several values sweep")] = (
+        Field(default_factory=dict)
+    )
+    dynamic: Annotated[dict[str, Span], DYNAMIC] = Field(default_factory=dict)
+    seed: Annotated[int, Option(("--seed",), "Seed of weights and inputs")] = Field(default=0, ge=0, lt=2**32)
+    time_limit_s: Annotated[
+        float, Option(("--time-limit",), "Seconds that each cell may take", in_record_command=True)
+    ] = Field(default=600.0, gt=0, allow_inf_nan=False)
+    min_time_s: Annotated[
+        float, Option(("--min-time",), "Seconds that each cell is sampled at least", in_record_command=True)
+    ] = Field(default=1.5, gt=0, allow_inf_nan=False)
+    processes: Annotated[
+        int | None,
+        Option(
+            ("--processes",),
+            "Fresh processes of each cell, at least; more where they disagree",
+            default="3, and fewer of what is surely beaten",
+            in_record_command=True,
+        ),
+    ] = Field(default=None, ge=1, le=100)
+    builds: Annotated[
+        int,
+        Option(("--builds",), "Build each cell anew so often, in processes of its own", in_record_command=True),
+    ] = Field(default=1, ge=1, le=20)
+    schedule: Annotated[
+        Schedule,
+        Option(
+            ("--schedule",),
+            "interleaved: rounds over all cells; sequential: one cell after another",
+            in_record_command=True,
+        ),
+    ] = "interleaved"
+    start_method: Annotated[
+        StartMethod, Option(("--start-method",), "auto, forkserver or spawn", in_record_command=True)
+    ] = "auto"
+    strict: Annotated[
+        bool,
+        Option(
+            ("--strict",),
+            "A cell that ran only in part where it was asked to has failed; a slow place of a pool is refused",
+            in_record_command=True,
+        ),
+    ] = False
+    calls: Annotated[
+        int | None,
+        Option(
+            ("--calls",), "Compare what so many calls cost, building and first call included", in_record_command=True
+        ),
+    ] = Field(default=None, ge=1)
+    require: Annotated[
+        Requirements,
+        Option(
+            ("--require",),
+            "What may win: 'p99_ms<5, peak_device_bytes<4GB, build_s<60, rmse<1e-3'",
+            in_record_command=True,
+            parse=Requirements.parse,
+        ),
+    ] = Requirements()
+    budget: Annotated[
+        Duration | None,
+        Option(
+            ("--budget",),
+            "Time for the whole run, such as 90s or 5m: the best verdict that it allows",
+            parse=optional(Duration.parse_budget),
+        ),
+    ] = None
+    load: Annotated[
+        Traffic | None,
+        Option(
+            ("--load",),
+            "Serve requests: server, offline, single-stream or multi-stream:8",
+            in_record_command=True,
+            parse=optional(Traffic.parse),
+        ),
+    ] = None
+    slo: Annotated[
+        Objective | None,
+        Option(
+            ("--slo",),
+            "With --load server, what must hold: 'p99_ms<20'",
+            in_record_command=True,
+            parse=optional(parse_objective),
+            spell=spell_objective,
+        ),
+    ] = None
+    soak_s: Annotated[
+        float, Option(("--soak",), "Seconds that each cell serves at the rate found", in_record_command=True)
+    ] = Field(default=60.0, ge=0, allow_inf_nan=False)
+    price: Annotated[
+        Price | None,
+        Option(
+            ("--price",),
+            "What an hour of this machine costs, such as 2.5/h",
+            in_record_command=True,
+            parse=optional(Price.parse),
+        ),
+    ] = None
+    env: Annotated[
+        dict[str, str],
+        Option(
+            ("--env",),
+            "NAME=PYTHON: an interpreter for backends such as onnx@NAME; it needs torch and pydantic",
+            parse=parse_interpreters,
+            spell=spell_interpreters,
+            written_as=tuple,
+        ),
+    ] = Field(default_factory=dict)
+    surgical: Annotated[
+        Names,
+        Option(
+            ("--surgical",),
+            "What inductor/surgical compiles: 'layers.*.rope,norm'",
+            default="what the model names",
+            in_record_command=True,
+        ),
+    ] = ()
+    cluster: Annotated[
+        str, Option(("--cluster",), "auto, or the address of a Ray cluster: contests run on its nodes")
+    ] = ""
+    shard: Annotated[
+        Shard | None,
+        Option(
+            ("--shard",),
+            "I/N, such as 2/8: only every N-th contest, from the I-th on, for one of N machines",
+            parse=optional(Shard.parse),
+        ),
+    ] = None
+    no_artifacts: Annotated[bool, Option(("--no-artifacts",), "Do not keep what backends have built")] = False
+    artifact_limit: Annotated[
+        Size,
+        Option(
+            ("--artifact-limit",),
+            "Size of what is kept, of all cells together; faster cells come first",
+            parse=Size.parse_limit,
+        ),
+    ] = Size(2e9)
+    runs: tuple[Part, ...] = ()
+    """Several runs, each with its own product of models, backends and sizes. They are measured one after the other."""
+
+    def __init__(self, /, **fields: Any) -> None:
+        """Raises UsageError, in one line, for a value that cannot be read, is out of range, or does not fit another."""
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            if isinstance(told := first.get("ctx", {}).get("error"), UsageError):
+                raise told from None
+            flag = next((OPTIONS[name].flags[0] for name in first["loc"] if name in OPTIONS), first["loc"])
+            raise UsageError(f"{flag} {first['input']}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for part in self.parts():
+            part._check()
+        return self
+
+    def _check(self) -> None:
+        """Raise UsageError where two values do not fit together, or a list names nothing."""
+        if self.processes and self.processes < self.builds:
+            raise UsageError(
+                f"--builds {self.builds}: each build needs a process, so raise --processes, or leave it out"
+            )
+        plan = self.load_plan
+        if plan and self.task != INFERENCE:
+            raise UsageError(f"--load {self.load}: only inference is served, and --task is {self.task}")
+        if self.price and not plan:
+            raise UsageError("--price is that of requests under load: add --load server")
+        named: tuple[tuple[str, Sequence[str]], ...] = (
+            ("model", self.models),
+            ("backend", self.backends),
+            ("precision", self.precision),
+        )
+        for kind, names in named:
+            if not names or not all(names):
+                raise UsageError(f"no {kind} named: write --{kind} NAME[,NAME...]")
+        streams = [value for values in self.set.values() for value in values if ends_of_stream(value)]
+        if plan and streams:
+            raise UsageError(f"--load sends requests of one size, and {streams[0]} is several")
+        for key, values in self.set.items():
+            if not values or not all(values):
+                raise UsageError(f"--set {key}= has no value: write --set {key}=VALUE[,VALUE...]")
+
+    @property
+    def load_plan(self) -> LoadPlan | None:
+        """Return what is measured under load, or None."""
+        return LoadPlan.of(self.load, self.slo, self.soak_s, self.min_time_s)
+
+    def parts(self) -> list[Request]:
+        """Return the requests that this one is made of, each with one product."""
+        return [self.model_copy(update={"runs": (), **part.given(self)}) for part in self.runs] or [self]
+
+
+class Part(Frozen):
+    """What one run of several sets itself. The rest comes from the request."""
+
+    models: Names | None = None
+    backends: Names | None = None
+    precision: Annotated[tuple[Precision, ...], BeforeValidator(_known_precisions)] | None = None
+    task: Annotated[str, AfterValidator(_known_task)] | None = None
+    dynamic: Annotated[dict[str, Span], DYNAMIC] | None = None
+    set: dict[str, Names] = Field(default_factory=dict)
+
+    def given(self, request: Request) -> dict[str, object]:
+        """Return the fields that it changes. Its dimensions join those of the request, and win over them."""
+        own = {name: value for name, value in self if value is not None}
+        return own | {"set": request.set | self.set}
+
+
+OPTIONS = {
+    name: next(one for one in field.metadata if isinstance(one, Option))
+    for name, field in Request.model_fields.items()
+    if name != "runs"
+}
+"""The option of each field of a request."""
+
+
+def tasks_of(request: Request) -> tuple[str, ...]:
+    """Return the tasks of a request's cells."""
+    return GENERATION if request.task == GENERATE else (request.task,)
+
+
+def options_of(request: Request) -> Names:
+    """Return, as words of the command line, how cells are measured and judged where that is not by default."""
+    words, written = [], request.model_dump(mode="json")
+    for name, option in OPTIONS.items():
+        value = written[name]
+        if option.in_record_command and getattr(request, name) != Request.model_fields[name].default:
+            text = ",".join(value) if isinstance(value, list) else str(value)
+            words.append(option.flags[0] if value is True else f"{option.flags[0]} {shlex.quote(text)}")
+    return tuple(words)
