@@ -186,9 +186,9 @@ def report(
     if (junit or summary) and len(paths) > 1:
         raise UsageError("--junit and --summary are of one report: give one path")
     for path in paths:
-        found = judged_anew(report_at(path), calls, require)
-        write_for_ci(found, junit, summary)
-        tell(found, path if path.is_dir() else path.parent)
+        judgement = judged_anew(report_at(path), calls, require)
+        write_for_ci(judgement, junit, summary)
+        tell(judgement, path if path.is_dir() else path.parent)
     return 0
 
 
@@ -213,13 +213,13 @@ def compare(
 
     kinds = comparing.parse_fail_on(fail_on)
     share = comparing.parse_share(fail_above)
-    found = comparing.compare(report_at(base), report_at(new), share)
-    write(out, lambda: to_markdown(found))
-    write(html, lambda: comparison_to_page(found))
-    write(junit, lambda: junits.of_comparison(found, kinds))
-    write(summary, lambda: summaries.of_comparison(found))
-    print_markdown(to_markdown(found, folds=not stdout.is_terminal))
-    return REGRESSION if found.failing(kinds) else 0
+    comparison = comparing.compare(report_at(base), report_at(new), share)
+    write(out, lambda: to_markdown(comparison))
+    write(html, lambda: comparison_to_page(comparison))
+    write(junit, lambda: junits.of_comparison(comparison, kinds))
+    write(summary, lambda: summaries.of_comparison(comparison))
+    print_markdown(to_markdown(comparison, folds=not stdout.is_terminal))
+    return REGRESSION if comparison.failing(kinds) else 0
 
 
 @app.command()
@@ -287,9 +287,9 @@ def _bisect(folder: Path, quiet: bool) -> int:
     """Take the steps that are left, say what they come to, and return the exit status."""
     from bakeoff.reports.bisection import conclusion, step_line, steps_table, to_markdown
 
-    def say_step(found: Bisection, step: Step) -> None:
+    def say_step(bisection: Bisection, step: Step) -> None:
         if not quiet:
-            say(step_line(found, step))
+            say(step_line(bisection, step))
 
     take = functools.partial(bisection.measure_step, progress=lambda: LiveTable(stdout, quiet))
     found = bisection.go_on(folder, take, say_step)
@@ -395,16 +395,16 @@ def examine_machine(
     from bakeoff.doctor.terminal import print_diagnosis
 
     with stderr.status("") as status:
-        found = examine.examine(
+        diagnosis = examine.examine(
             config.split(backends) if backends else (),
             config.split(devices) if devices else (),
             lambda text: status.update(Text(text)),
         )
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(diagnosis.model_dump_json(indent=2))
     else:
-        print_diagnosis(found, stdout)
-    return found.exit_status
+        print_diagnosis(diagnosis, stdout)
+    return diagnosis.exit_status
 
 
 @app.command("reproduce")
@@ -416,8 +416,8 @@ def reproduce_cell(
     """Write a script that measures one cell again, and needs nothing but torch and the cell's library."""
     from bakeoff.shipping import reproduce, script_parts
 
-    found = report_at(path)
-    script = reproduce.script_for(found, script_parts.find_record(found, cell))
+    report = report_at(path)
+    script = reproduce.script_for(report, script_parts.find_record(report, cell))
     if out:
         reproduce.write(script, out)
     else:
@@ -441,12 +441,12 @@ def export_artifact(
     return 0
 
 
-def _conclude(found: Report, store: Store, quiet: bool, as_json: bool) -> int:
+def _conclude(report: Report, store: Store, quiet: bool, as_json: bool) -> int:
     """Tell what came out, and return the exit status."""
-    tell(found, store.root, quiet, as_json)
-    if not found.complete:
+    tell(report, store.root, quiet, as_json)
+    if not report.complete:
         return _interrupted(store.root)
-    return runs.exit_status(found)
+    return runs.exit_status(report)
 
 
 def _interrupted(folder: Path) -> int:

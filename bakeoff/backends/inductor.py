@@ -430,8 +430,8 @@ class InductorLog(logging.Handler):
         if record.name == self.SKIPS:
             first_line = message.strip().partition("\n")[0]
             self.cuda_graph_skips.append(first_line.removeprefix("skipping cudagraphs due to ")[:300])
-        elif found := re.fullmatch(r"Using FallbackKernel: (?:torch\.ops\.)?(\S+)", message):
-            self._kept[found[1].removesuffix(".default")] += 1
+        elif match := re.fullmatch(r"Using FallbackKernel: (?:torch\.ops\.)?(\S+)", message):
+            self._kept[match[1].removesuffix(".default")] += 1
 
     def __enter__(self) -> Self:
         hints = logging.getLogger(self.FALLBACKS)

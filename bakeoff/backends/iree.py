@@ -177,7 +177,11 @@ class Program(Compiled):
         self._device = config.device
         self._context = iree.runtime.SystemContext(vm_modules=[loaded], config=config)
         # beside it stand `__init` and the same function with `$async` behind its name, which does not wait
-        name = next(one for one in loaded.function_names if not one.startswith("__") and not one.endswith("$async"))
+        name = next(
+            function_name
+            for function_name in loaded.function_names
+            if not function_name.startswith("__") and not function_name.endswith("$async")
+        )
         self._function = loaded.lookup_function(name)
         self._options = options
         self._arguments: Any = None

@@ -138,7 +138,7 @@ class Loaded(Compiled):
 
     def precision(self) -> Settings:
         details = self._interpreter.get_tensor_details()
-        counted = Counter(str(getattr(one["dtype"], "__name__", one["dtype"])) for one in details)
+        counted = Counter(str(getattr(detail["dtype"], "__name__", detail["dtype"])) for detail in details)
         return {**self._layers, **{f"tensors in {name}": count for name, count in sorted(counted.items())}}
 
     def placement(self) -> Placement | None:
@@ -159,8 +159,8 @@ def placement_of(operators: Iterable[Mapping[str, Any]], outputs: Iterable[int])
     one does.
     """
     makers: dict[int, Mapping[str, Any]] = {}
-    for one in sorted(operators, key=lambda each: each["op_name"] == DELEGATE):
-        makers.update(dict.fromkeys(map(int, one["outputs"]), one))
+    for operator in sorted(operators, key=lambda each: each["op_name"] == DELEGATE):
+        makers.update(dict.fromkeys(map(int, operator["outputs"]), operator))
     ran: dict[int, str] = {}
     wanted = list(map(int, outputs))
     while wanted:

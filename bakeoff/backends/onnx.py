@@ -302,7 +302,7 @@ class Sessions:
         if not may_fall_back:
             # ONNX Runtime adds its CPU provider itself, and naming it contradicts the option
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-            providers = [one for one in providers if one[0] != PROVIDERS["cpu"]]
+            providers = [provider for provider in providers if provider[0] != PROVIDERS["cpu"]]
         if self._asked == onnx_tensorrt_rtx.MODE:
             onnx_tensorrt_rtx.session_options(options, self._context, self._profile("nv"))
         # without `enable_fallback=0` its Python side tries other providers when a session fails
@@ -546,7 +546,9 @@ class Bound(Compiled):
         if key not in self._buffers:
             values = self._session.get_outputs()
             values = values[: len(values) - self._caches]
-            shapes = self._shapes_told_by_a_call(tensors) if self._is_open else [_static_shape(one) for one in values]
+            shapes = (
+                self._shapes_told_by_a_call(tensors) if self._is_open else [_static_shape(value) for value in values]
+            )
             self._buffers[key] = [
                 torch.empty(tuple(shape), dtype=_torch_type(value.type), device=self._device)
                 for value, shape in zip(values, shapes, strict=True)

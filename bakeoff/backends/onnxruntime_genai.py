@@ -138,13 +138,13 @@ class Caches:
         width). After the `held` rows, caches are as `given`, or empty where nothing was given."""
         import torch
 
-        found = [torch.from_numpy(generator.get_output("logits")[:, -1].copy())]
+        outputs = [torch.from_numpy(generator.get_output("logits")[:, -1].copy())]
         names = [f"present.{layer}.{kind}" for layer in range(self.layers) for kind in ("key", "value")]
         for place, name in enumerate(names):
             kept = torch.from_numpy(generator.get_output(name).copy())
             kept[:, :, held:] = given[place][:, :, held:] if given else 0
-            found.append(kept)
-        return tuple(found)
+            outputs.append(kept)
+        return tuple(outputs)
 
 
 class Engine(Compiled):

@@ -205,11 +205,11 @@ def _shapes(inputs: Inputs, axes: OpenAxes) -> dict[int, Any]:
     """Return the shape of each input by its place, with ranges for open axes."""
     import openvino
 
-    found = {}
+    shapes = {}
     for index, tensor in enumerate(inputs.tensors()):
         ends = zip(lowest(axes, index, tensor.shape), highest(axes, index, tensor.shape), strict=True)
-        found[index] = openvino.PartialShape([openvino.Dimension(low, high) for low, high in ends])
-    return found
+        shapes[index] = openvino.PartialShape([openvino.Dimension(low, high) for low, high in ends])
+    return shapes
 
 
 class Request(Compiled):

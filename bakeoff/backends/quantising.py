@@ -474,10 +474,10 @@ def _own_tensors(inputs: Inputs) -> tuple[torch.Tensor, ...]:
         return tuple(tensor.clone() for tensor in inputs.tensors())
 
 
-def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _differ(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     import torch
 
-    return not torch.equal(one, other)
+    return not torch.equal(tensor, other)
 
 
 def require_torchao() -> None:

@@ -36,8 +36,8 @@ _RAISED_IN_CPP = re.compile(r"(?:Exception from|Check '.*' failed at) (\S+):\d+:
 def failure_of(kind: str, message: str) -> Failure:
     """Return why a build failed, by the name of its exception's type and its message."""
     text = visible(message).strip()
-    if found := _ONNX_SUMMARY.search(text):
-        kind, text = found[1], found[2].strip()
+    if match := _ONNX_SUMMARY.search(text):
+        kind, text = match[1], match[2].strip()
     for explain in (_of_operators, _of_a_branch, _of_torchscript, _of_a_compiler, _of_a_lowering):
         if failure := explain(kind, text):
             return failure
@@ -47,8 +47,8 @@ def failure_of(kind: str, message: str) -> Failure:
 
 
 def _of_operators(kind: str, text: str) -> Failure | None:
-    if found := _NO_ONNX_FUNCTION.search(text):
-        operator = _operator(f"{found[1]}.{found[2]}")
+    if match := _NO_ONNX_FUNCTION.search(text):
+        operator = _operator(f"{match[1]}.{match[2]}")
         return Failure(kind="no ONNX function", operator=operator, text=f"ONNX has no function for {operator}")
     if names := [name for listed in _NOT_IN_OPENVINO.findall(text) for name in listed.split(", ")]:
         operators = ", ".join(dict.fromkeys(map(_operator, names)))
@@ -68,16 +68,16 @@ _TORCH_EXPORT: dict[str, Callable[[str], str]] = {
 
 
 def _of_a_branch(kind: str, text: str) -> Failure | None:
-    if not (found := _GUARD.search(text)):
+    if not (match := _GUARD.search(text)):
         return None
     line, place = _source_line(text)
-    told = f"torch.export cannot follow what depends on the values in a tensor: {line or found[1]}"
+    told = f"torch.export cannot follow what depends on the values in a tensor: {line or match[1]}"
     return Failure(kind="data-dependent branch", place=place, text=told)
 
 
 def _of_torchscript(kind: str, text: str) -> Failure | None:
-    found = _TORCHSCRIPT.search(text)
-    return Failure(kind=f"{found[1]} in TorchScript", text=f"in TorchScript: {found[1]}: {found[2]}") if found else None
+    match = _TORCHSCRIPT.search(text)
+    return Failure(kind=f"{match[1]} in TorchScript", text=f"in TorchScript: {match[1]}: {match[2]}") if match else None
 
 
 def _of_a_compiler(kind: str, text: str) -> Failure | None:
@@ -86,9 +86,9 @@ def _of_a_compiler(kind: str, text: str) -> Failure | None:
 
 
 def _of_a_lowering(kind: str, text: str) -> Failure | None:
-    if not (found := _LOWERED.search(text)):
+    if not (match := _LOWERED.search(text)):
         return None
-    operator = _operator(found[1])
+    operator = _operator(match[1])
     return Failure(kind=kind, operator=operator, text=f"{kind}: {operator}: {_first_that_says_something(text)}")
 
 
@@ -99,8 +99,8 @@ def _operator(name: str) -> str:
 
 def _source_line(text: str) -> tuple[str, str]:
     """Return `if x.sum() > 0:` and `mine.py, line 26, in forward` from a traceback in the message, or nothing."""
-    found = _FRAME_BELOW.search(text)
-    return (found[4].strip(), f"{Path(found[1]).name}, line {found[2]}, in {found[3]}") if found else ("", "")
+    match = _FRAME_BELOW.search(text)
+    return (match[4].strip(), f"{Path(match[1]).name}, line {match[2]}, in {match[3]}") if match else ("", "")
 
 
 def _first_that_says_something(text: str) -> str:

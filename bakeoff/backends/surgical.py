@@ -41,13 +41,13 @@ def find_targets(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Mod
             "the model names no targets of surgical compilation: name them with --surgical 'layers.*.rope'"
         )
     named = {name: part for name, part in module.named_modules() if name}
-    found: dict[str, nn.Module] = {}
+    targets: dict[str, nn.Module] = {}
     for pattern in patterns:
         matching = fnmatch.filter(named, pattern)
         if not matching:
             raise unknown("module in --surgical", pattern, named)
-        found |= {name: named[name] for name in matching}
-    return {name: part for name, part in found.items() if not any(name.startswith(f"{outer}.") for outer in found)}
+        targets |= {name: named[name] for name in matching}
+    return {name: part for name, part in targets.items() if not any(name.startswith(f"{outer}.") for outer in targets)}
 
 
 @dataclass

@@ -66,7 +66,9 @@ class Training:
         changing = [*module.buffers(), *(self._parameters.values() if task == TRAIN_STEP else ())]
         self._initial = [(tensor, _set_aside(tensor)) for tensor in changing]
         self._samples = (
-            [sampled(one, MAX_COMPARED_ELEMENTS) for one in self._parameters.values()] if task == TRAIN_STEP else []
+            [sampled(parameter, MAX_COMPARED_ELEMENTS) for parameter in self._parameters.values()]
+            if task == TRAIN_STEP
+            else []
         )
         self.optimiser = self._new_optimiser() if task == TRAIN_STEP else None
 

@@ -134,19 +134,19 @@ class Handwritten(Compiled):
 
 def possible_variants(variants: Sequence[Variant], loads: object, cell: Cell) -> list[Variant]:
     """Return the variants that load as the mode says and that this GPU can run. Raise Unavailable if there are none."""
-    found = [variant for variant in variants if loads in (None, variant["loads"])]
+    possible_variants = [variant for variant in variants if loads in (None, variant["loads"])]
     if cell.device.is_cuda:
         import torch
 
         capability = torch.cuda.get_device_capability(cell.device)
         if capability < MIN_DESCRIPTOR_CAPABILITY:
-            found = [variant for variant in found if variant["loads"] != DESCRIPTOR]
-        if not found:
+            possible_variants = [variant for variant in possible_variants if variant["loads"] != DESCRIPTOR]
+        if not possible_variants:
             raise Unavailable(
                 f"its tensor descriptors need compute capability {_dotted(MIN_DESCRIPTOR_CAPABILITY)}, "
                 f"and {cell.device} has {_dotted(capability)}"
             )
-    return found
+    return possible_variants
 
 
 def choose_variant(

@@ -179,11 +179,13 @@ def _layers_of_tflite(model: bytes) -> Iterator[Layer]:
         operators.DEPTHWISE_CONV_2D: "convolution",
     }
     read = schema.ModelT.InitFromPackedBuf(model, 0)
-    codes = [one.builtinCode for one in read.operatorCodes]
+    codes = [operatorCode.builtinCode for operatorCode in read.operatorCodes]
     for graph in read.subgraphs:
         # weights for products in float32 are widened by an operator of their own
         rounded = {
-            one.outputs[0]: one.inputs[0] for one in graph.operators if codes[one.opcodeIndex] == operators.DEQUANTIZE
+            operator.outputs[0]: operator.inputs[0]
+            for operator in graph.operators
+            if codes[operator.opcodeIndex] == operators.DEQUANTIZE
         }
         for one in graph.operators:
             if (kind := kinds.get(codes[one.opcodeIndex])) is not None:

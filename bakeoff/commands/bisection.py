@@ -95,23 +95,23 @@ def measure_step(
 
     Raises BakeoffError where the good or the bad version does not install, or the model fails with it.
     """
-    found = kept.bisection
-    names = {each: _environment(found.package, each) for each in (found.good, found.bad, version)}
+    bisection = kept.bisection
+    names = {each: _environment(bisection.package, each) for each in (bisection.good, bisection.bad, version)}
     try:
         for each, name in names.items():
-            environments.ensure(name, [f"{found.package}=={each}"])
-        backends = tuple(f"{found.backend}@{name}" for name in names.values())
+            environments.ensure(name, [f"{bisection.package}=={each}"])
+        backends = tuple(f"{bisection.backend}@{name}" for name in names.values())
         request = kept.request.model_copy(update={"backends": backends, "no_artifacts": True})
         with progress() as shown:
             report = _report(request, folder, kept.command, shown)
     except BakeoffError as error:
-        if version == found.bad:
+        if version == bisection.bad:
             raise
         return Step(version=version, call=Call.SKIPPED, reason=first_line(error))
     if not report.complete:
         return None
-    step = judge_step(version, report.records, names[found.good], names[found.bad], names[version])
-    if version == found.bad and step.call is Call.SKIPPED:
+    step = judge_step(version, report.records, names[bisection.good], names[bisection.bad], names[version])
+    if version == bisection.bad and step.call is Call.SKIPPED:
         raise BakeoffError(step.reason)
     return step
 
@@ -137,11 +137,11 @@ def released(package: str) -> list[str]:
     """Return the versions that pip could install, without pre-releases. Raises UsageError where it finds none."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", package]
     done = subprocess.run(pip, capture_output=True, text=True, check=False)
-    found = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
-    if done.returncode or found is None:
+    match = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
+    if done.returncode or match is None:
         reason = reason_of(done.stderr)
         raise UsageError(f"--package {package}: pip finds no versions ({reason}): name them, --versions 1.2,1.3")
-    return [text for text in found[1].split(", ") if "+" not in text]  # `2.13.0+cpu` is a build of 2.13.0
+    return [text for text in match[1].split(", ") if "+" not in text]  # `2.13.0+cpu` is a build of 2.13.0
 
 
 def from_good_to_bad(versions: Iterable[str], good: str, bad: str) -> tuple[str, ...]:

@@ -56,12 +56,12 @@ def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
 
 def _best_modes(backend: Backend) -> str:
     """Return `default, freezing (cpu)`: the modes worth trying, and where if that is not everywhere."""
-    found = []
+    best_modes = []
     for mode in backend.modes:
         if (suits := mode.worth_trying) is not None:
             where = ", ".join(filter(None, [suits.device, "convolutions" if suits.convolutions else ""]))
-            found.append(f"{mode.name} ({where})" if where else mode.name)
-    return ", ".join(found)
+            best_modes.append(f"{mode.name} ({where})" if where else mode.name)
+    return ", ".join(best_modes)
 
 
 def models_table() -> Table:

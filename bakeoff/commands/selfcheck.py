@@ -201,7 +201,7 @@ def to_json(trial: Trial) -> str:
     """Return a trial as one line of JSON, with enough of its bursts to try other statistics on."""
     answers = [answer.model_dump(mode="json") for answer in trial.answers]
     return json.dumps(
-        {"answers": answers, "bursts": [[_condensed(one) for one in each.bursts] for each in trial.records]}
+        {"answers": answers, "bursts": [[_condensed(burst) for burst in each.bursts] for each in trial.records]}
     )
 
 

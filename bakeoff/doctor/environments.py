@@ -43,12 +43,12 @@ def differences(contents: Mapping[str, str]) -> dict[str, tuple[str, str | None]
     return {package: (there, here) for package, (there, here) in both.items() if there != here}
 
 
-def broken(found: Iterable[OtherEnvironment], named: Iterable[str]) -> list[str]:
+def broken(other_environments: Iterable[OtherEnvironment], named: Iterable[str]) -> list[str]:
     """Return a phrase for each library of a named backend that does not import in an environment."""
     asked = set(named)
     return [
-        f"{library.name} in environment {one.name}"
-        for one in found
-        for library in one.libraries
+        f"{library.name} in environment {other_environment.name}"
+        for other_environment in other_environments
+        for library in other_environment.libraries
         if library.imports is False and asked & set(library.backends)
     ]

@@ -24,15 +24,15 @@ STYLES = {
 }
 
 
-def print_diagnosis(found: Diagnosis, console: Console) -> None:
+def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print the trials, the traps, and one line at the end."""
-    console.print(_machine(found.facts), highlight=False)
-    console.print(_trials(found))
-    for finding in found.findings:
+    console.print(_machine(diagnosis.facts), highlight=False)
+    console.print(_trials(diagnosis))
+    for finding in diagnosis.findings:
         console.print(_finding(finding))
-    for environment in found.environments:
+    for environment in diagnosis.environments:
         console.print(_environment(environment))
-    console.print(Text(_conclusion(found)), soft_wrap=True, highlight=False)
+    console.print(Text(_conclusion(diagnosis)), soft_wrap=True, highlight=False)
 
 
 def _machine(facts: Facts) -> Text:
@@ -43,16 +43,16 @@ def _machine(facts: Facts) -> Text:
     return Text(f"Python {facts.python}, torch {facts.torch} ({cuda}), {gpus}{driver}{where}")
 
 
-def _trials(found: Diagnosis) -> Table:
+def _trials(diagnosis: Diagnosis) -> Table:
     table = Table("", "backend", "device", "s", "versions (and what is needed)", box=box.SIMPLE_HEAD, pad_edge=False)
     table.columns[3].justify = "right"
-    for trial in found.trials:
+    for trial in diagnosis.trials:
         table.add_row(
             Text(trial.outcome.upper(), STYLES[trial.outcome]),
             Text(trial.label),
             Text(trial.device),
             Text(f"{trial.seconds:.1f}"),
-            Group(*_told(trial, found.facts)),
+            Group(*_told(trial, diagnosis.facts)),
         )
     return table
 
@@ -82,24 +82,26 @@ def _finding(finding: Finding) -> RenderableType:
     return Group(heading, Padding(more, (0, 0, 0, 2)))
 
 
-def _environment(found: OtherEnvironment) -> RenderableType:
+def _environment(other_environment: OtherEnvironment) -> RenderableType:
     """Return what differs in an environment, and what imports there."""
-    differs = [f"{package} {there} (here {here or 'none'})" for package, (there, here) in found.differs.items()]
-    importing = [f"{library.name} {library.version}" for library in found.libraries if library.imports]
-    more = [Text(found.python), Text(f"{', '.join(importing) or 'nothing'} can be imported")]
-    for library in found.libraries:
+    differs = [
+        f"{package} {there} (here {here or 'none'})" for package, (there, here) in other_environment.differs.items()
+    ]
+    importing = [f"{library.name} {library.version}" for library in other_environment.libraries if library.imports]
+    more = [Text(other_environment.python), Text(f"{', '.join(importing) or 'nothing'} can be imported")]
+    for library in other_environment.libraries:
         if not library.imports:
             reason = f"{library.name} {library.version} cannot be imported: {one_line(library.import_error)}"
             more.append(Text(reason, STYLES[Outcome.FAIL]))
-    heading = Text(f"ENVIRONMENT {found.name}: {', '.join(differs) or 'no package differs'}")
+    heading = Text(f"ENVIRONMENT {other_environment.name}: {', '.join(differs) or 'no package differs'}")
     return Group(heading, Padding(Group(*more), (0, 0, 0, 2)))
 
 
-def _conclusion(found: Diagnosis) -> str:
-    passed = sum(trial.outcome is Outcome.PASS for trial in found.trials)
-    failed = sum(trial.outcome is Outcome.FAIL for trial in found.trials)
-    absent = len(found.trials) - passed - failed
+def _conclusion(diagnosis: Diagnosis) -> str:
+    passed = sum(trial.outcome is Outcome.PASS for trial in diagnosis.trials)
+    failed = sum(trial.outcome is Outcome.FAIL for trial in diagnosis.trials)
+    absent = len(diagnosis.trials) - passed - failed
     counted = f"{passed} passed, {failed} failed, {absent} absent"
-    if found.broken:
-        return f"{counted}. You asked for these, and they do not work: {', '.join(found.broken)}"
+    if diagnosis.broken:
+        return f"{counted}. You asked for these, and they do not work: {', '.join(diagnosis.broken)}"
     return counted

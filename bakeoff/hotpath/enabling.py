@@ -148,11 +148,11 @@ def _parts(model: torch.nn.Module, patterns: Sequence[str] | None) -> list[tuple
     """Return the parts that `patterns` name, without those inside another one."""
     if patterns is None:
         return [("", model)]
-    found: dict[str, torch.nn.Module] = {}
+    parts: dict[str, torch.nn.Module] = {}
     for name, part in model.named_modules():
-        is_inside = any(name.startswith(f"{outer}.") for outer in found)
+        is_inside = any(name.startswith(f"{outer}.") for outer in parts)
         if name and not is_inside and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
-            found[name] = part
-    if not found:
+            parts[name] = part
+    if not parts:
         raise ValueError(f"no part of {type(model).__name__} has a name that matches {', '.join(patterns)}")
-    return list(found.items())
+    return list(parts.items())

@@ -427,15 +427,15 @@ def _controls(
     before: _Records, after: _Records, baselines: Mapping[str, str], fits: _Fits, fail_above: float
 ) -> dict[str, Control]:
     """Return the change of the baseline in every contest in which it was measured in both runs."""
-    found = {}
+    controls = {}
     for cell_id, base in before.items():
         new, label = after.get(cell_id), baselines[base.cell.contest_id]
         if base.cell.label != label or new is None or {base.status, new.status} != {Status.OK}:
             continue
         if change := latency_change(*fits.of(base.cell), label):
             calibration = calibration_change(base.bursts, new.bursts)
-            found[base.cell.contest_id] = Control(label, change, _has_moved(change, fail_above), calibration)
-    return found
+            controls[base.cell.contest_id] = Control(label, change, _has_moved(change, fail_above), calibration)
+    return controls
 
 
 def _has_moved(change: Change, fail_above: float) -> bool:
@@ -446,14 +446,14 @@ def _has_moved(change: Change, fail_above: float) -> bool:
 
 def _differences(base: Record, new: Record) -> tuple[Difference, ...]:
     """Return the switches, settings and placement that differ: they may be the cause of another latency."""
-    found = [
+    differences = [
         *_changed("precision in force", base.precision_in_force, new.precision_in_force),
         *_changed("setting", base.settings, new.settings),
     ]
     if base.placement and new.placement and base.placement.extent is not new.placement.extent:
         extents = base.placement.extent.value, new.placement.extent.value
-        found.append(Difference("placement", *extents, Bearing.SPEED))
-    return tuple(found)
+        differences.append(Difference("placement", *extents, Bearing.SPEED))
+    return tuple(differences)
 
 
 def _changed(kind: str, base: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> list[Difference]:

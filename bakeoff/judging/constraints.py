@@ -130,10 +130,10 @@ _REQUIREMENT = re.compile(r"(\w+)\s*(<=|>=|<|>)\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-
 
 
 def _parse_one(text: str) -> Requirement:
-    found = _REQUIREMENT.fullmatch(text)
-    if found is None:
+    match = _REQUIREMENT.fullmatch(text)
+    if match is None:
         raise UsageError(f"--require '{text}': {FORM}")
-    name, comparison, number, unit = found.groups()
+    name, comparison, number, unit = match.groups()
     if name not in QUANTITIES:
         raise unknown("quantity", name, QUANTITIES, f"--require '{text}'")
     if unit and not QUANTITIES[name].is_bytes:

@@ -81,7 +81,7 @@ def doubts_of_conditions(records: Iterable[Record]) -> list[Doubt]:
     everything = [seen for bursts in measured for seen in _conditions(bursts)]
     if not everything:
         return []
-    found: list[Doubt | None] = [
+    doubts: list[Doubt | None] = [
         _clock_fell(measured, everything),
         _clock_held_down(everything),
         _threads_waited(measured, everything),
@@ -90,7 +90,7 @@ def doubts_of_conditions(records: Iterable[Record]) -> list[Doubt]:
         _speed_drifted(measured),
         _gpu_shared(everything),
     ]
-    return [doubt for doubt in found if doubt]
+    return [doubt for doubt in doubts if doubt]
 
 
 def _waited(seen: Conditions, usual: Usual) -> bool:

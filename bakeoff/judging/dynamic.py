@@ -85,12 +85,12 @@ class DynamicRange:
 
 def dynamic_ranges_of(contests: Sequence[ContestJudgement]) -> list[DynamicRange]:
     """Return the ranges that dynamic builds were made for, each with its contests from the smallest size on."""
-    found: dict[tuple[str, str | None], list[ContestJudgement]] = {}
+    dynamic_ranges: dict[tuple[str, str | None], list[ContestJudgement]] = {}
     for contest in contests:
         cell = next((each.cell for each in contest.cells if each.cell.dynamic), None)
         if cell is not None:
-            found.setdefault((cell.range_id, contest.run_id), []).append(contest)
-    return [_range(members) for members in found.values()]
+            dynamic_ranges.setdefault((cell.range_id, contest.run_id), []).append(contest)
+    return [_range(members) for members in dynamic_ranges.values()]
 
 
 def _range(contests: Sequence[ContestJudgement]) -> DynamicRange:

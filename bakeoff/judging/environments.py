@@ -32,12 +32,12 @@ class Difference:
 def differences(base: Environment, new: Environment) -> list[Difference]:
     """Return every fact that differs, the most important first. A fact that only one of them has differs, too."""
     old_facts, new_facts = _facts(base), _facts(new)
-    found = [
+    differences = [
         Difference(what, _told(old_facts, what), _told(new_facts, what), (old_facts | new_facts)[what][0])
         for what in old_facts | new_facts
         if _told(old_facts, what) != _told(new_facts, what)
     ]
-    return sorted(found, key=lambda difference: list(Bearing).index(difference.bearing))
+    return sorted(differences, key=lambda difference: list(Bearing).index(difference.bearing))
 
 
 def bear_on_speed(base: Environment, new: Environment) -> list[Difference]:

@@ -160,7 +160,9 @@ def steadiest(cells: Sequence[Sequence[Burst]], preferred: int) -> int:
 
     The `preferred` one is taken if its error is at most `MAX_STANDARD_ERROR`, or while no cell has bursts.
     """
-    taken = {place: burst_medians_ms([one for one in bursts if one.samples_ns]) for place, bursts in enumerate(cells)}
+    taken = {
+        place: burst_medians_ms([burst for burst in bursts if burst.samples_ns]) for place, bursts in enumerate(cells)
+    }
     errors = {
         place: float(medians_and_errors(np.log([medians_ms]))[1][0])
         for place, medians_ms in taken.items()
@@ -185,9 +187,9 @@ def shared_logs(fast: Mapping[tuple[int, int], Turn], slow: Mapping[tuple[int, i
     return [math.log(slow[key].ms / fast[key].ms) for key in used]
 
 
-def compares_disturbed_rounds(one: Series, other: Series) -> bool:
+def compares_disturbed_rounds(series: Series, other: Series) -> bool:
     """Return True if two cells are compared in disturbed rounds, because in some process too few others remain."""
-    rounds = [_common_rounds(one[process], other[process]) for process in one.keys() & other.keys()]
+    rounds = [_common_rounds(series[process], other[process]) for process in series.keys() & other.keys()]
     return any(len(calm) < len(shared) and not are_enough(len(calm), len(shared)) for shared, calm in rounds)
 
 

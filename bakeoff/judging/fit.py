@@ -118,12 +118,12 @@ class Fit:
         """Return how far the logarithm of slow / fast may be off to either side, by the rounds of a single process."""
         if self.round_logs(slow, fast):
             return _around_its_median(self.round_logs(slow, fast))
-        found = []
+        rounds = []
         for third in self.latency_ms:
             sides = [_around_its_median(self.round_logs(*pair)) for pair in ((slow, third), (third, fast))]
             if sides[0] and sides[1]:
-                found.append(Interval(low=sides[0].low + sides[1].low, high=sides[0].high + sides[1].high))
-        return min(found, key=lambda interval: interval.high - interval.low, default=None)
+                rounds.append(Interval(low=sides[0].low + sides[1].low, high=sides[0].high + sides[1].high))
+        return min(rounds, key=lambda interval: interval.high - interval.low, default=None)
 
     @cached_property
     def _logs_of_pairs(self) -> Sequence[Sequence[float]]:
@@ -241,18 +241,18 @@ def summarise(bursts: Sequence[Burst]) -> Latency | None:
 
 def speedup(fast: Sequence[Burst], slow: Sequence[Burst]) -> Ratio:
     """Return how many times faster one cell is than another, by these two alone. Raises ValueError if one is empty."""
-    found = fit({"fast": series_of(fast), "slow": series_of(slow)})
-    if len(found.latency_ms) < 2:
+    fitted = fit({"fast": series_of(fast), "slow": series_of(slow)})
+    if len(fitted.latency_ms) < 2:
         raise ValueError("a ratio needs at least one burst on either side")
-    return found.ratio("fast", "slow")
+    return fitted.ratio("fast", "slow")
 
 
-def _with_latency(record: Record, found: Fit) -> Record:
+def _with_latency(record: Record, fit: Fit) -> Record:
     label = record.cell.label
-    if record.latency is None or label not in found.latency_ms:
+    if record.latency is None or label not in fit.latency_ms:
         return record
-    before_ms, median_ms = record.latency.median_ms, found.latency_ms[label]
-    known = {"median_ms": median_ms, "median_ci95_ms": found.latency_ci95_ms(label)}
+    before_ms, median_ms = record.latency.median_ms, fit.latency_ms[label]
+    known = {"median_ms": median_ms, "median_ci95_ms": fit.latency_ci95_ms(label)}
     changes: dict[str, Any] = {"latency": record.latency.model_copy(update=known)}
     if record.roofline and record.roofline.share is not None:
         changes["roofline"] = record.roofline.model_copy(

@@ -18,13 +18,13 @@ from bakeoff.records.schema import DECODE, PREFILL, Interval, Ratio, Record
 
 def with_generations(contests: Sequence[ContestJudgement]) -> list[ContestJudgement]:
     """Return the contests. Those of decode steps know the whole generation, if there is the contest of the prefill."""
-    prefills = {_key(one): one for one in contests if one.cell.task == PREFILL}
-    decodes = [one for one in contests if one.cell.task == DECODE]
+    prefills = {_key(contest): contest for contest in contests if contest.cell.task == PREFILL}
+    decodes = [contest for contest in contests if contest.cell.task == DECODE]
     return [
-        replace(one, generation=generation_of(prefills[_key(one)], one, _peak_bytes(one, decodes)))
-        if one.cell.task == DECODE and _key(one) in prefills
-        else one
-        for one in contests
+        replace(contest, generation=generation_of(prefills[_key(contest)], contest, _peak_bytes(contest, decodes)))
+        if contest.cell.task == DECODE and _key(contest) in prefills
+        else contest
+        for contest in contests
     ]
 
 
@@ -111,13 +111,13 @@ def _setup_s(cell: CellJudgement) -> float:
 
 def _peak_bytes(contest: ContestJudgement, decodes: Sequence[ContestJudgement]) -> dict[int, dict[str, int]]:
     """Return the peak memory of each cell, for every context of the same model that was decoded."""
-    found: dict[int, dict[str, int]] = {}
-    for one in decodes:
-        if _key(one, without_context=True) == _key(contest, without_context=True):
-            context = int(one.cell.dimensions["prompt"]) + int(one.cell.dimensions["new_tokens"])
-            known = {cell.label: peak for cell in one.ranked if (peak := _peak_of(cell.record)) is not None}
-            found.setdefault(context, {}).update(known)
-    return dict(sorted(found.items()))
+    peak_bytes: dict[int, dict[str, int]] = {}
+    for decode in decodes:
+        if _key(decode, without_context=True) == _key(contest, without_context=True):
+            context = int(decode.cell.dimensions["prompt"]) + int(decode.cell.dimensions["new_tokens"])
+            known = {cell.label: peak for cell in decode.ranked if (peak := _peak_of(cell.record)) is not None}
+            peak_bytes.setdefault(context, {}).update(known)
+    return dict(sorted(peak_bytes.items()))
 
 
 def _peak_of(record: Record) -> int | None:

@@ -159,17 +159,17 @@ def judge_load(records: Sequence[Record], price_per_hour: float | None = None) -
         return None
     first = next(iter(loads.values()))
     sound = {record.cell.label for record in records if record.status is Status.OK}
-    found = fit_load({label: load for label, load in loads.items() if label in sound})
-    order = sorted(found.latency_ms, key=lambda label: found.latency_ms[label])
-    leads = [(label, found.ratio(order[0], label)) for label in order[1:]]
+    fitted = fit_load({label: load for label, load in loads.items() if label in sound})
+    order = sorted(fitted.latency_ms, key=lambda label: fitted.latency_ms[label])
+    leads = [(label, fitted.ratio(order[0], label)) for label in order[1:]]
     sharing = [*order[:1], *(label for label, _ in itertools.takewhile(_is_not_faster, leads))]
     behind = [lead for label, lead in leads if label not in sharing]
     cells = [
-        _loaded_cell(label, loads[label], found, 1 if label in sharing else 1 + order.index(label), price_per_hour)
+        _loaded_cell(label, loads[label], fitted, 1 if label in sharing else 1 + order.index(label), price_per_hour)
         for label in order
     ]
     others = [
-        _loaded_cell(label, load, found, None, price_per_hour) for label, load in loads.items() if label not in order
+        _loaded_cell(label, load, fitted, None, price_per_hour) for label, load in loads.items() if label not in order
     ]
     doubts = tuple(doubt for cell in (*cells, *others) for doubt in _doubts_of(cell))
     return LoadJudgement(
@@ -215,11 +215,11 @@ def _is_generators(label: str, doubts: Sequence[LoadDoubt]) -> bool:
     return any(isinstance(doubt, NearCeiling) and doubt.label == label for doubt in doubts)
 
 
-def _loaded_cell(label: str, load: Load, found: Fit, rank: int | None, price_per_hour: float | None) -> LoadedCell:
+def _loaded_cell(label: str, load: Load, fit: Fit, rank: int | None, price_per_hour: float | None) -> LoadedCell:
     value, interval, spec = None, None, load.scenario.spec
-    if label in found.latency_ms:
-        value = spec.value_from_ms(found.latency_ms[label])
-        if fitted := found.latency_ci95_ms(label):
+    if label in fit.latency_ms:
+        value = spec.value_from_ms(fit.latency_ms[label])
+        if fitted := fit.latency_ci95_ms(label):
             low, high = sorted(map(spec.value_from_ms, (fitted.low, fitted.high)))
             interval = Interval(low=low, high=high)
     rate = None if value is None else spec.rate_from(value, load.streams)
@@ -285,25 +285,25 @@ def _points(load: Load) -> tuple[Point, ...]:
 
 
 def _doubts_of(cell: LoadedCell) -> list[LoadDoubt]:
-    found: list[LoadDoubt] = []
+    doubts: list[LoadDoubt] = []
     label, load = cell.label, cell.load
     if cell.value is not None and load.ceiling is not None:
         ours, most = (cell.value, load.ceiling) if load.scenario.spec.is_rate else (load.ceiling, cell.value)
         if ours > NEAR_CEILING * most:
-            found.append(NearCeiling(label, cell.value, load.ceiling))
+            doubts.append(NearCeiling(label, cell.value, load.ceiling))
     soak = cell.soak
     if soak and soak.objective_ms and misses_objective(load):
         lower = _soaked(load, load.lower_soak)
-        found.append(SoakMissed(label, soak.objective_ms, soak.seconds, lower))
+        doubts.append(SoakMissed(label, soak.objective_ms, soak.seconds, lower))
     if soak and soak.drift is not None and abs(soak.drift) > DRIFT:
-        found.append(LatencyDrifted(label, soak.drift))
+        doubts.append(LatencyDrifted(label, soak.drift))
     of_turns = [window for turn in load.turns for window in turn.windows]
     if of_turns and load.scenario.spec.sends_at_rate:
         seconds = float(np.median([window.seconds for window in of_turns]))
         if seconds < LONG_WINDOW_S:
-            found.append(ShortWindows(label, seconds))
+            doubts.append(ShortWindows(label, seconds))
     windows = [*load.soak, *load.lower_soak, *of_turns]
     if failed := sum(window.failed for window in windows):
         example = next((window.failure for window in windows if window.failure), "")
-        found.append(RequestsFailed(label, failed, sum(window.requests for window in windows), example))
-    return found
+        doubts.append(RequestsFailed(label, failed, sum(window.requests for window in windows), example))
+    return doubts

@@ -93,17 +93,17 @@ def machines_of(reports: Mapping[str, Report], prices: Mapping[str, float] | Non
     for name in prices:
         if name not in reports:
             raise unknown("machine", name, reports, "--price NAME=2.5/h")
-    found: dict[str, list[Offer]] = {}
+    machines: dict[str, list[Offer]] = {}
     for name, report in reports.items():
         for contest in judge(report).contests:
             if offer := _offer(name, contest, prices.get(name)):
-                found.setdefault(_title(contest.cell), []).append(offer)
-    several = {title: offers for title, offers in found.items() if len({each.machine for each in offers}) > 1}
+                machines.setdefault(_title(contest.cell), []).append(offer)
+    several = {title: offers for title, offers in machines.items() if len({each.machine for each in offers}) > 1}
     questions = [
         Question(title, tuple(sorted(offers, key=lambda each: each.latency.median_ms)))
         for title, offers in several.items()
     ]
-    return Machines(reports, tuple(questions), tuple(title for title in found if title not in several))
+    return Machines(reports, tuple(questions), tuple(title for title in machines if title not in several))
 
 
 def parse_prices(texts: Iterable[str]) -> dict[str, float]:

@@ -16,10 +16,10 @@ class Price:
     @classmethod
     def parse(cls, text: str, written: str = "", example: str = "2.5/h") -> Self:
         """Read a price such as `2.5/h`. Raises UsageError for another form, with all that is `written` around it."""
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*/\s*h\s*", text, re.ASCII)
-        if not found or not float(found[1]):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*/\s*h\s*", text, re.ASCII)
+        if not match or not float(match[1]):
             raise UsageError(f"--price {written or text}: write what an hour of a machine costs, such as {example}")
-        return cls(float(found[1]))
+        return cls(float(match[1]))
 
     def __str__(self) -> str:
         return f"{self.per_hour:.12g}/h"

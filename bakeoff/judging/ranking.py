@@ -181,11 +181,11 @@ def _least_lead(fast: Series, slow: Series, thirds: Sequence[Series]) -> float:
 
 def _shared_logs(fast: Series, slow: Series) -> list[float]:
     """Return the logarithms of slow / fast in the rounds that both took part in and that were undisturbed for both."""
-    found = []
+    shared_logs = []
     for process in fast.keys() & slow.keys():
         ours, theirs = _undisturbed_ms(fast[process]), _undisturbed_ms(slow[process])
-        found += [math.log(theirs[key] / ours[key]) for key in ours.keys() & theirs.keys()]
-    return found
+        shared_logs += [math.log(theirs[key] / ours[key]) for key in ours.keys() & theirs.keys()]
+    return shared_logs
 
 
 def _undisturbed_ms(turns: Mapping[tuple[int, int], Turn]) -> dict[tuple[int, int], float]:

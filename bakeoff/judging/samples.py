@@ -62,11 +62,11 @@ def distributions_of(records: Sequence[Record]) -> Distributions:
     lowest = min((low for low, _ in ends.values()), default=0.0)
     highest = max((high for _, high in ends.values()), default=0.0)
     is_log = bool(highest > LOG_FROM_RATIO * lowest > 0)
-    found = {
+    distributions = {
         label: _distribution(values, medians_ms.get(label, float(np.median(values))), ends[label], is_log)
         for label, values in samples.items()
     }
-    return Distributions(found, is_log)
+    return Distributions(distributions, is_log)
 
 
 def turns_of(record: Record) -> tuple[tuple[Turn, ...], ...]:

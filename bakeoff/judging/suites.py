@@ -134,10 +134,10 @@ def suite_of(contests: Sequence[ContestJudgement]) -> Suite:
     ranked = [tally.label for tally in tallies if tally.passed and tally.share >= MIN_PASSED_SHARE]
     baseline = Counter(contest.baseline for contest in contests if contest.baseline).most_common(1)
     over = baseline[0][0] if baseline else None
-    common = [one for one in contests if ranked and _all_passed(one, ranked) and one.baseline == over]
+    common = [contest for contest in contests if ranked and _all_passed(contest, ranked) and contest.baseline == over]
     order = sorted(ranked, key=lambda label: _log_latency(label, common))
     wins = _wins(contests)
-    profiled = [one for one in contests if all(_row(one, tally.label) for tally in tallies if tally.passed)]
+    profiled = [contest for contest in contests if all(_row(contest, tally.label) for tally in tallies if tally.passed)]
     rows = [
         SuiteRow(
             label=tally.label,
@@ -181,10 +181,10 @@ class _Tally:
 
 def _tallies(contests: Sequence[ContestJudgement]) -> list[_Tally]:
     """Return the tally of each label that was tried at least once."""
-    found: dict[str, _Tally] = {}
+    tallies: dict[str, _Tally] = {}
     tried: set[str] = set()
     for cell in (cell for contest in contests for cell in contest.cells):
-        tally, status = found.setdefault(cell.label, _Tally(cell.label)), cell.record.status
+        tally, status = tallies.setdefault(cell.label, _Tally(cell.label)), cell.record.status
         tally.cannot_run += status is Status.UNAVAILABLE
         tally.not_reached += status is Status.NOT_REACHED
         tally.asked += status not in NOT_TRIED
@@ -192,7 +192,7 @@ def _tallies(contests: Sequence[ContestJudgement]) -> list[_Tally]:
             tried.add(cell.label)
         if passed(cell):
             tally.passed.append(cell)
-    return [tally for label, tally in found.items() if label in tried]
+    return [tally for label, tally in tallies.items() if label in tried]
 
 
 def _row(contest: ContestJudgement, label: str) -> CellJudgement | None:
@@ -249,9 +249,9 @@ def _peak_bytes(record: Record) -> int | None:
 
 def _profile(label: str, contests: Sequence[ContestJudgement]) -> Profile:
     ratios = [
-        one.fit.latency_ms[label] / one.fit.latency_ms[one.ranked[0].label]
-        for one in contests
-        if _passed_row(one, label)
+        contest.fit.latency_ms[label] / contest.fit.latency_ms[contest.ranked[0].label]
+        for contest in contests
+        if _passed_row(contest, label)
     ]
     return Profile(tuple(sorted(ratios)), len(contests))
 
@@ -312,13 +312,13 @@ def holm(chances: Sequence[float], error: float = FAMILY_ERROR) -> list[bool]:
     return rejected
 
 
-def chance_of_lead(found: Fit, fast: str, slow: str) -> float:
+def chance_of_lead(fit: Fit, fast: str, slow: str) -> float:
     """Return the two-sided p-value of so clear a lead, if there were none.
 
     It is Student's t over processes, or over the rounds of a single one, by the interval of the ratio. The lead counts
     beyond the margin that a verdict asks for with few processes, or without common rounds.
     """
-    ratio = found.ratio(fast, slow)
+    ratio = fit.ratio(fast, slow)
     if ratio.ci95 is None:
         return 1.0
     is_over_processes = ratio.paired and ratio.processes >= FEWEST_PROCESSES
@@ -327,14 +327,14 @@ def chance_of_lead(found: Fit, fast: str, slow: str) -> float:
     if beyond <= 0:
         return 1.0
     half_widths = 2 * beyond / width if (width := math.log(ratio.ci95.high / ratio.ci95.low)) > 0 else math.inf
-    values = ratio.processes if ratio.processes > 1 else len(found.round_logs(slow, fast))
+    values = ratio.processes if ratio.processes > 1 else len(fit.round_logs(slow, fast))
     return student_tail(half_widths, max(values, FEWEST_PROCESSES) - 1)
 
 
-def chance_of_win(found: Fit, best: str, others: Sequence[str]) -> float:
+def chance_of_win(fit: Fit, best: str, others: Sequence[str]) -> float:
     """Return the p-value of the hypothesis that some other cell is as fast: the largest of those of all pairs.
 
     This is an intersection-union test (Berger, Multiparameter hypothesis testing and acceptance sampling, Technometrics
     24, 1982).
     """
-    return max((chance_of_lead(found, best, other) for other in others), default=1.0)
+    return max((chance_of_lead(fit, best, other) for other in others), default=1.0)

@@ -26,12 +26,12 @@ Quantity = Callable[[CellJudgement], Value | None]
 
 def latency(row: CellJudgement) -> Value | None:
     """Return the median latency in ms. None for a cell that failed, although an incorrect one has numbers."""
-    found = row.record.latency
-    if found is None or row.record.status.is_failure:
+    latency = row.record.latency
+    if latency is None or row.record.status.is_failure:
         return None
-    interval = found.median_ci95_ms
-    reached = (interval.low, interval.high) if interval else (found.median_ms, found.median_ms)
-    return Value(found.median_ms, reached)
+    interval = latency.median_ci95_ms
+    reached = (interval.low, interval.high) if interval else (latency.median_ms, latency.median_ms)
+    return Value(latency.median_ms, reached)
 
 
 def speedup(row: CellJudgement) -> Value | None:
@@ -82,19 +82,19 @@ class Sweep:
     @property
     def lines(self) -> dict[str, list[Point]]:
         """Return the points of each label, from the smallest size to the largest."""
-        found: dict[str, list[Point]] = {}
+        lines: dict[str, list[Point]] = {}
         for contest in self.contests:
             for row in contest.cells:
-                found.setdefault(row.label, []).append(Point(_size(contest.cell, self.dimension), row))
-        return found
+                lines.setdefault(row.label, []).append(Point(_size(contest.cell, self.dimension), row))
+        return lines
 
     def failures(self, quantity: Quantity) -> dict[str, list[Point]]:
         """Return for each label the points without that quantity because their cells failed."""
-        found = {
+        failures = {
             label: [point for point in points if point.row.record.status.is_failure and not quantity(point.row)]
             for label, points in self.lines.items()
         }
-        return {label: points for label, points in found.items() if points}
+        return {label: points for label, points in failures.items() if points}
 
     @property
     def has_ratio(self) -> bool:

@@ -25,13 +25,13 @@ def launchers_for(request: Request) -> Launchers:
 
 def facts_of_environments(launchers: Launchers, request: Request) -> dict[str, TorchFacts]:
     """Return what each named environment has. Raises UsageError for one that cannot run a worker."""
-    found = {}
+    facts = {}
     for name, python in request.env.items():
         try:
-            found[name] = ask(launchers.of_environment(name).first, ProbeTorch(), TorchFacts)
+            facts[name] = ask(launchers.of_environment(name).first, ProbeTorch(), TorchFacts)
         except BakeoffError as error:
             raise UsageError(f"--env {name}={python} runs no worker; it needs torch and pydantic: {error}") from None
-    return found
+    return facts
 
 
 def ask(launcher: Launcher, job: Job, answer: type[Answer]) -> Answer:

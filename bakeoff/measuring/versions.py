@@ -15,11 +15,11 @@ COMMON = ("torch", "triton", "numpy", "transformers", "safetensors", "pydantic",
 
 def versions_of(libraries: Iterable[str]) -> dict[str, str]:
     """Return the version of each library that is installed."""
-    found = {}
+    versions = {}
     for library in libraries:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[library] = metadata.version(library)
-    return found
+            versions[library] = metadata.version(library)
+    return versions
 
 
 def all_versions() -> dict[str, str]:

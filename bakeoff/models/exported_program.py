@@ -119,8 +119,8 @@ def _tensors(program: ExportedProgram) -> list[tuple[str, torch.Tensor]]:
     import torch
 
     wanted = set(program.graph_signature.user_inputs)
-    found = [(node.name, node.meta.get("val")) for node in program.graph.nodes if node.op == "placeholder"]
-    return [(name, fake) for name, fake in found if name in wanted and isinstance(fake, torch.Tensor)]
+    tensors = [(node.name, node.meta.get("val")) for node in program.graph.nodes if node.op == "placeholder"]
+    return [(name, fake) for name, fake in tensors if name in wanted and isinstance(fake, torch.Tensor)]
 
 
 def _open_axes(program: ExportedProgram) -> dict[Any, tuple[str, int]]:
@@ -130,15 +130,15 @@ def _open_axes(program: ExportedProgram) -> dict[Any, tuple[str, int]]:
 
     leaves = pytree.tree_leaves(program.example_inputs)
     examples = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    found: dict[Any, tuple[str, int]] = {}
+    open_axes: dict[Any, tuple[str, int]] = {}
     for number, (name, fake) in enumerate(_tensors(program)):
         for axis, size in enumerate(fake.shape):
-            if isinstance(size, int) or not (symbol := size.node.expr).is_Symbol or symbol in found:
+            if isinstance(size, int) or not (symbol := size.node.expr).is_Symbol or symbol in open_axes:
                 continue
-            taken = {known for known, _ in found.values()}
+            taken = {known for known, _ in open_axes.values()}
             default = examples[number].shape[axis] if number < len(examples) else size.node.hint or 4
-            found[symbol] = (axis_name(name, axis, fake.dim(), fake.is_floating_point(), taken), int(default))
-    return found
+            open_axes[symbol] = (axis_name(name, axis, fake.dim(), fake.is_floating_point(), taken), int(default))
+    return open_axes
 
 
 def _size(axis: Any, sizes: dict[Any, int]) -> int:

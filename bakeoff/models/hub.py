@@ -36,10 +36,10 @@ class Commit:
 @functools.cache
 def commit_of(source: str) -> Commit | None:
     """Return the commit that `ORG/NAME` or `ORG/NAME@REVISION` is now, or None if `source` has another form."""
-    found = NAME.fullmatch(source)
-    if found is None:
+    match = NAME.fullmatch(source)
+    if match is None:
         return None
-    repository, revision = found["repository"], found["revision"] or "main"
+    repository, revision = match["repository"], match["revision"] or "main"
     if COMMIT.fullmatch(revision):
         return Commit(repository, revision)
     with _explained(source):

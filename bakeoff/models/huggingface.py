@@ -160,18 +160,18 @@ class HuggingFace(Family):
         return made(config, dtype=dtype or torch.float32)
 
     def _dimensions(self) -> dict[str, Dimension]:
-        found = {"batch": Dimension(4, "examples per call")}
+        dimensions = {"batch": Dimension(4, "examples per call")}
         parts = [self.config, *(part for part in self.config.values() if isinstance(part, dict))]
         if "feat_extract_norm" in self.config:
-            return found | {"samples": Dimension(16_000, "samples of a sound")}
+            return dimensions | {"samples": Dimension(16_000, "samples of a sound")}
         if self.config.get("model_type") not in WITHOUT_TEXT and any("vocab_size" in part for part in parts):
-            found["seq"] = Dimension(min(128, _positions(self.config) or 128), "tokens of a sequence")
+            dimensions["seq"] = Dimension(min(128, _positions(self.config) or 128), "tokens of a sequence")
         takes_text_alone = any(name in self.config for name in IMAGE_TOKENS)
         if not takes_text_alone and any("image_size" in part or "num_channels" in part for part in parts):
-            found["size"] = Dimension(_image_size(parts), "height and width of an image")
-        if len(found) == 1:
+            dimensions["size"] = Dimension(_image_size(parts), "height and width of an image")
+        if len(dimensions) == 1:
             raise UsageError(f"{self.name}: config.json speaks of no text, image or sound: {FACTORY_INSTEAD}")
-        return found
+        return dimensions
 
     def _inputs(self, module: Any, dimensions: Sizes) -> Inputs:
         """Return what the model accepts of tokens, pixels and sound. Images and texts go together in some models."""

@@ -31,15 +31,15 @@ def input_sets_of(arguments: Any, count: int) -> list[Any]:
     """Return `count` sets of arguments, of which the first has the example's own values. Each has its own memory."""
     given = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
     rows = next((tensor.shape[0] for tensor in given if not tensor.is_nested and tensor.dim()), 1)
-    found = []
+    input_sets = []
     for by in range(count):
         copies = copied(given)
         with torch.no_grad():
             change(copies, rows, by)
         by_id = {id(tensor): copy for tensor, copy in zip(given, copies, strict=True)}
         leaves, structure = pytree.tree_flatten(arguments)
-        found.append(pytree.tree_unflatten([by_id.get(id(leaf), leaf) for leaf in leaves], structure))
-    return found
+        input_sets.append(pytree.tree_unflatten([by_id.get(id(leaf), leaf) for leaf in leaves], structure))
+    return input_sets
 
 
 def copied(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

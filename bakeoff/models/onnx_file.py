@@ -148,7 +148,7 @@ def _work(model: onnx.ModelProto) -> tuple[int, int]:
     import onnx
 
     values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
-    shapes = {one.name: [size.dim_value for size in one.type.tensor_type.shape.dim] for one in values}
+    shapes = {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in values}
     shapes |= {one.name: list(one.dims) for one in model.graph.initializer}
     flops = 0
     for node in model.graph.node:

@@ -72,10 +72,10 @@ def make_as_trained(module: torch.nn.Module, sets: Sequence[Inputs], called: tor
                 norm.eval()
 
 
-def _first_rows(one: Inputs, other: Inputs) -> Inputs:
+def _first_rows(inputs: Inputs, other: Inputs) -> Inputs:
     import torch
 
     tensors = iter(
-        [torch.cat((ours[:4], theirs[:4])) for ours, theirs in zip(one.tensors(), other.tensors(), strict=True)]
+        [torch.cat((ours[:4], theirs[:4])) for ours, theirs in zip(inputs.tensors(), other.tensors(), strict=True)]
     )
-    return one.map(lambda _: next(tensors))
+    return inputs.map(lambda _: next(tensors))

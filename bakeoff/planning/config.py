@@ -212,6 +212,6 @@ def _dimensions_table(path: Path, table: Any) -> dict[str, tuple[str, ...]]:
 
 def _texts(path: Path, key: str, value: Any) -> list[str]:
     values = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, str | int) and not isinstance(one, bool) for one in values):
+    if not all(isinstance(value, str | int) and not isinstance(value, bool) for value in values):
         raise UsageError(f"--config {path}: '{key}' takes names or whole numbers, or a list of them, not {value!r}")
-    return [str(one) for one in values]
+    return [str(value) for value in values]

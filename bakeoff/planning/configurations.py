@@ -21,7 +21,7 @@ def expand_backends(
     `best_modes` returns the modes of a backend that are worth trying. A configuration that is named twice is there
     once. Raises UsageError for unknown names and modes.
     """
-    found: dict[tuple[str, str], bool] = {}
+    expand_backends: dict[tuple[str, str], bool] = {}
     for entry in asked:
         name, _, mode = entry.partition("/") if entry != BEST else (ALL, "", BEST)
         by_name = name != ALL
@@ -40,8 +40,8 @@ def expand_backends(
             for one in chosen:
                 # `NAME/all` asks for the backend, not for those of its modes that make no sense here
                 named = by_name and (mode not in (ALL, BEST) or one == known[0])
-                found[backend, one] = found.get((backend, one), False) or named
-    return [(backend, mode, by_name) for (backend, mode), by_name in found.items()]
+                expand_backends[backend, one] = expand_backends.get((backend, one), False) or named
+    return [(backend, mode, by_name) for (backend, mode), by_name in expand_backends.items()]
 
 
 def best_modes(example: Cell, backend: str) -> list[str]:

@@ -109,10 +109,10 @@ class LoadPlan:
 
 def parse_objective(text: str) -> Objective:
     """Return the objective of a text such as `p99_ms<20`. Raises UsageError for another form."""
-    found = re.fullmatch(r"\s*(p\d+)_ms\s*<=?\s*(\d+(?:\.\d+)?)\s*", text, re.ASCII)
-    if not found or found[1] not in PERCENTILES or not float(found[2]):
+    match = re.fullmatch(r"\s*(p\d+)_ms\s*<=?\s*(\d+(?:\.\d+)?)\s*", text, re.ASCII)
+    if not match or match[1] not in PERCENTILES or not float(match[2]):
         raise UsageError(f"--slo {text}: write a percentile and its limit in milliseconds, such as p99_ms<20")
-    return Objective(percentile=found[1], limit_ms=float(found[2]))
+    return Objective(percentile=match[1], limit_ms=float(match[2]))
 
 
 def spell_objective(objective: Objective) -> str:

@@ -120,12 +120,12 @@ def divided(usable: Collection[int], siblings: Mapping[int, int], shares: int) -
 
 def physical_cores(usable: Collection[int], processors: Path = PROCESSORS) -> dict[int, int]:
     """Return the physical core of each of these cores, named by its first thread, where Linux tells it."""
-    found = {}
+    physical_cores = {}
     for core in usable:
         path = processors / f"cpu{core}" / "topology" / "thread_siblings_list"
         if path.exists():
-            found[core] = min(_ranges(path.read_text(encoding="ascii").strip().replace(",", "+")))
-    return found
+            physical_cores[core] = min(_ranges(path.read_text(encoding="ascii").strip().replace(",", "+")))
+    return physical_cores
 
 
 def _cores_in(name: str) -> tuple[int, ...]:
@@ -133,11 +133,11 @@ def _cores_in(name: str) -> tuple[int, ...]:
 
 
 def _ranges(text: str) -> list[int]:
-    found: list[int] = []
+    ranges: list[int] = []
     for part in text.split("+"):
         low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
-    return found
+        ranges += range(int(low), int(high or low) + 1)
+    return ranges
 
 
 def _spell(cores: Collection[int]) -> str:

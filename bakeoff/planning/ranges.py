@@ -61,7 +61,7 @@ def ranges_of(family: Family, asked: Mapping[str, tuple[str, ...]], spans: Mappi
 
     Raises UsageError, in one line, if the model does not take the range, or if a size that was asked for is outside.
     """
-    found: dict[str, Range] = {}
+    ranges: dict[str, Range] = {}
     for name, (low, built_at, high) in spans.items():
         written = f"--dynamic {name}={low}:{high}"
         for size in (low, high):
@@ -75,8 +75,8 @@ def ranges_of(family: Family, asked: Mapping[str, tuple[str, ...]], spans: Mappi
         if outside := [size for size in sizes if not low <= size <= high]:
             raise UsageError(f"{written}: --set {name}={outside[0]} is outside of this range")
         # torch takes 0 and 1 for constants, and two axes of one size for the same
-        taken = {each.built_at for each in found.values()}
+        taken = {each.built_at for each in ranges.values()}
         usual = [sizes[len(sizes) // 2], *reversed(sizes), *range(high, max(low, 2) - 1, -1)]
         best = next((size for size in usual if size > 1 and size not in taken), high)
-        found[name] = Range(low=low, built_at=built_at or best, high=high)
-    return found
+        ranges[name] = Range(low=low, built_at=built_at or best, high=high)
+    return ranges

@@ -20,8 +20,8 @@ class Duration:
     @classmethod
     def parse_budget(cls, text: str) -> Self:
         """Read the value of --budget. Raises UsageError for another form."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text, re.ASCII)
-        seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text, re.ASCII)
+        seconds = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
         if not seconds:
             raise UsageError(f"--budget {text}: write seconds, minutes or hours: 90, 90s, 5m or 1h")
         return cls(seconds)
@@ -43,8 +43,8 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read the value of --shard, such as `2/8`. Raises UsageError for another form."""
-        found = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
-        number, machines = (int(found[1]), int(found[2])) if found else (0, 0)
+        match = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
+        number, machines = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= number <= machines:
             raise UsageError(f"--shard {text}: write I/N with I from 1 to N, such as 2/8")
         return cls(number, machines)
@@ -67,10 +67,10 @@ class Size:
     @classmethod
     def parse_limit(cls, text: str) -> Self:
         """Read the value of --artifact-limit. Raises UsageError for another form."""
-        found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)", text, re.ASCII)
-        if found is None:
+        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)", text, re.ASCII)
+        if match is None:
             raise UsageError(f"--artifact-limit {text}: write a size such as 500MB or 2GB")
-        number, unit = found.groups()
+        number, unit = match.groups()
         if unit and unit not in UNITS:
             raise unknown("unit of bytes", unit, UNITS, f"--artifact-limit {text}")
         return cls(float(number) * UNITS.get(unit, 1))
@@ -82,13 +82,13 @@ class Size:
 
 def parse_interpreters(entries: Sequence[str]) -> dict[str, str]:
     """Read the values of --env: the interpreter of each named environment. Raises UsageError for another form."""
-    found = {}
+    interpreters = {}
     for entry in entries:
         name, equals, python = entry.partition("=")
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name) or not equals or not python:
             raise UsageError(f"--env {entry}: write NAME=PYTHON, such as old=/venvs/old/bin/python")
-        found[name] = python
-    return found
+        interpreters[name] = python
+    return interpreters
 
 
 def spell_interpreters(interpreters: Mapping[str, str]) -> list[str]:

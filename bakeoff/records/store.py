@@ -186,15 +186,15 @@ class Store:
 
         A cell that has not ended has the record that was kept last.
         """
-        found = {cell.record.cell.id: cell.record for contest in self.all_unfinished() for cell in contest.cells}
+        records = {cell.record.cell.id: cell.record for contest in self.all_unfinished() for cell in contest.cells}
         for path in self.root.glob("so_far/*.json"):
-            found |= {each.cell.id: each for each in ContestSoFar.model_validate_json(path.read_text()).records}
+            records |= {each.cell.id: each for each in ContestSoFar.model_validate_json(path.read_text()).records}
         wanted = self.planned if cell_ids is None else cell_ids
         for cell_id in wanted:
             if self.has(cell_id):
                 document = json.loads(self._ended(cell_id).read_text())
-                found[cell_id] = Record.model_validate(upgrade_record(document))
-        return [found[cell_id] for cell_id in wanted if cell_id in found]
+                records[cell_id] = Record.model_validate(upgrade_record(document))
+        return [records[cell_id] for cell_id in wanted if cell_id in records]
 
     def has(self, cell_id: str) -> bool:
         """Return True if the cell has ended."""

@@ -10,14 +10,14 @@ from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import listed
 
 
-def to_markdown(found: Bisection) -> str:
+def to_markdown(bisection: Bisection) -> str:
     """Return what was found, and the table of the steps."""
-    return f"{escape(conclusion(found))}\n\n{steps_table(found)}"
+    return f"{escape(conclusion(bisection))}\n\n{steps_table(bisection)}"
 
 
-def steps_table(found: Bisection) -> str:
+def steps_table(bisection: Bisection) -> str:
     """Return a row for each version that was tried, in their order."""
-    order = sorted(found.steps, key=lambda step: found.versions.index(step.version))
+    order = sorted(bisection.steps, key=lambda step: bisection.versions.index(step.version))
     rows = [
         [
             escape(step.version),
@@ -28,57 +28,65 @@ def steps_table(found: Bisection) -> str:
         ]
         for step in order
     ]
-    headings = [found.package, "", f"time over {found.good}'s", f"{found.bad}'s time over its own", ""]
+    headings = [bisection.package, "", f"time over {bisection.good}'s", f"{bisection.bad}'s time over its own", ""]
     return table(list(map(escape, headings)), rows, "llrrl") + "\n"
 
 
-def step_line(found: Bisection, step: Step) -> str:
+def step_line(bisection: Bisection, step: Step) -> str:
     """Return `onnxruntime 1.30.0: slow, 1.31x [1.28, 1.34] the time of 1.28.0`."""
-    told = step.reason if step.over_good is None else f"{_times(step)} the time of {found.good}"
-    return f"{found.package} {step.version}: {step.call}, {told}"
+    told = step.reason if step.over_good is None else f"{_times(step)} the time of {bisection.good}"
+    return f"{bisection.package} {step.version}: {step.call}, {told}"
 
 
-def conclusion(found: Bisection) -> str:
+def conclusion(bisection: Bisection) -> str:
     """Say which version is the first slow one, or why none is named."""
-    if not found.steps:
+    if not bisection.steps:
         return "Nothing was measured yet."
-    first, suspects = found.steps[0], found.suspects
+    first, suspects = bisection.steps[0], bisection.suspects
     if not suspects:
-        return _no_difference(found, first)
-    if found.next_version is not None:
-        return f"Not finished: the first slow version of {found.package} is one of {listed(suspects, 'or')}."
-    if step := found.first_slow:
-        before = found.versions[found.versions.index(step.version) - 1]
+        return _no_difference(bisection, first)
+    if bisection.next_version is not None:
+        return f"Not finished: the first slow version of {bisection.package} is one of {listed(suspects, 'or')}."
+    if step := bisection.first_slow:
+        before = bisection.versions[bisection.versions.index(step.version) - 1]
         said = (
-            f"{found.package} {step.version} is the first slow version: {found.backend} takes {_times(step)} the time "
-            f"of {found.good}, and {before} is the last fast one."
+            f"{bisection.package} {step.version} is the first slow version: {bisection.backend} takes {_times(step)} "
+            f"the time of {bisection.good}, and {before} is the last fast one."
         )
         if step.below_bad and relation(step.below_bad) is Relation.FASTER:
-            said += f" It is not all: with {found.bad} it takes {sentences.ratio(step.below_bad)} as long again."
+            said += f" It is not all: with {bisection.bad} it takes {sentences.ratio(step.below_bad)} as long again."
         return said
-    return f"The first slow version of {found.package} is one of {listed(suspects, 'or')}. {_what_settles(found)}"
+    return (
+        f"The first slow version of {bisection.package} is one of {listed(suspects, 'or')}. {_what_settles(bisection)}"
+    )
 
 
-def _no_difference(found: Bisection, first: Step) -> str:
+def _no_difference(bisection: Bisection, first: Step) -> str:
     """Say how the ends compare, where the bad one is not surely slower."""
     if first.over_good is None:
-        return f"{found.bad} was not measured."
-    ratio = f"{found.backend} takes {_times(first)} the time with {found.bad}"
+        return f"{bisection.bad} was not measured."
+    ratio = f"{bisection.backend} takes {_times(first)} the time with {bisection.bad}"
     if first.call is Call.UNDECIDED:
-        return f"{found.good} and {found.bad} are not told apart ({ratio}): {_settling(first)}."
+        return f"{bisection.good} and {bisection.bad} are not told apart ({ratio}): {_settling(first)}."
     is_faster = relation(first.over_good) is Relation.SLOWER
-    said = f"{found.bad} is faster than {found.good}" if is_faster else f"{found.good} and {found.bad} do not differ"
+    said = (
+        f"{bisection.bad} is faster than {bisection.good}"
+        if is_faster
+        else f"{bisection.good} and {bisection.bad} do not differ"
+    )
     return f"{said} ({ratio}): there is nothing to find between them."
 
 
-def _what_settles(found: Bisection) -> str:
+def _what_settles(bisection: Bisection) -> str:
     """Say why the suspects could not be told apart, and what would."""
     said = []
-    for step in filter(None, map(found.step_of, found.suspects)):
+    for step in filter(None, map(bisection.step_of, bisection.suspects)):
         if step.call is Call.SKIPPED:
             said.append(f"{step.version} was skipped: {step.reason}.")
         if step.call is Call.UNDECIDED:
-            said.append(f"{step.version} is undecided ({_times(step)} the time of {found.good}): {_settling(step)}.")
+            said.append(
+                f"{step.version} is undecided ({_times(step)} the time of {bisection.good}): {_settling(step)}."
+            )
     return " ".join(said)
 
 

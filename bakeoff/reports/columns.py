@@ -283,11 +283,11 @@ def _kernels(row: CellJudgement) -> str:
 
 
 def _warm_up(row: CellJudgement) -> str:
-    found = row.record.warm_up
-    if found is None:
+    warm_up = row.record.warm_up
+    if warm_up is None:
         return ""
-    state = "steady" if found.steady else "no trend" if found.trendless else "never steady"
-    return f"{number_format.seconds(found.seconds)} s, {state}"
+    state = "steady" if warm_up.steady else "no trend" if warm_up.trendless else "never steady"
+    return f"{number_format.seconds(warm_up.seconds)} s, {state}"
 
 
 def _build() -> list[Column[CellJudgement]]:
@@ -317,10 +317,10 @@ def _build() -> list[Column[CellJudgement]]:
 
 def seconds_of_phases(phases: Sequence[Phase]) -> dict[str, float]:
     """Return the seconds of each phase by its name; a phase can come twice."""
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for phase in phases:
-        found[phase.name] = found.get(phase.name, 0.0) + phase.seconds
-    return found
+        seconds[phase.name] = seconds.get(phase.name, 0.0) + phase.seconds
+    return seconds
 
 
 def _phases(row: CellJudgement) -> str:
@@ -359,14 +359,16 @@ def _accuracy() -> list[Column[CellJudgement]]:
         return row.record.accuracy is not None and not row.record.accuracy.passed
 
     def rule(row: CellJudgement) -> str:
-        found = row.record.accuracy
+        accuracy = row.record.accuracy
         return (
-            "; ".join(part for part in (found.rule, number_format.unheld_changes(row.record)) if part) if found else ""
+            "; ".join(part for part in (accuracy.rule, number_format.unheld_changes(row.record)) if part)
+            if accuracy
+            else ""
         )
 
     def tolerances(row: CellJudgement) -> str | None:
-        found = row.record.accuracy
-        return f"relative {found.rtol:g}, absolute {found.atol:g}" if found else None
+        accuracy = row.record.accuracy
+        return f"relative {accuracy.rtol:g}, absolute {accuracy.atol:g}" if accuracy else None
 
     return [
         Column("relative RMSE", _ACCURACY(lambda it: it.relative_rmse), write=number_format.error, note=rule,
@@ -400,11 +402,11 @@ def _placement() -> list[Column[CellJudgement]]:
         return row.record.placement is not None and row.record.placement.extent is not Extent.FULL
 
     def note(row: CellJudgement) -> str:
-        found = row.record.placement
-        if found is None:
+        placement = row.record.placement
+        if placement is None:
             return ""
-        elsewhere = number_format.first_names([one_line(name, NAME_LIMIT) for name in found.fallbacks])
-        shares = number_format.first_names(number_format.time_shares(found.time_share))
+        elsewhere = number_format.first_names([one_line(name, NAME_LIMIT) for name in placement.fallbacks])
+        shares = number_format.first_names(number_format.time_shares(placement.time_share))
         return "; ".join(part for part in (elsewhere, shares) if part)
 
     return [

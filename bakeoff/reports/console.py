@@ -24,14 +24,14 @@ stdout = Console(markup=False, emoji=False)
 stderr = Console(stderr=True, markup=False, emoji=False)
 
 
-def tell(found: Report, folder: Path, quiet: bool = False, as_json: bool = False) -> None:
+def tell(report: Report, folder: Path, quiet: bool = False, as_json: bool = False) -> None:
     """Write the report into `folder`, say what came out, and say where it is.
 
     The numbers are on disk before anything is said, and the figures are drawn after the verdict was said. The first
     Ctrl-C or SIGTERM does not end the writing.
     """
     with written_to_the_end():
-        _tell(found, folder, quiet, as_json)
+        _tell(report, folder, quiet, as_json)
 
 
 @contextlib.contextmanager
@@ -58,9 +58,9 @@ def written_to_the_end() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _tell(found: Report, folder: Path, quiet: bool, as_json: bool) -> None:
+def _tell(report: Report, folder: Path, quiet: bool, as_json: bool) -> None:
     console = stderr if as_json else stdout
-    judgement = judge(found)
+    judgement = judge(report)
     report_file.write_json(sentences.with_verdicts(judgement), folder)
     try:
         if quiet:
@@ -77,14 +77,14 @@ def _tell(found: Report, folder: Path, quiet: bool, as_json: bool) -> None:
         typer.echo(answer_of(judgement, folder).model_dump_json(indent=2))
 
 
-def write_for_ci(found: Report, junit: Path | None, summary: Path | None) -> None:
+def write_for_ci(report: Report, junit: Path | None, summary: Path | None) -> None:
     """Write the files that were asked for: JUnit's XML, and a summary in Markdown."""
     if not (junit or summary):
         return
     from bakeoff.reports import junit as junits
     from bakeoff.reports import summary as summaries
 
-    judgement = judge(found)
+    judgement = judge(report)
     write(junit, lambda: junits.of_run(judgement))
     write(summary, lambda: summaries.of_run(judgement))
 

@@ -29,30 +29,30 @@ def tables(contest: ContestJudgement) -> list[Table]:
         return []
     outcomes = [_spent_table(contest, contest.calls)] if contest.calls else []
     outcomes += [_outcomes(contest, contest.calls)] if contest.calls and contest.baseline else []
-    found = [_start_table(contest), _cheapest_table(contest), *outcomes, *_break_even_tables(contest)]
-    return [table for table in found if table.rows]
+    tables = [_start_table(contest), _cheapest_table(contest), *outcomes, *_break_even_tables(contest)]
+    return [table for table in tables if table.rows]
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
     """Say which cell is the cheapest from which call on, what nothing dominates, and what energy was counted."""
-    found = [_who_is_cheapest(contest, start) for start in _starts(contest)]
+    sentences = [_who_is_cheapest(contest, start) for start in _starts(contest)]
     if len(contest.contenders) > 1:
-        found.append(_what_nothing_dominates(contest))
+        sentences.append(_what_nothing_dominates(contest))
     sources = {row.record.energy.source for row in contest.cells if row.record.energy}
-    return [*found, *(f"Energy is that of {source}, beyond what it takes idle." for source in sorted(sources))]
+    return [*sentences, *(f"Energy is that of {source}, beyond what it takes idle." for source in sorted(sources))]
 
 
 def plain_verdicts(contest: ContestJudgement) -> list[str]:
     """Return a sentence for each cell and start over the number of calls that the user asked for, if any."""
-    found = []
+    plain_verdicts = []
     for start, outcome in _each_outcome(contest, contest.calls or 0):
         lines = {line.label: line for line in contest.costs.lines(start)}
         spent = ", ".join(
             f"{label} {_spent(lines[label], outcome.calls)}" for label in (outcome.label, outcome.baseline)
         )
         over = f"{outcome.label} over {_number_of_calls(outcome.calls)} from a {start} start"
-        found.append(f"{over}: {outcome_sentence(outcome)}; {spent}")
-    return found
+        plain_verdicts.append(f"{over}: {outcome_sentence(outcome)}; {spent}")
+    return plain_verdicts
 
 
 def doubt_of(leg: Leg) -> str:
@@ -107,13 +107,13 @@ def _cheapest_table(contest: ContestJudgement) -> Table:
     )
 
 
-def _spell_cheapest(found: Cheapest | None) -> str:
-    if found is None:
+def _spell_cheapest(cheapest: Cheapest | None) -> str:
+    if cheapest is None:
         return NONE
-    text = f"{found.line.label}, {number_format.seconds(found.line.total_s(found.calls))} s"
-    if not found.rivals:
+    text = f"{cheapest.line.label}, {number_format.seconds(cheapest.line.total_s(cheapest.calls))} s"
+    if not cheapest.rivals:
         return text
-    rivals = number_format.first_names([line.label for line in found.rivals], shown=3)
+    rivals = number_format.first_names([line.label for line in cheapest.rivals], shown=3)
     return f"{text} (or {rivals}: {NOT_ESTABLISHED})"
 
 
@@ -183,13 +183,13 @@ def _signed_seconds(value_s: float) -> str:
 
 def _break_even_tables(contest: ContestJudgement) -> list[Table]:
     """Return a table for each start: from which call on the cell of a row has paid against that of a column."""
-    found = []
+    tables = []
     for start in _starts(contest):
         labels = [line.label for line in contest.costs.lines(start)]
         rows = [[ours, *(_one_against_another(contest, ours, theirs, start) for theirs in labels)] for ours in labels]
         title = f"Break-even from a {start} start: the call from which a row has paid against a column"
-        found.append(Table(title, ["backend"], labels, rows, is_folded=True))
-    return [table for table in found if len(table.rows) > 1]
+        tables.append(Table(title, ["backend"], labels, rows, is_folded=True))
+    return [table for table in tables if len(table.rows) > 1]
 
 
 def _one_against_another(contest: ContestJudgement, ours: str, theirs: str, start: Start) -> str:
@@ -226,12 +226,12 @@ def _what_nothing_dominates(contest: ContestJudgement) -> str:
     return text
 
 
-def _when_it_pays(found: BreakEven) -> str:
-    if not found.is_established:
+def _when_it_pays(break_even: BreakEven) -> str:
+    if not break_even.is_established:
         return f"when it pays is {NOT_ESTABLISHED}"
-    if found.calls is None:
+    if break_even.calls is None:
         return "never pays"
-    return "ahead from the first call on" if found.calls == 0 else f"pays from call {found.calls:,} on"
+    return "ahead from the first call on" if break_even.calls == 0 else f"pays from call {break_even.calls:,} on"
 
 
 def _number_of_calls(calls: int) -> str:

@@ -67,16 +67,19 @@ def sweep_tables(judgement: Judgement) -> dict[str, str]:
 
 def _transformer_rows(records: Sequence[Record]) -> list[Row]:
     """Return a row for each size and context. Latencies are medians; a speed-up is the ratio of the two beside it."""
-    found: dict[tuple[str, int], dict[tuple[str, bool], Record]] = {}
+    transformer_rows: dict[tuple[str, int], dict[tuple[str, bool], Record]] = {}
     for record in records:
         size = (str(record.cell.dimensions["size"]), int(record.cell.dimensions["context"]))
-        found.setdefault(size, {})[record.cell.task, IS_COMPILED[record.cell.backend]] = record
+        transformer_rows.setdefault(size, {})[record.cell.task, IS_COMPILED[record.cell.backend]] = record
     parameters = {
         str(record.cell.dimensions["size"]): record.settings["parameters"]
         for record in records
         if isinstance(record.settings.get("parameters"), int)
     }
-    return [_transformer_row(size, context, parameters.get(size), cells) for (size, context), cells in found.items()]
+    return [
+        _transformer_row(size, context, parameters.get(size), cells)
+        for (size, context), cells in transformer_rows.items()
+    ]
 
 
 def _transformer_row(size: str, context: int, parameters: object, cells: Mapping[tuple[str, bool], Record]) -> Row:
@@ -116,14 +119,14 @@ def _attention_row(record: Record) -> Row:
 
 def _groups(records: Sequence[Record], model: str, *dimensions: str) -> dict[tuple[tuple[str, ...], str], list[Record]]:
     """Group the records of eager and of Inductor's default mode by these dimensions, and by device and precision."""
-    found: dict[tuple[tuple[str, ...], str], list[Record]] = {}
+    groups: dict[tuple[tuple[str, ...], str], list[Record]] = {}
     for record in records:
         cell = record.cell
         if cell.model == model and cell.mode == "default" and cell.backend in IS_COMPILED:
             where = f"{cell.device.slug}-{cell.precision}"
             values = tuple(str(cell.dimensions.get(name, "")) for name in dimensions)
-            found.setdefault((values, where), []).append(record)
-    return found
+            groups.setdefault((values, where), []).append(record)
+    return groups
 
 
 def _median_ms(record: Record | None) -> float | None:

@@ -17,24 +17,24 @@ REASON_LIMIT = 100
 NOTE = "Beside a latency of the one build: how many times as long a call takes as with a build for that size alone."
 
 
-def title(found: DynamicRange) -> str:
+def title(dynamic_range: DynamicRange) -> str:
     """Return a title such as `transformer (batch 2, dim 256) on cpu, fp32: one build for seq 16 to 128`."""
-    cell = found.contests[0].cell
-    kept = {name: value for name, value in cell.dimensions.items() if name not in found.ranges}
-    spans = " and ".join(f"{name} {each.low} to {each.high}" for name, each in found.ranges.items())
+    cell = dynamic_range.contests[0].cell
+    kept = {name: value for name, value in cell.dimensions.items() if name not in dynamic_range.ranges}
+    spans = " and ".join(f"{name} {each.low} to {each.high}" for name, each in dynamic_range.ranges.items())
     return f"{cell.model_copy(update={'dimensions': kept}).title}: one build for {spans}"
 
 
-def finding(found: DynamicRange) -> str:
+def finding(dynamic_range: DynamicRange) -> str:
     """Say with which backends one build is called slower than builds for each size, and by how much at most."""
-    if not any(build.costs for build in found.builds):
+    if not any(build.costs for build in dynamic_range.builds):
         return "no dynamic build was measured"
-    slower = [f"{build.configuration} ({number_format.ratio(max(costs))}x)" for build in found.builds
+    slower = [f"{build.configuration} ({number_format.ratio(max(costs))}x)" for build in dynamic_range.builds
               if (costs := build.called_costs)]  # fmt: skip
     return f"one build is slower with {listed(slower)}" if slower else "with no backend is one build called slower"
 
 
-def columns_of(found: DynamicRange) -> list[Column[DynamicBuild]]:
+def columns_of(dynamic_range: DynamicRange) -> list[Column[DynamicBuild]]:
     """Return the columns: each size, the time of building, recompilations, and whether the whole range is served."""
     points = [
         Column(
@@ -46,7 +46,7 @@ def columns_of(found: DynamicRange) -> list[Column[DynamicBuild]]:
             interval=partial(_ends, place=place),
             surfaces=Surface.ALL,
         )
-        for place, name in enumerate(found.names)
+        for place, name in enumerate(dynamic_range.names)
     ]
     every = f"built for each of {len(points)}"
     return [

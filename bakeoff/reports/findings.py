@@ -60,12 +60,12 @@ def headlines(contests: Sequence[ContestJudgement], sweeps: Sequence[Sweep]) -> 
 def subjects(contests: Sequence[ContestJudgement]) -> dict[int, str]:
     """Return the title of each contest by its place. What tells it from others of its model stands first."""
     facts = [_facts(contest) for contest in contests]
-    found = {}
+    subjects = {}
     for place, contest in enumerate(contests):
         peers = [facts[other] for other, each in enumerate(contests) if each.cell.model == contest.cell.model]
         apart = [fact for fact in facts[place] if not all(fact in peer for peer in peers)]
-        found[place] = f"{', '.join(apart)}: {contest.title}" if apart else contest.title
-    return found
+        subjects[place] = f"{', '.join(apart)}: {contest.title}" if apart else contest.title
+    return subjects
 
 
 def latency(contest: ContestJudgement) -> str:

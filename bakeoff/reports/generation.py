@@ -61,10 +61,10 @@ def tables(contest: ContestJudgement) -> list[Table]:
     if (generation := contest.generation) is None or not generation.cells:
         return []
     columns = shown_in(Surface.ALL, columns_of(generation), generation.cells)
-    found = [table_of(f"Whole generations: {_sizes(generation)}", columns, generation.cells)]
+    tables = [table_of(f"Whole generations: {_sizes(generation)}", columns, generation.cells)]
     if len(generation.peak_bytes) > 1:
-        found.append(_memory(generation))
-    return found
+        tables.append(_memory(generation))
+    return tables
 
 
 def sentences(contest: ContestJudgement) -> list[str]:
@@ -89,22 +89,22 @@ def sentences(contest: ContestJudgement) -> list[str]:
     ]
 
 
-def _difference(label: str, baseline: str | None, found: Generated) -> str:
+def _difference(label: str, baseline: str | None, generated: Generated) -> str:
     if label == baseline:
         return (
-            f"{label} does not repeat its own tokens: in another process one differs after {found.agreed} of "
-            f"{found.tokens}. Its two best logits were {found.margin:.2g} apart there, and {found.usual_margin:.2g} in "
-            "the median. So no backend can be expected to repeat them."
+            f"{label} does not repeat its own tokens: in another process one differs after {generated.agreed} of "
+            f"{generated.tokens}. Its two best logits were {generated.margin:.2g} apart there, and "
+            f"{generated.usual_margin:.2g} in the median. So no backend can be expected to repeat them."
         )
     return (
-        f"{label} generates another token than eager after {found.agreed} of {found.tokens}: eager's two best logits "
-        f"were {found.margin:.2g} apart there, and {found.usual_margin:.2g} in the median."
+        f"{label} generates another token than eager after {generated.agreed} of {generated.tokens}: eager's two best "
+        f"logits were {generated.margin:.2g} apart there, and {generated.usual_margin:.2g} in the median."
     )
 
 
-def _agreement(found: Generated | None) -> str:
+def _agreement(generated: Generated | None) -> str:
     """Return `31/31`: so many tokens of all before the first that differs."""
-    return f"{found.agreed}/{found.tokens}" if found else NONE
+    return f"{generated.agreed}/{generated.tokens}" if generated else NONE
 
 
 def _sizes(generation: Generation) -> str:

@@ -12,25 +12,25 @@ from bakeoff.reports import number_format
 from bakeoff.reports.number_format import MEBIBYTE
 
 
-def environment_facts(found: Environment) -> dict[str, str]:
+def environment_facts(environment: Environment) -> dict[str, str]:
     """Return what is known of the machine and its software, in the order of reading."""
-    cores = (found.physical_cores, found.logical_cores, found.usable_cores)
-    commit = found.git_commit
+    cores = (environment.physical_cores, environment.logical_cores, environment.usable_cores)
+    commit = environment.git_commit
     facts = {
-        "host": found.hostname,
-        "system": found.os,
-        "container": found.container,
-        "CPU": found.cpu,
+        "host": environment.hostname,
+        "system": environment.os,
+        "container": environment.container,
+        "CPU": environment.cpu,
         "cores (physical / logical / usable)": " / ".join("?" if core is None else str(core) for core in cores),
-        "governor": found.governor,
-        "memory (MiB)": number_format.mebibytes(found.memory_bytes) if found.memory_bytes else None,
-        "torch threads": found.torch_threads,
-        **{f"GPU {gpu.index}": _gpu(gpu) for gpu in found.gpus},
-        "CUDA": found.cuda,
-        "Python": found.python,
-        **dict(sorted(found.versions.items())),
-        "commit": f"{commit}{' with uncommitted changes' if found.git_dirty else ''}" if commit else None,
-        **dict(sorted(found.variables.items())),
+        "governor": environment.governor,
+        "memory (MiB)": number_format.mebibytes(environment.memory_bytes) if environment.memory_bytes else None,
+        "torch threads": environment.torch_threads,
+        **{f"GPU {gpu.index}": _gpu(gpu) for gpu in environment.gpus},
+        "CUDA": environment.cuda,
+        "Python": environment.python,
+        **dict(sorted(environment.versions.items())),
+        "commit": f"{commit}{' with uncommitted changes' if environment.git_dirty else ''}" if commit else None,
+        **dict(sorted(environment.variables.items())),
     }
     return {name: str(value) for name, value in facts.items() if value is not None}
 
@@ -44,36 +44,37 @@ def what_is_missing(report: Report) -> str:
     return f"Incomplete: all {report.planned} cells have numbers, but the run was interrupted before it was through."
 
 
-def name(found: Environment) -> str:
+def name(environment: Environment) -> str:
     """Return `4 x NVIDIA H200`, or the CPU of a machine without GPUs."""
-    counts = Counter(gpu.name for gpu in found.gpus)
+    counts = Counter(gpu.name for gpu in environment.gpus)
     gpus = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
-    return gpus or found.cpu
+    return gpus or environment.cpu
 
 
-def origin(found: Environment, records: Iterable[Record], day: str) -> str:
+def origin(environment: Environment, records: Iterable[Record], day: str) -> str:
     """Return `NVIDIA H200, torch 2.11.0, onnxruntime 1.31.1, 2026-11-21`: where, with what and when it was measured."""
     kept = list(records)
     on_gpu = any(record.cell.device.is_cuda for record in kept)
     versions = {f"{name} {version}": None for record in kept for name, version in record.versions.items()}
-    machine = name(found) if on_gpu else f"{found.cpu} ({found.usable_cores or '?'} cores)"
+    machine = name(environment) if on_gpu else f"{environment.cpu} ({environment.usable_cores or '?'} cores)"
     return ", ".join([machine, *versions, day])
 
 
 def summary(report: Report) -> list[str]:
     """Return which run this is, with which software, and when it was made."""
-    found = report.environment
-    torch = f"torch {found.versions['torch']}" if "torch" in found.versions else ""
-    return [part for part in (report.run_id, torch, f"Python {found.python}", report.created_at) if part]
+    environment = report.environment
+    torch = f"torch {environment.versions['torch']}" if "torch" in environment.versions else ""
+    return [part for part in (report.run_id, torch, f"Python {environment.python}", report.created_at) if part]
 
 
 def devices(report: Report) -> str:
     """Return what the cells of a report ran on: its GPUs, its CPU, or both."""
     on_cuda = {record.cell.device.is_cuda for record in report.records}
-    found = report.environment
-    gpus = ", ".join(dict.fromkeys(gpu.name for gpu in found.gpus)) if True in on_cuda else ""
+    environment = report.environment
+    gpus = ", ".join(dict.fromkeys(gpu.name for gpu in environment.gpus)) if True in on_cuda else ""
     return (
-        " and ".join(one_line(each) for each in (gpus, found.cpu if False in on_cuda else "") if each) or "this machine"
+        " and ".join(one_line(each) for each in (gpus, environment.cpu if False in on_cuda else "") if each)
+        or "this machine"
     )
 
 

@@ -10,21 +10,21 @@ from bakeoff.reports.number_format import NONE
 from bakeoff.reports.words import listed
 
 
-def to_markdown(found: Machines) -> str:
+def to_markdown(machines: Machines) -> str:
     """Return a section for each question that several machines answer, and what each machine is."""
-    sections = [f"# {len(found.reports)} machines"]
-    for question in found.questions:
+    sections = [f"# {len(machines.reports)} machines"]
+    for question in machines.questions:
         sections += [f"## {escape(question.title)}", f"{escape(answer(question))}.", _table(question)]
         sections += [
             escape(f"{name} did not try {listed(labels, 'or')}, so that it may do better than it shows.")
             for name, labels in question.untried.items()
         ]
-    if not found.questions:
+    if not machines.questions:
         sections.append("No model was measured alike on two of them: there is nothing to compare.")
-    if found.asked_once:
-        alone = ", ".join(map(escape, found.asked_once))
+    if machines.asked_once:
+        alone = ", ".join(map(escape, machines.asked_once))
         sections.append(f"On one machine only: {alone}.")
-    rows = [[escape(name), escape(machine.name(report.environment))] for name, report in found.reports.items()]
+    rows = [[escape(name), escape(machine.name(report.environment))] for name, report in machines.reports.items()]
     sections += [
         table(["machine", "hardware"], rows, "ll"),
         "Cells of two machines share no rounds: the fastest is told where intervals do not overlap. Calls/s "

@@ -141,11 +141,18 @@ def _contents(contests: Sequence[ContestJudgement], others: Sequence[str]) -> st
     return f"Contents: {' · '.join(links)}"
 
 
-def _dynamic_range(found: DynamicRange) -> str:
+def _dynamic_range(dynamic_range: DynamicRange) -> str:
     """Return what one build for a range of sizes costs."""
-    told = table_of(shown_in(Surface.MARKDOWN, dynamic.columns_of(found), found.builds), found.builds)
+    told = table_of(
+        shown_in(Surface.MARKDOWN, dynamic.columns_of(dynamic_range), dynamic_range.builds), dynamic_range.builds
+    )
     return "\n\n".join(
-        [f"## {escape(dynamic.title(found))}", f"**{escape(dynamic.finding(found))}.**", told, escape(dynamic.NOTE)]
+        [
+            f"## {escape(dynamic.title(dynamic_range))}",
+            f"**{escape(dynamic.finding(dynamic_range))}.**",
+            told,
+            escape(dynamic.NOTE),
+        ]
     )
 
 

@@ -72,15 +72,15 @@ def mebibytes(value_bytes: int | None) -> str:
     return f"{size:,.0f}" if size >= 9.95 or size == 0 else f"{size:.2g}"
 
 
-def break_even(found: BreakEven | None) -> str:
+def break_even(break_even: BreakEven | None) -> str:
     """Return `302`, `from the start`, `never` or `not established`; `break_even_ends` are the ends of its interval."""
-    if found is None:
+    if break_even is None:
         return NONE
-    if not found.is_established:
+    if not break_even.is_established:
         return NOT_ESTABLISHED
-    if found.calls is None:
+    if break_even.calls is None:
         return "never"
-    return count(found.calls) if found.calls else "from the start"
+    return count(break_even.calls) if break_even.calls else "from the start"
 
 
 def break_even_with_interval(found: BreakEven | None) -> str:
@@ -90,11 +90,11 @@ def break_even_with_interval(found: BreakEven | None) -> str:
     return f"{break_even(found)}{interval}"
 
 
-def break_even_ends(found: BreakEven | None) -> tuple[int, int] | None:
+def break_even_ends(break_even: BreakEven | None) -> tuple[int, int] | None:
     """Return the calls between which the break-even lies; None where none is established, or it never comes."""
-    if found is None or not found.is_established or found.calls is None or not found.high:
+    if break_even is None or not break_even.is_established or break_even.calls is None or not break_even.high:
         return None
-    return found.low or 0, found.high
+    return break_even.low or 0, break_even.high
 
 
 def count(value: int | None) -> str:

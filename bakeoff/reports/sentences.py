@@ -44,7 +44,7 @@ def title(judgement: Judgement) -> str:
 def names(contests: Sequence[ContestJudgement]) -> list[str]:
     """Return a short name for each contest: only what differs between them, or the model if nothing does."""
     parts = [_parts_of_title(contest) for contest in contests]
-    found = []
+    names = []
     for contest, its in zip(contests, parts, strict=True):
         same_model = [other for other in parts if other["model"] == its["model"]]
         told = [
@@ -52,8 +52,8 @@ def names(contests: Sequence[ContestJudgement]) -> list[str]:
             for name, text in its.items()
             if any(other.get(name) != text for other in (same_model if name in contest.cell.dimensions else parts))
         ]
-        found.append(", ".join(filter(None, told)) or contest.cell.model)
-    return found
+        names.append(", ".join(filter(None, told)) or contest.cell.model)
+    return names
 
 
 def _parts_of_title(contest: ContestJudgement) -> dict[str, str]:
@@ -262,9 +262,9 @@ def why(change: CellChange) -> str:
     return text if reason.margin is None else f"{text}, only a change over {percent(reason.margin)} could be told"
 
 
-def difference(found: Difference) -> str:
+def difference(difference: Difference) -> str:
     """Return `setting, threads: 1 -> 2`."""
-    return f"{found.what}: {found.base} -> {found.new}"
+    return f"{difference.what}: {difference.base} -> {difference.new}"
 
 
 def with_verdicts(judgement: Judgement) -> Report:
@@ -273,10 +273,10 @@ def with_verdicts(judgement: Judgement) -> Report:
     return judgement.report.model_copy(update={"verdicts": verdicts})
 
 
-def ratio(found: Ratio) -> str:
+def ratio(ratio: Ratio) -> str:
     """Return `1.85x [1.80, 1.90]`."""
-    interval = f" [{found.ci95.low:.2f}, {found.ci95.high:.2f}]" if found.ci95 else ""
-    return f"{found.value:.2f}x{interval}"
+    interval = f" [{ratio.ci95.low:.2f}, {ratio.ci95.high:.2f}]" if ratio.ci95 else ""
+    return f"{ratio.value:.2f}x{interval}"
 
 
 def sweep_title(sweep: Sweep) -> str:

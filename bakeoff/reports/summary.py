@@ -89,11 +89,11 @@ def _listed(texts: Sequence[str], shown: int, kind: str) -> list[str]:
 
 def _where(report: Report) -> str:
     """Return the machine, and the versions of the libraries that gave a number."""
-    found = report.environment
+    environment = report.environment
     used = {name: version for record in report.records if record.latency for name, version in record.versions.items()}
-    libraries = {"torch": found.versions["torch"]} if "torch" in found.versions else {}
+    libraries = {"torch": environment.versions["torch"]} if "torch" in environment.versions else {}
     told = [f"{name} {version}" for name, version in (libraries | used).items()]
-    return escape(", ".join([machine.name(found), *told]))
+    return escape(", ".join([machine.name(environment), *told]))
 
 
 def _commit(report: Report) -> str:

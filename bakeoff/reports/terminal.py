@@ -241,8 +241,8 @@ def print_report(judgement: Judgement, console: Console) -> None:
         print_wrapped(console, "* ", sentence)
     for suite in judgement.suites:
         print_suite(suite, console)
-    for found in judgement.dynamic_ranges:
-        print_dynamic_range(found, console)
+    for dynamic_range in judgement.dynamic_ranges:
+        print_dynamic_range(dynamic_range, console)
     if absent := sentences.cannot_run_here(judgement):
         console.print(Text(one_line(absent), style="dim"), highlight=False)
     if lacking := machine.what_is_missing(judgement.report):
@@ -324,11 +324,11 @@ def _texts(table: TextTable) -> Table:
 
 def _endings(contest: ContestJudgement) -> dict[tuple[str, str], list[str]]:
     """Return the labels of the cells that failed, by how they ended and why."""
-    found: dict[tuple[str, str], list[str]] = {}
+    endings: dict[tuple[str, str], list[str]] = {}
     for row in contest.cells:
         if row.record.status is not Status.OK and row.record.status not in CANNOT_RUN:
-            found.setdefault((number_format.ending(row.record), row.record.reason), []).append(row.label)
-    return found
+            endings.setdefault((number_format.ending(row.record), row.record.reason), []).append(row.label)
+    return endings
 
 
 _TOLD_BY_A_ROW = (NotRanked, PartlyElsewhere)
@@ -391,19 +391,19 @@ def print_wrapped(console: Console, bullet: str, *parts: str) -> None:
     console.print(grid)
 
 
-def print_dynamic_range(found: DynamicRange, console: Console) -> None:
+def print_dynamic_range(dynamic_range: DynamicRange, console: Console) -> None:
     """Print what one build for a range of sizes costs, and why builds were compiled again or serve no size."""
-    console.print(Text(one_line(dynamic.title(found)), style="bold"), soft_wrap=True)
-    console.print(Text(f"{dynamic.finding(found)}. {dynamic.NOTE}"), highlight=False)
-    columns = shown_in(Surface.TERMINAL, dynamic.columns_of(found), found.builds)
+    console.print(Text(one_line(dynamic.title(dynamic_range)), style="bold"), soft_wrap=True)
+    console.print(Text(f"{dynamic.finding(dynamic_range)}. {dynamic.NOTE}"), highlight=False)
+    columns = shown_in(Surface.TERMINAL, dynamic.columns_of(dynamic_range), dynamic_range.builds)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for column in columns:
         table.add_column(Text(heading_of(column)), justify="left" if column.is_text else "right")
-    for build in found.builds:
+    for build in dynamic_range.builds:
         cells = ((column.text_of(build), column.interval_of(build)) for column in columns)
         table.add_row(*(Text("\n".join(filter(None, texts))) for texts in cells))
     console.print(table)
-    for build in found.builds:
+    for build in dynamic_range.builds:
         for column in columns:
             if note := column.note_of(build):
                 print_wrapped(console, "~ ", f"{build.configuration}, {column.heading} {column.text_of(build)}", note)

@@ -245,24 +245,24 @@ def end_all(contest: Contest, reason: str, store: Store, progress: Progress) -> 
 
 def expected_seconds(contests: Sequence[Contest], time_plan: TimePlan) -> dict[str, float]:
     """Return how long each of these contests is expected to take."""
-    found = {}
+    expected_seconds = {}
     for contest in contests:
         before_s = time_plan.left_s()
         time_plan.ended(contest.id)
-        found[contest.id] = before_s - time_plan.left_s()
-    return found
+        expected_seconds[contest.id] = before_s - time_plan.left_s()
+    return expected_seconds
 
 
 def slower_places(rates: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return, in words, which places do a fixed piece of work slower than the fastest one, and by how much."""
-    found = []
+    slower_places = []
     for work in dict.fromkeys(work for each in rates.values() for work in each):
         fastest = max(rates, key=lambda name: rates[name][work])
         for name, each in rates.items():
             slower = 1 - each[work] / rates[fastest][work]
             if slower > MAX_SLOWER:
-                found.append(f"{name} is slower than {fastest} by {slower:.1%} ({work})")
-    return found
+                slower_places.append(f"{name} is slower than {fastest} by {slower:.1%} ({work})")
+    return slower_places
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ def choose(report: Report, name: str | None) -> Record:
         raise UsageError(f"{report.run_id} has no cell yet: there is nothing to export")
     if name is None and len(contests) > 1:
         raise UsageError(f"{report.run_id} has {len(contests)} contests: name one of {script_parts.some(contests)}")
-    begun = [one for one in contests if name is None or (name and one.startswith(name))]
+    begun = [contest for contest in contests if name is None or (name and contest.startswith(name))]
     if len(begun) != 1:
         return script_parts.find_record(report, str(name))
     contest = contests[begun[0]]
@@ -196,9 +196,9 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
     on_numpy = '(output.astype("uint32") << 16).view("float32")' if has_words else "output"
     if uses_torch:
         where = f'device="{record.cell.device}"'
-        buffers = [f"torch.empty({one.shape}, dtype=torch.{one.type}, {where})" for one in sample.outputs]
+        buffers = [f"torch.empty({output.shape}, dtype=torch.{output.type}, {where})" for output in sample.outputs]
     else:
-        buffers = [f'numpy.empty({one.shape}, "{one.numpy_type}")' for one in sample.outputs]
+        buffers = [f'numpy.empty({output.shape}, "{output.numpy_type}")' for output in sample.outputs]
     return script_parts.render(
         "load.py.jinja",
         {
@@ -214,7 +214,9 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
             "buffers": _list("outputs", buffers),
             "outputs_are_bound": part.binds_outputs or settings["graph"],
             "found": "output.double().cpu().numpy()" if uses_torch else on_numpy,
-            "allowed_errors": _list("allowed_errors", [repr(float(f"{one.allowed:.3g}")) for one in sample.outputs]),
+            "allowed_errors": _list(
+                "allowed_errors", [repr(float(f"{output.allowed:.3g}")) for output in sample.outputs]
+            ),
             "compares_all": sample.compares_all and not has_words,
         },
     )
@@ -223,7 +225,7 @@ def script_for(report: Report, record: Record, runtime: Runtime, sample: Sample,
 def _list(name: str, elements: Sequence[str]) -> str:
     """Return the source of a list, on one line if that is not too long."""
     line = f"{name} = [{', '.join(elements)}]"
-    return line if len(line) <= WIDTH else "\n".join([f"{name} = [", *(f"    {one}," for one in elements), "]"])
+    return line if len(line) <= WIDTH else "\n".join([f"{name} = [", *(f"    {element}," for element in elements), "]"])
 
 
 def requirements(report: Report, record: Record, runtime: Runtime) -> list[str]:

@@ -99,24 +99,24 @@ def with_peaks_of(memory: Memory, build: FirstBuild | None) -> Memory:
 
 def doubts_of_ready(ready: Ready, traits: ModelTraits = NO_TRAITS) -> list[RecordDoubt]:
     """Return what there is to doubt of a cell that is ready to be measured."""
-    found: list[RecordDoubt] = []
+    doubts: list[RecordDoubt] = []
     if ready.caveat:
-        found.append(Caveat(text=ready.caveat))
+        doubts.append(Caveat(text=ready.caveat))
     if ready.accuracy.unchecked:
-        found.append(Unchecked(why=ready.accuracy.unchecked))
+        doubts.append(Unchecked(why=ready.accuracy.unchecked))
     if ready.placement and ready.placement.frozen_choices:
-        found.append(FrozenChoices(places=tuple(ready.placement.frozen_choices)))
+        doubts.append(FrozenChoices(places=tuple(ready.placement.frozen_choices)))
     if traits.depends_on_rounding and ready.reference_type != "float64":
-        found.append(DecidedByRounding(how=traits.depends_on_rounding, computed_in=ready.reference_type))
+        doubts.append(DecidedByRounding(how=traits.depends_on_rounding, computed_in=ready.reference_type))
     elif ready.reference_type != "float64" or ready.reference_in_float32:
-        found.append(
+        doubts.append(
             NarrowReference(
                 computed_in=ready.reference_type,
                 why=ready.why_reference_is_narrower,
                 in_float32=tuple(ready.reference_in_float32),
             )
         )
-    return [*found, doubt] if (doubt := doubt_of(ready.warm_up)) else found
+    return [*doubts, doubt] if (doubt := doubt_of(ready.warm_up)) else doubts
 
 
 def doubts_of_finished(finished: Finished) -> list[Recompiled]:

@@ -70,7 +70,7 @@ def reference(
         cell=cell,
         reference=path.resolve(),
         sample=store.sample(contest.id).resolve(),
-        inputs=store.inputs(contest.id).resolve() if any(one.cell.dynamic for one in contest.cells) else None,
+        inputs=store.inputs(contest.id).resolve() if any(cell.cell.dynamic for cell in contest.cells) else None,
         weights_at=contest.cells[0].weights_at,
     )
     phases = ["start"]

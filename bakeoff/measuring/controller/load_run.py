@@ -243,12 +243,14 @@ class CellUnderLoad:
         ]
         return settled[0], settled[1], statistics.mean(leads or [first]) > math.log(WORTH)
 
-    def _looked_at(self, one: TriedSettings, seed: int) -> TriedSettings:
-        assert one.value is not None
-        value, windows = self._measure(one.settings, one.value, seed, SEARCH_SHARE, is_turn=True)
+    def _looked_at(self, tried_settings: TriedSettings, seed: int) -> TriedSettings:
+        assert tried_settings.value is not None
+        value, windows = self._measure(tried_settings.settings, tried_settings.value, seed, SEARCH_SHARE, is_turn=True)
         light = [window.model_copy(update={"latencies_us": []}) for window in windows]
         reason = "" if value else self._why(windows)
-        return one.model_copy(update={"value": value, "windows": [*one.windows, *light], "reason": reason})
+        return tried_settings.model_copy(
+            update={"value": value, "windows": [*tried_settings.windows, *light], "reason": reason}
+        )
 
     def _lead(self, holder: float | None, other: float | None) -> float:
         """Return how many times less a request costs with the `other` value, in logarithms."""

@@ -96,7 +96,7 @@ def _greedy(logits: Sequence[torch.Tensor], is_first: bool = False) -> Greedy:
     """Return the tokens of (sequences, vocabulary) at each step, or of sets of sequences if `is_first`."""
     import torch
 
-    stacked = torch.cat([one[None] for one in logits], dim=0)  # (steps, sequences, vocabulary)
+    stacked = torch.cat([logit[None] for logit in logits], dim=0)  # (steps, sequences, vocabulary)
     stacked = stacked.flatten(0, 1)[:, None] if is_first else stacked.transpose(0, 1)
     best = stacked.float().topk(2)
     margins = (best.values[..., 0] - best.values[..., 1]).tolist()

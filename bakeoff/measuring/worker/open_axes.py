@@ -52,8 +52,8 @@ def find(cell: Cell, cwd: Path) -> AxesFound:
     return AxesFound(axes=axes, weights_vary=weights_vary)
 
 
-def _differ(one: Made, other: Made) -> bool:
-    return not all(sample.equal(other.weights[name][1]) for name, (_, sample) in one.weights.items())
+def _differ(made: Made, other: Made) -> bool:
+    return not all(sample.equal(other.weights[name][1]) for name, (_, sample) in made.weights.items())
 
 
 Shapes = tuple[tuple[int, ...], ...]

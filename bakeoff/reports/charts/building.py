@@ -81,11 +81,11 @@ def build_s(cell: CellJudgement) -> float:
 
 def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the points that no other is below in both coordinates, from left to right."""
-    found: list[tuple[float, float]] = []
+    stairs: list[tuple[float, float]] = []
     for x, y in sorted(points):
-        if not found or y < found[-1][1]:
-            found.append((x, y))
-    return found
+        if not stairs or y < stairs[-1][1]:
+            stairs.append((x, y))
+    return stairs
 
 
 def _total_s(cell: CellJudgement) -> float:

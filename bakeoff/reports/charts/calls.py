@@ -19,12 +19,12 @@ _SMALLEST_REACH = 0.02
 
 def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
     """Draw the distribution of each cell's calls as a hill, with a line at the latency of the cell."""
-    found = contest.distributions
-    if not found.by_label:
+    distributions = contest.distributions
+    if not distributions.by_label:
         return None
     marks = []
     for place, cell in enumerate(contest.cells):
-        hill = found.by_label.get(cell.label)
+        hill = distributions.by_label.get(cell.label)
         if hill is None:
             marks.append(lost_cell(place, cell, palette))
             continue
@@ -34,13 +34,13 @@ def samples(contest: ContestJudgement, palette: Palette) -> Chart | None:
             f"{cell.label}: {number_format.milliseconds(hill.median_ms)} ms, 99 % of {hill.calls:,} calls from {middle}"
         )
         marks.append(Mark(shapes, tip, palette(cell.label)))
-    ends_ms = [end for hill in found.by_label.values() for end in (hill.low_ms, hill.high_ms)]
+    ends_ms = [end for hill in distributions.by_label.values() for end in (hill.low_ms, hill.high_ms)]
     return Chart(
         name="samples",
         subject=contest.title,
         finding=findings.samples(contest),
         caption="Latencies of single calls in ms, the middle 99 % of them, with a line at the latency of the cell",
-        x=axis_around("latency of a call (ms), middle 99 % of the calls", ends_ms, found.is_log, pad=0.04),
+        x=axis_around("latency of a call (ms), middle 99 % of the calls", ends_ms, distributions.is_log, pad=0.04),
         y=None,
         marks=tuple(marks),
         rows=tuple(map(name, contest.cells)),

@@ -47,6 +47,6 @@ def _mark(place: int, cell: CellChange, palette: Palette) -> Mark:
 
 def _percents(change: Change) -> tuple[float, float, float]:
     """Return the low end, the value and the high end."""
-    found = change.ci95
-    low, high = (found.low, found.high) if found else (change.value, change.value)
+    ci95 = change.ci95
+    low, high = (ci95.low, ci95.high) if ci95 else (change.value, change.value)
     return 100 * (low - 1), 100 * (change.value - 1), 100 * (high - 1)

@@ -131,8 +131,8 @@ def hex_of(colour: Rgb) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in colour)
 
 
-def _contrast(one: Rgb, other: Rgb) -> float:
-    darker, lighter = sorted((luminance(one), luminance(other)))
+def _contrast(rgb: Rgb, other: Rgb) -> float:
+    darker, lighter = sorted((luminance(rgb), luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 

@@ -25,14 +25,14 @@ _FAILED = ("failed", Look(0, LIGHT["soft"], LIGHT["soft"], "x"))
 
 def sweep_charts(sweep: Sweep, palette: Palette) -> list[Chart]:
     fastest, gains = sweep_finding(sweep), sweep_speedup(sweep)
-    found = [
+    sweep_charts = [
         _lines(sweep, palette, latency, "sweep-latency", fastest, "median latency (ms)", LOG_FROM),
         _lines(sweep, palette, speedup, "sweep-speedup", gains, "speed-up over eager (x)", LOG_FROM_RATIO)
         if sweep.has_ratio
         else None,
         _cost_of_one_build(sweep, palette),
     ]
-    return [chart for chart in found if chart]
+    return [chart for chart in sweep_charts if chart]
 
 
 def _cost_of_one_build(sweep: Sweep, palette: Palette) -> Chart | None:
@@ -147,7 +147,11 @@ def _value_axis(title: str, reached: Sequence[float], log_from: float, keep: flo
 def compiled_attention(contests: Iterable[ContestJudgement]) -> list[Chart]:
     """Draw a chart for each variant of attention, with a line for each width."""
     return _worth(
-        [one for one in contests if one.cell.model == "attention" and one.cell.task == "forward_backward"],
+        [
+            contest
+            for contest in contests
+            if contest.cell.model == "attention" and contest.cell.task == "forward_backward"
+        ],
         chart="sweep-seq",
         subject="compiled attention over eager, forward and backward",
         axis="sequence length",
@@ -159,7 +163,7 @@ def compiled_attention(contests: Iterable[ContestJudgement]) -> list[Chart]:
 
 def compiled_language_models(contests: Iterable[ContestJudgement]) -> list[Chart]:
     """Draw a chart for each task, with a line for each context, and for each batch and attention if they differ."""
-    shown = [one for one in contests if one.cell.model == "transformer_lm"]
+    shown = [contest for contest in contests if contest.cell.model == "transformer_lm"]
     shown = [one for one in shown if one.cell.dimensions.get("lengths") == "fixed" and _parameters(one)]
     kinds = {name: {one.cell.dimensions.get(name) for one in shown} for name in ("batch", "attention")}
     told_apart = ["context", *(name for name, values in kinds.items() if len(values) > 1)]
