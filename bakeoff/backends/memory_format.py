@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bakeoff.backends.base import Backend, BuildContext, Compiled, Settings, Wrapped
-from bakeoff.records.errors import Unsupported
+from bakeoff.records.errors import Unsupported, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,10 @@ def converted_module(module: torch.nn.Module) -> torch.nn.Module:
     # what is made in inference mode could not be compiled for ordinary calls
     with torch.inference_mode(False), torch.no_grad():
         tensors = itertools.chain(module.parameters(), module.buffers())
-        duplicate = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors if tensor.dim() != 4})
+        try:
+            duplicate = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors if tensor.dim() != 4})
+        except Exception as error:  # a module may hold anything, such as a lock
+            raise Unsupported(f"Bakeoff cannot copy the model to change its memory: {first_line(error)}") from error
         for tensor in itertools.chain(duplicate.parameters(), duplicate.buffers()):
             if tensor.dim() == 4:
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.base import Inputs, LoadedModel
@@ -109,12 +110,25 @@ def _inner(module: nn.Module, taken: dict[str, None]) -> nn.Module:
 
 
 def _uncompile_methods(part: Any, taken: dict[str, None]) -> None:
-    """Put back methods that were replaced by compiled ones, as by `net.forward = torch.compile(net.forward)`."""
+    """Put back methods that are compiled, as by `net.forward = torch.compile(net.forward)` or by a decorator."""
+    from torch import nn
+
     for name, value in list(vars(part).items()):
-        original = getattr(value, "_torchdynamo_orig_callable", None)
-        if original is not None and callable(value):
+        if (original := _uncompiled(value)) is not None:
             vars(part)[name] = original
             taken["torch.compile"] = None
+    for kind in type(part).__mro__:
+        if kind is nn.Module:
+            break
+        for name, value in vars(kind).items():
+            if name not in vars(part) and (original := _uncompiled(value)) is not None:
+                vars(part)[name] = MethodType(original, part)
+                taken["torch.compile"] = None
+
+
+def _uncompiled(value: Any) -> Any:
+    """Return what a compiled function was made of, or None for anything else."""
+    return getattr(value, "_torchdynamo_orig_callable", None) if callable(value) else None
 
 
 def _has_quantised_weights(part: nn.Module) -> bool:

@@ -59,7 +59,10 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     if traits.settings:
         changes = [f"{each.name} from {each.before} to {each.after}" for each in traits.settings]
         threads = f", with {traits.threads} thread{'s' if traits.threads != 1 else ''} each" if traits.threads else ""
-        yield f"changes global settings: {listed(changes)}. All cells run with them{threads}"
+        yield (
+            f"changes global settings: {listed(changes)}. All cells run with them{threads}, but for what the precision "
+            "of a cell decides"
+        )
     if traits.unexamined:
         yield f"could not be examined wholly: {traits.unexamined}"
 

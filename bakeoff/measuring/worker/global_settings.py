@@ -8,6 +8,9 @@ from bakeoff.records.traits import ModelTraits, Setting
 
 Settings = dict[str, str]
 
+MATMUL_PRECISION = "matmul precision"
+"""The setting that the precision of a cell overrules."""
+
 ON, OFF = "on", "off"
 
 TINY = 1e-310
@@ -20,23 +23,22 @@ def read() -> Settings:
         "threads": str(torch.get_num_threads()),
         "interop threads": str(torch.get_num_interop_threads()),
         "default type": str(torch.get_default_dtype()).removeprefix("torch."),
-        "gradients": _on(torch.is_grad_enabled() or torch.is_inference_mode_enabled()),
         "flush-denormal": _on(_flushes_denormals()),
         "deterministic algorithms": _on(torch.are_deterministic_algorithms_enabled()),
         "cudnn.benchmark": _on(torch.backends.cudnn.benchmark),
         "cudnn.deterministic": _on(torch.backends.cudnn.deterministic),
+        "cuDNN": _on(bool(torch.backends.cudnn.enabled)),
         "oneDNN": _on(bool(torch.backends.mkldnn.enabled)),
-        "matmul precision": torch.get_float32_matmul_precision(),
+        MATMUL_PRECISION: torch.get_float32_matmul_precision(),
     }
 
 
-def changed_since(before: Settings) -> tuple[tuple[Setting, ...], int]:
-    """Return what has changed since `before` was read, and the number of torch's threads now."""
+def changed_since(before: Settings) -> tuple[Setting, ...]:
+    """Return what has changed since `before` was read."""
     now = read()
-    changed = tuple(
+    return tuple(
         Setting(name=name, before=value, after=now[name]) for name, value in before.items() if now[name] != value
     )
-    return changed, torch.get_num_threads()
 
 
 def put_in_force(traits: ModelTraits) -> int:

@@ -126,7 +126,9 @@ def _leaf(tensor: torch.Tensor, whole: bool = True) -> Leaf:
     if nn.parameter.is_lazy(tensor) or tensor.is_meta:
         return "tensor", (about, None, None)
     plain = tensor.detach()
-    if plain.layout is not torch.strided or plain.is_quantized:
+    # a subclass, such as a quantised weight of torchao, does not take each operator
+    is_plain = type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer) and not plain.is_nested
+    if not is_plain or plain.layout is not torch.strided or plain.is_quantized:
         return "tensor", (about, tuple(plain.shape), None)
     if not whole or plain.numel() > MAX_COPIED_ELEMENTS:
         flat = plain.reshape(-1)
@@ -144,14 +146,18 @@ def _is_same(one: Leaf | None, other: Leaf | None) -> bool:
     (about, shape, ours), (about_other, shape_other, theirs) = one[1], other[1]
     if (about, shape) != (about_other, shape_other) or (ours is None) != (theirs is None):
         return False
-    return ours is None or _is_equal(ours, theirs)
+    return ours is None or is_equal(ours, theirs)
 
 
-def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Compare two tensors. Values that are not numbers are equal to themselves."""
+def is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare two tensors of one type. Values that are not numbers are equal to themselves."""
+    if one.shape != other.shape:
+        return False
+    if one.is_floating_point() and one.element_size() == 1:  # float8 cannot be compared on each device
+        return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
     if torch.equal(one, other):
         return True
-    if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
+    if not (one.is_floating_point() or one.is_complex()):
         return False
     return bool(torch.isclose(one, other, rtol=0.0, atol=0.0, equal_nan=True).all())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from bakeoff.measuring.worker.worker_context import explain
 from bakeoff.models.base import Inputs, LoadedModel, of_each_shape
 from bakeoff.records.precision import Precision
 from bakeoff.records.schema import INFERENCE, TRAIN_STEP, Cell, Memory, Status, Work
-from bakeoff.records.traits import NO_TRAITS, ModelTraits
+from bakeoff.records.traits import NO_TRAITS, ModelTraits, Setting
 
 if TYPE_CHECKING:
     import torch
@@ -96,11 +97,9 @@ def compute(
             Exact(None, cell.precision, why_narrower=RANDOM) if traits.is_random else exact_outputs(known, outputs_in)
         )
         if found.outputs is not None and cell.task == INFERENCE:
-            told, is_no_reference = dependence_on_rounding(
-                eager[: as_is.sets], found.outputs[: as_is.sets], cell.precision
-            )
+            told = dependence_on_rounding(eager[: as_is.sets], found.outputs[: as_is.sets], cell.precision)
             traits = traits.model_copy(update={"depends_on_rounding": told})
-            if is_no_reference:
+            if told:
                 found = Exact(None, cell.precision, why_narrower=f"what the model decides depends on rounding: {told}")
         exact = found.outputs
         if exact is None:
@@ -138,20 +137,39 @@ class Known:
     weights_at: WeightsAt = None
     traits: ModelTraits = NO_TRAITS
     probes: tuple[Inputs, ...] = ()  # in the cell's precision, on its device
+    changed_by_loading: tuple[Setting, ...] = ()  # global settings
 
     def load(self) -> LoadedModel:
         """Load the model after freeing the memory of the one before it: a large one does not fit beside another."""
         import torch
 
+        from bakeoff.measuring.worker import global_settings
+
         gc.collect()
         if self.cell.device.is_cuda:
             torch.cuda.empty_cache()
         self.announce("model")
-        model = load(self.cell, self.cwd, self.weights_at)
+        before = global_settings.read()
+        with torch.inference_mode(False):  # as the cells' own processes load it
+            model = load(self.cell, self.cwd, self.weights_at)
+            turned_off = () if torch.is_grad_enabled() else (Setting(name="gradients", before="on", after="off"),)
         os.chdir(self.workspace)
+        self.changed_by_loading = self.changed_by_loading or (*global_settings.changed_since(before), *turned_off)
         precision.apply(self.cell.precision)  # the model's file may have changed it
         self.announce("reference")
         return replace(model, traits=self.traits, inputs=(*model.inputs, *self.probes))
+
+
+COMPILES_ITSELF = "compiles parts of itself with torch.compile when it is called, so that not all of eager is eager"
+
+
+def compiled_something() -> bool:
+    """Return True if Inductor has compiled something in this process, which only the model can have asked for."""
+    if "torch._inductor" not in sys.modules:
+        return False
+    from torch._dynamo.utils import counters
+
+    return any(counters["inductor"].values())
 
 
 @dataclass(frozen=True)
@@ -173,14 +191,16 @@ def as_it_is(known: Known, inputs: Path | None = None, probes: Path | None = Non
     The input sets are kept in the file `inputs`, and those that make the model go another way in the file `probes`.
     This comes first: what fails here is the model itself, whatever it is compiled with.
     """
+    import torch
+
     from bakeoff.backends.calling import flatten_outputs
     from bakeoff.measuring.worker import global_settings
     from bakeoff.measuring.worker.understanding import AlikeCalls, call, copied, decisions_of, understand
     from bakeoff.measuring.worker.value_reads import ReadingWatch
 
     cell = known.cell
-    before = global_settings.read()
     model = known.load()
+    before = global_settings.read()
     module, sets = move_to_device(model, cell)
     if inputs is not None:
         save_inputs(sets, inputs)
@@ -192,10 +212,11 @@ def as_it_is(known: Known, inputs: Path | None = None, probes: Path | None = Non
             understood = understand(module, sets)
             traits, sample = understood.traits, Sample.of(sets[0], understood.answer)
             calls = AlikeCalls(module, traits)
-            with ReadingWatch() as watch:
-                counted = count_work(model, module, tuple(map(calls.given, sets)), cell.precision, training)
+            given = tuple(map(calls.given, sets))
+            with ReadingWatch(tensor for one in given for tensor in one.tensors()) as watch:
+                counted = count_work(model, module, given, cell.precision, training)
                 if model.work is not None or counted[0] is None:
-                    call(module, calls.given(sets[0]))
+                    call(module, given[0])
             deciding = decisions_of(watch, module, sets, calls)
             if not traits.state:
                 known.probes = deciding.probes
@@ -206,9 +227,15 @@ def as_it_is(known: Known, inputs: Path | None = None, probes: Path | None = Non
         greedy = generate(lambda one: flatten_outputs(module(*one.args, **one.kwargs)), sets, cell)
     if cell.task != INFERENCE:
         counted = count_work(model, module, sets, cell.precision, training)
-    changed, threads = global_settings.changed_since(before)
+    changed = {setting.name: setting for setting in (*known.changed_by_loading, *global_settings.changed_since(before))}
+    compiles = (COMPILES_ITSELF,) if compiled_something() else ()
     known.traits = traits.model_copy(
-        update={"settings": changed, "threads": threads, "unwrapped": model.unwrapped, "forms": model.forms}
+        update={
+            "settings": tuple(changed.values()),
+            "threads": torch.get_num_threads(),
+            "unwrapped": model.unwrapped,
+            "forms": (*model.forms, *compiles),
+        }
     )
     if probes is not None and known.probes:
         save_inputs(known.probes, probes)

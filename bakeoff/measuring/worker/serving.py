@@ -73,6 +73,7 @@ def serve(worker: WorkerContext, compiled: Compiled, sets: tuple[Inputs, ...]) -
             compilations += compiled.compilations() - already  # those are of other builds
             continue
         compiled.restore()
+        worker.calls.begin()
         with conditions.beginning_on(command.core):
             sampling.rewarm(compiled, sets, clock)
         watch.begin()

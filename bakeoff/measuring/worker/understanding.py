@@ -18,9 +18,10 @@ import torch
 from torch import nn
 
 from bakeoff.backends.calling import Returned, returned_by_call
-from bakeoff.measuring.worker.module_state import GENERATOR, LENGTH, ModuleState
+from bakeoff.measuring.worker.module_state import GENERATOR, LENGTH, ModuleState, is_equal
 from bakeoff.measuring.worker.value_reads import ReadingWatch
 from bakeoff.models.base import Inputs
+from bakeoff.records.errors import first_line
 from bakeoff.records.precision import Precision
 from bakeoff.records.traits import Decision, ModelTraits
 
@@ -47,7 +48,8 @@ class AlikeCalls:
 
     def __init__(self, module: nn.Module | None, traits: ModelTraits) -> None:
         self.traits = traits
-        self._state = ModuleState(module) if module is not None and traits.state else None
+        keeps_more = bool(traits.state or traits.grows)
+        self._state = ModuleState(module) if module is not None and keeps_more else None
         self._number = 0
 
     @property
@@ -84,8 +86,19 @@ class Understood:
 def understand(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
     """Call the module with eager until its traits are known, and leave it in the state in which it was.
 
-    A model without traits is called twice. How it decides is found by `decisions_of`.
+    A model without traits is called twice. How it decides is found by `decisions_of`. What fails in looking at the
+    module is no fault of the model's: then it is called once, and `unexamined` says why.
     """
+    try:
+        return _understood(module, sets)
+    except Exception as error:
+        answer = owned(call(module, copied(sets[0])))  # raises what the model itself raises
+        traceback.print_exc()
+        told = f"{type(error).__name__}: {first_line(error)}"
+        return Understood(ModelTraits(unexamined=told), answer)
+
+
+def _understood(module: nn.Module, sets: Sequence[Inputs]) -> Understood:
     state = ModuleState(module)
     seed_everything(FIRST_SEED)
     given = copied(sets[0])
@@ -193,6 +206,14 @@ def decisions_of(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs],
     """Return where the watched calls decided by values, and search for inputs that make the model go another way."""
     if not watch.decisions:
         return Deciding()
+    try:
+        return _searched(watch, module, sets, calls)
+    except Exception:  # what was changed in the search may be anything to a model
+        traceback.print_exc()
+        return Deciding(watch.decisions)
+
+
+def _searched(watch: ReadingWatch, module: nn.Module, sets: Sequence[Inputs], calls: AlikeCalls) -> Deciding:
     own = [way for one in sets if (way := _way(module, one, calls)) is not None]
     known, probes = {watched.way for watched in own}, list[Inputs]()
     values = [watched.values for watched in own]
@@ -219,7 +240,7 @@ def _way(module: nn.Module, inputs: Inputs, calls: AlikeCalls) -> ReadingWatch |
     calls.begin()
     given = copied(calls.given(inputs))
     try:
-        with ReadingWatch() as watch:
+        with ReadingWatch(given.tensors()) as watch:
             outputs = call(module, given)
     except Exception:  # a model may raise anything for inputs that make no sense to it
         traceback.print_exc()
@@ -274,31 +295,32 @@ def _changed(of_real: Change, of_whole: Change, tensor: torch.Tensor) -> torch.T
 # --- rounding
 
 
-def dependence_on_rounding(
-    eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision
-) -> tuple[str, bool]:
+def dependence_on_rounding(eager: Sequence[Outputs], exact: Sequence[Outputs], precision: Precision) -> str:
     """Return how float64's answers differ from eager's by more than rounding, or nothing.
 
-    Also return whether float64 is no reference then: its shapes, whole numbers or non-finite values are others.
+    Float64 is no reference then, because eager has shapes, whole numbers or values that rounding has decided. Rounding
+    to 8 or 4 bits may change every value, but no shape.
     """
     for ours, theirs in zip(eager, exact, strict=True):
         for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
-            if told := _of_other_kind(one, other):
-                return f"output {place} {told} in {precision} and in float64", True
+            if told := _of_other_kind(one, other, only_shapes=precision.is_quantised):
+                return f"output {place} {told} in {precision} and in float64"
         if len(ours) != len(theirs):
-            return f"{len(ours)} outputs in {precision}, and {len(theirs)} in float64", True
+            return f"{len(ours)} outputs in {precision}, and {len(theirs)} in float64"
     if precision.is_16_bit or precision.is_quantised or precision.allows_tf32:
-        return "", False  # their own rounding can be as large
+        return ""  # their own rounding can be as large
     for ours, theirs in zip(eager, exact, strict=True):
         for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             if (error := _relative_error(one, other)) > MAX_ROUNDING:
-                return f"output {place} in {precision} is {error:.2g} off what float64 gives", False
-    return "", False
+                return f"output {place} in {precision} is {error:.2g} off what float64 gives"
+    return ""
 
 
-def _of_other_kind(one: torch.Tensor, other: torch.Tensor) -> str:
+def _of_other_kind(one: torch.Tensor, other: torch.Tensor, only_shapes: bool) -> str:
     if one.shape != other.shape:
         return f"has other shapes, {tuple(one.shape)} and {tuple(other.shape)},"
+    if only_shapes:
+        return ""
     if not (one.is_floating_point() or one.is_complex()):
         changed = int((one != other.to(one.dtype)).sum()) if one.numel() else 0
         return f"has {changed} of {one.numel()} whole numbers different" if changed else ""
@@ -366,7 +388,7 @@ def _is_alike(one: torch.Tensor, other: torch.Tensor, roundings: int | None) -> 
         return False
     if one.layout is not torch.strided:
         one, other = one.to_dense(), other.to_dense()
-    if one.is_nested or one.is_quantized or torch.equal(one, other):
+    if one.is_nested or one.is_quantized or is_equal(one, other):
         return True
     if not (one.is_floating_point() or one.is_complex()):
         return False

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import linecache
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,6 +18,8 @@ from typing import Any
 import torch
 from torch.jit._trace import TracerWarning
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakIdKeyDictionary
 
 from bakeoff.records.package import PACKAGE
 from bakeoff.records.traits import Decision
@@ -52,10 +56,15 @@ class _Read:
 
 
 class ReadingWatch(TorchFunctionMode):
-    """Notes the lines of the model that read values in calls inside the block, and the way that the calls take."""
+    """Notes where Python reads values that come from the inputs, in calls inside the block, and the way of these calls.
 
-    def __init__(self) -> None:
+    A value that comes from weights alone is the same in each call, so nothing is decided by it.
+    """
+
+    def __init__(self, inputs: Iterable[torch.Tensor]) -> None:
         super().__init__()
+        self._from_inputs = WeakIdKeyDictionary()
+        self._note(inputs)
         self._reads: dict[Line, _Read] = {}
         self._way = hashlib.sha256()
 
@@ -63,10 +72,16 @@ class ReadingWatch(TorchFunctionMode):
         name = getattr(function, "__name__", str(function))
         self._way.update(name.encode() + b"\n")
         result = function(*args, **(kwargs or {}))
-        if name in READS and (frame := _models_frame(sys._getframe(1))):
-            read = self._reads.setdefault((frame.f_code.co_filename, frame.f_lineno), _Read(frame.f_code.co_name))
-            read.values.append(str(result) if isinstance(result, bool | int | float) else "")
+        if any(leaf in self._from_inputs for leaf in _tensors_in((args, kwargs))):
+            self._note(_tensors_in(result))
+            if name in READS and (frame := _models_frame(sys._getframe(1))):
+                read = self._reads.setdefault((frame.f_code.co_filename, frame.f_lineno), _Read(frame.f_code.co_name))
+                read.values.append(str(result) if isinstance(result, bool | int | float) else "")
         return result
+
+    def _note(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            self._from_inputs[tensor] = True
 
     @property
     def way(self) -> str:
@@ -79,10 +94,36 @@ class ReadingWatch(TorchFunctionMode):
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
+        """Return the lines that read values. A line that only checks them, or drops them, decides nothing."""
         return tuple(
             Decision(file=file, line=line, function=read.function, code=linecache.getline(file, line).strip())
             for (file, line), read in self._reads.items()
+            if not _decides_nothing(file, line)
         )
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _decides_nothing(file: str, line: int) -> bool:
+    """Return True for an assertion, an `if` that only raises, and a statement such as `print(x.max().item())`."""
+    statements = [node for node in _statements(file) if node.lineno <= line <= (node.end_lineno or node.lineno)]
+    if not statements:
+        return False
+    innermost = max(statements, key=lambda node: (node.lineno, -(node.end_lineno or node.lineno)))
+    if isinstance(innermost, ast.If):
+        return not innermost.orelse and all(isinstance(node, ast.Raise) for node in innermost.body)
+    return isinstance(innermost, ast.Assert | ast.Expr | ast.Raise)
+
+
+@lru_cache
+def _statements(file: str) -> tuple[ast.stmt, ...]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ()
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.stmt))
 
 
 class FrozenChoices:
