@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 BLOCK = 64
-"""How many rows one block has at most. On an H100, 128 were neither faster nor slower."""
+"""Maximum number of rows of one block. On an H100, 128 were neither faster nor slower."""
 
 LEAST_BLOCK = 16
 """Rows that only divide into smaller blocks stay together, so that there are not too many blocks."""

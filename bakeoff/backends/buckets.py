@@ -1,7 +1,7 @@
 """Buckets: inputs of several sizes are padded with zeros to the next power of two, so that a compiler sees few shapes.
 
-Some models bear padding, such as causal ones and those with an attention mask. Of others the harness finds that the
-outputs are wrong.
+Some models tolerate padding, such as causal ones and those with an attention mask. For others, the check of outputs
+fails.
 """
 
 from __future__ import annotations

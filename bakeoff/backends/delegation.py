@@ -1,4 +1,4 @@
-"""Where a graph runs whose engine hands parts of it to a delegate, such as XNNPACK, and keeps the others."""
+"""Placement of graphs whose engine hands some operators to a delegate, such as XNNPACK, and runs the others."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PROVIDER = "NvTensorRTRTXExecutionProvider"
 PACKAGE = "onnxruntime-ep-nv-tensorrt-rtx-cu13"
 
 SYSTEM = Path("/sys")
-"""Where ONNX Runtime looks for GPUs: in class/drm, and if that is empty in bus/pci/devices."""
+"""ONNX Runtime looks for GPUs here: in class/drm, and if that is empty in bus/pci/devices."""
 
 NVIDIA = "0x10de"
 

@@ -48,7 +48,7 @@ from bakeoff.records.store import Store
 
 FIRST, AGAIN = "eager", "eager-again"
 PLANTED = (1.0, 1.03, 1.05)
-"""How many times slower the second copy is made. 1.0 must be called equal, and the others must be found."""
+"""Factors by which the second copy is slowed down. 1.0 must be called equal, and the others must be found."""
 
 USUAL_CALLS = 100
 USUAL_MARGIN = 0.02

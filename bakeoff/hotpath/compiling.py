@@ -42,7 +42,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a compilation ended. The reason says why it failed, and is empty where it did not."""
+    """The end of a compilation. The reason says why it failed, and is empty if it succeeded."""
 
     reason: str
     measured: Measured = NOTHING_MEASURED

@@ -1,4 +1,4 @@
-"""Which paths a program takes again and again. This is pure Python; the program says what it executes."""
+"""Detects the paths that a program takes again and again. It is pure Python; the program reports what it executes."""
 
 from __future__ import annotations
 

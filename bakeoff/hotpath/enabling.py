@@ -52,7 +52,7 @@ def enable_hot_path_detection(
 
 @dataclass(frozen=True)
 class PathReport:
-    """Where one kind of call of one module stands. None stands for what is not known; latencies are of one call."""
+    """The state of one kind of call of one module. Unknown values are None; latencies are of one call."""
 
     module: str
     stage: str

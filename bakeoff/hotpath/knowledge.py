@@ -41,7 +41,7 @@ NOTHING_MEASURED = Measured()
 
 @dataclass(frozen=True)
 class Learned:
-    """How one path ended on this machine."""
+    """What was learned about one path on this machine."""
 
     verdict: str  # "compiled", "eager" (which is faster), "failed", or "ready": compiled, and not yet tried
     reason: str

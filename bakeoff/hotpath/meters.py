@@ -1,4 +1,4 @@
-"""How long calls take, without waiting for the device. Imports torch."""
+"""Measures how long calls take, without waiting for the device. This file imports torch."""
 
 from __future__ import annotations
 

@@ -80,10 +80,10 @@ class FollowedModule:
         return next((tensor.device.type for tensor in self.module.parameters()), "cpu")
 
     def is_set_apart(self) -> bool:
-        """Return True in a state that a call does not show, and that compiled code knows nothing of.
+        """Return True if autocast, capture into a CUDA graph or saved-tensor hooks are active.
 
-        This is autocast, or a capture into a CUDA graph, where the call happens later and cannot be timed. Hooks for
-        saved tensors are the third: checkpointing makes the forward again, and it must save the same both times.
+        Compiled code does not take them into account. A captured call happens later and cannot be timed. With hooks for
+        saved tensors, checkpointing runs the forward again, and it must save the same both times.
         """
         return (
             torch.is_autocast_enabled(self._device_type)

@@ -34,7 +34,7 @@ class Effect(IntEnum):
 
 
 class Certainty(StrEnum):
-    """How sure the answer of a contest is."""
+    """The certainty of a contest's answer."""
 
     SURE = "sure"
     DOUBTED = "doubted"  # there is a winner, but a doubt could change who it is

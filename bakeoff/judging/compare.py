@@ -284,7 +284,7 @@ class _Fits:
 
 @dataclass(frozen=True)
 class _Rules:
-    """How large a change must be to be called one."""
+    """The thresholds above which a difference counts as a change."""
 
     fail_above: float
     other_machine: bool

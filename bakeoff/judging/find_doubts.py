@@ -180,7 +180,7 @@ def _of_conditions(ranking: Ranking) -> list[Doubt]:
 
 
 MIN_SPREAD = 0.05
-"""A smaller difference is none: some processes come in two kinds, 4 % apart, and chance may sort a few by build."""
+"""A smaller difference is ignored. Some processes come in two kinds, 4 % apart, and chance may sort a few by build."""
 
 MAX_CHANCE = 0.01
 """Builds differ if processes alone would spread them so far with at most this probability."""

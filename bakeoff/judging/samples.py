@@ -27,7 +27,7 @@ MAX_TURNS = 60
 
 @dataclass(frozen=True)
 class Distribution:
-    """How the calls of one cell are distributed: `heights` of at most 1 over latencies, none if all calls are equal."""
+    """The distribution of one cell's calls: `heights` of at most 1 over latencies, empty if all calls are equal."""
 
     calls: int
     median_ms: float  # the cell's fitted latency, which every output shows

@@ -32,7 +32,7 @@ NOT_TRIED = (Status.UNAVAILABLE, Status.NOT_REACHED)
 """What ended like this says nothing about the backend: it is not counted as asked."""
 
 TAUS = (1.02, 1.1, 1.25, 1.5, 2.0)
-"""Where the performance profile is tabulated. The first is the margin within which two cells tie."""
+"""The factors at which the performance profile is tabulated. The first is the margin within which two cells tie."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def passed(cell: CellJudgement) -> bool:
 
 @dataclass
 class _Tally:
-    """How the cells of one label ended."""
+    """Counts how the cells of one label ended."""
 
     label: str
     passed: list[CellJudgement] = field(default_factory=list)

@@ -156,7 +156,7 @@ def measurement_of(
 def shared_imports(families: Sequence[Family]) -> list[str]:
     """Return the modules that fork servers may import for models of these families.
 
-    There are none where some family imports nothing: no cell may begin with what belongs to another.
+    There are none if some family imports nothing, because no cell may begin with the imports of another.
     """
     if not all(family.imports for family in families):
         return []

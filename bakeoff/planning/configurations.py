@@ -1,4 +1,4 @@
-"""Which modes of which backends `--backends` stands for."""
+"""Expands `--backends` into the modes of backends that it stands for."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class SamplingPlan:
     ) -> SamplingPlan:
         """Return a plan that samples each cell for at least `seconds` over all its processes, and 100 calls over three.
 
-        Who asks for a number of processes gets so many of every cell. Without that, surely beaten cells leave early.
+        `--processes` applies to every cell. Without it, clear losers stop early.
         More time is spent on more rounds and not on longer ones: a round is one piece of evidence, however long it is.
         """
         races, processes = processes is None, processes or processes_for(builds)

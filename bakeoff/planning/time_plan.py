@@ -1,4 +1,4 @@
-"""How long a run takes: usual times first, then those that the run has seen, and the shares of a time budget."""
+"""Estimates how long a run takes, from usual times and then from those that it has seen, and divides a time budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where this package lies, and how another interpreter imports it without anything that lies beside it."""
+"""Finds this package on disk, and lets another interpreter import it without anything that lies beside it."""
 
 from __future__ import annotations
 

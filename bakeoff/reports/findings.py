@@ -145,7 +145,7 @@ def drift(turns: Mapping[str, Sequence[Sequence[Turn]]]) -> str:
 
 
 def roofline(contest: ContestJudgement) -> str:
-    """Say how near the best cell comes to the floor. A share over 100 % tells that the ceilings are none here."""
+    """Say how near the best cell comes to the floor. A share over 100 % shows that the ceilings do not hold here."""
     best = contest.best
     share = best.record.roofline.share if best and best.record.roofline else None
     if best is None or not share:

@@ -67,8 +67,8 @@ def to_markdown(history: History, figures: Sequence[Path] = ()) -> str:
     sections = [f"# History: {count}, {first if first == last else f'{first} to {last}'}"]
     sections += [f"![Median latency from run to run]({path.name})" for path in figures if path.suffix == ".png"]
     sections.append(
-        "Medians in ms with their 95 % intervals; a line is a cell, a column a run. An interval knows nothing of what "
-        "lies between two runs: `bakeoff compare` judges two of them."
+        "Medians in ms with their 95 % intervals; a line is a cell, a column a run. An interval holds within "
+        "one run only: `bakeoff compare` judges the difference of two runs."
     )
     for records in history.contests.values():
         sections += [f"## {escape(records[0].cell.title)}", _contest_table(history, records)]

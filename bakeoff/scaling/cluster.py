@@ -40,7 +40,7 @@ LAST_DIED = "the last node died that is {}"
 POLL_S = 0.5
 MAX_CONNECT_S = 10.0
 SENT_HOME = ("logs", "reference")
-"""Folders of a contest that come home when it has ended."""
+"""Folders of a contest that are copied back to the driver when it has ended."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Cluster:
         return {node.kind for node in nodes if node.id in alive}
 
     def _home(self, store: Store) -> Any:
-        """Start the actor that writes what comes home, beside this process."""
+        """Start the actor, beside this process, that writes what is copied back to the driver."""
         here = self._ray.get_runtime_context().get_node_id()
         actor = self._ray.remote(num_cpus=0)(Home).options(label_selector={NODE_ID: here}).remote(store.root.resolve())
         self._ray.get(actor.take.remote())

@@ -1,7 +1,7 @@
 """A controller in a process of its own: it measures the contests that it is handed, at one place.
 
-It asks and is answered: it tells what has happened, and goes on when it has its `Reply`. So whoever handed it the
-contests can use its cores meanwhile, and takes no time from what is measured elsewhere.
+It sends an event and waits for a `Reply`. The process that handed it the contests works only while it waits, and so
+takes no time from what is measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which contest of a pool is measured next, and what becomes of one that lost its place. It is pure."""
+"""Chooses the next contest of a pool, and decides what happens to one that lost its place. It is pure."""
 
 from __future__ import annotations
 

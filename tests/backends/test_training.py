@@ -350,7 +350,7 @@ def test_the_parts_of_a_step_together_are_the_step() -> None:
     assert module.training
 
 
-@pytest.mark.parametrize("name", backends.names())
+@pytest.mark.parametrize("name", backends.TABLE)
 def test_what_does_not_train_says_why(name: str) -> None:
     backend = backends.create(name)
     for task in TRAINING_TASKS:

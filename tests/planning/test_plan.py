@@ -113,7 +113,7 @@ def test_a_mode_for_images_is_refused_without_a_process_where_the_model_has_none
     ]
 
 
-@pytest.mark.parametrize("name", backends.names())
+@pytest.mark.parametrize("name", backends.TABLE)
 def test_some_mode_is_worth_trying_and_eager_in_its_default_mode_is_so_anywhere(name: str) -> None:
     backend = backends.create(name)
     assert any(mode.worth_trying for mode in backend.modes)

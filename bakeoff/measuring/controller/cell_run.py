@@ -84,7 +84,7 @@ UNDER_LOAD = "under load"
 """The phase in which requests are served."""
 
 LOAD_LIMIT_S = 180.0
-"""A window of load may take so much longer than planned: building for its settings is part of it."""
+"""Extra seconds that a window of load may take, which may include a build for its settings."""
 
 TRACE_LIMIT_S = 60.0
 """The trace of a few calls takes no longer than this, or is given up."""

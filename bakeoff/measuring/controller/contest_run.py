@@ -88,7 +88,7 @@ class ContestRun:
 
     def _run_epochs(self) -> None:
         while cells := self._for_another_epoch(self._epochs_done):
-            # to have been there first is no merit of a backend's
+            # alternate the order, so that no backend profits from starting first
             in_reverse = self._epochs_done % 2 == 1 and self._held_all
             epoch = Epoch(self._epochs_done, deque(reversed(cells) if in_reverse else cells))
             self._run_epoch(epoch)

@@ -109,7 +109,7 @@ class Headers:
     def begin(self, cells: Sequence[tuple[Cell, Launcher]], may_make: bool = True) -> None:
         """Have the headers precompiled that the builds of `cells` include, and do not wait.
 
-        If it `may_make` none, those that the machine has are used, and the answers about the compiler are told.
+        With may_make=False, existing headers are used. Workers get the answers about the compiler either way.
         """
         try:
             if may_make:

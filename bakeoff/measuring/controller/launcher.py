@@ -37,10 +37,10 @@ FURTHER_SERVERS_AT_ONCE = 2
 that needs a fourth process mostly needs a fifth."""
 
 MOST_FURTHER_SERVERS = 6
-"""So many of them stay for the contests to come, because each holds a torch."""
+"""Maximum number of further servers that stay for later contests. Each process keeps torch in memory."""
 
 MOST_BRANCHES = 5
-"""So many fork servers have a branch at most, since each may hold 160 MB of its own (Inductor of torch 2.13)."""
+"""Maximum number of fork servers with a branch. Each may hold 160 MB of its own (Inductor of torch 2.13)."""
 
 CAN_FORK = hasattr(os, "fork") and sys.platform == "linux"
 

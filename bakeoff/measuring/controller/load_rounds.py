@@ -17,8 +17,8 @@ SETTINGS_SHARE = 0.4
 """The search for settings takes at most this share of the time that a budget leaves for load."""
 
 LOWER_SHARE = 0.9
-"""Where the objective does not hold over the soak, another soak has this share of the rate. Rates found in windows are
-up to 7 % above those of a long run."""
+"""If the objective is missed over the soak, a second soak has this share of the rate. Rates found in windows are up to
+7 % above those of a long run."""
 
 NO_TIME_TO_SOAK = "--budget left no time for a soak"
 

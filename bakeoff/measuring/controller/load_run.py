@@ -20,18 +20,18 @@ Take = Callable[[TakeLoad], TrafficWindow]
 """Has the worker of a cell take one window. Raises CellEnded where the cell ends instead."""
 
 FIRST_SHARE = 0.7
-"""A search begins at this share of the rate that settings reach when all requests are there at once."""
+"""A search begins at this share of the capacity, which is measured with all requests queued."""
 
 MAX_CAPACITY_SHARE = 1.1
 """No rate above this many times the capacity is tried: its queue grows until the window ends."""
 
 TURN_STEP = 1.06
 TURN_WINDOWS = 3
-"""A turn looks for the rate near that of the turn before, in so many windows at most."""
+"""Step of the search in a turn, and its maximum number of windows. It begins at the rate of the turn before."""
 
 SEARCH_WINDOWS = 6
 SEARCH_SHARE = 0.25
-"""Windows of the search for settings are shorter than others by this."""
+"""Maximum number of windows in a search for settings, and their length as a share of the usual one."""
 
 SHED_FACTOR = 5.0
 """A request that has waited this many times the objective is not called any more."""
@@ -49,13 +49,13 @@ CLOSE = 1.25
 FEWEST_LOOKS, MOST_LOOKS = 3, 4
 LOOK_SEEDS = 500
 WORTH = 1.05
-"""Other settings must carry this many times as much: below it, the simpler ones stay."""
+"""Other settings replace the simpler ones only if they carry at least this many times as much."""
 
 LEAST_NOISE = 0.01
-"""Looks at the same settings are not taken to be closer to each other than this."""
+"""The smallest noise that is assumed."""
 
 PROBES = 3
-"""So many times in turn, settings with the same instances answer as fast as they can."""
+"""Number of times that two settings with the same instances are probed in turn."""
 
 NO_TIME_FOR_SETTINGS = "--budget left no time to try further settings"
 
@@ -65,7 +65,7 @@ CEILING_WINDOWS = 5
 
 @dataclass(frozen=True)
 class Round:
-    """Which turn of its contest this is."""
+    """A round of turns: every living cell takes one with the same requests."""
 
     group: int
     number: int
@@ -189,7 +189,7 @@ class CellUnderLoad:
         )
 
     def _probe(self, settings: ServingSettings, seed: int) -> TrafficWindow:
-        """Have requests answered as fast as these settings can, all of which are there at once. Each has its answer."""
+        """Measure the capacity of these settings with all requests queued. No request is shed."""
         rate = settings.instances * 1e3 / self._latency_ms / max(1, self._threads // settings.threads)
         order = self._order(settings, rate, seed, SEARCH_SHARE)
         return self._take(order.model_copy(update={"scenario": Scenario.OFFLINE, "shed_after_ms": None}))

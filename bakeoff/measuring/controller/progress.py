@@ -1,4 +1,4 @@
-"""Where a run says how it is going. It does so between bursts only, never while a cell is measured."""
+"""The interface for progress. It is called between bursts only, never while a cell is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many rounds and processes a contest gets, and in which order its cells take turns: pure functions.
+"""Decides the number of rounds and processes of a contest, and the order in which cells take turns. It is pure.
 
 This is the one place where the harness asks judging how far measuring has come: whether rounds were disturbed, whether
 they are precise, and which pairs are undecided.
@@ -102,7 +102,7 @@ def round_rules(plan: SamplingPlan) -> tuple[RoundRule, ...]:
 
 @dataclass(frozen=True)
 class NextEpoch:
-    """Whether there is another epoch, and what is to be said about that."""
+    """The decision for or against another epoch, with a note about it."""
 
     is_wanted: bool
     note: str = ""

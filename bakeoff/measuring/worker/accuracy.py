@@ -13,7 +13,8 @@ torch.testing's tolerances, or when its RMSE is within a multiple of eager's.
 
 For int8 and fp8, eager computes with rounded operands (`worker.simulation`): that works on every device and
 depends on no library that is measured. Three times its RMSE is allowed, because backends choose ranges in different
-ways, but never more than the precision's `max_relative_rmse`. So the rule can fail for every model.
+ways, but never more than the precision's `max_relative_rmse`. So the rule stays meaningful for every
+model.
 
 The outputs of a training task are a loss, gradients, and changes of parameters. Gradients of a millionth are common,
 and an absolute tolerance of 1e-5 would pass whatever they were: here it is a share of the output's own size. The limit

@@ -1,4 +1,4 @@
-"""How much memory a cell's process takes, on the host and on the device."""
+"""Measures the memory of a cell's process, on the host and on the device."""
 
 from __future__ import annotations
 

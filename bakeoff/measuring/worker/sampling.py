@@ -1,4 +1,5 @@
-"""Taking samples: warm-up, bursts, throughput, device time. It runs in one thread and knows no backend by name."""
+"""Taking samples: warm-up, bursts, throughput, device time. It runs in one thread and does not depend on any
+backend."""
 
 from __future__ import annotations
 

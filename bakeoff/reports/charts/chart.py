@@ -15,7 +15,7 @@ COLUMN_IN = 3.5
 """The width of a chart: one of two columns on a page of 7.2 inches."""
 
 BAR_Y, FOOT_Y = 0.7, 0.97
-"""Where the bars and the foot of the hills of a row stand, if the row begins at 0 and the next one at 1."""
+"""Position of bars, and of the foot of hills, in a row that begins at 0 and ends at 1."""
 
 PLOT_PT, LEFT_PT = 150.0, 36.0
 """The height of a plot without rows, and the room left of it for the numbers of its y axis."""

@@ -256,7 +256,7 @@ def _styled() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Box:
-    """Where the data of a chart stands in it, in points from the left upper corner."""
+    """The area of a chart that holds its data, in points from the upper left corner."""
 
     left: float
     right: float

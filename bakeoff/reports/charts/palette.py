@@ -37,7 +37,7 @@ _LIGHTER_PER_MODE, _LIGHTEST = 0.3, 0.6
 
 @dataclass(frozen=True)
 class Look:
-    """How a configuration is drawn, with its number on the page. `marker` is one of matplotlib's names."""
+    """The colours and marker of a configuration, with its number on the page. `marker` is one of matplotlib's names."""
 
     number: int
     light: str
