@@ -30,20 +30,44 @@ _SAYS_NOTHING = re.compile(
 )
 
 
+_INVALID_GRAPH = re.compile(r"^.*?\bLoad model from .+? failed:\s*(.+)$", re.DOTALL)
+_TEMPORARY_FOLDER = re.compile(r"(?:/var)?/tmp/(?:[^\s'\":,;)]+/)*")
+
+
 _RAISED_IN_CPP = re.compile(r"(?:Exception from|Check '.*' failed at) (\S+):\d+:$", re.MULTILINE)
 
 
 def failure_of(kind: str, message: str) -> Failure:
     """Return why a build failed, by the name of its exception's type and its message."""
-    text = visible(message).strip()
+    text = _TEMPORARY_FOLDER.sub("", visible(message).strip())
     if match := _ONNX_SUMMARY.search(text):
         kind, text = match[1], match[2].strip()
-    for explain in (_of_operators, _of_a_branch, _of_torchscript, _of_a_compiler, _of_a_lowering):
+    for explain in (_of_a_graph, _of_operators, _of_a_branch, _of_torchscript, _of_a_compiler, _of_a_lowering):
         if failure := explain(kind, text):
             return failure
     line, place = _source_line(text)
-    told = ": ".join(filter(None, [kind, _first_that_says_something(text), line]))
-    return Failure(kind=kind, place=place, raised_by=(_RAISED_IN_CPP.findall(text) or [""])[-1], text=told)
+    told = ": ".join(filter(None, [kind, _first_that_says_something(text).rstrip(": "), line]))
+    return Failure(
+        kind=kind, place=place, raised_by=(_RAISED_IN_CPP.findall(text) or [""])[-1], text=without_full_stop(told)
+    )
+
+
+def says_nothing(failure: Failure) -> bool:
+    """Return True if the message is only the name of an exception, such as `InductorError: AssertionError`."""
+    return all(re.fullmatch(r"\w+(Error|Exception|Exit|Interrupt)", part) for part in failure.text.split(": "))
+
+
+def without_full_stop(text: str) -> str:
+    """Return the text without the full stop at its end: it becomes part of another sentence. Dots of `...` stay."""
+    return text[:-1] if text.endswith(".") and not text.endswith("..") else text
+
+
+def _of_a_graph(kind: str, text: str) -> Failure | None:
+    """ONNX Runtime says which file it could not load before it says why."""
+    if not (match := _INVALID_GRAPH.match(text)):
+        return None
+    cause = " ".join(line.strip() for line in match[1].splitlines())
+    return Failure(kind=kind, text=f"ONNX Runtime does not take the graph: {without_full_stop(cause)}")
 
 
 def _of_operators(kind: str, text: str) -> Failure | None:

@@ -104,7 +104,7 @@ class PartlyElsewhere:
 
     label: str
     extent: Extent
-    elsewhere: tuple[str, ...]
+    elsewhere: tuple[str, ...]  # what ran elsewhere, or the engines that took it all; empty: the library does not say
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ def doubt_of_placement(record: Record) -> PartlyElsewhere | None:
         return None
     if placement.frozen_choices and not placement.fallbacks:
         return None  # all of it ran where it was asked to, and `FrozenChoices` says what it lacks
-    return PartlyElsewhere(record.cell.label, placement.extent, tuple(placement.fallbacks[:FALLBACKS_NAMED]))
+    elsewhere = tuple(placement.fallbacks[:FALLBACKS_NAMED]) or tuple(placement.engines)
+    return PartlyElsewhere(record.cell.label, placement.extent, elsewhere)
 
 
 def _of_absence(records: Sequence[Record]) -> list[NotRanked]:

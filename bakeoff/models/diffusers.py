@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bakeoff.models.base import INPUT_SETS, Dimension, Family, Inputs, LoadedModel, Sizes
-from bakeoff.models.libraries import Facts, facts_of, imported
+from bakeoff.models.libraries import Facts, facts_of, imported, naming_torchvision
 from bakeoff.models.model_folder import FACTORY_INSTEAD, has_weights, read_config
 from bakeoff.models.seeding import make_as_trained, seeded
 from bakeoff.records.errors import UsageError, unknown
@@ -53,7 +53,8 @@ class Diffusers(Family):
 
     def load(self, dimensions: Sizes, seed: int) -> LoadedModel:
         """Load the folder's weights. The seed decides the inputs, and weights that the folder lacks."""
-        model_class = getattr(imported("diffusers", self.name), self.facts["class"])
+        with naming_torchvision(self.name):
+            model_class = getattr(imported("diffusers", self.name), self.facts["class"])
         with seeded(seed):
             if self.has_weights:
                 module = model_class.from_pretrained(self.folder, local_files_only=True, use_safetensors=True).float()
@@ -86,7 +87,8 @@ def describe(folder: str) -> Facts:
     if named not in dir(diffusers):
         known = [name for name in dir(diffusers) if name[:1].isupper()]
         raise unknown(f"class in {folder}/config.json", named, known, f"diffusers {diffusers.__version__}")
-    model_class = getattr(diffusers, named)
+    with naming_torchvision(model):
+        model_class = getattr(diffusers, named)
     if not issubclass(model_class, diffusers.ModelMixin):
         raise UsageError(f"{model}: {named} is no model of diffusers: {FACTORY_INSTEAD}")
     accepted = inspect.signature(model_class.forward).parameters

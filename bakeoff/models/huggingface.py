@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.models import hub
 from bakeoff.models.base import INPUT_SETS, Decoder, Dimension, Family, Inputs, LoadedModel, Sizes
 from bakeoff.models.generation import context_of
+from bakeoff.models.libraries import Facts, facts_of, imported, naming_torchvision
 from bakeoff.models.model_folder import FACTORY_INSTEAD, has_weights, read_config
 from bakeoff.models.seeding import make_as_trained, seeded
 from bakeoff.records.device import Device
@@ -61,6 +63,11 @@ class HuggingFace(Family):
         if not self.has_weights:
             self.description += ", with random weights"
         self.dimensions = self._dimensions()
+        if len(self.dimensions) == 1 and "auto_map" not in self.config and self.config.get("model_type"):
+            self.config = self._described()["config"]
+            self.dimensions = self._dimensions()
+        if len(self.dimensions) == 1:
+            raise UsageError(f"{self.name}: config.json speaks of no text, image or sound: {FACTORY_INSTEAD}")
         self.may_convolve = not self.dimensions.keys() <= {"batch", "seq"}  # text alone
         model_type = str(self.config.get("model_type", "")).replace("-", "_")
         self.imports = ("transformers.modeling_utils", f"transformers.models.{model_type}.modeling_{model_type}")
@@ -99,13 +106,15 @@ class HuggingFace(Family):
         except ImportError as error:
             raise BakeoffError(f"{self.name} needs the package '{error.name}': pip install transformers") from error
 
-        known = getattr(transformers, self.architecture, None)
+        with naming_torchvision(self.name):
+            known = getattr(transformers, self.architecture, None)
         is_known = inspect.isclass(known) and issubclass(known, transformers.PreTrainedModel)
         if not is_known and "auto_map" in self.config:
             raise UsageError(
                 f"{self.name}: {self.architecture} is code of the folder, which Bakeoff never runs: {FACTORY_INSTEAD}"
             )
-        module = self._module(known if is_known else transformers.AutoModel, dtype)
+        with naming_torchvision(self.name):
+            module = self._module(known if is_known else transformers.AutoModel, dtype)
         # a forward pass needs no cache among its outputs; parts such as T5's decoder have their own configuration
         for part in module.modules():
             if hasattr(getattr(part, "config", None), "use_cache"):
@@ -116,6 +125,11 @@ class HuggingFace(Family):
         return LoadedModel(module.eval(), inputs)
 
     def decoder_dimensions(self) -> Mapping[str, Dimension] | None:
+        if not self.config.get("architectures") and (generating := self._described()["generates"]):
+            raise UsageError(
+                f"{self.name}: config.json names no architecture, so it has no head that predicts tokens: add "
+                f'"architectures": ["{generating}"] to it'
+            )
         return {} if self.architecture.endswith(("ForCausalLM", "LMHeadModel")) else None
 
     def max_positions(self) -> int | None:
@@ -130,7 +144,8 @@ class HuggingFace(Family):
 
         ALL_EXPERTS_FUNCTIONS.register("dense", graphs.dense_experts)
         with _seeded_on(device, seed):
-            module = self._module(getattr(transformers, self.architecture), dtype).to(device).eval()
+            with naming_torchvision(self.name):
+                module = self._module(getattr(transformers, self.architecture), dtype).to(device).eval()
             if not self.has_weights:
                 make_as_trained(module, ())
         if hasattr(module, "set_experts_implementation"):
@@ -169,9 +184,11 @@ class HuggingFace(Family):
         takes_text_alone = any(name in self.config for name in IMAGE_TOKENS)
         if not takes_text_alone and any("image_size" in part or "num_channels" in part for part in parts):
             dimensions["size"] = Dimension(_image_size(parts), "height and width of an image")
-        if len(dimensions) == 1:
-            raise UsageError(f"{self.name}: config.json speaks of no text, image or sound: {FACTORY_INSTEAD}")
         return dimensions
+
+    def _described(self) -> Facts:
+        """Return what transformers says of the configuration, which may leave out what equals its class's defaults."""
+        return facts_of("bakeoff.models.huggingface", str(self.folder))
 
     def _inputs(self, module: Any, dimensions: Sizes) -> Inputs:
         """Return what the model accepts of tokens, pixels and sound. Images and texts go together in some models."""
@@ -200,6 +217,18 @@ class HuggingFace(Family):
         if module.config.is_encoder_decoder and "decoder_input_ids" in accepted and "seq" in dimensions:
             kwargs["decoder_input_ids"] = _token_ids(module.config, (batch, int(dimensions["seq"])))
         return Inputs(kwargs=kwargs)
+
+
+def describe(folder: str) -> Facts:
+    """Return the whole configuration in the folder, and the class of its type that generates text, or nothing."""
+    transformers = imported("transformers", f"hf:{folder}")
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return {
+        "config": json.loads(config.to_json_string(use_diff=False)),
+        "generates": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, ""),
+    }
 
 
 @contextmanager

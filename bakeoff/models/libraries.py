@@ -12,7 +12,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,40 @@ def imported(library: str, model: str, remedy: str = "") -> Any:
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-        import torch
+        raise torchvision_of_another_torch(model, error) from error
 
-        raise UsageError(
-            f"{model} needs torchvision, and the one here is built for another torch than {torch.__version__} "
-            f"({first_line(error)}): {torchvision_remedy(torch.version.cuda)}"
-        ) from error
+
+@contextmanager
+def naming_torchvision(model: str) -> Iterator[None]:
+    """Raise UsageError, with the remedy, where what is imported inside the block fails for a torchvision that does not
+    fit torch. Libraries that import it tell of themselves alone."""
+    try:
+        yield
+    except (ImportError, RuntimeError) as error:
+        if (cause := _of_torchvision(error)) is None:
+            raise
+        raise torchvision_of_another_torch(model, cause) from error
+
+
+def _of_torchvision(error: BaseException) -> BaseException | None:
+    """Return the error of torchvision among the causes of this one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if "torchvision::" in str(cause):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def torchvision_of_another_torch(model: str, cause: BaseException) -> UsageError:
+    """Return an error that says which torchvision would fit."""
+    import torch
+
+    told = next((line.strip() for line in str(cause).splitlines() if "torchvision::" in line), first_line(cause))
+    return UsageError(
+        f"{model} needs torchvision, and the one here is built for another torch than {torch.__version__} "
+        f"({told}): {torchvision_remedy(torch.version.cuda)}"
+    )
 
 
 def torchvision_remedy(cuda: str | None) -> str:

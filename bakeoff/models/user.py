@@ -196,6 +196,11 @@ def likely_factory(path: Path) -> str:
 def _find_function(path: Path, tree: ast.Module, name: str) -> ast.FunctionDef:
     """Return the top-level function `name` of the file."""
     functions = _functions(tree)
+    if any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+        raise UsageError(
+            f"{name} in {path} is a class. A factory is a function that returns the model and the inputs of a call: "
+            f"def factory(batch: int = 1): return {name}(...), torch.randn(batch, ...)"
+        )
     if name not in functions:
         raise unknown(f"top-level function of {path}", name, functions)
     return functions[name]

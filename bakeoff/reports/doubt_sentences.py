@@ -46,7 +46,7 @@ from bakeoff.records.doubts import (
     WarmUpNoise,
     WarmUpTrend,
 )
-from bakeoff.records.schema import Status
+from bakeoff.records.schema import Extent, Status
 from bakeoff.reports.words import first, listed, percent
 
 KEEPING_MEMORY = "MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=1073741824"
@@ -113,8 +113,11 @@ def doubt(doubt: Doubt) -> str:
                 f"{doubt.label}: this build was final only after {doubt.calls:,} calls ({doubt.seconds:.1f} s). They "
                 "count as part of building it"
             )
+        case PartlyElsewhere(extent=Extent.FALLBACK):
+            where = f": {', '.join(doubt.elsewhere)} did the work" if doubt.elsewhere else ""
+            return f"{doubt.label} did not run where it was asked to (fallback){where}. With --strict it is not ranked"
         case PartlyElsewhere():
-            where = ", ".join(doubt.elsewhere) or "see its placement"
+            where = ", ".join(doubt.elsewhere) or "the library does not say what ran elsewhere"
             return (
                 f"{doubt.label} ran only in part where it was asked to ({doubt.extent}): {where}. Its latency is that "
                 "of both parts; with --strict it is not ranked"

@@ -38,6 +38,14 @@ to ONNX. Next steps:
 
 (Refer to the full stack trace above for more information.)"""
 
+INVALID_BECAUSE = (
+    "This is an invalid model. Type Error: Type 'tensor(double)' of input parameter (x) of operator (Erf) in node (n) "
+    "is invalid"
+)
+INVALID_GRAPH = (
+    f"[ONNXRuntimeError] : 10 : INVALID_GRAPH : Load model from /tmp/a b/model.onnx failed:{INVALID_BECAUSE}."
+)
+
 GUARD = """Could not guard on data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1)).  (Size-like symbols: none)
 
 consider using data-dependent friendly APIs such as guard_or_false, guard_or_true and statically_known_true.
@@ -150,6 +158,11 @@ BRANCH = "torch.export cannot follow what depends on the values in a tensor: "
         ),
         ("RuntimeError", "\x1b[31mno such\x1b[0m device\nand more", "RuntimeError: no such device"),
         ("KeyError", "", "KeyError"),
+        ("InductorError", "AssertionError: ", "InductorError: AssertionError"),
+        ("ValueError", "it is not possible.", "ValueError: it is not possible"),
+        ("ValueError", "wait...", "ValueError: wait..."),
+        ("OSError", "no file '/tmp/bakeoff-x1/cell/model.bin' here", "OSError: no file 'model.bin' here"),
+        ("InvalidGraph", INVALID_GRAPH, f"ONNX Runtime does not take the graph: {INVALID_BECAUSE}"),
     ],
 )
 def test_a_reason_is_one_line_and_names_the_operator(kind: str, text: str, reason: str) -> None:

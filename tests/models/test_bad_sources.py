@@ -32,7 +32,7 @@ def files(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), tmp_path / "linear.pt2")
     _rewrite(tmp_path / "linear.pt2", tmp_path / "future.pt2", _of_the_future)
     (tmp_path / "short.pt2").write_bytes((tmp_path / "linear.pt2").read_bytes()[:999])
-    (tmp_path / "mine.py").write_text("def factory(batch=2):\n    return 3\n")
+    (tmp_path / "mine.py").write_text("class Net:\n    pass\n\n\ndef factory(batch=2):\n    return 3\n")
 
 
 def _rewrite(file: Path, to: Path, change: Callable[[str, bytes], bytes]) -> None:
@@ -67,6 +67,11 @@ def _of_the_future(name: str, content: bytes) -> bytes:
         ("torchvision:resnt50", "unknown model of torchvision 'resnt50': did you mean 'resnet50'"),
         ("tim:resnet50", "unknown model 'tim:resnet50': known: "),
         ("nowhere.py:factory", "no file nowhere.py"),
+        (
+            "mine.py:Net",
+            "Net in mine.py is a class. A factory is a function that returns the model and the inputs of a call: "
+            "def factory(batch: int = 1): return Net(...), torch.randn(batch, ...)",
+        ),
         ("mine.py:factry", "unknown top-level function of mine.py 'factry': did you mean 'factory'?"),
         ("mlp:factory", "unknown model 'mlp:factory'"),
     ],

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -225,3 +226,38 @@ def test_folders_that_cannot_be_measured(tmp_path: Path, files: dict[str, str] |
     with pytest.raises(UsageError, match=message) as caught:
         models.find(f"hf:{folder}")
     assert "\n" not in str(caught.value)
+
+
+def folder_with_config(folder: Path, **config: object) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return f"hf:{folder}"
+
+
+def test_a_config_may_leave_out_what_equals_its_class_s_defaults(tmp_path: Path) -> None:
+    bert = models.find(folder_with_config(tmp_path / "bert", model_type="bert", architectures=["BertModel"]))
+    assert {name: dimension.default for name, dimension in bert.dimensions.items()} == {"batch": 4, "seq": 128}
+    vit = models.find(folder_with_config(tmp_path / "vit", model_type="vit", architectures=["ViTModel"]))
+    assert {name: dimension.default for name, dimension in vit.dimensions.items()} == {"batch": 4, "size": 224}
+
+
+def test_generating_without_architectures_says_what_to_add(tmp_path: Path) -> None:
+    llama = folder_with_config(tmp_path / "llama", model_type="llama", vocab_size=32, **TINY)
+    with pytest.raises(UsageError, match=r'names no architecture.*add "architectures": \["LlamaForCausalLM"\] to it'):
+        models.find_for(llama, "generate")
+
+
+def test_a_torchvision_of_another_torch_is_named_with_its_remedy(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            try:
+                raise RuntimeError("operator torchvision::nms does not exist")
+            except RuntimeError as error:
+                raise ModuleNotFoundError(f"Could not import module '{name}'") from error
+
+    lazy = Lazy("transformers")
+    lazy.__spec__ = transformers.__spec__
+    monkeypatch.setitem(sys.modules, "transformers", lazy)
+    said = r"operator torchvision::nms does not exist\): pip install .*--no-deps torchvision"
+    with pytest.raises(UsageError, match=said):
+        load(bert, batch=1)

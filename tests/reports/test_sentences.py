@@ -257,8 +257,13 @@ RATIO = Ratio(value=1.02, ci95=Interval(low=0.99, high=1.06), paired=True, proce
         ),
         (
             PartlyElsewhere("onnx", Extent.FALLBACK, ("CPUExecutionProvider",)),
-            "onnx ran only in part where it was asked to (fallback): CPUExecutionProvider. Its latency is that of both "
-            "parts; with --strict it is not ranked",
+            "onnx did not run where it was asked to (fallback): CPUExecutionProvider did the work. With --strict it is "
+            "not ranked",
+        ),
+        (
+            PartlyElsewhere("onnx", Extent.PARTIAL, ()),
+            "onnx ran only in part where it was asked to (partial): the library does not say what ran elsewhere. Its "
+            "latency is that of both parts; with --strict it is not ranked",
         ),
         (
             ProcessSpread({"onnx": 0.08}),

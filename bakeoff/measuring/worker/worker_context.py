@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bakeoff import backends
 from bakeoff.backends import fast_path
 from bakeoff.backends.base import AheadOfTime, Backend, BuildContext, Settings
-from bakeoff.backends.reasons import failure_of
+from bakeoff.backends.reasons import failure_of, says_nothing, without_full_stop
 from bakeoff.backends.vector_instructions import trust_vector_instructions
 from bakeoff.measuring import messages
 from bakeoff.measuring.messages import Built, CellJob, MeasurePackagedCell, PhaseBegun, PhaseEnded, ReadyToBuild
@@ -227,11 +227,14 @@ MAX_REASON_CHARACTERS = 400
 def explain(error: BaseException) -> tuple[Status, Failure]:
     """Return the status of a cell that raised `error`, and why it failed."""
     if isinstance(error, BakeoffError):
-        failure = Failure(kind=type(error).__name__, raised_by=raised_by(error), text=first_line(error))
+        text = without_full_stop(first_line(error))
+        failure = Failure(kind=type(error).__name__, raised_by=raised_by(error), text=text)
         if isinstance(error, Unsupported):
             return Status.UNSUPPORTED, failure
         return (Status.UNAVAILABLE if isinstance(error, Unavailable) else Status.ERROR), failure
     failure = failure_of(type(error).__name__, str(error))
+    if says_nothing(failure) and (where := raised_at(error)):
+        failure = failure.model_copy(update={"text": f"{failure.text}, raised {where}"})
     known = {"text": failure.text[:MAX_REASON_CHARACTERS], "raised_by": failure.raised_by or raised_by(error)}
     return (Status.OOM if is_out_of_memory(error) else Status.ERROR), failure.model_copy(update=known)
 
@@ -242,6 +245,17 @@ def raised_by(error: BaseException) -> str:
         error = error.__cause__
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return f"{frames[-1].f_globals.get('__name__', '')}.{frames[-1].f_code.co_qualname}" if frames else ""
+
+
+def raised_at(error: BaseException) -> str:
+    """Return where the first cause of an error was raised, with the line of code, for an error without a message."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f"in {last.name} ({Path(last.filename).name}, line {last.lineno}{f': {last.line}' if last.line else ''})"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
