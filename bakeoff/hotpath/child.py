@@ -1,4 +1,4 @@
-"""The process that compiles a call: `python -m hotpath.child FOLDER`.
+"""The process that compiles a call: `python -m bakeoff.hotpath.child FOLDER`.
 
 FOLDER holds `task.pkl` and `script.json`. The process writes `forward.pt2`, for training `backward.pt2`, and at last
 `result.json`, whatever happened. It runs at a low priority. When its standard input is closed, it ends with everything

@@ -1,6 +1,6 @@
 """Asks a library about its models in another process, because the controller plans without torch.
 
-`python -m models.libraries` is that process. It starts with the first question, imports each library once, and ends
+`answer` runs in that process. It starts with the first question, imports each library once, and ends
 with the process that asks. A process that has imported torch already answers its own questions.
 """
 

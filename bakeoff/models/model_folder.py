@@ -11,7 +11,7 @@ from bakeoff.records.errors import UsageError
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 INDEX = "*.safetensors.index.json"
 
-FACTORY_INSTEAD = "write a factory and name it as path/to/file.py:FACTORY (models/user.py says how)"
+FACTORY_INSTEAD = "write a factory and name it as path/to/file.py:FACTORY (docs/recipes.md shows one)"
 
 
 def read_config(model: str, folder: Path, takes: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 import zipfile
 from email import message_from_bytes
@@ -101,3 +102,13 @@ def test_an_installed_bakeoff_finds_its_presets(
     options: list[str], planned: str, installed: Installed, tmp_path: Path
 ) -> None:
     assert planned in installed.run("bakeoff", *options, "--devices", "cpu", "--dry-run", cwd=tmp_path)
+
+
+def test_an_installed_bakeoff_measures_a_project_with_folders_of_the_same_names(
+    installed: Installed, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "tests/cases/project", tmp_path / "project")
+    measured = ["--model", "detect.py:factory", "--backends", "eager,torchscript", *BRIEFLY, "--out", "run"]
+    installed.run("bakeoff", *measured, cwd=tmp_path / "project")
+    records = report_file.read(tmp_path / "project/run").records
+    assert [(record.status, record.reason) for record in records] == [(Status.OK, "")] * 2

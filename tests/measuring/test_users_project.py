@@ -152,11 +152,10 @@ BRIEFLY = ("--backends", "eager", "--devices", "cpu", "--processes", "1", "--min
 @pytest.mark.parametrize(
     ("program", "model"),
     [
-        (["-m", "bakeoff"], "detect.py:factory"),
-        ([str(ROOT / "runner.py")], "detect:factory"),
+        (["-m", "bakeoff"], "detect:factory"),
         ([str(ROOT / "runner.py")], "reports.net:factory"),
     ],
-    ids=["file", "module", "module in a package"],
+    ids=["module", "module in a package"],
 )
 def test_a_controller_that_finds_packages_of_the_same_names(program: list[str], model: str, project: Path) -> None:
     """The checkout's own `models`, `backends` and `reports` are on the path of `runner.py`."""
