@@ -87,8 +87,10 @@ def test_what_is_left_is_measured_later_and_every_cell_has_one_record(pooled: Po
     assert pooled.resumed.complete
     assert [record.cell for record in pooled.resumed.records] == cells_of(plan(request))
     assert {record.status for record in pooled.resumed.records} == {Status.OK}
-    measured_before = {record.cell.id for record in pooled.interrupted.records if record.place}
-    assert len(measured_before) + len(pooled.progress.ended_labels) == 6
+    # a contest that was interrupted has records of what was measured so far, and then goes on
+    ended_before = [record for record in pooled.resumed.records if record in pooled.interrupted.records]
+    assert len(ended_before) >= 2
+    assert len(ended_before) + len(pooled.progress.ended_labels) == 6
     assert pooled.resumed.elapsed_s > pooled.interrupted.elapsed_s
 
 
