@@ -45,6 +45,7 @@ NOT_RUN = {
     r"^bakeoff --model mlp (--dry-run|--budget 60s|--json > answer\.json)$": (
         "runs every backend; tests/test_cli.py has these options"
     ),
+    r"--preset zoo-small": "measures 53 models; tests/scaling/test_pool.py measures side by side",
     r"--preset serving": "takes minutes; tests/measuring/test_load_run.py puts cells under load",
     r"^python -m pytest -m container": "is the test that it names",
 }

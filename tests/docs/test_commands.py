@@ -64,9 +64,10 @@ def test_a_pages_commands_work(page: str, tmp_path: Path) -> None:
         shutil.copytree(ROOT / source, checkout / target)
     for name, text in commands.files(ROOT / page).items():
         (checkout / name).write_text(text, encoding="utf-8")
+    programs = environment(tmp_path / "bin")
     for command in commands.ALL:
         if command.page == page and not commands.reason(command):
-            done = subprocess.run(["bash", "-ec", briefly(command)], cwd=checkout, env=environment(), **CAPTURED)
+            done = subprocess.run(["bash", "-ec", briefly(command)], cwd=checkout, env=programs, **CAPTURED)
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
@@ -81,9 +82,14 @@ def looks_like_a_checkout(folder: Path) -> Path:
     return folder
 
 
-def environment() -> dict[str, str]:
-    """Return an environment in which `python` is the one that runs this test."""
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+def environment(folder: Path) -> dict[str, str]:
+    """Return an environment in which `python` is the one that runs this test, and `bakeoff` is this checkout's."""
+    folder.mkdir()
+    program = folder / "bakeoff"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/runner.py" "$@"\n')
+    program.chmod(0o755)
+    path = [str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {**os.environ, "PATH": os.pathsep.join(path)}
 
 
 def briefly(command: Command) -> str:
