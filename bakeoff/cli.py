@@ -337,6 +337,32 @@ def remove_environment(name: str) -> int:
     return 0
 
 
+cache_app = typer.Typer(help="Builds of earlier runs, which later runs of the same model use again.")
+app.add_typer(cache_app, name="cache")
+
+
+@cache_app.command("list")
+def list_builds() -> int:
+    """What is kept, with its size and when it was built and used; --fresh builds anew."""
+    from bakeoff.measuring.controller.build_cache import BuildCache
+
+    cache = BuildCache()
+    entries = cache.entries()
+    stdout.print(listing.builds_table(entries), highlight=False)
+    say(f"{sum(each.size_bytes for each in entries) / 1e6:.0f} MB in {cache.folder}")
+    return 0
+
+
+@cache_app.command("clear")
+def clear_builds() -> int:
+    """Remove every build that no run uses."""
+    from bakeoff.measuring.controller.build_cache import BuildCache
+
+    with BuildCache() as cache:
+        say(f"Removed {cache.clear() / 1e6:.0f} MB.")
+    return 0
+
+
 @app.command("selfcheck")
 def check_itself(
     models: Annotated[list[str] | None, typer.Option("--model", "--models", help="[mlp,transformer]")] = None,

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,6 +64,12 @@ def command_line(
         return status, said.out, said.err
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each test begins with no builds of earlier runs."""
+    monkeypatch.setenv("BAKEOFF_CACHE_DIR", str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}"))
 
 
 @pytest.fixture(autouse=True)

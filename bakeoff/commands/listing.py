@@ -1,9 +1,10 @@
-"""The tables of `bakeoff list` and `bakeoff selfcheck`, and the line of `bakeoff --version`."""
+"""The tables of `bakeoff list`, `bakeoff cache list` and `bakeoff selfcheck`, and the line of `bakeoff --version`."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from bakeoff.records.package import checkout
 if TYPE_CHECKING:
     from bakeoff.backends.base import Backend
     from bakeoff.commands.selfcheck import Summary
+    from bakeoff.measuring.controller.build_cache import CachedBuild
 
 
 def version() -> str:
@@ -51,6 +53,16 @@ def backends_table(availability: Mapping[tuple[str, str], str]) -> Table:
         table.add_row(name, Text("\n").join(lines))
     table.add_row("aliases", "\n".join(f"{alias} = {name}" for alias, name in backends.ALIASES.items()))
     table.caption = "bakeoff doctor tries which of them work on this machine, and says what to do about the rest"
+    return table
+
+
+def builds_table(entries: Sequence[CachedBuild]) -> Table:
+    """Return a table of the builds that are kept for later runs, those that were used last first."""
+    table = _table("Builds of earlier runs")
+    for each in entries:
+        used = datetime.fromtimestamp(each.used_s, UTC).isoformat(" ", "minutes").removesuffix("+00:00")
+        built = each.built_at[:16].replace("T", " ")
+        table.add_row(each.what, Text(f"{each.size_bytes / 1e6:.1f} MB, built {built}, used {used} UTC"))
     return table
 
 

@@ -85,6 +85,7 @@ class ComputeReference(Frozen):
     sample: Path | None = None  # where one input set with its outputs is kept, for what is exported
     inputs: Path | None = None  # where the input sets are kept, for dynamic builds
     weights_at: dict[str, int] = Field(default_factory=dict)  # as in `CellJob`
+    wants_fingerprint: bool = False  # of the model, by which builds of earlier runs are found
 
 
 class FindOpenAxes(Frozen):
@@ -313,6 +314,7 @@ class ReferenceComputed(Frozen):
     uncounted: str  # why there is no `work`
     traits: ModelTraits = NO_TRAITS
     memory: Memory | None = None  # the peak of the process
+    fingerprint: str = ""  # of the model, if it was asked for
 
 
 class AxesFound(Frozen):

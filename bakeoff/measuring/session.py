@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from bakeoff import backends, models
 from bakeoff.judging.ranking import beaten, undecided
+from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import SPARE_CORES, Machine, usable_cores
 from bakeoff.measuring.controller.groundwork import Headers
@@ -46,9 +47,9 @@ def measure(
     cells = cells_of(contests)
     headers = prepare(launchers, cells, request, store, progress)
     progress.planned(cells)
-    measurement = measurement_of(launchers, request, store, progress, time_plan, headers)
     # an interruption ends the measuring and not the run: what has finished is reported
-    with store.timed(), contextlib.suppress(KeyboardInterrupt):
+    with BuildCache(is_fresh=request.fresh) as cache, store.timed(), contextlib.suppress(KeyboardInterrupt):
+        measurement = measurement_of(launchers, request, store, progress, time_plan, headers, cache)
         for contest in contests:
             measure_contest(measurement, contest, pending(contest, store))
         store.forget_builds({cell.build_id for cell in cells})
@@ -131,6 +132,7 @@ def measurement_of(
     progress: Progress,
     time_plan: TimePlan,
     headers: Headers,
+    build_cache: BuildCache | None = None,
     machine: Machine | None = None,
     place: str = "",
 ) -> RunContext:
@@ -150,6 +152,7 @@ def measurement_of(
         load=request.load_plan,
         place=place,
         headers=headers,
+        build_cache=build_cache,
     )
 
 

@@ -259,6 +259,9 @@ class Request(Frozen):
             parse=optional(Shard.parse),
         ),
     ] = None
+    fresh: Annotated[
+        bool, Option(("--fresh",), "Build everything anew, also what an earlier run has built (bakeoff cache list)")
+    ] = False
     no_artifacts: Annotated[bool, Option(("--no-artifacts",), "Do not keep what backends have built")] = False
     artifact_limit: Annotated[
         Size,

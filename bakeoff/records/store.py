@@ -42,6 +42,7 @@ class FirstBuild(Frozen):
     folder: str  # that it lies in; caches do not survive a move
     phases: list[Phase]
     memory: Memory
+    built_at: str = ""  # date and time, in ISO 8601
 
 
 class UnfinishedContest(Frozen):
@@ -170,7 +171,8 @@ class Store:
         with contextlib.suppress(OSError):  # something else was built, too
             (self.root / "builds").rmdir()
 
-    def keep_build(self, build: FirstBuild) -> None:
+    @staticmethod
+    def keep_build(build: FirstBuild) -> None:
         """Write what a build has taken beside it, in case the run is killed before anything of it is measured."""
         write_atomically(Path(build.folder) / BUILD_FILE, build.model_dump_json())
 
@@ -232,6 +234,15 @@ class Store:
         """Return the work of a call of this contest's model, or None if it was not counted."""
         path = self._work(contest_id)
         return Work.model_validate_json(path.read_text()) if path.exists() else None
+
+    def save_fingerprint(self, contest_id: str, fingerprint: str) -> None:
+        """Keep what builds of the contest's model are found by."""
+        write_atomically(self._fingerprint(contest_id), fingerprint)
+
+    def fingerprint(self, contest_id: str) -> str:
+        """Return what builds of the contest's model are found by, or nothing if it is not known."""
+        path = self._fingerprint(contest_id)
+        return path.read_text() if path.exists() else ""
 
     def save_traits(self, contest_id: str, traits: ModelTraits) -> None:
         """Keep what was found out about a contest's model, beside the reference."""
@@ -302,6 +313,9 @@ class Store:
 
     def _work(self, contest_id: str) -> Path:
         return self.root / "reference" / f"{contest_id}.work.json"
+
+    def _fingerprint(self, contest_id: str) -> Path:
+        return self.root / "reference" / f"{contest_id}.fingerprint"
 
     def _traits(self, contest_id: str) -> Path:
         return self.root / "reference" / f"{contest_id}.traits.json"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bakeoff.measuring import isolation
 from bakeoff.measuring.controller import environment
+from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.contests import measure_contest
 from bakeoff.measuring.controller.environment import Machine, available_bytes, calibrate_ms
 from bakeoff.measuring.controller.launcher import Launchers
@@ -102,7 +103,7 @@ def serve(begin: Begin, tell: Tell) -> None:
     if place.cores:
         os.sched_setaffinity(0, place.cores)
     cores_rate = rate_of_cores(place.cores)
-    with launchers_for(begin.request) as launchers:
+    with launchers_for(begin.request) as launchers, BuildCache(is_fresh=begin.request.fresh) as cache:
         facts = ask(launchers.first, ProbeTorch(), TorchFacts)
         captured = environment.capture(facts, facts_of_environments(launchers, begin.request))
         reply = tell(Begun(captured, {"one core": cores_rate, **rates_of_gpu(place, launchers)}))
@@ -112,7 +113,9 @@ def serve(begin: Begin, tell: Tell) -> None:
         time_plan = time_plan_of((), begin.request, store, math.inf)
         headers = prepare(launchers, cells_of(begin.contests), begin.request, store, progress)
         machine = SharedMachine(begin.sharers)
-        measurement = measurement_of(launchers, begin.request, store, progress, time_plan, headers, machine, place.name)
+        measurement = measurement_of(
+            launchers, begin.request, store, progress, time_plan, headers, cache, machine, place.name
+        )
         while reply is not None:
             time_plan.budget_ends_s = reply.ends_s
             measure_contest(measurement, reply.contest, pending(reply.contest, store))

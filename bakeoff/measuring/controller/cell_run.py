@@ -6,7 +6,7 @@ import bisect
 import contextlib
 import math
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,6 +122,7 @@ class ContestSetup:
     sampling: SamplingPlan
     time_limit_s: float
     reference: Path
+    cached: Mapping[str, Path] = field(default_factory=dict)  # folders of builds in the cache, by the cell's id
     machine: Machine = field(default_factory=Machine)
 
 
@@ -140,7 +141,8 @@ class CellRun:
         self.left = kept.record.left if kept else None  # why it takes no part in the epoch that goes on
         self._setup = setup
         self._now_s = setup.machine.now_s
-        self._folder = setup.store.builds(planned.cell.build_id)
+        self._folder = setup.cached.get(planned.cell.id) or setup.store.builds(planned.cell.build_id)
+        self._is_cached = planned.cell.id in setup.cached
         self._log = setup.store.log(planned.cell.id)
         self._ends_s = math.inf
         self._launcher: Launcher | None = None
@@ -188,6 +190,11 @@ class CellRun:
     def was_built_before(self) -> bool:
         """Return True when an interrupted run has built the cell, and has measured no process of it."""
         return self._first_build is not None and not self.cell.dynamic
+
+    @property
+    def cached_at(self) -> str:
+        """Return when an earlier run built the cell, whose build is used again. Otherwise return an empty string."""
+        return self._first_build.built_at if self._first_build and self._is_cached else ""
 
     @property
     def builds_alone(self) -> bool:
@@ -313,7 +320,10 @@ class CellRun:
             live.phases.append(ready.settle)
         if self._so_far is None and not live.is_warm:
             folder = str(self._folder_of(live.build))
-            self._setup.store.keep_build(FirstBuild(folder=folder, phases=live.phases, memory=ready.memory))
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            self._setup.store.keep_build(
+                FirstBuild(folder=folder, phases=live.phases, memory=ready.memory, built_at=now)
+            )
         return ready
 
     def pause(self) -> None:
@@ -445,10 +455,13 @@ class CellRun:
         """The folder of what the backend has built, first of several times: phases and memory are of this build."""
         return self._folder_of(0) / "artifact"
 
-    def clear(self) -> None:
-        """Remove what its workers shared, once the cell has its record. A dynamic build serves other cells as well."""
+    def clear(self, keeps_build: bool = False) -> None:
+        """Remove what its workers shared, once the cell has its record. A dynamic build serves other cells as well.
+
+        With `keeps_build`, what lies in the cache of builds stays for the next run.
+        """
         self._end_worker()
-        if not self.cell.dynamic:
+        if not (self.cell.dynamic or (self._is_cached and keeps_build)):
             shutil.rmtree(self._folder, ignore_errors=True)
 
     @property

@@ -343,7 +343,7 @@ class ContestRun:
     def _conclude(self, cell_run: CellRun, record: Record) -> None:
         self._time_plan.dropped(self._contest_id, cell_run.cell.label)
         self._run.end(record)
-        cell_run.clear()
+        cell_run.clear(keeps_build=record.status is Status.OK)
 
     def _pause(self, cell_run: CellRun) -> None:
         if self._run.interleaved:

@@ -54,7 +54,12 @@ class NoReference(Exception):
 
 
 def reference(
-    contest: Contest, launcher: Launcher, store: Store, progress: Progress, limit_s: float
+    contest: Contest,
+    launcher: Launcher,
+    store: Store,
+    progress: Progress,
+    limit_s: float,
+    wants_fingerprint: bool = False,
 ) -> tuple[Path, Memory | None]:
     """Return the file with the contest's reference, and compute it if it is not there yet. Raises NoReference.
 
@@ -72,6 +77,7 @@ def reference(
         sample=store.sample(contest.id).resolve(),
         inputs=store.inputs(contest.id).resolve() if any(cell.cell.dynamic for cell in contest.cells) else None,
         weights_at=contest.cells[0].weights_at,
+        wants_fingerprint=wants_fingerprint,
     )
     phases = ["start"]
     try:
@@ -88,6 +94,7 @@ def reference(
         raise NoReference(event.status, what_failed(phases[-1], cell), failure)
     assert isinstance(event, ReferenceComputed)
     store.save_traits(contest.id, event.traits)
+    store.save_fingerprint(contest.id, event.fingerprint)
     if event.work is None:
         store.note(f"no roofline for {contest.id}: counting its work failed: {event.uncounted}")
     else:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from bakeoff.judging.ranking import beaten, undecided
+from bakeoff.measuring.controller.build_cache import BuildCache
 from bakeoff.measuring.controller.cell_record import common_fields
 from bakeoff.measuring.controller.environment import Machine
 from bakeoff.measuring.controller.groundwork import Headers
@@ -43,10 +44,12 @@ class RunContext:
         load: LoadPlan | None = None,
         place: str = "",
         headers: Headers | None = None,
+        build_cache: BuildCache | None = None,
     ) -> None:
-        """`artifacts` keeps what cells have built; without it nothing is kept. `place` is the one of a pool.
+        """Without a `build_cache`, everything is built anew and nothing is kept for later runs.
 
-        A build that includes torch's C++ `headers` waits for them.
+        `artifacts` keeps what cells have built; without it nothing is kept. `place` is the one of a pool. A build that
+        includes torch's C++ `headers` waits for them.
         """
         self.launchers = launchers
         self.store = store
@@ -62,6 +65,7 @@ class RunContext:
         self.artifacts = artifacts
         self.load = load
         self.place = place
+        self.build_cache = build_cache
         self.headers = headers or Headers(store, progress)
         self.group_numbers: Iterator[int] = itertools.count(store.next_group())
 

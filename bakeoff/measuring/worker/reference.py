@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bakeoff.measuring.messages import ComputeReference, ReferenceComputed
 from bakeoff.measuring.worker import accuracy, memory, precision, simulation
 from bakeoff.measuring.worker.clock import Clock
+from bakeoff.measuring.worker.fingerprint import fingerprint
 from bakeoff.measuring.worker.generating import Greedy, generate
 from bakeoff.measuring.worker.loading import (
     gradients,
@@ -91,7 +92,7 @@ def compute(
     clock = Clock(cell.device)
     known = Known(cell, cwd, workspace, announce, job.weights_at)
     with clock.on_stream(), gradients(cell.task):
-        as_is = as_it_is(known, job.inputs, ReferenceFiles(job.reference).probes)
+        as_is = as_it_is(known, job.inputs, ReferenceFiles(job.reference).probes, job.wants_fingerprint)
         traits, eager = as_is.traits, as_is.outputs
         found = (
             Exact(None, cell.precision, why_narrower=RANDOM) if traits.is_random else exact_outputs(known, outputs_in)
@@ -120,7 +121,9 @@ def compute(
         peak_device_bytes=device_memory.peak_bytes,
         device_bytes_source=device_memory.source or None,
     )
-    return ReferenceComputed(work=as_is.work, uncounted=as_is.uncounted, traits=traits, memory=size)
+    return ReferenceComputed(
+        work=as_is.work, uncounted=as_is.uncounted, traits=traits, memory=size, fingerprint=as_is.fingerprint
+    )
 
 
 RANDOM = "the model is random, and draws other numbers in another type"
@@ -183,9 +186,12 @@ class AsItIs:
     uncounted: str  # why there is no work
     sample: Sample | None  # if this is inference
     greedy: Greedy | None  # if this generates tokens
+    fingerprint: str = ""  # if it was asked for
 
 
-def as_it_is(known: Known, inputs: Path | None = None, probes: Path | None = None) -> AsItIs:
+def as_it_is(
+    known: Known, inputs: Path | None = None, probes: Path | None = None, wants_fingerprint: bool = False
+) -> AsItIs:
     """Return what eager tells in the cell's precision, with the model's traits, which `known` keeps for later steps.
 
     The input sets are kept in the file `inputs`, and those that make the model go another way in the file `probes`.
@@ -205,6 +211,7 @@ def as_it_is(known: Known, inputs: Path | None = None, probes: Path | None = Non
     if inputs is not None:
         save_inputs(sets, inputs)
     training = training_of(model, cell)
+    found = fingerprint(module, sets) if wants_fingerprint else ""
     known.announce("call")
     sample = None
     with simulation.emulate_quantisation(cell.precision, module, map(copied, shown_to_builds(sets, cell))):
@@ -239,7 +246,7 @@ def as_it_is(known: Known, inputs: Path | None = None, probes: Path | None = Non
     )
     if probes is not None and known.probes:
         save_inputs(known.probes, probes)
-    return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy)
+    return AsItIs(known.traits, eager, len(sets), *counted, sample, greedy, found)
 
 
 def outputs_with_perturbed_weights(known: Known) -> tuple[Outputs, ...]:

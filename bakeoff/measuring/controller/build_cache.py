@@ -1,0 +1,166 @@
+"""Builds that are kept for the next run of the same model, with the same libraries, on the same machine.
+
+Each build lies in a folder whose name is a key of all that decides it. A run works in that folder, because the caches
+of compilers do not survive a move. A lock keeps a second run out, which then builds in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from bakeoff import backends
+from bakeoff.measuring import isolation
+from bakeoff.planning.plan import PlannedCell
+from bakeoff.records.store import Store
+
+MAX_BYTES = 20 * 10**9
+"""Builds that were used longest ago are removed while all together are larger than this."""
+
+LOCK = "lock"
+USED = "used"
+
+
+def default_folder(variables: Mapping[str, str] = os.environ) -> Path:
+    """Return `$BAKEOFF_CACHE_DIR`, or else the folder `bakeoff/builds` in the user's own cache folder."""
+    if given := variables.get("BAKEOFF_CACHE_DIR"):
+        return Path(given).resolve()
+    home = variables.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home).resolve() / "bakeoff" / "builds"
+
+
+@dataclass(frozen=True)
+class CachedBuild:
+    """One entry of the cache."""
+
+    key: str
+    what: str  # model, device, backend and mode
+    built_at: str
+    size_bytes: int
+    used_s: float  # when it was used last, in seconds of the epoch
+
+
+class BuildCache:
+    """The folder of all kept builds. It is a context manager: leaving it gives up its locks and makes room."""
+
+    def __init__(self, folder: Path | None = None, *, is_fresh: bool = False, max_bytes: float = MAX_BYTES) -> None:
+        """With `is_fresh`, everything is built anew, and replaces what is there."""
+        self.folder = folder or default_folder()
+        self._is_fresh = is_fresh
+        self._max_bytes = max_bytes
+        self._locks: dict[str, IO[bytes]] = {}
+
+    def claim(self, planned: PlannedCell, fingerprint: str, threads: int) -> Path | None:
+        """Return the folder for the builds of a cell, or None where they are not kept or another run uses them.
+
+        A dynamic build belongs to several cells, and nothing is known of what another environment has installed.
+        """
+        if planned.cell.dynamic or planned.cell.environment:
+            return None
+        key = key_of(planned, fingerprint, threads)
+        entry = self.folder / key
+        try:
+            entry.mkdir(parents=True, exist_ok=True)
+            if not self._lock(key):
+                return None
+            if self._is_fresh:
+                shutil.rmtree(entry / "builds", ignore_errors=True)
+            (entry / USED).write_text(f"{planned.cell.title}: {planned.cell.label}", encoding="utf-8")
+        except OSError:
+            return None  # a cache that cannot be written costs time, and no result
+        return entry / "builds"
+
+    def entries(self) -> list[CachedBuild]:
+        """Return all complete builds, those that were used last first."""
+        found = []
+        for entry in self.folder.glob("*/"):
+            build = Store.build_in(entry / "builds" / "0")
+            used = entry / USED
+            if build is not None and used.exists():
+                size_bytes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
+                what = used.read_text(encoding="utf-8")
+                found.append(CachedBuild(entry.name, what, build.built_at, size_bytes, used.stat().st_mtime))
+        return sorted(found, key=lambda each: -each.used_s)
+
+    def clear(self) -> int:
+        """Remove every build that no run uses. Return how many bytes that frees."""
+        freed = 0
+        for entry in self.folder.glob("*/"):
+            freed += self._remove(entry)
+        return freed
+
+    def __enter__(self) -> BuildCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        locks, self._locks = self._locks, {}
+        for lock in locks.values():
+            lock.close()
+        if locks:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Remove what was begun and not built, and then what was used longest ago, down to the limit."""
+        entries = self.entries()
+        complete = {each.key for each in entries}
+        for entry in self.folder.glob("*/"):
+            if entry.name not in complete:
+                self._remove(entry)
+        total = sum(each.size_bytes for each in entries)
+        while entries and total > self._max_bytes:
+            oldest = entries.pop()
+            total -= oldest.size_bytes
+            self._remove(self.folder / oldest.key)
+
+    def _remove(self, entry: Path) -> int:
+        """Remove an entry, unless a run uses it. Return its size."""
+        with contextlib.suppress(OSError):
+            if not self._lock(entry.name):
+                return 0
+            size_bytes = sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
+            shutil.rmtree(entry, ignore_errors=True)
+            self._locks.pop(entry.name).close()
+            return size_bytes
+        return 0
+
+    def _lock(self, key: str) -> bool:
+        """Return True when this process holds the entry. The lock ends with the process, however that ends."""
+        if sys.platform == "win32":
+            return False
+        import fcntl
+
+        if key in self._locks:
+            return True
+        lock = (self.folder / key / LOCK).open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            return False
+        self._locks[key] = lock
+        return True
+
+
+def key_of(planned: PlannedCell, fingerprint: str, threads: int) -> str:
+    """Return the key of a cell's builds: the model's fingerprint, and all that the cell and the machine add to it."""
+    cell = planned.cell
+    backend = sys.modules[type(backends.create(cell.backend)).__module__]
+    source = Path(backend.__file__ or "")
+    facts = {
+        "model": fingerprint,
+        "cell": cell.model_dump(mode="json", exclude={"model"}),
+        "surgical": planned.surgical,
+        "weights_at": dict(planned.weights_at),
+        "threads": threads,
+        "backend": hashlib.sha256(source.read_bytes()).hexdigest() if source.is_file() else "",
+        "variables": dict(sorted(isolation.allowed(os.environ).items())),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]

@@ -1,0 +1,184 @@
+"""Builds of earlier runs: what finds them, who may use them, and what removes them."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from bakeoff.measuring.controller.build_cache import BuildCache, key_of
+from bakeoff.measuring.worker.fingerprint import fingerprint
+from bakeoff.models.base import Inputs
+from bakeoff.planning.plan import PlannedCell
+from bakeoff.records.schema import Cell, Memory, Status
+from bakeoff.records.store import FirstBuild, Store
+from tests.support.measuring import by_label, measure
+
+PLANNED = PlannedCell(Cell(model="mlp", backend="eager"), asked_by_name=True)
+SETS = (Inputs((torch.ones(2, 3),)),)
+
+
+class Net(nn.Module):
+    def __init__(self, scale: float = 2.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3, 4)
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.scale
+
+
+def changed(net: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        next(net.parameters()).view(-1)[5] += 1e-6
+    return net
+
+
+# --- the fingerprint
+
+
+def test_equal_models_have_one_fingerprint_and_any_other_has_its_own() -> None:
+    same = {fingerprint(Net(), SETS) for _ in range(2)}
+    others = [
+        fingerprint(changed(Net()), SETS),
+        fingerprint(Net(scale=3.0), SETS),
+        fingerprint(Net().half(), SETS),
+        fingerprint(nn.Sequential(Net()), SETS),
+        fingerprint(Net(), (Inputs((torch.zeros(2, 3),)),)),
+        fingerprint(Net(), (Inputs((torch.ones(2, 3), 1)),)),
+        fingerprint(Net(), (Inputs((), {"x": torch.ones(2, 3)}),)),
+    ]
+    assert len(same) == 1 and len({*same, *others}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(2, dtype=torch.complex64),
+        torch.tensor([True, False]),
+        torch.ones(3, 3).to_sparse(),
+        torch.tensor(1.0),
+        torch.ones(0),
+        torch.ones(2, 3).t(),
+        torch.ones(2, dtype=torch.float8_e4m3fn),
+    ],
+)
+def test_tensors_of_every_kind_have_a_fingerprint(tensor: torch.Tensor) -> None:
+    assert len(fingerprint(Net(), (Inputs((tensor,)),))) == 64
+
+
+@pytest.mark.gpu
+def test_a_fingerprint_on_a_gpu_finds_one_changed_weight() -> None:
+    one, same, other = Net().cuda(), Net().cuda(), changed(Net().cuda())
+    assert fingerprint(one, SETS) == fingerprint(same, SETS) != fingerprint(other, SETS)
+
+
+# --- keys, locks and room
+
+
+def test_a_key_is_of_the_model_the_cell_and_the_machine_and_of_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = key_of(PLANNED, "f", 2)
+    renamed = replace(PLANNED, cell=PLANNED.cell.model_copy(update={"model": "other.py:factory"}))
+    assert key_of(renamed, "f", 2) == key
+    other_mode = replace(PLANNED, cell=PLANNED.cell.model_copy(update={"mode": "cuda-graph"}))
+    others = {key_of(PLANNED, "g", 2), key_of(PLANNED, "f", 3), key_of(other_mode, "f", 2)}
+    monkeypatch.setenv("OMP_NUM_THREADS", "17")
+    others.add(key_of(PLANNED, "f", 2))
+    assert len({key, *others}) == 5
+
+
+def built(cache: BuildCache, fingerprint: str, size_bytes: int = 10) -> Path:
+    folder = cache.claim(PLANNED, fingerprint, 2)
+    assert folder is not None
+    (folder / "0").mkdir(parents=True)
+    (folder / "0" / "model").write_bytes(bytes(size_bytes))
+    build = FirstBuild(folder=str(folder / "0"), phases=[], memory=Memory(), built_at="2026-01-02T03:04:05+00:00")
+    Store.keep_build(build)
+    return folder
+
+
+def test_two_runs_do_not_build_in_one_folder(tmp_path: Path) -> None:
+    with BuildCache(tmp_path) as first, BuildCache(tmp_path) as second:
+        assert first.claim(PLANNED, "f", 2) is not None
+        assert second.claim(PLANNED, "f", 2) is None
+        assert second.clear() == 0
+    with BuildCache(tmp_path) as third:
+        assert third.claim(PLANNED, "f", 2) is not None
+
+
+def test_what_was_used_longest_ago_makes_room_and_what_was_not_built_goes(tmp_path: Path) -> None:
+    with BuildCache(tmp_path, max_bytes=3000) as cache:
+        folders = [built(cache, name, 1000) for name in ("a", "b", "c")]
+        for age, folder in enumerate(folders):
+            os.utime(folder.parent / "used", (10**9 - age, 10**9 - age))
+        begun = cache.claim(PLANNED, "d", 2)
+    assert [folder.exists() for folder in folders] == [True, True, False]
+    assert begun is not None and not begun.parent.exists()
+    entries = BuildCache(tmp_path).entries()
+    assert [each.key for each in entries] == [folder.parent.name for folder in folders[:2]]
+    assert entries[0].what.endswith("eager") and entries[0].size_bytes > 1000
+    with BuildCache(tmp_path) as cache:
+        assert cache.clear() > 2000
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cache_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with BuildCache(tmp_path / "file") as cache:
+        assert cache.claim(PLANNED, "f", 2) is None
+
+
+def test_dynamic_builds_and_other_environments_are_not_kept(tmp_path: Path) -> None:
+    other = replace(PLANNED, cell=PLANNED.cell.model_copy(update={"environment": "old"}))
+    assert BuildCache(tmp_path).claim(other, "f", 2) is None
+
+
+# --- whole runs
+
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(4, width)
+    def forward(self, x):
+        return self.layer(x).SHAPE()
+
+def factory(batch: int = 2, width: int = 8):
+    return Net(width), torch.randn(batch, 4)
+"""
+
+
+def test_a_second_run_uses_the_builds_of_the_first_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(NET.replace("SHAPE", "relu"))
+    labels = ("torchscript", "onnx")
+
+    def run(name: str, **asked: object) -> tuple[dict[str, list[str]], list[str]]:
+        report = measure(tmp_path / name, *labels, models=[f"{file}:factory"], **asked)
+        records = by_label(report)
+        assert {record.status for record in records.values()} == {Status.OK}
+        return {label: [phase.name for phase in records[label].phases] for label in labels}, report.notes
+
+    cold, notes = run("first")
+    assert "export" in cold["onnx"] and not any("came from the cache" in note for note in notes)
+    warm, notes = run("second")
+    assert warm == cold, "build times are those of the run that built"
+    (note,) = [note for note in notes if "came from the cache" in note]
+    assert note.startswith(("onnx, torchscript of ", "torchscript, onnx of "))
+    assert "--fresh builds anew" in note
+    _, notes = run("fresh", fresh=True)
+    assert not any("came from the cache" in note for note in notes)
+    file.write_text(NET.replace("SHAPE", "tanh"))
+    _, notes = run("changed")
+    assert not any("came from the cache" in note for note in notes), "the code of the model is another"
+
+
+def test_what_failed_is_not_kept(tmp_path: Path) -> None:
+    measure(tmp_path / "first", "null/wrong", "null/crash-in-run")
+    assert BuildCache().entries() == []
