@@ -199,7 +199,7 @@ def test_a_run_that_lost_a_record_is_resumed_and_measures_nothing_else_again(
     (lost,) = (folder / "cells").glob("*null.double.json")
     lost.unlink()
     kept = {path: path.stat().st_mtime_ns for path in [*folder.glob("ceilings/*"), *folder.glob("reference/*")]}
-    assert len(kept) == 5  # ceilings, reference, sample, traits, work
+    assert len(kept) == 6  # ceilings, fingerprint, reference, sample, traits, work
     watching = Watching(folder)
     report, _ = runs.resume(folder, watching)
     assert watching.ended_labels == ["null/double"]
