@@ -56,7 +56,7 @@ def of_cells(report: Report, *labels: str) -> Report:
         ("null/crash-in-compile", Status.CRASH, "died of signal 11 (SIGSEGV) in compile", "compile", 11),
         ("null/hang", Status.TIMEOUT, "not done within 8 s, in compile: raise --time-limit", "compile", None),
         ("null/crash-in-load", Status.CRASH, "died of signal 11 (SIGSEGV) in load", "load", 11),
-        ("null/wrong", Status.INCORRECT, "output 0: rmse 1", None, None),
+        ("null/wrong", Status.INCORRECT, "output: rmse 1", None, None),
         ("null/nan", Status.INCORRECT, "value(s) not finite", None, None),
         ("null/missing-output", Status.INCORRECT, "0 output(s) where the model has 1", None, None),
         ("null/wrong-later", Status.INCORRECT, "right at first, wrong after measuring", None, None),
@@ -298,7 +298,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
             "placement is partial, and --strict asks for full: gelu, sort and 1 more",
         ),
         ("null/fallback", Status.FALLBACK, "placement is fallback, and --strict asks for full"),
-        ("null/wrong", Status.INCORRECT, "output 0: rmse 1"),
+        ("null/wrong", Status.INCORRECT, "output: rmse 1"),
     ],
 )
 def test_strict_fails_what_did_not_wholly_run_where_it_was_asked_to(

@@ -163,5 +163,6 @@ def test_a_cause_of_death_is_told_by_the_exit_status() -> None:
 def test_wrong_outputs_have_a_kind_and_tell_when_they_became_wrong(rmse: float, kind: str) -> None:
     check = accuracy(rmse, passed=False, rule="as it was")
     assert wrong_outputs(check) == Failure(kind=kind, text="as it was")
+    assert wrong_outputs(check.model_copy(update={"rmse": 0.0, "allclose": True})).kind == "nothing to compare"
     assert wrong_outputs(check, "wrong in its process 2").sentence == "wrong in its process 2: as it was"
     assert wrong_outputs(check, "wrong in its process 2").sort == wrong_outputs(check, "wrong in its process 3").sort

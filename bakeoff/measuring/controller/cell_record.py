@@ -75,6 +75,8 @@ def wrong_outputs(check: Accuracy, when: str = "") -> Failure:
     """Return how outputs failed their check. `when` tells that others of the cell passed it."""
     if math.isnan(check.rmse):
         kind = "outputs of another shape"
+    elif check.allclose:  # as far as anything could be compared
+        kind = "nothing to compare"
     else:
         kind = "outputs not finite" if math.isinf(check.rmse) else "outputs too far off"
     failure = Failure(kind=f"{kind}, later" if when else kind, text=check.rule)

@@ -202,11 +202,11 @@ def check(
     passed = any(one.values for one in errors) and not not_finite and not wrong
     if passed:
         rule = shown[0].why_close if allclose else f"at most {precision.max_times_eager_rmse:g}x eager's error"
+    elif not_finite:
+        rule = not_finite
     elif not any(one.values for one in errors):
         has_elements = any(tensor.numel() for one in reference.outputs for tensor in one)
         rule = f"no value could be compared: the reference has no {'finite value' if has_elements else 'element'}"
-    elif not_finite:
-        rule = not_finite
     else:
         worst = max(wrong, key=lambda one: one.excess)
         rule = f"{worst.reason}; {_worst_value(matched, reference.outputs, worst.errors.label)}"
