@@ -53,7 +53,7 @@ def sentences(traits: ModelTraits) -> Iterator[str]:
     for decision in traits.decisions[:SHOWN_DECISIONS]:
         yield _of_decision(decision)
     if (more := len(traits.decisions) - SHOWN_DECISIONS) > 0:
-        yield f"decides by the values of its inputs at {more} more line{'s' if more > 1 else ''}"
+        yield f"reads the values of its inputs at {more} more line{'s' if more > 1 else ''}"
     if traits.depends_on_rounding:
         yield f"answers as rounding decides: {traits.depends_on_rounding}"
     if traits.settings:
@@ -74,4 +74,4 @@ def _of_decision(decision: Decision) -> str:
         if decision.goes_both_ways
         else "no inputs that take another way were found"
     )
-    return f"decides by the values of its inputs at {decision.place}{code}: {found}"
+    return f"decides by the values of its inputs, or computes with them in Python, at {decision.place}{code}: {found}"

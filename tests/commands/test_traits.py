@@ -74,7 +74,7 @@ def test_each_trait_is_told_once_in_each_form_of_a_report(report: Report, tmp_pa
         for name, words in (
             ("streaming_state", "keeps state from call to call (buffer past)"),
             ("mc_dropout", "is random: two calls with the same inputs differ"),
-            ("early_exit", "decides by the values of its inputs at early"),
+            ("early_exit", "decides by the values of its inputs, or computes with them in Python, at early"),
             (
                 "global_flags",
                 f"to {THREADS} and flush-denormal from off to on. All cells run with them, with {THREADS} threads each",

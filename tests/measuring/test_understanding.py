@@ -255,6 +255,20 @@ def test_a_number_of_rounds_by_a_value_is_a_decision() -> None:
     assert decision.goes_both_ways and decision.function == "loops_by_a_value"
 
 
+def test_another_expert_is_another_way() -> None:
+    experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return m.experts[int(x.mean(0)[:4].argmax())](x)
+
+    model, sets = Model(forward, experts=experts), inputs(1)
+    with ReadingWatch(sets[0].tensors()) as watch:
+        call(model, sets[0])
+    found = decisions_of(watch, model, sets, AlikeCalls(model, ModelTraits()))
+    assert [decision.goes_both_ways for decision in found.decisions] == [True]
+    assert found.probes
+
+
 def test_sizes_and_constants_are_no_decisions() -> None:
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         return m.linear(x) if x.shape[0] > 2 and x.dim() == 2 else x

@@ -27,6 +27,7 @@ from bakeoff.records.traits import Decision, ModelTraits
 
 FORGETS = "it does not keep the state that the model keeps from call to call ({})"
 NOT_RANDOM = "the model is random, but this build answers the same inputs alike each time"
+ALWAYS_ALIKE = "the model answers the same inputs differently from call to call, and this build answers them alike"
 OWN_NUMBERS = "the model is random, and this build draws other numbers than eager does from the same seed"
 NO_SEED = "the model's answers change from call to call, though the same seed is set"
 FROZEN = "the trace froze a choice by values at {}"
@@ -62,6 +63,9 @@ class Checker:
         right = self._compared(found, self.reference)
         if traits.is_random:
             return self._of_random(right, found)
+        if not right.passed and self._worker.frozen_choices:
+            frozen = FROZEN.format(places_of(self._worker.frozen_choices))
+            return right.model_copy(update={"rule": f"{frozen} ({right.rule})"})
         if right.passed or not traits.state:
             return right
         for path in self._files.all_after():
@@ -84,7 +88,8 @@ class Checker:
             return right
         one, other = self._answers([self._sets[0]]), self._answers([self._sets[0]], seeds_from=1)
         if are_alike(one[0], other[0]):
-            return right.model_copy(update={"passed": False, "rule": NOT_RANDOM})
+            rule = NOT_RANDOM if self._traits.repeats_with_seed else ALWAYS_ALIKE
+            return right.model_copy(update={"passed": False, "rule": rule})
         if match(found, self.reference.outputs)[1] or not accuracy.are_finite_alike(found, self.reference):
             return right.model_copy(update={"passed": False})
         why = OWN_NUMBERS if self._traits.repeats_with_seed else NO_SEED

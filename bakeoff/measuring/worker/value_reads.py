@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.jit._trace import TracerWarning
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -42,6 +43,9 @@ READS = frozenset(
     }
 )
 """Functions of torch and of its tensors that give Python a value to decide by."""
+
+SHOWN_CHARACTERS = 1000
+"""So much of a value that was read tells it from another one."""
 
 _TORCH = Path(torch.__file__).parent
 _NOT_THE_MODELS = (str(_TORCH), str(PACKAGE / "measuring"), str(PACKAGE / "backends"), "<")
@@ -70,13 +74,15 @@ class ReadingWatch(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(function, "__name__", str(function))
-        self._way.update(name.encode() + b"\n")
+        given = list(_tensors_in((args, kwargs)))
+        weights = [id(tensor) for tensor in given if isinstance(tensor, nn.Parameter)]  # another expert is another way
+        self._way.update(f"{name} {weights}\n".encode())
         result = function(*args, **(kwargs or {}))
-        if any(leaf in self._from_inputs for leaf in _tensors_in((args, kwargs))):
+        if any(tensor in self._from_inputs for tensor in given):
             self._note(_tensors_in(result))
             if name in READS and (frame := _models_frame(sys._getframe(1))):
                 read = self._reads.setdefault((frame.f_code.co_filename, frame.f_lineno), _Read(frame.f_code.co_name))
-                read.values.append(str(result) if isinstance(result, bool | int | float) else "")
+                read.values.append(str(result)[:SHOWN_CHARACTERS])
         return result
 
     def _note(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -85,7 +91,7 @@ class ReadingWatch(TorchFunctionMode):
 
     @property
     def way(self) -> str:
-        """Return a hash of the functions that were called, in order. Another one is another way through the model."""
+        """Return a hash of the functions that were called with their weights, in order: another one is another way."""
         return self._way.hexdigest()
 
     @property
