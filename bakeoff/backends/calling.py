@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +29,8 @@ class Returned(tuple[torch.Tensor, ...]):
     places: tuple[str, ...]
     numbers: frozenset[str]
     constants: Mapping[str, str]
+    choices: Mapping[str, Any] = MappingProxyType({})
+    """What indices among the outputs chose from, by their places (`bakeoff.measuring.worker.choices`)."""
 
     @classmethod
     def of(
@@ -45,7 +47,9 @@ class Returned(tuple[torch.Tensor, ...]):
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Returned:
         """Return the same with `function` applied to every tensor."""
-        return Returned.of(map(function, self), self.places, self.numbers, self.constants)
+        found = Returned.of(map(function, self), self.places, self.numbers, self.constants)
+        found.choices = self.choices
+        return found
 
 
 def flatten_outputs(outputs: object) -> tuple[torch.Tensor, ...]:
@@ -95,7 +99,9 @@ def comparable(outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         else:
             found[place] = _dense(one)
     if isinstance(outputs, Returned):
-        return Returned.of(found.values(), found, outputs.numbers, outputs.constants)
+        dense = Returned.of(found.values(), found, outputs.numbers, outputs.constants)
+        dense.choices = outputs.choices
+        return dense
     return tuple(found.values())
 
 

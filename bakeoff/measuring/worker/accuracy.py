@@ -34,7 +34,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bakeoff.measuring.worker import tolerance
 from bakeoff.measuring.worker.generating import Greedy
-from bakeoff.measuring.worker.matching import Matched, labels, match, structure_of, with_structure
+from bakeoff.measuring.worker.matching import (
+    Matched,
+    choices_of,
+    labels,
+    match,
+    structure_of,
+    with_choices,
+    with_structure,
+)
 from bakeoff.records.errors import BakeoffError
 from bakeoff.records.precision import ABSOLUTE_TOLERANCE, Precision
 from bakeoff.records.schema import Accuracy
@@ -44,6 +52,7 @@ if TYPE_CHECKING:
     import torch
 
     from bakeoff.backends.training import TrainingOutput
+    from bakeoff.measuring.worker.choices import Choice
 
 TRAINING_TOLERANCE = 1e-4
 """The absolute tolerance of a training task, relative to the root mean square of the reference's output."""
@@ -107,6 +116,11 @@ class Reference:
         }
         for number, spread in enumerate(self.eager_spread):
             tensors |= {f"slices.{number}.{dimension}": rows for dimension, rows in spread.slices.items()}
+        for index, outputs in enumerate(self.outputs):
+            for number, label in enumerate(labels(outputs)):
+                if (choice := choices_of(outputs).get(label)) is not None:
+                    tensors[f"source.{index}.{number}"] = choice.source.to("cpu", copy=True).contiguous()
+                    tensors[f"rows.{index}.{number}"] = choice.rows.to("cpu", copy=True).contiguous()
         complex_ones = [
             f"{index}.{number}"
             for index, outputs in enumerate(self.outputs)
@@ -134,19 +148,28 @@ class Reference:
         import torch
         from safetensors import safe_open
 
+        from bakeoff.measuring.worker.choices import Choice
+
         sets: dict[int, dict[int, torch.Tensor]] = {}
         slices: dict[int, dict[int, torch.Tensor]] = {}
+        sources: dict[int, dict[int, torch.Tensor]] = {}
+        rows: dict[int, dict[int, torch.Tensor]] = {}
+        kinds = {"": sets, "slices": slices, "source": sources, "rows": rows}
         with safe_open(path, framework="pt") as file:
             known = file.metadata()
             for key in file.keys():  # noqa: SIM118 - not a mapping
-                *kind, index, number = key.split(".")
-                (slices if kind else sets).setdefault(int(index), {})[int(number)] = file.get_tensor(key)
-        for index, number in (map(int, key.split(".")) for key in json.loads(known["complex"])):
-            sets[index][number] = torch.view_as_complex(sets[index][number])
+                kind, index, number = f".{key}".rsplit(".", 2)
+                kinds[kind.strip(".")].setdefault(int(index), {})[int(number)] = file.get_tensor(key)
+        for place, each in (map(int, key.split(".")) for key in json.loads(known["complex"])):
+            sets[place][each] = torch.view_as_complex(sets[place][each])
         largest, structures = json.loads(known["eager_largest"]), json.loads(known["structures"])
-        outputs = [tuple(sets[index][number] for number in sorted(sets[index])) for index in sorted(sets)]
+        outputs = [tuple(sets[place][each] for each in sorted(sets[place])) for place in sorted(sets)]
+        returned = [with_structure(each, structure) for each, structure in zip(outputs, structures, strict=True)]
+        for place, in_one_set in sources.items():
+            chosen = {each: Choice(source, rows[place][each]) for each, source in in_one_set.items()}
+            returned[place] = with_choices(returned[place], chosen)
         return cls(
-            tuple(with_structure(each, structure) for each, structure in zip(outputs, structures, strict=True)),
+            tuple(returned),
             tuple(json.loads(known["eager_rmse"])),
             tuple(ErrorSpread(error, slices.get(number, {})) for number, error in enumerate(largest)),
             known.get("computed_in", "float64"),
@@ -198,10 +221,12 @@ def check(
     not_finite = _not_finite(errors)
     allclose = all(one.is_close for one in checked)
     # errors of whole numbers have no size, so they are shown only where there is nothing else
-    shown = [one for one in checked if not one.errors.is_whole] or checked
+    shown = [one for one in checked if one.errors.values and not one.errors.is_whole] or checked
     passed = any(one.values for one in errors) and not not_finite and not wrong
     if passed:
         rule = shown[0].why_close if allclose else f"at most {precision.max_times_eager_rmse:g}x eager's error"
+        choosing = [one.of_indices for one in errors if one.of_indices and one.values]
+        rule += "".join(f"; other indices in {label}, which choose equal values" for label in choosing)
     elif not_finite:
         rule = not_finite
     elif not any(one.values for one in errors):
@@ -209,7 +234,8 @@ def check(
         rule = f"no value could be compared: the reference has no {'finite value' if has_elements else 'element'}"
     else:
         worst = max(wrong, key=lambda one: one.excess)
-        rule = f"{worst.reason}; {_worst_value(matched, reference.outputs, worst.errors.label)}"
+        where = _worst_value(matched, reference.outputs, worst.errors.of_indices or worst.errors.label)
+        rule = f"{worst.reason}; {where}"
     return Accuracy(
         rmse=_worst([one.errors.rmse for one in shown]),
         relative_rmse=max(one.relative_rmse for one in shown if one.is_wrong or not one.is_unheld),
@@ -298,6 +324,7 @@ class _Errors:
     label: str
     rtol: float
     is_whole: bool
+    of_indices: str = ""  # the label of indices that choose these values
     values: int = 0
     squares: float = 0.0
     largest: float = 0.0
@@ -407,12 +434,32 @@ def _errors(
     """Return the errors of each output. Input sets for which the model returns other outputs add their own."""
     found: dict[str, _Errors] = {}
     for ours, theirs in zip(outputs, reference, strict=True):
+        chosen = choices_of(theirs)
         for label, one, other in zip(labels(theirs), ours, theirs, strict=True):
             is_whole = not (other.is_floating_point() or other.is_complex())
             errors = found.setdefault(label, _Errors(label, rtol, is_whole))
+            if label in chosen:
+                name = f"what {label} chooses"
+                of_values = found.setdefault(name, _Errors(name, rtol, False, label))
+                if one is not None and (pair := _chosen_values(chosen[label], one, other)):
+                    of_values.add(*pair, piece_elements)
+                    one = other
             if one is not None:
                 errors.add(one, other, piece_elements)
     return list(found.values())
+
+
+def _chosen_values(
+    choice: Choice, ours: torch.Tensor, reference: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the values that our indices choose and those of the reference, if indices differ and all choose some."""
+    import torch
+
+    is_whole = not (ours.is_floating_point() or ours.is_complex())
+    if not is_whole or torch.equal(ours.cpu().to(torch.int64), reference.cpu().to(torch.int64)):
+        return None
+    values, expected = choice.values(ours, reference), choice.values(reference, reference)
+    return None if values is None or expected is None else (values, expected)
 
 
 def _as_pairs(tensor: torch.Tensor) -> torch.Tensor:

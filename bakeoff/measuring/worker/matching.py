@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from bakeoff.backends.calling import Returned
+    from bakeoff.measuring.worker.choices import Choice
 
 Outputs = tuple["torch.Tensor", ...]
 Matched = tuple["torch.Tensor | None", ...]
@@ -60,6 +61,12 @@ def with_structure(outputs: Outputs, structure: Mapping[str, Any] | None) -> Out
     return Returned.of(outputs, structure["places"], structure["numbers"], structure["constants"])
 
 
+def choices_of(outputs: Outputs) -> Mapping[str, Choice]:
+    """Return what indices among the outputs chose from, by their labels."""
+    structure = _structure(outputs)
+    return {} if structure is None else {f"output{place}": choice for place, choice in structure.choices.items()}
+
+
 def without_numbers(outputs: Outputs) -> Outputs:
     """Return the outputs that a graph surely has."""
     return tuple(outputs[number] for number in places_of_tensors(outputs))
@@ -71,6 +78,14 @@ def places_of_tensors(outputs: Outputs) -> list[int]:
     places = structure.places if structure is not None else ("",) * len(outputs)
     numbers = structure.numbers if structure is not None else ()
     return [index for index, place in enumerate(places) if place not in numbers]
+
+
+def with_choices(outputs: Outputs, choices: Mapping[int, Choice]) -> Outputs:
+    """Return the outputs with what those of these numbers chose from."""
+    if (structure := _structure(outputs)) is None:
+        return outputs
+    structure.choices = {structure.places[number]: choice for number, choice in choices.items()}
+    return structure
 
 
 def _structure(outputs: Outputs) -> Returned | None:

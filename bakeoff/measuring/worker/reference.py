@@ -397,6 +397,7 @@ def run_eager(
     the first set, where that cannot have changed.
     """
     from bakeoff.backends.eager import Steps
+    from bakeoff.measuring.worker.choices import returns_whole_numbers, watched_call
     from bakeoff.measuring.worker.understanding import AlikeCalls, call
 
     found: list[Outputs] = []
@@ -406,9 +407,12 @@ def run_eager(
             calls.begin()
             for _ in range(calls_before):
                 call(module, calls.given(sets[0]))
+            may_choose = False
             for one in sets:
                 is_known = known and not found and calls.traits.begins_alike
-                found.append(thinned(known if is_known else call(module, calls.given(one))))
+                outputs = () if may_choose else known if is_known else call(module, calls.given(one))
+                may_choose = may_choose or (calls.traits.begins_alike and returns_whole_numbers(outputs))
+                found.append(thinned(watched_call(module, calls.given(one)) if may_choose else outputs))
         for one in sets if calls.traits.state else ():
             calls.begin()
             found.append(thinned(call(module, calls.given(one))))
@@ -433,7 +437,11 @@ def thinned(outputs: Outputs) -> Outputs:
         return sampled(tensor, MAX_COMPARED_ELEMENTS) if is_large else tensor.detach().clone()
 
     outputs = comparable(outputs)
-    return outputs.map(thin) if isinstance(outputs, Returned) else tuple(map(thin, outputs))
+    if not isinstance(outputs, Returned):
+        return tuple(map(thin, outputs))
+    found = outputs.map(thin)
+    found.choices = {place: replace(choice, rows=thin(choice.rows)) for place, choice in outputs.choices.items()}
+    return found
 
 
 @contextlib.contextmanager
